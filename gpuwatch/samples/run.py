@@ -1,0 +1,197 @@
+"""What a training process does: derived in the monitor from the hook's raw records.
+
+A *trainer* is one hooked process, named by `trainer`, the string "PID.START_TICKS" (a pid alone is reused).
+A *run* is one trainer, or the ranks of one distributed job: trainers that share `RunFacts.group`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["train", "eval", "unknown"]
+
+PhaseKind = Literal["warmup", "eval", "checkpoint", "gc", "compile", "user"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFacts:
+    """The live settings of one DataLoader, and the line of the user's code that built it."""
+
+    loader: int
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    dataset: str | None = None
+    num_workers: int | None = None
+    batch_size: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    prefetch_factor: int | None = None
+    in_order: bool | None = None
+    drop_last: bool | None = None
+    start_method: str | None = None
+    batches_per_epoch: int | None = None
+    batch_bytes: int | None = None
+    batch_shape: str | None = None
+    role: Role = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the model, its precision and its optimizer look like, as far as the hook could see."""
+
+    parameters: int | None = None
+    parameter_bytes: int | None = None
+    float32_share: float | None = None  # of floating-point parameters
+    matmul_share: float | None = None  # parameters in linear or attention layers
+    conv_share: float | None = None
+    autocast: bool | None = None  # seen active in a step
+    autocast_dtype: str | None = None
+    float32_matmul_precision: str | None = None  # "highest", "high", "medium"
+    cudnn_allow_tf32: bool | None = None
+    cudnn_benchmark: bool | None = None
+    compiled: bool | None = None
+    optimizer: str | None = None
+    optimizer_fused: bool | None = None
+    optimizer_file: str | None = None
+    optimizer_line: int | None = None
+    backward_file: str | None = None
+    backward_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a trainer says of itself: at hello, and again whenever it changes (the newest one counts)."""
+
+    time_ns: int
+    trainer: str
+    pid: int
+    start_ticks: int
+    command: tuple[str, ...]
+    cwd: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    group: str | None = None  # equal for the ranks of one distributed job
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    device: str | None = None  # "cuda" or "cpu"; None while nothing was trained
+    gpu_uuids: tuple[str, ...] = ()
+    cpu_affinity: int | None = None
+    torch_threads: int | None = None
+    loaders: tuple[LoaderFacts, ...] = ()
+    model: ModelFacts = ModelFacts()
+    gpu_gap_measured: bool = False  # CUDA event pairs are being read
+    rung: Literal["exact", "sampled", "proc", "hardware"] = "exact"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """One optimizer step, from the end of the previous one to its own end.
+
+    `period = end - start` holds everything in between; `phase_seconds` is the part of it spent in evaluation,
+    checkpoints and garbage collection, to be taken off before shares are formed. `gpu_gap_seconds` is None
+    until a GpuGap arrives. `epoch_position` is the index of the step's first batch in its epoch.
+    """
+
+    trainer: str
+    number: int
+    start_ns: int
+    end_ns: int
+    wait_seconds: float
+    loader: int | None = None
+    samples: int | None = None
+    epoch_position: int | None = None
+    batches: int = 1
+    phase_seconds: float = 0.0
+    copy_seconds: float | None = None
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    optimizer_seconds: float | None = None
+    wait_cpu_seconds: float | None = None  # CPU time inside the wait, where it was sampled
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWait:
+    """One `next()` on a loader's iterator, once its role is known."""
+
+    trainer: str
+    loader: int | None
+    role: Role
+    start_ns: int
+    end_ns: int
+    epoch_position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuGap:
+    """GPU idle time that one step's waits caused, measured by CUDA event pairs and read steps later."""
+
+    trainer: str
+    number: int  # the StepEnd it belongs to
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """A stretch of the run that is not training. `end_ns` is None while it lasts; a closing twin follows."""
+
+    trainer: str
+    kind: PhaseKind
+    start_ns: int
+    end_ns: int | None
+    loader: int | None = None
+    batches: int | None = None
+    wait_seconds: float | None = None
+    bytes: int | None = None
+    file: str | None = None
+    line: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFetch:
+    """One batch made by a DataLoader worker, reported by the worker itself."""
+
+    trainer: str  # of the parent
+    worker_pid: int
+    worker: int
+    start_ns: int
+    end_ns: int
+    cpu_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunMemory:
+    """torch's CUDA caching allocator of one trainer; counters only grow."""
+
+    trainer: str
+    time_ns: int
+    allocated_peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    total_bytes: int | None = None
+    alloc_retries: int | None = None
+    out_of_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerEnded:
+    """A trainer is gone. `how` is "exited", "killed" or "lost" (the link broke and the pid lives)."""
+
+    trainer: str
+    time_ns: int
+    how: Literal["exited", "killed", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoss:
+    """Records that did not reach the monitor: dropped in the hook's ring, or malformed packets."""
+
+    trainer: str | None
+    time_ns: int
+    dropped: int = 0
+    malformed: int = 0
+    detail: str = ""
