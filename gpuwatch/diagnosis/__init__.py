@@ -1,0 +1,1 @@
+"""The diagnosis: pure functions from a scene to findings. It knows no clock, file, socket or screen."""

@@ -1,0 +1,124 @@
+"""A finding: what is wrong, how it is known, what to change, what that brings, how to prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Literal
+
+
+class Severity(Enum):
+    """How bad it is. Critical: broken, or 20 % and more lost. Warning: 10 % (a phase: 5 %) and measured."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+    HINT = "hint"
+
+    @property
+    def order(self) -> int:
+        """0 for the worst."""
+        return list(Severity).index(self)
+
+
+class Level(IntEnum):
+    """What the evidence rests on: E0 hardware, E1 stacks and /proc, E2 hook timings, E3 GPU events or exact CPU."""
+
+    E0 = 0
+    E1 = 1
+    E2 = 2
+    E3 = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number behind a finding. The unit is in the name (`wait_share`, `power_watts`)."""
+
+    name: str
+    value: float | int | str | None
+    text: str  # as the screen says it: "GPU idle 41 % (60 s, 512 steps)"
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """Another explanation, and the number that speaks against it."""
+
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEdit:
+    """Keyword arguments to set in the call that starts at file:line; values are Python source text."""
+
+    call: str  # "DataLoader"
+    file: str
+    line: int
+    keywords: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What to change. `value` is the one number computed for this machine, where there is one."""
+
+    text: str
+    code: str | None = None
+    file: str | None = None
+    line: int | None = None
+    value: float | int | str | None = None
+    edit: CallEdit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Expected speed-up as factors (1.5 means 1.5 times the samples per second), capped by the next bottleneck."""
+
+    low: float
+    high: float
+    cap: str | None = None  # what limits it: "then the GPU", "then the 8 cores"
+
+
+State = Literal["pending", "firing", "clearing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a rule says of one case. `fires=False`: between the clearing and the firing threshold."""
+
+    summary: str
+    severity: Severity
+    level: Level
+    evidence: tuple[Measure, ...]
+    fires: bool = True
+    fix: Fix | None = None
+    gain: Gain | None = None
+    hint: str | None = None  # in place of a gain: the published range and its source
+    ruled_out: tuple[RuledOut, ...] = ()
+    verify: str = ""
+    chart: tuple[str, ...] = ()  # series that show it, such as "gpu.utilization", "run.wait_share"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A draft that lasted, with its subject and history."""
+
+    rule: str
+    severity: Severity
+    level: Level
+    summary: str
+    evidence: tuple[Measure, ...]
+    state: State
+    since_ns: int
+    run: str | None = None  # RunWindow.id
+    gpu: str | None = None  # UUID
+    window_seconds: float = 0.0
+    fix: Fix | None = None
+    gain: Gain | None = None
+    hint: str | None = None
+    ruled_out: tuple[RuledOut, ...] = ()
+    verify: str = ""
+    chart: tuple[str, ...] = ()
+    behind: str | None = None  # the rule that comes first: shown "after that"
+    incidents: int = 1
+    confidence_notes: tuple[str, ...] = field(default_factory=tuple)

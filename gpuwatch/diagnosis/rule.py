@@ -1,0 +1,114 @@
+"""What a rule is: one function over one case, with the page that explains it as its module's docstring."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpuwatch.diagnosis.finding import Draft, Level
+from gpuwatch.samples import MachineFacts
+from gpuwatch.timeline.windows import GpuWindow, HostWindow, Quality, RunWindow
+
+
+@dataclass(frozen=True, slots=True)
+class RunCase:
+    """One run, the GPUs it uses and the host under it. `holding`: rules whose condition holds for it now."""
+
+    run: RunWindow
+    gpus: tuple[GpuWindow, ...]
+    all_runs: tuple[RunWindow, ...]
+    host: HostWindow | None
+    machine: MachineFacts | None
+    quality: Quality
+    now_ns: int
+    window_seconds: float
+    holding: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCase:
+    """One GPU, and the run that trains on it, if any."""
+
+    gpu: GpuWindow
+    run: RunWindow | None
+    all_runs: tuple[RunWindow, ...]
+    host: HostWindow | None
+    quality: Quality
+    now_ns: int
+    window_seconds: float
+    holding: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCase:
+    """The machine and gpuwatch's own measurement."""
+
+    gpus: tuple[GpuWindow, ...]
+    runs: tuple[RunWindow, ...]
+    host: HostWindow | None
+    machine: MachineFacts | None
+    quality: Quality
+    now_ns: int
+    window_seconds: float
+    holding: frozenset[str] = frozenset()
+
+
+Subject = Literal["run", "gpu", "machine"]
+Check = Callable[[Any], "Draft | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of the catalogue.
+
+    `after` names rules that are judged first, because this one reads them in `case.holding`. `gated` rules wait
+    for the warm-up and the step and sample counts of the window; hardware and hang rules are not gated.
+    """
+
+    id: str
+    family: str
+    subject: Subject
+    level: Level  # below it the rule may only say "likely"
+    check: Check
+    title: str
+    page: str
+    after: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()  # shown "after that" while one of these fires
+    gated: bool = True
+    fire_after: int = 2  # evaluations in a row
+    clear_after: int = 6
+
+
+def rule(
+    id: str,
+    *,
+    subject: Subject,
+    level: Level,
+    after: tuple[str, ...] = (),
+    behind: tuple[str, ...] = (),
+    gated: bool = True,
+    fire_after: int = 2,
+    clear_after: int = 6,
+) -> Callable[[Callable[[Any], Draft | None]], Rule]:
+    """Makes a Rule of the decorated function; family, title and page come from its module's place and docstring."""
+
+    def make(check: Callable[[Any], Draft | None]) -> Rule:
+        page = (sys.modules[check.__module__].__doc__ or "").strip()
+        return Rule(
+            id=id,
+            family=check.__module__.split(".")[-2],
+            subject=subject,
+            level=level,
+            check=check,
+            title=page.split("\n", 1)[0],
+            page=page,
+            after=after,
+            behind=behind,
+            gated=gated,
+            fire_after=fire_after,
+            clear_after=clear_after,
+        )
+
+    return make

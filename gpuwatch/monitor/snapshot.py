@@ -1,0 +1,109 @@
+"""What a view gets once a second: frozen, complete, cheap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.samples import (
+    GpuFacts,
+    GpuHealth,
+    GpuSample,
+    GpuStatus,
+    HostSample,
+    MachineFacts,
+    NvmlState,
+    PhaseSpan,
+    RunFacts,
+)
+from gpuwatch.timeline.windows import Scene
+
+RunState = Literal[
+    "starting", "warming up", "training", "evaluating", "saving", "silent", "stopped", "ended", "not hooked"
+]
+"""`silent`: no step for longer than 10 usual ones; `stopped`: SIGSTOP, process state T."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the samples come from. `label` is shown at all times: "LIVE", "SIMULATED starved"."""
+
+    kind: Literal["live", "simulated", "recording"]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNow:
+    """A GPU's row. Ages are `snapshot.time_ns - latest.time_ns`."""
+
+    facts: GpuFacts
+    status: Literal["live", "stale", "lost", "waiting"]
+    status_reason: str | None = None
+    status_since_ns: int | None = None
+    latest: GpuSample | None = None
+    latest_status: GpuStatus | None = None
+    latest_health: GpuHealth | None = None
+    throttled_by: tuple[str, ...] = ()  # words: "power", "heat", "hardware brake"
+    utilization_mean_percent: float | None = None  # last 60 s
+    utilization_sigma_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankNow:
+    """One trainer's line inside its run."""
+
+    trainer: str
+    facts: RunFacts
+    state: RunState
+    steps_total: int
+    last_step_ns: int | None
+    step_seconds: float | None
+    wait_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow:
+    """A run's panel, over the last `seconds`. Breakdown shares are of wall time and add up to at most 1."""
+
+    id: str
+    title: str
+    pid: int
+    command: tuple[str, ...]
+    rung: str
+    state: RunState
+    ranks: tuple[RankNow, ...]
+    gpu_indices: tuple[int, ...]
+    seconds: float
+    steps_total: int
+    last_step_ns: int | None
+    step_seconds_p50: float | None = None
+    step_seconds_p95: float | None = None
+    samples_per_second: float | None = None
+    wait_share: float | None = None
+    gap_share: float | None = None
+    copy_share: float | None = None
+    forward_share: float | None = None
+    backward_share: float | None = None
+    optimizer_share: float | None = None
+    phase_share: float | None = None
+    phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
+    how_to_climb: str | None = None  # one line, where the rung is below "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of everything at `time_ns`; `scene` and `findings` are of the last evaluation."""
+
+    time_ns: int
+    wall_time: float
+    started_ns: int
+    origin: Origin
+    machine: MachineFacts | None
+    nvml: NvmlState | None
+    host: HostSample | None
+    gpus: tuple[GpuNow, ...]
+    runs: tuple[RunNow, ...]
+    findings: tuple[Finding, ...]  # worst first, firing and clearing; those `behind` another last
+    scene: Scene | None
+    next_evaluation_seconds: float | None = None

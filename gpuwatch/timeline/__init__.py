@@ -1,0 +1,1 @@
+"""The timeline: one bounded history of everything, and the windows that are cut from it."""

@@ -1,0 +1,263 @@
+"""What the timeline tells the rules and the views: aggregates over a window, frozen.
+
+Shares are 0..1 of the window's training time (`train_seconds`: steps less their phases) unless the name says
+otherwise. `None` means not measured in this window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuwatch.samples import (
+    GpuFacts,
+    GpuHealth,
+    GpuSample,
+    GpuStatus,
+    HostSample,
+    LoaderFacts,
+    MachineFacts,
+    NvmlState,
+    PhaseSpan,
+    ProcessSample,
+    RunFacts,
+    XidEvent,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A distribution's usual figures; `sigma` is the sample standard deviation (ddof 1), 0 for one value."""
+
+    count: int
+    mean: float
+    sigma: float
+    p5: float
+    p50: float
+    p95: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWindow:
+    """One GPU over the window.
+
+    `utilization` is over all samples; `train_utilization` leaves out those that a phase of the run on this GPU
+    overlaps. Both use the driver's ring where it is drained (several values a second), else the polls.
+    """
+
+    facts: GpuFacts
+    window_seconds: float
+    status: str = "live"  # "live", "stale", "lost"
+    status_reason: str | None = None
+    status_since_ns: int | None = None
+    latest: GpuSample | None = None
+    latest_status: GpuStatus | None = None
+    latest_health: GpuHealth | None = None
+    utilization: Stats | None = None
+    train_utilization: Stats | None = None
+    train_utilization_series: Sequence[tuple[int, float]] = ()
+    sensor_window_seconds: float | None = None  # estimated from the spacing of changed ring values
+    power_watts: Stats | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None  # spent in the window, from the counter
+    memory_used_bytes: Stats | None = None
+    temperature_celsius: Stats | None = None
+    sm_clock_mhz: Stats | None = None
+    sm_clock_cool_mhz: float | None = None  # median while nothing slowed it down, whole session
+    sm_activity_percent: Stats | None = None
+    tensor_activity_percent: Stats | None = None
+    pcie_rx_bytes_per_second: float | None = None
+    pcie_tx_bytes_per_second: float | None = None
+    throttle_shares: Mapping[str, float] = field(default_factory=dict)
+    """Share of wall time per cause: "power", "sw-thermal", "hw-thermal", "power-brake"; from the counters,
+    else from the mask's share of samples."""
+    reason_bit_shares: Mapping[int, float] = field(default_factory=dict)  # share of samples with the bit set
+    reason_bit_events: Mapping[int, int] = field(default_factory=dict)  # rising edges in the last 10 min
+    xids: tuple[XidEvent, ...] = ()  # whole session
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """The window's steps as parallel columns, oldest first, at most the newest 4096.
+
+    `period_seconds` is the step without its phases. Unknown values are NaN.
+    """
+
+    number: Sequence[int]
+    end_ns: Sequence[int]
+    period_seconds: Sequence[float]
+    wait_seconds: Sequence[float]
+    gap_seconds: Sequence[float]
+    samples: Sequence[float]
+    epoch_position: Sequence[int]  # -1 unknown
+    settled: Sequence[bool]
+    """False for steps that starvation leaves out: the first max(1, num_workers * prefetch_factor) of an epoch,
+    batches under 0.9 of the usual size, warm-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTotals:
+    """All spans of one kind in the window; `share` is of wall time."""
+
+    kind: str
+    count: int
+    seconds: float
+    share: float
+    longest_seconds: float
+    wait_seconds: float | None = None
+    batches: int | None = None
+    bytes: int | None = None
+    every_steps: float | None = None  # median of steps between two spans
+    every_seconds: float | None = None
+    loader: int | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTotals:
+    """The DataLoader workers of one trainer. Busy and batch figures come from the workers' own records."""
+
+    count: int
+    cpu_cores: float | None = None  # mean per worker
+    blocked_share: float | None = None  # mean share in state D
+    busy_share: float | None = None
+    batch_seconds: float | None = None  # one worker's wall seconds per batch
+    batch_cpu_seconds: float | None = None
+    threads: int | None = None
+    rss_bytes: int | None = None  # mean per worker
+    min_affinity_cores: int | None = None
+    pids_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTotals:
+    """The trainer's process tree over the window, and what it may use."""
+
+    latest: ProcessSample
+    main_thread_cores: float | None = None
+    tree_cores: float | None = None
+    throttled_period_share: float | None = None
+    throttled_seconds: float | None = None
+    involuntary_switches_per_second: float | None = None
+    run_delay_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTotals:
+    """torch's CUDA allocator over the window; peaks are of the whole run."""
+
+    allocated_peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    total_bytes: int | None = None
+    alloc_retries: int | None = None  # in the window
+    out_of_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTotals:
+    """Epoch starts over the whole session: `share` of wall time spent in their excess wait."""
+
+    count: int
+    excess_seconds: float
+    share: float
+    first_wait_seconds: float  # median wait of first batches
+    usual_wait_seconds: float
+    batches_per_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankWindow:
+    """One trainer over the window."""
+
+    trainer: str
+    facts: RunFacts
+    window_seconds: float
+    train_seconds: float
+    steps: int  # in the window
+    steps_total: int
+    warm: bool  # 10 steps done and the last five within 20 % of the five before
+    columns: StepColumns
+    step_seconds: Stats | None = None  # training periods
+    step_p99_session_seconds: float | None = None
+    wait_share: float | None = None
+    settled_wait_share: float | None = None  # over settled steps only
+    gap_share: float | None = None  # GPU idle by event pairs, settled steps only
+    copy_share: float | None = None
+    forward_share: float | None = None
+    backward_share: float | None = None
+    optimizer_share: float | None = None
+    wait_cpu_share: float | None = None  # CPU seconds per second of wait, where sampled
+    samples_per_second: float | None = None
+    last_step_ns: int | None = None
+    open_phase: PhaseSpan | None = None
+    phases: Mapping[str, PhaseTotals] = field(default_factory=dict)
+    train_loader: LoaderFacts | None = None
+    eval_loaders: tuple[LoaderFacts, ...] = ()
+    workers: WorkerTotals | None = None
+    process: ProcessTotals | None = None
+    memory: MemoryTotals | None = None
+    epochs: EpochTotals | None = None
+    ended: str | None = None  # "exited", "killed", "lost"
+    dropped_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunWindow:
+    """One run: its ranks over the window. `critical` is the rank with the largest wait: all wait for it."""
+
+    id: str
+    title: str  # the script's name, as a user would say it
+    ranks: tuple[RankWindow, ...]
+    critical: RankWindow
+    gpu_uuids: tuple[str, ...] = ()
+    samples_per_second: float | None = None  # of all ranks
+    usual_power_watts: Mapping[str, float] = field(default_factory=dict)
+    """GPU UUID -> median power while this run made steps; what a hang is compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostWindow:
+    """The machine's CPU side over the window (means)."""
+
+    window_seconds: float
+    latest: HostSample
+    cpu_percent: float | None = None
+    pressure_cpu_percent: float | None = None
+    pressure_io_percent: float | None = None
+    pressure_memory_percent: float | None = None
+    disk_queue_length: float | None = None
+    memory_available_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How well gpuwatch itself measured in the window."""
+
+    poll_interval_seconds: float
+    gpu_samples: int = 0
+    poll_gap_p95_seconds: float | None = None
+    longest_gap_seconds: float | None = None
+    dropped_records: int = 0
+    received_records: int = 0
+    malformed_packets: int = 0
+    nvml: NvmlState | None = None
+    nvml_calls_per_gpu_second: float | None = None
+    own_cpu_share: float | None = None  # of one core, gpuwatch with its child
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything the diagnosis sees at one evaluation, and the report prints."""
+
+    now_ns: int
+    started_ns: int
+    window_seconds: float
+    machine: MachineFacts | None
+    host: HostWindow | None
+    gpus: tuple[GpuWindow, ...]  # by index
+    runs: tuple[RunWindow, ...]
+    quality: Quality
