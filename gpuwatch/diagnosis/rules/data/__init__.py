@@ -1,0 +1,1 @@
+"""The data pipeline: what keeps batches from being ready."""

@@ -1,0 +1,1 @@
+"""The launch of GPU work by the CPU."""

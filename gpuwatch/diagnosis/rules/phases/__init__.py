@@ -1,0 +1,1 @@
+"""Stretches of a run that are not training: evaluation, checkpoints, garbage collection."""

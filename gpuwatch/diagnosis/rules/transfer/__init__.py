@@ -1,0 +1,1 @@
+"""The way of a batch to the GPU: copies and the link."""

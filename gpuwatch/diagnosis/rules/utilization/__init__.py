@@ -1,0 +1,1 @@
+"""What utilization itself shows, and dips whose cause is not yet known."""
