@@ -1,0 +1,73 @@
+"""What the compute-side rules share: how busy, how hard-working, and which share of the run they could speed up."""
+
+from __future__ import annotations
+
+from gpuwatch.samples import ModelFacts
+from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
+
+BUSY_PERCENT = 85.0
+LOW_POWER_SHARE = 0.60
+LOW_POWER_CLEAR_SHARE = 0.70
+
+
+def power_share(gpu: GpuWindow) -> float | None:
+    """Mean power as a share of the enforced limit, where both are known."""
+    if gpu.power_watts is None or not gpu.power_limit_watts:
+        return None
+    return gpu.power_watts.mean / gpu.power_limit_watts
+
+
+def is_limited(gpu: GpuWindow) -> bool:
+    """Whether the power limit was lowered or already holds the GPU back: low power then says nothing."""
+    default = gpu.facts.power_limit_default_watts
+    lowered = bool(default and gpu.power_limit_watts and gpu.power_limit_watts < 0.95 * default)
+    return lowered or gpu.throttle_shares.get("power", 0.0) >= 0.05
+
+
+def works_lightly(gpu: GpuWindow, threshold: float = LOW_POWER_SHARE) -> bool:
+    """Busy nearly all the time, yet drawing less than `threshold` of its power limit."""
+    share = power_share(gpu)
+    return (
+        gpu.utilization is not None
+        and gpu.utilization.mean >= BUSY_PERCENT
+        and share is not None
+        and share < threshold
+        and not is_limited(gpu)
+    )
+
+
+def compute_share(run: RunWindow) -> float:
+    """The share of the critical rank's wall time that a faster kernel could shorten.
+
+    Waits and phases are taken off: with S the wait and c the phases, a factor G on the kernels alone brings
+    1 / ((S + c) + (1 - S - c) / G), never G.
+    """
+    rank = run.critical
+    phases = sum(total.share for total in rank.phases.values())
+    idle = rank.gap_share if rank.gap_share is not None else (rank.wait_share or 0.0)
+    return max(0.0, (1.0 - min(1.0, phases)) * (1.0 - min(1.0, idle)))
+
+
+def hinted_range(run: RunWindow, factor: float) -> str:
+    """What a published factor on the kernels means for this run at most: "1.0-1.8x"."""
+    share = compute_share(run)
+    return f"1.0-{1.0 / ((1.0 - share) + share / factor):.1f}x"
+
+
+def capability(gpus: tuple[GpuWindow, ...]) -> tuple[int, int] | None:
+    """The lowest compute capability among the run's GPUs; None where one is not known."""
+    known = [gpu.facts.compute_capability for gpu in gpus]
+    return None if not known or None in known else min(value for value in known if value is not None)
+
+
+def trains_in_float32(model: ModelFacts) -> bool:
+    """Nearly all weights are 32-bit and no autocast region was seen; unknown counts as no."""
+    return model.autocast is False and model.float32_share is not None and model.float32_share >= 0.9
+
+
+def peak_memory_share(rank: RankWindow) -> float | None:
+    """Peak allocated bytes (what tensors really needed, not what the cache kept) over the GPU's memory."""
+    memory = rank.memory
+    if memory is None or memory.allocated_peak_bytes is None or not memory.total_bytes:
+        return None
+    return memory.allocated_peak_bytes / memory.total_bytes

@@ -1,0 +1,1 @@
+"""Training that stopped, loudly or silently."""

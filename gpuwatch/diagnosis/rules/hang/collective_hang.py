@@ -1,0 +1,117 @@
+"""All GPUs look 100 % busy but nothing moves: ranks are stuck waiting for each other.
+
+Means:
+    A collective (all-reduce) spins on the GPU until every rank joins. If one never does, the others look busy at low
+    power until NCCL gives up, after 10 minutes by default.
+Evidence:
+    No step on any rank for 60 s or ten of the slowest steps; utilization at least 95 % on all GPUs but at most one;
+    power at most 45 % of the limit or below 60 % of what this run usually draws; no evaluation, checkpoint or
+    compilation going on.
+Fires:
+    As above.
+Clears:
+    A step arrives.
+Not when:
+    A long first compilation, a known phase, NCCL's start, a process stopped by a signal.
+Fix:
+    Look at the stacks of all ranks (py-spy dump). Next time: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and
+    TORCH_NCCL_DUMP_ON_TIMEOUT=1 name the collective, and a shorter timeout ends it.
+Gain:
+    It stops wasted hours.
+Verify:
+    Steps resume.
+Source:
+    nccl#968 (100 % at about 70 W); pytorch PR 110947; torch_nccl environment variables.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.progress import silent_seconds
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import gpu_name, listed, seconds
+from gpuwatch.timeline.windows import GpuWindow
+
+BUSY_PERCENT = 95.0
+IDLE_PERCENT = 5.0
+LOW_POWER_SHARE = 0.45
+LOW_AGAINST_USUAL = 0.60
+
+
+@rule("collective-hang", subject="run", level=Level.E1, gated=False)
+def collective_hang(case: RunCase) -> Draft | None:
+    """Fires on a run whose GPUs spin without a step."""
+    silence = silent_seconds(case)
+    gpus = [gpu for gpu in case.gpus if gpu.latest is not None and gpu.latest.utilization_percent is not None]
+    if silence is None or not gpus or len(gpus) < len(case.gpus):
+        return None
+    busy = [gpu for gpu in gpus if _utilization(gpu) >= BUSY_PERCENT]
+    if len(busy) < max(1, len(gpus) - 1) or not all(_draws_little(gpu, case) for gpu in busy):
+        return None
+    idle = [gpu for gpu in gpus if gpu not in busy]
+    culprit = _culprit(case, idle)
+    return Draft(
+        summary=(
+            f"{case.run.title} has made no step for {seconds(silence)} while its GPUs spin at low power: "
+            f"{'the ranks wait for each other' if len(gpus) > 1 else 'a kernel does not end'}"
+        ),
+        severity=Severity.CRITICAL,
+        level=Level.E2 if case.run.critical.facts.rung == "exact" else Level.E1,
+        evidence=(
+            Measure("seconds_since_step", round(silence, 1), f"last step {seconds(silence)} ago"),
+            *(
+                Measure(
+                    f"gpu_{gpu.facts.index}_power_watts",
+                    gpu.latest.power_watts if gpu.latest else None,
+                    f"{gpu_name(gpu)} {_utilization(gpu):.0f} % busy at {_watts(gpu):.0f} W",
+                )
+                for gpu in gpus
+                if gpu.latest and gpu.latest.power_watts is not None
+            ),
+            Measure("culprit", culprit, culprit),
+        ),
+        fix=Fix(
+            text=f"{culprit}. Dump the stacks of all ranks, then restart with NCCL's flight recorder on",
+            code="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+        ),
+        ruled_out=(
+            RuledOut(
+                "a slow step", f"its slowest steps took {seconds(case.run.critical.step_p99_session_seconds or 0)}"
+            ),
+            RuledOut("an evaluation or checkpoint", "none is open"),
+        ),
+        verify="Steps resume",
+        chart=("run.step_seconds", "gpu.power_watts"),
+    )
+
+
+def _utilization(gpu: GpuWindow) -> float:
+    return (gpu.latest.utilization_percent if gpu.latest else None) or 0.0
+
+
+def _watts(gpu: GpuWindow) -> float:
+    return (gpu.latest.power_watts if gpu.latest else None) or 0.0
+
+
+def _draws_little(gpu: GpuWindow, case: RunCase) -> bool:
+    if gpu.latest is None or gpu.latest.power_watts is None:
+        return False
+    usual = case.run.usual_power_watts.get(gpu.facts.uuid)
+    below_limit = bool(gpu.power_limit_watts) and gpu.latest.power_watts <= LOW_POWER_SHARE * (
+        gpu.power_limit_watts or 0
+    )
+    return below_limit or (usual is not None and gpu.latest.power_watts < LOW_AGAINST_USUAL * usual)
+
+
+def _culprit(case: RunCase, idle: list[GpuWindow]) -> str:
+    """The rank that did not join: its GPU idles, or it stands fewest steps."""
+    for gpu in idle:
+        if _utilization(gpu) < IDLE_PERCENT:
+            owners = [rank for rank in case.run.ranks if gpu.facts.uuid in rank.facts.gpu_uuids]
+            who = listed(f"rank {rank.facts.rank}" for rank in owners) or "a process"
+            return f"{gpu_name(gpu)} idles: look at {who} first (crash, exception or data wait)"
+    steps = {rank.facts.rank: rank.steps_total for rank in case.run.ranks}
+    if len(steps) > 1 and min(steps.values()) < max(steps.values()):
+        behind = [rank for rank, count in steps.items() if count == min(steps.values())]
+        return f"Rank {behind[0]} is {max(steps.values()) - min(steps.values())} steps behind: look at it first"
+    return "All ranks stand at the same step: a network fault or mismatched collectives"

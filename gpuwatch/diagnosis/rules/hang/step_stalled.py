@@ -1,0 +1,115 @@
+"""Training has stopped making steps.
+
+Means:
+    The process lives, its GPU idles, and no step comes: a dead or deadlocked DataLoader worker, storage that does not
+    answer, a full /dev/shm, or a lock.
+Evidence:
+    No step for 60 s or ten of the slowest steps, GPU utilization below 5 % (without a GPU: the process tree uses less
+    than a tenth of a core), process alive.
+Fires:
+    As above.
+Clears:
+    A step arrives.
+Not when:
+    A known phase (evaluation, checkpoint, compilation), a breakpoint, a process stopped by SIGSTOP: that one is shown
+    as stopped.
+Fix:
+    By what the process shows: missing or dead workers, blocked reads, or a look at the stack; DataLoader(timeout=120)
+    turns a silent wait for a worker into an error.
+Gain:
+    -
+Verify:
+    Steps resume.
+Source:
+    pytorch#1355; GCM's 300 s in state D.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.progress import silent_seconds
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import seconds
+
+IDLE_PERCENT = 5.0
+IDLE_CORES = 0.1
+LOADER_TIMEOUT_SECONDS = 120
+
+
+@rule("step-stalled", subject="run", level=Level.E1, gated=False)
+def step_stalled(case: RunCase) -> Draft | None:
+    """Fires on a living run that neither steps nor works."""
+    silence = silent_seconds(case)
+    if silence is None or not _idle(case):
+        return None
+    cause, fix = _cause(case)
+    loader = case.run.critical.train_loader
+    return Draft(
+        summary=f"{case.run.title} has made no step for {seconds(silence)} and does nothing: {cause}",
+        severity=Severity.CRITICAL,
+        level=Level.E2 if case.run.critical.facts.rung == "exact" else Level.E1,
+        evidence=(
+            Measure("seconds_since_step", round(silence, 1), f"last step {seconds(silence)} ago"),
+            *_idle_measures(case),
+        ),
+        fix=Fix(
+            text=fix,
+            code=f"DataLoader(..., timeout={LOADER_TIMEOUT_SECONDS})" if loader and loader.num_workers else None,
+            file=loader.file if loader else None,
+            line=loader.line if loader else None,
+            value=LOADER_TIMEOUT_SECONDS if loader and loader.num_workers else None,
+        ),
+        ruled_out=(
+            RuledOut("a stopped process", "its state is not T"),
+            RuledOut("an evaluation or checkpoint", "none is open"),
+        ),
+        verify="Steps resume",
+        chart=("run.step_seconds", "gpu.utilization_percent"),
+    )
+
+
+def _idle(case: RunCase) -> bool:
+    """GPU idle where there is one; a CPU run must leave the cores idle too, for a busy one may be in a long step."""
+    if case.gpus:
+        readings = [gpu.latest.utilization_percent for gpu in case.gpus if gpu.latest]
+        return bool(readings) and all(value is not None and value < IDLE_PERCENT for value in readings)
+    cores = [rank.process.tree_cores for rank in case.run.ranks if rank.process]
+    return bool(cores) and all(value is not None and value < IDLE_CORES for value in cores)
+
+
+def _cause(case: RunCase) -> tuple[str, str]:
+    for rank in case.run.ranks:
+        process = rank.process.latest if rank.process else None
+        expected = rank.train_loader.num_workers if rank.train_loader else None
+        if process is None:
+            continue
+        dead = [worker.pid for worker in process.workers if worker.state in ("Z", "X")]
+        if dead or (expected and len(process.workers) < expected):
+            gone = len(dead) or (expected or 0) - len(process.workers)
+            return (
+                f"{gone} of its {expected} DataLoader workers are gone",
+                "See the kernel log for an out-of-memory kill, then restart; a timeout turns this wait into an error",
+            )
+        if process.state == "D" or any((worker.blocked_share or 0) >= 0.5 for worker in process.workers):
+            return "it is blocked in a read or write", "Check the storage or network file system that holds the data"
+        if process.shm_total_bytes and (process.shm_used_bytes or 0) >= 0.95 * process.shm_total_bytes:
+            return "/dev/shm is full", "Give the container more shared memory (--shm-size) or lower prefetch_factor"
+    return "it waits for something that is not visible from outside", "Look at its stack, for example with py-spy dump"
+
+
+def _idle_measures(case: RunCase) -> tuple[Measure, ...]:
+    gpus = [
+        Measure(
+            f"gpu_{gpu.facts.index}_utilization_percent",
+            gpu.latest.utilization_percent,
+            f"GPU {gpu.facts.index} {gpu.latest.utilization_percent or 0:.0f} % busy",
+        )
+        for gpu in case.gpus
+        if gpu.latest is not None and gpu.latest.utilization_percent is not None
+    ]
+    cores = [
+        Measure("tree_cores", round(rank.process.tree_cores, 2), f"{rank.process.tree_cores:.2f} cores in use")
+        for rank in case.run.ranks
+        if rank.process and rank.process.tree_cores is not None
+    ]
+    return (*gpus, *cores)

@@ -1,0 +1,1 @@
+"""What the driver reports about the hardware's health."""

@@ -1,0 +1,92 @@
+"""GPU memory has errors.
+
+Means:
+    Uncorrected errors mean wrong numbers were read; a failed or pending row remapping means the memory waits for, or
+    is beyond, repair. Corrected errors alone are normal.
+Evidence:
+    The driver's volatile error counters, row remapping state, retired pages.
+Fires:
+    Critical: an uncorrected error, a remapping that failed or is pending, 63 retired pages or more, 512 uncorrectable
+    remapped rows or more. Information: 10 retired pages, over 50 million corrected errors.
+Clears:
+    After a reset.
+Not when:
+    Consumer cards have no ECC: nothing is claimed there.
+Fix:
+    Stop work and let an administrator reset the GPU; replace it when remapping failed.
+Gain:
+    -
+Verify:
+    The counters stand still.
+Source:
+    DCGM@72fa3fea DcgmGPUHardwareLimits.h (15, 63, 512); facebookresearch/gcm@1b7bde9 (10; 5e7).
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.wording import gpu_name
+from gpuwatch.samples import GpuHealth
+
+RETIRED_CRITICAL = 63
+RETIRED_INFO = 10
+REMAPPED_CRITICAL = 512
+CORRECTED_INFO = 50_000_000
+
+
+@rule("ecc-or-remap", subject="gpu", level=Level.E0, gated=False, fire_after=1)
+def ecc_or_remap(case: GpuCase) -> Draft | None:
+    """Fires on memory errors that were not corrected, and on those too many to be usual."""
+    health = case.gpu.latest_health
+    if health is None:
+        return None
+    bad, notable = _critical(health), _notable(health)
+    if not bad and not notable:
+        return None
+    found = bad or notable
+    return Draft(
+        summary=f"{gpu_name(case.gpu)} has memory errors: {found[0].text}",
+        severity=Severity.CRITICAL if bad else Severity.INFO,
+        level=Level.E0,
+        evidence=(*bad, *notable),
+        fix=Fix(
+            text="Replace the GPU: its memory can no longer be repaired"
+            if health.remap_failed
+            else "Stop work on it and have it reset (nvidia-smi --gpu-reset), then watch the counters"
+            if bad
+            else "Nothing yet: watch the counters"
+        ),
+        verify="The counters stand still after a reset",
+    )
+
+
+def _critical(health: GpuHealth) -> tuple[Measure, ...]:
+    retired, remapped = health.retired_pages, health.remapped_rows_uncorrectable
+    checks = (
+        (bool(health.remap_failed), Measure("remap_failed", "yes", "row remapping failed")),
+        (
+            bool(health.ecc_uncorrected_volatile),
+            Measure(
+                "ecc_uncorrected_volatile",
+                health.ecc_uncorrected_volatile,
+                f"{health.ecc_uncorrected_volatile} uncorrected errors since the driver was loaded",
+            ),
+        ),
+        (bool(health.remap_pending), Measure("remap_pending", "yes", "a row remapping waits for a reset")),
+        ((retired or 0) >= RETIRED_CRITICAL, Measure("retired_pages", retired, f"{retired} retired pages")),
+        (
+            (remapped or 0) >= REMAPPED_CRITICAL,
+            Measure("remapped_rows_uncorrectable", remapped, f"{remapped} rows remapped after uncorrectable errors"),
+        ),
+    )
+    return tuple(measure for present, measure in checks if present)
+
+
+def _notable(health: GpuHealth) -> tuple[Measure, ...]:
+    retired, corrected = health.retired_pages or 0, health.ecc_corrected_volatile or 0
+    checks = (
+        (RETIRED_INFO <= retired < RETIRED_CRITICAL, Measure("retired_pages", retired, f"{retired} retired pages")),
+        (corrected > CORRECTED_INFO, Measure("ecc_corrected_volatile", corrected, f"{corrected} corrected errors")),
+    )
+    return tuple(measure for present, measure in checks if present)

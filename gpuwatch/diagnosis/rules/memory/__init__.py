@@ -1,0 +1,1 @@
+"""GPU memory: what is free, what is nearly full, and the allocator's troubles."""

@@ -1,0 +1,124 @@
+"""One rank is slow and all others wait for it.
+
+Means:
+    Ranks meet in every backward pass; who comes first waits. The straggler is the rank that waits least.
+Evidence:
+    Hook, per rank: seconds per step in backward, where the waiting for the others shows. Score = (median rank's -
+    least rank's) / median step. At least 80 % of the ranks measured.
+Fires:
+    10 %; critical from 20 %.
+Clears:
+    Below 6 %.
+Not when:
+    Ranks with different work by design; fewer than two ranks measured.
+Fix:
+    What the straggler has more of than the others: waiting for its loader (shards, workers), copying, forward time,
+    or a GPU that runs at a lower clock.
+Gain:
+    1 / (1 - score).
+Verify:
+    Score below 6 %.
+Source:
+    TraceML@d5cec51 0.10/0.20, coverage 0.80; NVRx 0.75 relative speed; arXiv 2505.05713.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.timeline.windows import GpuWindow, RankWindow
+
+FIRE_SCORE = 0.10
+CRITICAL_SCORE = 0.20
+CLEAR_SCORE = 0.06
+COVERAGE = 0.80
+CAUSES = {
+    "wait_share": (
+        "waits for its own loader",
+        "Give this rank's loader the same data and as many workers as the others",
+    ),
+    "copy_share": ("copies its batches more slowly", "Check this GPU's PCIe link and whether its batches are pinned"),
+    "forward_share": ("computes its forward pass more slowly", "Check this GPU's clock and heat, and rank-only work"),
+}
+
+
+@rule("straggler-rank", subject="run", level=Level.E2, behind=("collective-hang",))
+def straggler_rank(case: RunCase) -> Draft | None:
+    """Fires on a distributed run in which one rank keeps the others waiting."""
+    ranks = [rank for rank in case.run.ranks if rank.backward_share is not None and rank.steps >= 10]
+    if len(ranks) < 2 or len(ranks) < COVERAGE * (case.run.critical.facts.world_size or len(ranks)):
+        return None
+    waits = {rank.trainer: _per_step(rank, rank.backward_share) for rank in ranks}
+    straggler = min(ranks, key=lambda rank: waits[rank.trainer])
+    step = median(rank.train_seconds / rank.steps for rank in ranks)
+    # With two ranks the lower of the two middle values is the straggler's own: compare with the other one.
+    usual = median(sorted(waits.values())[1:])
+    score = (usual - waits[straggler.trainer]) / step
+    if score < CLEAR_SCORE:
+        return None
+    cause, fix, excess = _cause(straggler, [rank for rank in ranks if rank is not straggler], step)
+    slow_gpu = _slowed_gpu(straggler, case.gpus)
+    name = f"Rank {straggler.facts.rank}" if straggler.facts.rank is not None else f"Process {straggler.facts.pid}"
+    return Draft(
+        summary=f"{name} is slow and the other ranks wait {percent(score)} of each step for it: it {cause}",
+        severity=Severity.CRITICAL if score >= CRITICAL_SCORE else Severity.WARNING,
+        level=Level.E2,
+        evidence=(
+            share_measure("straggler_score", score, "of each step is spent waiting"),
+            Measure("rank", straggler.facts.rank, name),
+            Measure(
+                "backward_wait_seconds",
+                round(usual - waits[straggler.trainer], 4),
+                f"others wait {seconds(usual - waits[straggler.trainer])} per step",
+            ),
+            *excess,
+        ),
+        fires=score >= FIRE_SCORE,
+        fix=Fix(text=slow_gpu or fix, value=straggler.facts.rank),
+        gain=Gain(low=1.0, high=round(1.0 / (1.0 - min(score, 0.9)), 2), cap="then the other ranks' own pace"),
+        ruled_out=(
+            RuledOut("a slow network", "then all ranks would wait alike; this one waits least"),
+            *(() if slow_gpu else (RuledOut("a slowed GPU", "its GPU reports no throttling"),)),
+        ),
+        verify="Score below 6 %",
+        chart=("run.step_seconds", "gpu.utilization_percent"),
+    )
+
+
+def _per_step(rank: RankWindow, share: float | None) -> float:
+    return (share or 0.0) * rank.train_seconds / rank.steps
+
+
+def _cause(straggler: RankWindow, others: list[RankWindow], step: float) -> tuple[str, str, tuple[Measure, ...]]:
+    excess = {
+        name: _per_step(straggler, getattr(straggler, name))
+        - median(_per_step(rank, getattr(rank, name)) for rank in others)
+        for name in CAUSES
+    }
+    name = max(excess, key=lambda key: excess[key])
+    if excess[name] < 0.25 * CLEAR_SCORE * step:
+        return (
+            "is slower for a reason not measured here",
+            "Record stacks of that rank and of one other, and compare",
+            (),
+        )
+    words, fix = CAUSES[name]
+    label = name.removesuffix("_share")
+    return (
+        words,
+        fix,
+        (Measure(f"{label}_excess_seconds", round(excess[name], 4), f"{label} {seconds(excess[name])} longer"),),
+    )
+
+
+def _slowed_gpu(straggler: RankWindow, gpus: tuple[GpuWindow, ...]) -> str | None:
+    for gpu in gpus:
+        slowed = {cause: share for cause, share in gpu.throttle_shares.items() if share >= 0.05 and cause != "power"}
+        if gpu.facts.uuid in straggler.facts.gpu_uuids and slowed:
+            cause, share = max(slowed.items(), key=lambda item: item[1])
+            slowed_time = f"Its GPU {gpu.facts.index} is slowed {percent(share)} of the time ({cause})"
+            return f"{slowed_time}: cool it or use another node"
+    return None

@@ -1,0 +1,1 @@
+"""Heat, power limits and the clocks they take away."""

@@ -1,0 +1,69 @@
+"""The GPU hardware has braked itself (power or heat emergency).
+
+Means:
+    The chip or its board halved the clock or worse, because of heat it could not shed or a signal from the power
+    supply.
+Evidence:
+    Hardware reasons in the driver's mask (0x8 slowdown, 0x40 thermal, 0x80 power brake) at least 0.6 times a minute
+    over 10 minutes, or in a tenth of the window's samples.
+Fires:
+    As above.
+Clears:
+    None for 10 minutes.
+Not when:
+    A single sample during a change of performance state.
+Fix:
+    0x80 is a signal from power supply or chassis: check cabling and the BMC log. 0x40 is heat. Take the node out.
+Gain:
+    Clocks fall to half or less while it lasts.
+Verify:
+    None for 10 minutes.
+Source:
+    gpud's hardware slowdown check, 0.6 a minute in 10 minutes; NVML's definition (a reduction by 2x or more).
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.wording import gpu_name, listed, percent
+
+BITS = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
+EVENTS_IN_TEN_MINUTES = 6
+SHARE = 0.10
+TEN_MINUTES = 120  # evaluations, 5 s apart
+
+
+@rule("hw-slowdown", subject="gpu", level=Level.E0, gated=False, clear_after=TEN_MINUTES)
+def hw_slowdown(case: GpuCase) -> Draft | None:
+    """Fires on a GPU that brakes itself again and again."""
+    gpu = case.gpu
+    events = {bit: gpu.reason_bit_events.get(bit, 0) for bit in BITS}
+    shares = {bit: gpu.reason_bit_shares.get(bit, 0.0) for bit in BITS}
+    seen = [bit for bit in BITS if events[bit] or shares[bit]]
+    if not seen:
+        return None
+    brake = 0x80 in seen
+    return Draft(
+        summary=f"{gpu_name(gpu)} brakes itself: {listed(BITS[bit] for bit in seen)}",
+        severity=Severity.CRITICAL,
+        level=Level.E0,
+        evidence=tuple(
+            Measure(
+                f"{BITS[bit].replace(' ', '_')}_events",
+                events[bit],
+                f"{BITS[bit]} {events[bit]} times in 10 min, {percent(shares[bit])} of the window",
+            )
+            for bit in seen
+        ),
+        fires=max(events.values()) >= EVENTS_IN_TEN_MINUTES or max(shares.values()) >= SHARE,
+        fix=Fix(
+            text=(
+                "The power supply or chassis asks for less power: check the PSU cabling and the BMC log"
+                if brake
+                else "The chip protects itself from heat: check fans, airflow and thermal paste, drain the node"
+            )
+        ),
+        verify="No hardware slowdown for 10 minutes",
+        chart=("gpu.sm_clock_mhz", "gpu.power_watts"),
+    )

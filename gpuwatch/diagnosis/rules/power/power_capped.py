@@ -1,0 +1,73 @@
+"""The GPU is working at its power limit; clocks are trimmed to stay inside it.
+
+Means:
+    Healthy for heavy training: the GPU gives all the power it may take. A limit below the card's default is a
+    setting somebody made.
+Evidence:
+    The software power cap in at least half of the samples, utilization at least 90 %, power at least 95 % of the
+    limit; the enforced limit against the default.
+Fires:
+    As above. A warning only when the limit is below 95 % of the default.
+Clears:
+    Any of the three falls.
+Not when:
+    -
+Fix:
+    None when the limit is the default. Otherwise an administrator may restore it: nvidia-smi -pl.
+Gain:
+    A hint: speed grows more slowly than power.
+Verify:
+    -
+Source:
+    NVML clocks event reasons, 0x4.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.wording import gpu_name, share_measure
+
+SOFTWARE_POWER_CAP = 0x4
+
+
+@rule("power-capped", subject="gpu", level=Level.E0)
+def power_capped(case: GpuCase) -> Draft | None:
+    """Says that a GPU is power-bound, and whether by its own or by a lowered limit."""
+    gpu = case.gpu
+    limit, default = gpu.power_limit_watts, gpu.facts.power_limit_default_watts
+    if gpu.power_watts is None or gpu.utilization is None or not limit:
+        return None
+    capped = max(gpu.reason_bit_shares.get(SOFTWARE_POWER_CAP, 0.0), gpu.throttle_shares.get("power", 0.0))
+    power = gpu.power_watts.mean
+    if capped < 0.5 or gpu.utilization.mean < 90 or power < 0.95 * limit:
+        return None
+    lowered = bool(default and limit < 0.95 * default)
+    return Draft(
+        summary=(
+            f"{gpu_name(gpu)} is held at a power limit of {limit:.0f} W, below its default of {default:.0f} W"
+            if lowered
+            else f"{gpu_name(gpu)} works at its power limit of {limit:.0f} W: that is healthy"
+        ),
+        severity=Severity.WARNING if lowered else Severity.INFO,
+        level=Level.E0,
+        evidence=(
+            Measure("power_watts", round(power, 1), f"{power:.0f} of {limit:.0f} W"),
+            share_measure("power_capped_share", capped, "clocks trimmed"),
+            Measure(
+                "power_limit_default_watts",
+                default,
+                f"default limit {default or 0:.0f} W" if default else "default limit not known",
+            ),
+        ),
+        fix=Fix(
+            text="An administrator can restore the default limit, if nothing else asked for less",
+            code=f"nvidia-smi -i {gpu.facts.index} -pl {default:.0f}",
+            value=default,
+        )
+        if lowered
+        else None,
+        hint="speed grows more slowly than power" if lowered else None,
+        verify="Power and samples per second rise" if lowered else "nothing to do",
+        chart=("gpu.power_watts", "gpu.sm_clock_mhz"),
+    )

@@ -1,0 +1,84 @@
+"""The GPU is too hot and lowers its clock.
+
+Means:
+    The driver (software slowdown) or the chip itself (hardware slowdown) trades speed for temperature.
+Evidence:
+    The share of time the thermal counters ran, which no poll can miss, else the share of samples with a thermal
+    reason; and the SM clock below 95 % of what it was while nothing slowed it.
+Fires:
+    5 % of the time; critical from 25 %.
+Clears:
+    Below 1 % for five minutes.
+Not when:
+    The clock did not fall. An idle GPU.
+Fix:
+    Airflow, fan and dust first; a power limit lowered by 10 % often costs little speed; else move the job.
+Gain:
+    At most the clock that was lost.
+Verify:
+    Thermal share below 1 %.
+Source:
+    DCGM warns at any thermal violation in the last minute.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.wording import gpu_name, percent, share_measure
+from gpuwatch.timeline.windows import GpuWindow
+
+FIRE_SHARE = 0.05
+CRITICAL_SHARE = 0.25
+CLEAR_SHARE = 0.01
+CLOCK_LOST = 0.95
+FIVE_MINUTES = 60  # evaluations, 5 s apart
+
+
+@rule("thermal-throttle", subject="gpu", level=Level.E0, gated=False, clear_after=FIVE_MINUTES)
+def thermal_throttle(case: GpuCase) -> Draft | None:
+    """Fires on a GPU that heat slows down."""
+    gpu = case.gpu
+    software = gpu.throttle_shares.get("sw-thermal", 0.0)
+    hardware = gpu.throttle_shares.get("hw-thermal", 0.0)
+    share = min(1.0, software + hardware)
+    kept = _clock_kept(gpu)
+    if share < CLEAR_SHARE or (kept is not None and kept >= CLOCK_LOST):
+        return None
+    temperature = gpu.temperature_celsius.max if gpu.temperature_celsius else None
+    heat = f" at {temperature:.0f} C" if temperature is not None else ""
+    slower = f", its clock {percent(1 - kept)} lower" if kept is not None else ""
+    return Draft(
+        summary=f"{gpu_name(gpu)} slows down {percent(share)} of the time because of heat{heat}{slower}",
+        severity=Severity.CRITICAL if share >= CRITICAL_SHARE else Severity.WARNING,
+        level=Level.E0,
+        evidence=(
+            share_measure("thermal_share", share, "slowed by heat"),
+            share_measure("sw_thermal_share", software, "by the driver"),
+            share_measure("hw_thermal_share", hardware, "by the chip"),
+            *_clock_measures(gpu),
+        ),
+        fires=share >= FIRE_SHARE,
+        fix=Fix(text="Check airflow, fans and room temperature; a power limit 10 % lower often costs little speed"),
+        gain=Gain(1.0, round(1.0 / kept, 2), cap="where the GPU's clock sets the pace") if kept else None,
+        ruled_out=(RuledOut("the power limit", f"it held the clock {percent(gpu.throttle_shares.get('power', 0.0))}"),),
+        verify="Thermal share below 1 %, clock back",
+        chart=("gpu.temperature_celsius", "gpu.sm_clock_mhz"),
+    )
+
+
+def _clock_kept(gpu: GpuWindow) -> float | None:
+    if gpu.sm_clock_mhz is None or not gpu.sm_clock_cool_mhz:
+        return None
+    return gpu.sm_clock_mhz.mean / gpu.sm_clock_cool_mhz
+
+
+def _clock_measures(gpu: GpuWindow) -> tuple[Measure, ...]:
+    measures = []
+    if gpu.temperature_celsius is not None:
+        hottest = gpu.temperature_celsius.max
+        measures.append(Measure("temperature_celsius", hottest, f"up to {hottest:.0f} C"))
+    if gpu.sm_clock_mhz is not None and gpu.sm_clock_cool_mhz:
+        now, cool = gpu.sm_clock_mhz.mean, gpu.sm_clock_cool_mhz
+        measures.append(Measure("sm_clock_mhz", round(now), f"SM clock {now:.0f} of {cool:.0f} MHz when cool"))
+    return tuple(measures)

@@ -1,0 +1,1 @@
+"""Precision, compilation and how much arithmetic a busy GPU really does."""

@@ -1,0 +1,68 @@
+"""gpuwatch itself missed samples, so conclusions are weaker.
+
+Means:
+    Polls came late or records were dropped: a busy machine, a slow driver or a suspended laptop.
+Evidence:
+    The 95th percentile of the time between polls above twice the interval, more than 1 % of the hook's records
+    dropped, or malformed packets.
+Fires:
+    As above.
+Clears:
+    A clean minute.
+Not when:
+    -
+Fix:
+    A longer --interval, or less load on the machine.
+Gain:
+    Confidence.
+Verify:
+    A clean minute.
+Source:
+    gpuwatch's own counters.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import MachineCase, rule
+from gpuwatch.diagnosis.wording import percent, seconds
+
+LATE_POLLS = 2.0
+DROPPED_SHARE = 0.01
+A_CLEAN_MINUTE = 12  # evaluations, 5 s apart
+
+
+@rule("telemetry-gap", subject="machine", level=Level.E0, gated=False, clear_after=A_CLEAN_MINUTE)
+def telemetry_gap(case: MachineCase) -> Draft | None:
+    """Says when gpuwatch's own measurement has holes."""
+    quality = case.quality
+    troubles: list[Measure] = []
+    gap = quality.poll_gap_p95_seconds
+    if gap is not None and gap > LATE_POLLS * quality.poll_interval_seconds:
+        troubles.append(
+            Measure(
+                "poll_gap_p95_seconds",
+                round(gap, 2),
+                f"polls {seconds(gap)} apart, asked every {seconds(quality.poll_interval_seconds)}",
+            )
+        )
+    sent = quality.received_records + quality.dropped_records
+    if sent and quality.dropped_records > DROPPED_SHARE * sent:
+        share = quality.dropped_records / sent
+        troubles.append(
+            Measure("dropped_records", quality.dropped_records, f"{percent(share)} of the hook's records dropped")
+        )
+    if quality.malformed_packets:
+        troubles.append(
+            Measure("malformed_packets", quality.malformed_packets, f"{quality.malformed_packets} malformed packets")
+        )
+    if not troubles:
+        return None
+    return Draft(
+        summary=f"gpuwatch measured with gaps: {troubles[0].text}",
+        severity=Severity.INFO,
+        level=Level.E0,
+        evidence=tuple(troubles),
+        fix=Fix(text="Poll less often, or give the machine some air", code="gpuwatch --interval 2", value=2),
+        verify="One minute without a gap",
+    )

@@ -1,0 +1,46 @@
+"""Words and numbers as findings say them, so that every rule says them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuwatch.diagnosis.finding import Measure
+from gpuwatch.timeline.windows import GpuWindow
+
+
+def percent(share: float) -> str:
+    """0.413 -> "41 %"; below one percent with one decimal, so that a small share does not read as none."""
+    value = share * 100
+    return f"{value:.1f} %" if 0 < abs(value) < 1 else f"{value:.0f} %"
+
+
+def seconds(value: float) -> str:
+    """A duration with three significant digits and its unit: "312 ms", "4.2 s", "3 min"."""
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} us"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
+
+
+def gibibytes(value: float) -> str:
+    """Bytes as GiB with one decimal."""
+    return f"{value / 2**30:.1f} GiB"
+
+
+def listed(words: Iterable[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    items = list(words)
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def gpu_name(gpu: GpuWindow) -> str:
+    """How a sentence names a GPU: by the index that `nvidia-smi` shows."""
+    return f"GPU {gpu.facts.index}"
+
+
+def share_measure(name: str, share: float, what: str) -> Measure:
+    """A share with its words: ("wait_share", 0.41, "waiting") reads "waiting 41 %"."""
+    return Measure(name, round(share, 4), f"{what} {percent(share)}")
