@@ -93,15 +93,16 @@ class StepEnd:
     """One optimizer step, from the end of the previous one to its own end.
 
     `period = end - start` holds everything in between; `phase_seconds` is the part of it spent in evaluation,
-    checkpoints and garbage collection, to be taken off before shares are formed. `gpu_gap_seconds` is None
-    until a GpuGap arrives. `epoch_position` is the index of the step's first batch in its epoch.
+    checkpoints, compilation and garbage collection, to be taken off before shares are formed; waits and phases
+    never overlap. `wait_seconds` is None where no loader is read on the training thread: the wait is then not
+    seen, not zero. `epoch_position` is the index of the step's first batch in its epoch.
     """
 
     trainer: str
     number: int
     start_ns: int
     end_ns: int
-    wait_seconds: float
+    wait_seconds: float | None
     loader: int | None = None
     samples: int | None = None
     epoch_position: int | None = None
@@ -137,7 +138,10 @@ class GpuGap:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSpan:
-    """A stretch of the run that is not training. `end_ns` is None while it lasts; a closing twin follows."""
+    """A stretch of the run that is not training. `end_ns` is None while it lasts; a closing twin follows.
+
+    A closing twin with `end_ns == start_ns` takes the open one back: it was training after all.
+    """
 
     trainer: str
     kind: PhaseKind
