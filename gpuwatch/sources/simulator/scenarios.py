@@ -1,0 +1,161 @@
+"""The scenarios of `gpuwatch demo`: one machine and run each, with the rules that have to find what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwatch.samples import ModelFacts
+from gpuwatch.sources.simulator.parameters import GIB, ComputeSpec, GpuSpec, LoaderSpec, PhaseSpec, Scenario
+
+_H100 = GpuSpec(
+    name="NVIDIA H100 80GB HBM3",
+    compute_capability=(9, 0),
+    memory_total_bytes=80 * GIB,
+    power_limit_watts=700.0,
+    idle_watts=72.0,
+    sm_clock_max_mhz=1980,
+    memory_clock_max_mhz=2619,
+    pcie_generation=5,
+    has_ecc=True,
+    has_gpm=True,
+)
+_RTX_5090 = GpuSpec(
+    name="NVIDIA GeForce RTX 5090",
+    compute_capability=(12, 0),
+    memory_total_bytes=32 * GIB,
+    power_limit_watts=575.0,
+    idle_watts=24.0,
+    sm_clock_max_mhz=3090,
+    memory_clock_max_mhz=14001,
+    pcie_generation=5,
+    has_ecc=False,
+    has_gpm=False,
+)
+_TUNED = ModelFacts(
+    parameters=86_567_656,
+    parameter_bytes=346_270_624,
+    float32_share=1.0,
+    matmul_share=0.97,
+    conv_share=0.01,
+    autocast=True,
+    autocast_dtype="bfloat16",
+    float32_matmul_precision="high",
+    cudnn_allow_tf32=True,
+    cudnn_benchmark=False,
+    compiled=True,
+    optimizer="AdamW",
+    optimizer_fused=True,
+    optimizer_file="/simulated/train.py",
+    optimizer_line=104,
+    backward_file="/simulated/train.py",
+    backward_line=131,
+)
+_FLOAT32 = replace(
+    _TUNED,
+    autocast=False,
+    autocast_dtype=None,
+    float32_matmul_precision="highest",
+    compiled=False,
+    optimizer_fused=False,
+)
+_IMAGES = LoaderSpec(
+    num_workers=8,
+    batch_size=256,
+    batch_seconds=0.55,
+    batch_bytes=256 * 3 * 224 * 224,
+    batches_per_epoch=5004,
+)
+_COMPUTE = ComputeSpec(gpu_seconds=0.16, launch_seconds=0.018, intensity=0.9, memory_share=0.82, facts=_TUNED)
+_RARE_SAVE = PhaseSpec(kind="checkpoint", every_steps=2500, seconds=1.4, line=158, bytes=1_040_000_000)
+
+_ALL = (
+    Scenario(
+        name="healthy",
+        description="a well-fed H100: nothing to change",
+        gpu=_H100,
+        loader=_IMAGES,
+        compute=_COMPUTE,
+        phases=(_RARE_SAVE,),
+    ),
+    Scenario(
+        name="starved",
+        description="num_workers=0: the GPU waits for every batch",
+        gpu=_H100,
+        loader=replace(_IMAGES, num_workers=0, batch_seconds=0.21, batch_size=64, persistent_workers=False),
+        compute=replace(_COMPUTE, gpu_seconds=0.11),
+        must=frozenset({"data-starvation", "workers-zero"}),
+        may=frozenset({"low-util", "util-fluctuation"}),
+    ),
+    Scenario(
+        name="augmentation",
+        description="12 workers at full load: the augmentation costs more CPU than the machine has",
+        gpu=_H100,
+        loader=replace(_IMAGES, num_workers=12, batch_seconds=2.7, cpu_share=0.97, dataset="AugmentedImages"),
+        compute=replace(_COMPUTE, gpu_seconds=0.12),
+        must=frozenset({"data-starvation", "worker-cpu-bound"}),
+        may=frozenset({"low-util", "util-fluctuation", "host-cpu-exhausted"}),
+    ),
+    Scenario(
+        name="fluctuation",
+        description="validation and checkpoints that stop the GPU again and again",
+        gpu=_H100,
+        loader=_IMAGES,
+        compute=_COMPUTE,
+        phases=(
+            PhaseSpec(
+                kind="eval", every_steps=90, seconds=6.0, line=164, gpu_busy_share=0.25, batches=40, wait_share=0.7
+            ),
+            PhaseSpec(kind="checkpoint", every_steps=60, seconds=1.6, line=158, bytes=320_000_000),
+        ),
+        must=frozenset({"eval-stall", "checkpoint-stall"}),
+        may=frozenset({"low-util", "util-fluctuation", "periodic-dips"}),
+    ),
+    Scenario(
+        name="low-power",
+        description="100 % busy at 300 of 575 W: 32-bit arithmetic on a card with 16-bit units",
+        gpu=_RTX_5090,
+        loader=replace(_IMAGES, batch_size=128),
+        compute=replace(_COMPUTE, intensity=0.52, facts=_FLOAT32, memory_share=0.71, tensor_activity_percent=2.0),
+        must=frozenset({"low-power-high-util", "amp-off"}),
+        may=frozenset({"tf32-off", "compile-off", "batch-headroom"}),
+    ),
+    Scenario(
+        name="throttled",
+        description="warm air: the GPU slows its clock down to stay below its temperature limit",
+        gpu=_H100,
+        loader=_IMAGES,
+        compute=_COMPUTE,
+        inlet_celsius={0: 51.5},
+        must=frozenset({"thermal-throttle"}),
+    ),
+    Scenario(
+        name="eight-gpus",
+        description="8 ranks in step: GPU 5 is hot and slow, and the other seven wait for it",
+        gpu=_H100,
+        loader=_IMAGES,
+        compute=_COMPUTE,
+        gpu_count=8,
+        cpu_count=96,
+        memory_total_bytes=1024 * GIB,
+        phases=(_RARE_SAVE,),
+        inlet_celsius={5: 56.0},
+        must=frozenset({"straggler-rank", "thermal-throttle"}),
+        may=frozenset({"gpu-imbalance"}),
+    ),
+    Scenario(
+        name="hang",
+        description="a collective that never ends: 100 % busy at a third of the power, and no more steps",
+        gpu=_H100,
+        loader=_IMAGES,
+        compute=_COMPUTE,
+        gpu_count=2,
+        cpu_count=32,
+        memory_total_bytes=256 * GIB,
+        hang_after_seconds=45.0,
+        must=frozenset({"collective-hang"}),
+        may=frozenset({"low-power-high-util"}),
+    ),
+)
+
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
+"""Name -> scenario, in the order in which `gpuwatch demo` lists them."""

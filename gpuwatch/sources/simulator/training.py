@@ -1,0 +1,238 @@
+"""The training loop: next batch, launch, optimizer, phases; in lock-step over ranks that reduce their gradients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, RunMemory, Sample, StepEnd, WorkerFetch
+from gpuwatch.sources.simulator.gpu import GpuModel, Work
+from gpuwatch.sources.simulator.loader import BatchQueue, Fetch, Handed
+from gpuwatch.sources.simulator.parameters import PhaseSpec, Scenario
+
+Emit = Callable[[float, Sample], None]
+"""Takes a sample and the moment, in model seconds, at which a monitor would get it."""
+
+TRAIN_LOADER = 1
+EVAL_LOADER = 2
+
+_LAUNCH_LATENCY_SECONDS = 0.002
+_FORWARD_SHARE = 0.32
+_OPTIMIZER_SHARE = 0.06
+_REDUCE_INTENSITY = 0.25  # a spinning collective keeps the GPU "100 % busy" at low power
+_KERNEL_SHARE = (0.96, 0.995)  # even a fed GPU has short stretches between kernels
+_GAP_LATE_STEPS = 2  # the hook reads its event pairs two steps later
+
+
+@dataclass(slots=True)
+class Rank:
+    """One training process: its loader, its GPU, and the steps it made."""
+
+    index: int
+    trainer: str
+    queue: BatchQueue
+    gpu: GpuModel
+    step_ended: float
+    worker_pids: tuple[int, ...]
+    cpu_busy: list[tuple[float, float, float]]
+    """Stretches of the training thread on the CPU: start, end, cores."""
+    phase_seconds: float = 0.0
+    worker_generation: int = 0
+
+
+class Training:
+    """The run of a scenario. `time` is how far it got; all work before it is queued on the GPUs."""
+
+    def __init__(
+        self, scenario: Scenario, ranks: list[Rank], rng: random.Random, emit: Emit, to_ns: Callable[[float], int]
+    ) -> None:
+        self._scenario = scenario
+        self._ranks = ranks
+        self._rng = rng
+        self._emit = emit
+        self._ns = to_ns
+        self.steps = 0
+        self.hung_at: float | None = None
+        self.time = min(rank.step_ended for rank in ranks)
+
+    def advance(self) -> None:
+        """One step, and the phase that follows it if one is due; or, when it hangs, a quarter of a second of that."""
+        hang_after = self._scenario.hang_after_seconds
+        if hang_after is not None and self.time >= hang_after:
+            self._hang()
+            return
+        self._step()
+        for phase in self._scenario.phases:
+            if self.steps % phase.every_steps == 0:
+                self._phase(phase)
+        self.time = min(rank.step_ended + rank.phase_seconds for rank in self._ranks)
+
+    def _hang(self) -> None:
+        if self.hung_at is None:
+            self.hung_at = self.time
+        for rank in self._ranks:
+            start = max(self.time, rank.gpu.free_at)
+            rank.gpu.queue(Work(start, self.time + 0.25, 1.0, _REDUCE_INTENSITY))
+            rank.cpu_busy.append((self.time, self.time + 0.25, 1.0))
+        self.time += 0.25
+
+    def _step(self) -> None:
+        """Every rank's step. The thread may run one step ahead of the GPU, so a wait shorter than that is free."""
+        compute, loader = self._scenario.compute, self._scenario.loader
+        handed = [self._wait(rank) for rank in self._ranks]
+        before = [rank.gpu.free_at for rank in self._ranks]
+        own_ends = []
+        for rank, batch in zip(self._ranks, handed, strict=True):
+            own = compute.gpu_seconds / rank.gpu.clock_share * (1 + abs(self._rng.gauss(0, compute.spread)))
+            start = max(rank.gpu.free_at, batch.returned + _LAUNCH_LATENCY_SECONDS)
+            rank.gpu.queue(Work(start, start + own, self._rng.uniform(*_KERNEL_SHARE), compute.intensity))
+            rank.gpu.received_bytes += loader.batch_bytes
+            own_ends.append((own, start + own))
+        reduced = max(end for _, end in own_ends)
+        self.steps += 1
+        for rank, batch, free_before, (own, own_end) in zip(self._ranks, handed, before, own_ends, strict=True):
+            rank.gpu.queue(Work(own_end, reduced, 1.0, _REDUCE_INTENSITY))
+            self._end_step(rank, batch, free_before, own / (own + reduced - own_end))
+
+    def _wait(self, rank: Rank) -> Handed:
+        entered = rank.step_ended + rank.phase_seconds + 5e-6
+        handed = rank.queue.next(entered)
+        fetches, rank.queue.fetches = rank.queue.fetches, []
+        if handed.new_epoch and rank.queue.epochs > 1 and not self._scenario.loader.persistent_workers:
+            rank.worker_generation += 1
+            rank.worker_pids = tuple(pid + len(rank.worker_pids) for pid in rank.worker_pids)
+        for fetch in fetches:
+            self._fetched(rank, fetch)
+        self._emit(
+            handed.returned,
+            BatchWait(
+                trainer=rank.trainer,
+                loader=TRAIN_LOADER,
+                role="train",
+                start_ns=self._ns(handed.entered),
+                end_ns=self._ns(handed.returned),
+                epoch_position=handed.epoch_position,
+            ),
+        )
+        return handed
+
+    def _fetched(self, rank: Rank, fetch: Fetch) -> None:
+        if fetch.worker < 0:
+            cores = fetch.cpu_seconds / (fetch.end - fetch.start)
+            rank.cpu_busy.append((fetch.start, fetch.end, cores))
+            return
+        self._emit(
+            fetch.end,
+            WorkerFetch(
+                trainer=rank.trainer,
+                worker_pid=rank.worker_pids[fetch.worker],
+                worker=fetch.worker,
+                start_ns=self._ns(fetch.start),
+                end_ns=self._ns(fetch.end),
+                cpu_seconds=fetch.cpu_seconds,
+            ),
+        )
+
+    def _end_step(self, rank: Rank, batch: Handed, free_before: float, own_share: float) -> None:
+        """Ends the step on the CPU: after its launches, or when the GPU is through with the step before."""
+        compute, loader = self._scenario.compute, self._scenario.loader
+        copy = 0.0004 if loader.pin_memory else loader.batch_bytes / 6e9
+        launched = batch.returned + copy + compute.launch_seconds * (1 + abs(self._rng.gauss(0, 0.05)))
+        ended = max(launched, free_before)
+        rank.cpu_busy.append((batch.returned, launched, 1.0))
+        worked = ended - batch.returned - copy
+        forward, optimizer = worked * _FORWARD_SHARE * own_share, worked * _OPTIMIZER_SHARE * own_share
+        started = rank.step_ended
+        self._emit(
+            ended,
+            StepEnd(
+                trainer=rank.trainer,
+                number=self.steps,
+                start_ns=self._ns(started),
+                end_ns=self._ns(ended),
+                wait_seconds=batch.returned - batch.entered,
+                loader=TRAIN_LOADER,
+                samples=loader.batch_size,
+                epoch_position=batch.epoch_position,
+                phase_seconds=rank.phase_seconds,
+                copy_seconds=copy,
+                forward_seconds=forward,
+                backward_seconds=worked - forward - optimizer,
+                optimizer_seconds=optimizer,
+            ),
+        )
+        gap = max(0.0, batch.returned - max(batch.entered, free_before))
+        late = _GAP_LATE_STEPS * (ended - started - rank.phase_seconds)
+        self._emit(ended + late, GpuGap(trainer=rank.trainer, number=self.steps, seconds=gap))
+        if self.steps % 20 == 1:
+            self._emit(ended, self._memory(rank, ended))
+        rank.step_ended, rank.phase_seconds = ended, 0.0
+
+    def _memory(self, rank: Rank, time: float) -> RunMemory:
+        total = self._scenario.gpu.memory_total_bytes
+        reserved = int(total * (self._scenario.compute.memory_share - 0.02))
+        return RunMemory(
+            trainer=rank.trainer,
+            time_ns=self._ns(time),
+            allocated_peak_bytes=int(reserved * 0.93),
+            reserved_peak_bytes=reserved,
+            total_bytes=total,
+            alloc_retries=0,
+            out_of_memory=0,
+        )
+
+    def _phase(self, phase: PhaseSpec) -> None:
+        """A phase on every rank: it begins when the GPU is through, and shows as an open span, then a closed one."""
+        seconds = phase.seconds * (1 + self._rng.gauss(0, 0.03))
+        start = max(max(rank.step_ended + rank.phase_seconds, rank.gpu.free_at) for rank in self._ranks)
+        end = start + seconds
+        for rank in self._ranks:
+            self._phase_work(rank, phase, start, end)
+            is_eval = phase.kind == "eval"
+            opened = PhaseSpan(
+                trainer=rank.trainer,
+                kind=phase.kind,
+                start_ns=self._ns(start),
+                end_ns=None,
+                loader=EVAL_LOADER if is_eval else None,
+                file="/simulated/train.py",
+                line=phase.line,
+            )
+            closed = PhaseSpan(
+                trainer=rank.trainer,
+                kind=phase.kind,
+                start_ns=self._ns(start),
+                end_ns=self._ns(end),
+                loader=EVAL_LOADER if is_eval else None,
+                batches=phase.batches or None,
+                wait_seconds=seconds * phase.wait_share if is_eval else None,
+                bytes=phase.bytes or None,
+                file="/simulated/train.py",
+                line=phase.line,
+            )
+            self._emit(start, opened)
+            self._emit(end, closed)
+            rank.phase_seconds = end - rank.step_ended
+
+    def _phase_work(self, rank: Rank, phase: PhaseSpec, start: float, end: float) -> None:
+        """The GPU in short bursts and the loader's waits between them, or the thread busy with a file."""
+        rank.cpu_busy.append((start, end, 0.9))
+        if not phase.batches:
+            return
+        seconds = (end - start) / phase.batches
+        for number in range(phase.batches):
+            begun = start + number * seconds
+            waited = begun + seconds * phase.wait_share
+            self._emit(
+                waited,
+                BatchWait(
+                    trainer=rank.trainer,
+                    loader=EVAL_LOADER,
+                    role="eval",
+                    start_ns=self._ns(begun),
+                    end_ns=self._ns(waited),
+                    epoch_position=number,
+                ),
+            )
+            rank.gpu.queue(Work(waited, waited + seconds * phase.gpu_busy_share, 1.0, 0.55))
