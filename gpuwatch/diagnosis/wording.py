@@ -15,14 +15,14 @@ def percent(share: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration with three significant digits and its unit: "312 ms", "4.2 s", "3 min"."""
+    """A duration with three significant digits and its unit: "312 ms", "4.2 s", "3.5 min"."""
     if value < 1e-3:
         return f"{value * 1e6:.0f} us"
     if value < 1:
         return f"{value * 1e3:.3g} ms"
     if value < 120:
         return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
+    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
 def gibibytes(value: float) -> str:

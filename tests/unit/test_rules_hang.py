@@ -1,0 +1,80 @@
+"""The hang family: training that stopped, told apart from long steps, phases and stopped processes."""
+
+import pytest
+
+from gpuwatch.samples import PhaseSpan, WorkerSample
+from tests.unit import scene_builder as build
+
+NOW = 200.0
+
+
+def stuck(*, step=0.2, **fields):
+    return build.rank(step=step, gap=0.0, window=30, **fields)
+
+
+def spinning(index=0, **latest):
+    reading = {"utilization_percent": 100.0, "power_watts": 120.0} | latest
+    return build.gpu(index, utilization=100, power=120, latest=reading)
+
+
+def idle(index=0):
+    return build.gpu(index, utilization=0, power=80, latest={"utilization_percent": 0.0, "power_watts": 80.0})
+
+
+def test_spinning_gpus_without_steps_are_a_hang_and_the_idle_one_names_the_rank():
+    members = [stuck(gpus=(i,), pid=10 + i, facts={"rank": i}) for i in range(3)]
+    moment = build.scene(build.run(*members), gpus=[spinning(0), idle(1), spinning(2)], at=NOW)
+    draft = build.check("collective-hang", build.run_case(moment))
+    assert "no step for 2.8 min" in draft.summary
+    assert "rank 1" in draft.fix.text
+
+
+@pytest.mark.parametrize(
+    ("rank_fields", "gpu"),
+    [
+        pytest.param({}, spinning(power_watts=650.0), id="full power is work"),
+        pytest.param({"step_p99_session_seconds": 30.0}, spinning(), id="its steps take half a minute"),
+        pytest.param({"open_phase": PhaseSpan("1.1", "eval", 1, None)}, spinning(), id="an evaluation is going on"),
+        pytest.param({"steps_total": 2}, spinning(), id="it has hardly begun"),
+        pytest.param({"process": build.process(latest={"state": "T"})}, spinning(), id="stopped by a signal"),
+        pytest.param({"ended": "killed"}, spinning(), id="it has ended"),
+        pytest.param({}, idle(), id="an idle GPU is a stall, not a hang"),
+        pytest.param({}, build.gpu(latest={"utilization_percent": None}), id="utilization not reported"),
+    ],
+)
+def test_no_hang(rank_fields, gpu):
+    moment = build.scene(build.run(stuck(**rank_fields)), gpus=[gpu], at=NOW)
+    assert build.check("collective-hang", build.run_case(moment)) is None
+
+
+def test_power_far_below_this_runs_own_counts_as_low():
+    run = build.run(stuck(), usual_power_watts={"GPU-0": 600.0})
+    moment = build.scene(run, gpus=[spinning(power_watts=340.0)], at=NOW)
+    assert build.check("collective-hang", build.run_case(moment)) is not None
+
+
+def test_an_idle_gpu_without_steps_is_a_stall():
+    moment = build.scene(build.run(stuck()), gpus=[idle()], at=NOW)
+    draft = build.check("step-stalled", build.run_case(moment))
+    assert "no step for" in draft.summary
+    assert draft.fix.line == 88
+
+
+def test_a_stall_with_missing_workers_says_how_many():
+    process = build.process(latest={"workers": (WorkerSample(1, state="S"), WorkerSample(2, state="Z"))})
+    moment = build.scene(build.run(stuck(process=process)), gpus=[idle()], at=NOW)
+    assert "1 of its 4 DataLoader workers" in build.check("step-stalled", build.run_case(moment)).summary
+
+
+def test_a_cpu_run_is_stalled_only_when_its_cores_are_idle_too():
+    def moment(cores):
+        process = build.process(tree_cores=cores)
+        return build.scene(build.run(stuck(device="cpu", process=process)), gpus=[], at=NOW)
+
+    assert build.check("step-stalled", build.run_case(moment(0.01))) is not None
+    assert build.check("step-stalled", build.run_case(moment(1.5))) is None
+
+
+def test_a_run_that_steps_is_not_stalled():
+    moment = build.scene(build.run(stuck()), gpus=[idle()], at=31)
+    assert build.check("step-stalled", build.run_case(moment)) is None

@@ -1,0 +1,80 @@
+"""The multi-GPU family: unequal loads and the rank that everybody waits for."""
+
+import pytest
+
+from gpuwatch.diagnosis.finding import Severity
+from tests.unit import scene_builder as build
+
+
+def job(gpus):
+    return build.scene(build.run(build.rank(gpus=range(len(gpus)))), gpus=gpus)
+
+
+def test_imbalance_names_the_busiest_and_the_idlest():
+    moment = job([build.gpu(i, utilization=value) for i, value in enumerate([97, 97, 60, 61])])
+    draft = build.check("gpu-imbalance", build.run_case(moment))
+    assert draft.fires
+    assert "GPU 2 60 %" in draft.summary
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        pytest.param([build.gpu(0)], id="one GPU"),
+        pytest.param([build.gpu(0), build.gpu(1, utilization=95)], id="equal loads"),
+        pytest.param([build.gpu(0), build.gpu(1, utilization=50, facts={"name": "L4"})], id="different models"),
+        pytest.param([build.gpu(0), build.gpu(1, utilization=50, facts={"mig": True})], id="MIG"),
+        pytest.param([build.gpu(0), build.gpu(1, utilization=0, status="lost")], id="a lost GPU is no imbalance"),
+    ],
+)
+def test_imbalance_is_silent(gpus):
+    assert build.check("gpu-imbalance", build.run_case(job(gpus))) is None
+
+
+def test_imbalance_by_memory_alone():
+    gpus = [build.gpu(i, memory_used_bytes=build.stats([gib * 2**30])) for i, gib in enumerate([60, 30])]
+    assert "memory differs" in build.check("gpu-imbalance", build.run_case(job(gpus))).summary
+
+
+def ranks(waits, *, step=0.2, straggling=(), **slow):
+    """Ranks whose backward waits are given in seconds per step; those in `straggling` get the `slow` shares."""
+    return [
+        build.rank(
+            step=step,
+            gap=0.0,
+            gpus=(index,),
+            pid=100 + index,
+            backward_share=wait / step,
+            facts={"rank": index, "world_size": len(waits)},
+            **({"forward_share": 0.2, "copy_share": 0.0} | (slow if index in straggling else {})),
+        )
+        for index, wait in enumerate(waits)
+    ]
+
+
+def test_the_straggler_is_the_rank_that_waits_least_and_its_excess_is_the_cause():
+    members = ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), wait_share=0.35)
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+    assert draft.fires and draft.severity is Severity.CRITICAL
+    assert "Rank 2" in draft.summary and "loader" in draft.summary
+    assert draft.gain.high == pytest.approx(1 / (1 - 0.35), abs=0.01)
+
+
+def test_two_ranks_are_compared_with_each_other():
+    members = ranks([0.10, 0.07])
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+    assert draft.fires and "Rank 1" in draft.summary
+
+
+def test_a_slowed_gpu_of_the_straggler_is_the_fix():
+    members = ranks([0.10, 0.10, 0.03, 0.10])
+    gpus = [build.gpu(i, throttle_shares={"hw-thermal": 0.4} if i == 2 else {}) for i in range(4)]
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members), gpus=gpus)))
+    assert "GPU 2 is slowed 40 %" in draft.fix.text
+
+
+def test_equal_ranks_and_half_measured_jobs_are_silent():
+    equal = build.run(*ranks([0.1, 0.1, 0.098, 0.1]))
+    assert build.check("straggler-rank", build.run_case(build.scene(equal))) is None
+    partial = build.run(*(member for member in ranks([0.10, 0.10, 0.03, 0.10])[1:3]))
+    assert build.check("straggler-rank", build.run_case(build.scene(partial))) is None
