@@ -41,7 +41,7 @@ class HostSample:
     pressure_memory_percent: float | None = None
     disk_read_bytes_per_second: float | None = None
     disk_write_bytes_per_second: float | None = None
-    disk_queue_length: float | None = None  # mean over devices' worst
+    disk_queue_length: float | None = None  # mean since the previous sample, of the most loaded disk
     network_receive_bytes_per_second: float | None = None
     network_send_bytes_per_second: float | None = None
     shm_total_bytes: int | None = None
@@ -66,7 +66,8 @@ class ProcessSample:
     """One second of one training process and its tree. Cores are CPU seconds per second.
 
     `cgroup_*` come from the tightest ancestor with a quota; counters only grow. `cpu_capacity_cores` is
-    min(affinity, quota): what this process may use of the machine.
+    min(affinity, quota): what this process may use of the machine, None where the quota cannot be read.
+    `worker_pids_changed`: a worker is new although others were seen before, so workers are started anew.
     """
 
     time_ns: int
@@ -86,8 +87,10 @@ class ProcessSample:
     cgroup_throttled_seconds: float | None = None
     involuntary_switches_per_second: float | None = None  # sum over workers
     run_delay_share: float | None = None  # main thread runnable but not running
-    rss_bytes: int | None = None
-    read_bytes_per_second: float | None = None
+    rss_bytes: int | None = None  # of the process itself; its workers carry their own
+    read_bytes_per_second: float | None = None  # from storage, by the process and its workers
     write_bytes_per_second: float | None = None
     shm_total_bytes: int | None = None  # in the process's own mount namespace
     shm_used_bytes: int | None = None
+    cgroup_memory_limit_bytes: int | None = None  # tightest ancestor; None: no limit, or not known
+    cgroup_memory_used_bytes: int | None = None  # without the file cache that can be dropped

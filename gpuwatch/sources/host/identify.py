@@ -1,0 +1,205 @@
+"""Whose and what a pid is, asked before anything is attached to it.
+
+Nothing here signals, traces or opens the memory of the process: it reads /proc, as `ps` does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from gpuwatch.sources.host.process import TreeWalker, read_arguments, read_stat
+from gpuwatch.sources.host.procfs import read_all, read_once
+
+_PROC = Path("/proc")
+_PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]{0,3}(-bin|-dbg)?")
+_PYTHON_LIBRARY = re.compile(rb"/lib(python|pypy)\d[^\n]*\.so")
+_COMMAND_SHOWN = 80
+
+
+class Refusal(Enum):
+    """Why a process cannot be attached to."""
+
+    ABSENT = "absent"
+    HIDDEN = "hidden"
+    THREAD = "thread"
+    ZOMBIE = "zombie"
+    OTHER_USER = "other-user"
+    MYSELF = "myself"
+    NOT_PYTHON = "not-python"
+    NO_PROC = "no-proc"
+
+
+class CannotAttachError(Exception):
+    """A pid that is no training process of ours; its text is one sentence with the cause and the cure."""
+
+    def __init__(self, refusal: Refusal, sentence: str) -> None:
+        super().__init__(sentence)
+        self.refusal = refusal
+        self.sentence = sentence
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process that may be watched. (pid, start_ticks) names it for good; the pid alone is reused."""
+
+    pid: int
+    start_ticks: int
+    uid: int
+    arguments: tuple[str, ...]
+    executable: str | None
+
+    @property
+    def command(self) -> str:
+        """The command line as a shell would take it."""
+        return shlex.join(self.arguments)
+
+
+def identify(pid: int, proc_root: Path = _PROC, my_uid: int | None = None) -> ProcessIdentity:
+    """The identity of a Python process that this user may watch.
+
+    Raises:
+        CannotAttachError: for every other pid.
+    """
+    mine = os.geteuid() if my_uid is None else my_uid
+    stat = read_stat(proc_root, pid)
+    status = read_once(f"{proc_root}/{pid}/status")
+    if stat is None or status is None:
+        raise _unreadable(pid, proc_root)
+    command = _short_command(pid, proc_root, stat.command_name)
+    leader = _number(status, b"Tgid:")
+    if leader not in (None, pid):
+        raise CannotAttachError(
+            Refusal.THREAD, f"{pid} is a thread of process {leader} ({command}): use `--attach {leader}`."
+        )
+    if stat.state in "ZX":
+        raise CannotAttachError(
+            Refusal.ZOMBIE,
+            f"Process {pid} ({stat.command_name}) has ended and only waits for its parent {stat.parent} to collect "
+            "its exit code: give the pid of a process that runs.",
+        )
+    if pid == os.getpid() and proc_root == _PROC:
+        raise CannotAttachError(
+            Refusal.MYSELF, f"Process {pid} is this gpuwatch itself: give the pid of the training process."
+        )
+    uids = _uids(status)
+    uid = next((other for other in uids if other != mine), mine)
+    if mine != 0 and uid != mine:
+        raise CannotAttachError(
+            Refusal.OTHER_USER,
+            f"Process {pid} ({command}) belongs to {user_name(uid)} and gpuwatch runs as {user_name(mine)}: "
+            f"run gpuwatch as {user_name(uid)} or as root (sudo).",
+        )
+    executable = _executable(pid, proc_root)
+    if not is_python(pid, proc_root):
+        raise CannotAttachError(Refusal.NOT_PYTHON, _not_python(pid, proc_root, command, executable))
+    return ProcessIdentity(pid, stat.start_ticks, uid, read_arguments(proc_root, pid), executable)
+
+
+def is_python(pid: int, proc_root: Path = _PROC) -> bool:
+    """Whether the process runs a Python interpreter: by the program's name, else by the library it maps.
+
+    The maps, up to milliseconds for a training process, are read only where the name does not tell.
+    """
+    executable = _executable(pid, proc_root)
+    arguments = read_arguments(proc_root, pid)
+    names = [executable] if executable else list(arguments[:1])
+    if any(_PYTHON_NAME.fullmatch(os.path.basename(name)) for name in names):  # noqa: PTH119 - not a real path
+        return True
+    return _PYTHON_LIBRARY.search(read_all(f"{proc_root}/{pid}/maps") or b"") is not None
+
+
+def is_same_process(pid: int, start_ticks: int, proc_root: Path = _PROC) -> bool:
+    """Whether `pid` still names the process that it named when `start_ticks` was read."""
+    stat = read_stat(proc_root, pid)
+    return stat is not None and stat.start_ticks == start_ticks
+
+
+def descendants(pid: int, proc_root: Path = _PROC) -> list[int]:
+    """The pids of all processes below `pid`, parents first."""
+    return TreeWalker(proc_root).descendants(pid)
+
+
+def user_name(uid: int) -> str:
+    """A user for people: "ada (uid 1000)", or only the number where no name is known (containers)."""
+    import pwd  # not on Windows, where the rest of this module still imports
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _unreadable(pid: int, proc_root: Path) -> CannotAttachError:
+    if read_once(f"{proc_root}/self/stat") is None:
+        return CannotAttachError(
+            Refusal.NO_PROC,
+            f"{proc_root} does not list processes here: attaching needs Linux with /proc mounted; "
+            "run the training with `gpuwatch run` instead.",
+        )
+    if proc_root == _PROC and pid > 0 and _exists(pid):
+        return CannotAttachError(
+            Refusal.HIDDEN,
+            f"Process {pid} exists but /proc hides it (mount option hidepid), so it belongs to another user: "
+            "run gpuwatch as that user or as root (sudo).",
+        )
+    return CannotAttachError(
+        Refusal.ABSENT,
+        f"There is no process {pid}: it has ended, or it lives in another container; "
+        "`pgrep -af python` lists those that can be seen from here.",
+    )
+
+
+def _exists(pid: int) -> bool:
+    """Asks by getpgid: it needs no permission and, unlike kill(pid, 0), no signal call."""
+    try:
+        os.getpgid(pid)
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _not_python(pid: int, proc_root: Path, command: str, executable: str | None) -> str:
+    """Names the Python process below, which is what the user of a launcher script meant."""
+    below = [child for child in descendants(pid, proc_root) if is_python(child, proc_root)]
+    what = f"Process {pid} ({command}) is not a Python process"
+    if not read_arguments(proc_root, pid) and executable is None:
+        return f"{what} but a thread of the kernel: give the pid of the training process."
+    if not below:
+        return f"{what} and has none below it: `pgrep -af python` lists candidates."
+    shown = _short_command(below[0], proc_root, "python")
+    return f"{what}: did you mean its child {below[0]} ({shown})? Use `--attach {below[0]}`."
+
+
+def _short_command(pid: int, proc_root: Path, name: str) -> str:
+    command = shlex.join(read_arguments(proc_root, pid)) or name
+    return command if len(command) <= _COMMAND_SHOWN else command[: _COMMAND_SHOWN - 1] + "…"
+
+
+def _executable(pid: int, proc_root: Path) -> str | None:
+    """The program file; the kernel appends " (deleted)" once an upgrade has replaced it."""
+    try:
+        return os.readlink(f"{proc_root}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115 - kept as text
+    except OSError:
+        return None
+
+
+def _number(status: bytes, key: bytes) -> int | None:
+    from_line = _words(status, key)
+    return int(from_line[0]) if from_line and from_line[0].isdigit() else None
+
+
+def _uids(status: bytes) -> list[int]:
+    """Real, effective and saved: the kernel lets a process be read only where all three are the reader's."""
+    return [int(word) for word in _words(status, b"Uid:")[:3] if word.isdigit()]
+
+
+def _words(status: bytes, key: bytes) -> list[bytes]:
+    for line in status.split(b"\n"):
+        if line.startswith(key):
+            return line[len(key) :].split()
+    return []

@@ -1,0 +1,95 @@
+"""The DataLoader workers of one run: how busy, how blocked, and whether they are the same ones as before."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gpuwatch.samples import WorkerSample
+from gpuwatch.sources.host.process import ProcessKey, ProcessStat, read_state
+from gpuwatch.sources.host.procfs import keyed_int, rate, read_once
+
+WORKER_NAME = "pt_data_worker"  # set by torch/utils/data/_utils/worker.py
+
+_LOOKS_KEPT = 10
+_FEWEST_LOOKS = 5
+
+
+class _Worker:
+    """What is remembered of one worker between polls."""
+
+    __slots__ = ("blocked", "own_ticks", "read_ns", "switches")
+
+    def __init__(self) -> None:
+        self.blocked: deque[bool] = deque(maxlen=_LOOKS_KEPT)
+        self.own_ticks: int | None = None
+        self.read_ns = 0
+        self.switches: int | None = None
+
+
+class Workers:
+    """Follows the workers of one run from poll to poll."""
+
+    def __init__(
+        self, proc_root: Path | str, ticks_per_second: int, affinity_cores: Callable[[int], int | None]
+    ) -> None:
+        self._proc_root = proc_root
+        self._ticks_per_second = ticks_per_second
+        self._affinity_cores = affinity_cores
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._known: dict[ProcessKey, _Worker] = {}
+        self._ever_seen: set[ProcessKey] = set()
+        self.changed = False
+        self.involuntary_switches_per_second: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def look(self) -> None:
+        """One quick look at each worker's state, in between polls: D shows only while it lasts."""
+        for (pid, _), worker in self._known.items():
+            state = read_state(self._proc_root, pid)
+            if state is not None:
+                worker.blocked.append(state == "D")
+
+    def poll(self, stats: Mapping[int, ProcessStat], now_ns: int) -> tuple[WorkerSample, ...]:
+        """The workers among `stats` now; sets `changed` and `involuntary_switches_per_second` for this poll.
+
+        `changed`: a worker is new although others were seen before, so workers are started again and again.
+        """
+        keys = {(pid, stat.start_ticks): stat for pid, stat in stats.items()}
+        self.changed = bool(self._ever_seen) and not self._ever_seen.issuperset(keys)
+        # Of those that ended only the latest generation is kept: a month of epochs must not grow this set.
+        if keys:
+            self._ever_seen = set(keys) if self.changed else self._ever_seen | set(keys)
+        self._known = {key: self._known.get(key) or _Worker() for key in keys}
+        rates: list[float] = []
+        samples = tuple(
+            self._sample(pid, stat, self._known[pid, stat.start_ticks], now_ns, rates)
+            for pid, stat in sorted(stats.items())
+        )
+        self.involuntary_switches_per_second = sum(rates) if rates else None
+        return samples
+
+    def _sample(self, pid: int, stat: ProcessStat, worker: _Worker, now_ns: int, rates: list[float]) -> WorkerSample:
+        worker.blocked.append(stat.state == "D")
+        seconds = (now_ns - worker.read_ns) / 1e9
+        ticks_rate = rate(stat.own_ticks, worker.own_ticks, seconds)
+        status = read_once(f"{self._proc_root}/{pid}/status") or b""
+        switches = keyed_int(status, b"nonvoluntary_ctxt_switches:")
+        switch_rate = rate(switches, worker.switches, seconds)
+        if switch_rate is not None:
+            rates.append(switch_rate)
+        worker.own_ticks, worker.switches, worker.read_ns = stat.own_ticks, switches, now_ns
+        looks = len(worker.blocked)
+        return WorkerSample(
+            pid=pid,
+            cpu_cores=None if ticks_rate is None else ticks_rate / self._ticks_per_second,
+            state=stat.state,
+            blocked_share=sum(worker.blocked) / looks if looks >= _FEWEST_LOOKS else None,
+            threads=stat.threads,
+            rss_bytes=stat.rss_pages * self._page_bytes,
+            affinity_cores=self._affinity_cores(pid),
+        )
