@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,6 +68,10 @@ def child(code: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
         yield process, [int(word) for word in words[1:]]
     finally:
         process.stdin.close()
-        process.kill()
-        process.wait()
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(timeout=20)  # the orderly way, by which its own children end too
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         process.stdout.close()

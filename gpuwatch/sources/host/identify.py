@@ -18,6 +18,8 @@ from gpuwatch.sources.host.procfs import read_all, read_once
 _PROC = Path("/proc")
 _PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]{0,3}(-bin|-dbg)?")
 _PYTHON_LIBRARY = re.compile(rb"/lib(python|pypy)\d[^\n]*\.so")
+_PYTHON_SYMBOL = b"_PyRuntime\0"  # exported by an interpreter that is linked into the program itself
+_PROGRAM_LIMIT = 32 << 20  # the table of exported names stands near the start
 _COMMAND_SHOWN = 80
 
 
@@ -101,16 +103,18 @@ def identify(pid: int, proc_root: Path = _PROC, my_uid: int | None = None) -> Pr
 
 
 def is_python(pid: int, proc_root: Path = _PROC) -> bool:
-    """Whether the process runs a Python interpreter: by the program's name, else by the library it maps.
+    """Whether the process runs a Python interpreter: by the program's name, else by what it is linked with.
 
-    The maps, up to milliseconds for a training process, are read only where the name does not tell.
+    The maps and the program, milliseconds to read, are looked into only where the name does not tell.
     """
     executable = _executable(pid, proc_root)
     arguments = read_arguments(proc_root, pid)
     names = [executable] if executable else list(arguments[:1])
     if any(_PYTHON_NAME.fullmatch(os.path.basename(name)) for name in names):  # noqa: PTH119 - not a real path
         return True
-    return _PYTHON_LIBRARY.search(read_all(f"{proc_root}/{pid}/maps") or b"") is not None
+    if _PYTHON_LIBRARY.search(read_all(f"{proc_root}/{pid}/maps") or b""):
+        return True
+    return _PYTHON_SYMBOL in (read_all(f"{proc_root}/{pid}/exe", _PROGRAM_LIMIT) or b"")
 
 
 def is_same_process(pid: int, start_ticks: int, proc_root: Path = _PROC) -> bool:
@@ -165,7 +169,7 @@ def _exists(pid: int) -> bool:
 
 def _not_python(pid: int, proc_root: Path, command: str, executable: str | None) -> str:
     """Names the Python process below, which is what the user of a launcher script meant."""
-    below = [child for child in descendants(pid, proc_root) if is_python(child, proc_root)]
+    below = [p for p in descendants(pid, proc_root) if p != os.getpid() and is_python(p, proc_root)]
     what = f"Process {pid} ({command}) is not a Python process"
     if not read_arguments(proc_root, pid) and executable is None:
         return f"{what} but a thread of the kernel: give the pid of the training process."

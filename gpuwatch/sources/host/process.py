@@ -119,7 +119,7 @@ class TreeWalker:
                     seen.add(child)
                     found.append(child)
                     waiting.append(child)
-        return found
+        return found[: self._process_limit]
 
     def _read(self, pid: int, forkers: set[int] | None, before: set[int], thorough: bool) -> set[int]:
         below: set[int] = set()

@@ -1,0 +1,246 @@
+"""The host source and the attach checks on real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from child_processes import BURNER, SLEEPER, child, trainer
+
+from gpuwatch.samples import HostSample, ProcessSample
+from gpuwatch.sources.host import HostSource
+from gpuwatch.sources.host.identify import (
+    CannotAttachError,
+    Refusal,
+    descendants,
+    identify,
+    is_same_process,
+)
+
+PROC = Path("/proc")
+NO_UID = 4_000_000_000
+
+
+def run_until(source: HostSource, enough: Callable[[ProcessSample], bool]) -> ProcessSample:
+    """Lets a source run on the real clock, as the monitor does, until a sample is as expected."""
+    give_up_ns = time.monotonic_ns() + 30_000_000_000
+    last: ProcessSample | None = None
+    while time.monotonic_ns() < give_up_ns:
+        due_ns = source.due_ns()
+        assert due_ns is not None
+        time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)
+        for sample in source.collect(time.monotonic_ns()):
+            if isinstance(sample, ProcessSample):
+                last = sample
+                if enough(sample):
+                    return sample
+    raise AssertionError(f"not seen within 30 s; the last sample was {last}")
+
+
+def first_samples(targets: Iterable[int]) -> list[ProcessSample]:
+    source = HostSource(0.5, targets=lambda: targets)
+    return [s for s in source.collect(time.monotonic_ns()) if isinstance(s, ProcessSample)]
+
+
+def test_a_busy_process_is_busy_and_its_command_is_told() -> None:
+    with child(BURNER) as (process, _):
+        source = HostSource(0.5, targets=lambda: [process.pid])
+        sample = run_until(source, lambda s: (s.main_thread_cores or 0) > 0.1)
+        assert sample.tree_cores is not None
+        assert sample.tree_cores > 0.1
+        assert sample.command is not None
+        assert sample.command.startswith(sys.executable)
+        assert sample.rss_bytes is not None
+        assert sample.rss_bytes > 1 << 20
+        assert sample.cpu_capacity_cores is None or 0 < sample.cpu_capacity_cores <= (os.cpu_count() or 1)
+
+
+def test_a_sleeping_process_uses_nothing() -> None:
+    with child(SLEEPER) as (process, _):
+        source = HostSource(0.5, targets=lambda: [process.pid])
+        sample = run_until(source, lambda s: s.tree_cores is not None)
+        assert sample.state == "S"
+        assert sample.tree_cores == pytest.approx(0.0, abs=0.1)
+        assert sample.workers == ()
+
+
+def test_workers_are_found_by_the_name_that_torch_gives_them() -> None:
+    with child(trainer(workers=3, busy=True)) as (process, workers):
+        source = HostSource(0.5, targets=lambda: [process.pid])
+        sample = run_until(source, lambda s: sum(w.cpu_cores or 0 for w in s.workers) > 0.2)
+        assert [worker.pid for worker in sample.workers] == sorted(workers)
+        assert all(worker.threads == 1 for worker in sample.workers)
+        assert all(worker.affinity_cores == len(os.sched_getaffinity(process.pid)) for worker in sample.workers)
+        looked_at = run_until(source, lambda s: all(w.blocked_share is not None for w in s.workers))
+        assert len(looked_at.workers) == 3
+
+
+TORCH_LOADERS = """
+from torch.utils.data import DataLoader
+forked = iter(DataLoader(range(64), num_workers=2, multiprocessing_context="fork"))
+served = iter(DataLoader(range(64), num_workers=1, multiprocessing_context="forkserver"))
+next(forked), next(served)
+ready()
+until_closed()
+"""
+
+
+def test_torchs_own_workers_are_found_also_below_its_fork_server() -> None:
+    with child(TORCH_LOADERS) as (process, _):
+        (sample,) = first_samples([process.pid])
+        assert len(sample.workers) == 3
+        assert all(worker.rss_bytes for worker in sample.workers)
+
+
+def test_a_stopped_process_is_in_state_t() -> None:
+    with child(SLEEPER) as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        sample = run_until(HostSource(0.5, targets=lambda: [process.pid]), lambda s: s.state == "T")
+        assert sample.pid == process.pid
+
+
+def test_a_zombie_is_told_as_one_and_a_collected_process_is_gone() -> None:
+    with child(SLEEPER) as (process, _):
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        (sample,) = first_samples([process.pid])
+        assert sample.state == "Z"
+        process.wait()
+        assert first_samples([process.pid]) == []
+
+
+def test_nothing_is_left_open_and_the_watched_process_gets_no_signal() -> None:
+    with child(trainer(workers=2)) as (process, _):
+        source = HostSource(0.5, targets=lambda: [process.pid])
+        run_until(source, lambda s: len(s.workers) == 2)
+        before = len(list((PROC / "self/fd").iterdir()))
+        run_until(source, lambda s: s.tree_cores is not None)
+        assert len(list((PROC / "self/fd").iterdir())) == before
+        assert process.poll() is None
+
+
+def test_the_machine_this_runs_on_is_read() -> None:
+    source = HostSource(0.5)
+    list(source.collect(time.monotonic_ns()))
+    due_ns = source.due_ns()
+    assert due_ns is not None
+    time.sleep((due_ns - time.monotonic_ns()) / 1e9)
+    (sample,) = source.collect(time.monotonic_ns())
+    assert isinstance(sample, HostSample)
+    assert sample.cpu_percent is not None
+    assert 0.0 <= sample.cpu_percent <= 100.0
+    assert sample.memory_available_bytes is not None
+    assert sample.memory_total_bytes is not None
+    assert sample.memory_available_bytes < sample.memory_total_bytes
+
+
+def test_a_running_python_process_is_identified_for_good() -> None:
+    with child(SLEEPER) as (process, _):
+        identity = identify(process.pid)
+        assert identity.pid == process.pid
+        assert identity.uid == os.geteuid()
+        assert identity.arguments[1] == "-c"
+        assert is_same_process(process.pid, identity.start_ticks)
+        assert not is_same_process(process.pid, identity.start_ticks + 1)
+    assert not is_same_process(process.pid, identity.start_ticks)
+
+
+def refusal(pid: int, my_uid: int | None = None) -> CannotAttachError:
+    with pytest.raises(CannotAttachError) as refused:
+        identify(pid, my_uid=my_uid)
+    sentence = refused.value.sentence
+    assert str(pid) in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    return refused.value
+
+
+def test_a_pid_that_was_never_given_out_is_refused() -> None:
+    beyond = int((PROC / "sys/kernel/pid_max").read_text()) + 1
+    assert refusal(beyond).refusal is Refusal.ABSENT
+    assert refusal(10**30).refusal is Refusal.ABSENT
+    assert refusal(-1).refusal is Refusal.ABSENT
+
+
+def test_an_ended_process_is_refused() -> None:
+    with child(SLEEPER) as (process, _):
+        pass
+    assert refusal(process.pid).refusal is Refusal.ABSENT
+
+
+def test_a_zombie_is_refused() -> None:
+    with child(SLEEPER) as (process, _):
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert refusal(process.pid).refusal is Refusal.ZOMBIE
+
+
+def test_gpuwatch_itself_is_refused() -> None:
+    assert refusal(os.getpid()).refusal is Refusal.MYSELF
+
+
+def test_a_thread_is_refused_with_the_process_to_use_instead() -> None:
+    with child(BURNER) as (process, _):
+        threads = {int(task.name) for task in (PROC / str(process.pid) / "task").iterdir()}
+        thread = (threads - {process.pid}).pop()
+        refused = refusal(thread)
+        assert refused.refusal is Refusal.THREAD
+        assert f"--attach {process.pid}" in refused.sentence
+
+
+def test_another_users_process_is_refused_with_both_users_named() -> None:
+    with child(SLEEPER) as (process, _):
+        refused = refusal(process.pid, my_uid=NO_UID)
+        assert refused.refusal is Refusal.OTHER_USER
+        assert f"uid {os.geteuid()}" in refused.sentence
+        assert f"uid {NO_UID}" in refused.sentence
+
+
+def test_root_may_watch_everybodys_process() -> None:
+    with child(SLEEPER) as (process, _):
+        assert identify(process.pid, my_uid=0).pid == process.pid
+
+
+def test_a_program_that_is_not_python_is_refused() -> None:
+    cat = shutil.which("cat")
+    assert cat is not None
+    with subprocess.Popen([cat], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        refused = refusal(process.pid)
+        process.stdin.close()
+    assert refused.refusal is Refusal.NOT_PYTHON
+
+
+def test_a_shell_around_the_training_is_refused_with_the_python_below_it() -> None:
+    script = f"{sys.executable} -c 'import sys; print(\"ready\", flush=True); sys.stdin.read()'; true"
+    with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        (python,) = descendants(process.pid)
+        refused = refusal(process.pid)
+        process.stdin.close()
+    assert refused.refusal is Refusal.NOT_PYTHON
+    assert f"--attach {python}" in refused.sentence
+
+
+def test_python_under_another_name_is_known_by_what_it_is_linked_with(tmp_path: Path) -> None:
+    renamed = tmp_path / "trainer"
+    shutil.copy(Path(sys.executable).resolve(), renamed)
+    code = "import sys; print('ready', flush=True); sys.stdin.read()"
+    environment = {**os.environ, "PYTHONHOME": sys.base_prefix}
+    with subprocess.Popen(
+        [renamed, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert identify(process.pid).executable == str(renamed)
+        process.stdin.close()
