@@ -107,6 +107,13 @@ def test_workers_without_the_name_are_known_from_the_runs_own_hook(host: Recorde
     assert [worker.pid for worker in watched.poll_one().workers] == [201]
 
 
+def test_what_a_worker_forks_inherits_its_name_and_is_no_worker(host: RecordedHost, watched: Watched) -> None:
+    host.process(100, children={100: [201]})
+    host.process(201, name=WORKER, parent=100, children={201: [202]})
+    host.process(202, name=WORKER, parent=201)
+    assert [worker.pid for worker in watched.poll_one().workers] == [201]
+
+
 def test_a_run_started_by_another_run_keeps_its_own_workers(host: RecordedHost, watched: Watched) -> None:
     watched.targets = [100, 300]
     host.process(100, children={100: [300, 201]})

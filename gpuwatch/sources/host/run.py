@@ -78,11 +78,7 @@ class Run:
             slow, thorough = self._read_slow(now_ns), True
             self._slow = slow
         tree = self._read_tree(stat, other_runs, thorough)
-        workers = {
-            pid: below
-            for pid, below in tree.items()
-            if pid != self.pid and (below.command_name == WORKER_NAME or pid in known_workers)
-        }
+        workers = {pid: below for pid, below in tree.items() if _is_worker(pid, tree, known_workers)}
         worker_samples = self.workers.poll(workers, now_ns)
         counters = self._count(tree, [self.pid, *workers], now_ns)
         previous, self._previous = self._previous, counters
@@ -169,6 +165,14 @@ class Run:
         ticks = tree_cpu_ticks(counters.cpu, previous.cpu, previous.boot_ticks)
         seconds = (counters.read_ns - previous.read_ns) / 1e9
         return ticks / self._access.ticks_per_second / seconds
+
+
+def _is_worker(pid: int, tree: dict[int, ProcessStat], known_workers: Collection[int]) -> bool:
+    """By torch's name for it, which what a worker forks in its turn inherits, or by the hook's word."""
+    if pid in known_workers:
+        return True
+    parent = tree.get(tree[pid].parent)
+    return tree[pid].command_name == WORKER_NAME and (parent is None or parent.command_name != WORKER_NAME)
 
 
 def _main_thread_shares(counters: _Counters, previous: _Counters | None) -> tuple[float | None, float | None]:

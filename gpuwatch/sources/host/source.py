@@ -44,8 +44,8 @@ class HostSource:
         cgroup_root: /sys/fs/cgroup, or a recorded one.
         clock: CLOCK_MONOTONIC in nanoseconds.
         targets: the pids of the training processes to watch now.
-        known_workers: pids that a run's own hook named as its DataLoader workers; torch before 2.6 does not
-            name them.
+        known_workers: pids that a run's own hook named as its DataLoader workers; torch names them itself only
+            since pytorch#128448 (2024).
         affinity_cores: how many cores a pid may run on.
         cpu_clock: this thread's CPU time in nanoseconds, to hold the source's own cost down.
         seed: of the jitter that keeps the looks from locking to the training's period.
