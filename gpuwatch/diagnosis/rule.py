@@ -79,6 +79,7 @@ class Rule:
     gated: bool = True
     fire_after: int = 2  # evaluations in a row
     clear_after: int = 6
+    needs_gpu: bool = False  # a run rule that reads GPU samples: it waits for enough of them too
 
 
 def rule(
@@ -91,6 +92,7 @@ def rule(
     gated: bool = True,
     fire_after: int = 2,
     clear_after: int = 6,
+    needs_gpu: bool = False,
 ) -> Callable[[Callable[[Any], Draft | None]], Rule]:
     """Makes a Rule of the decorated function; family, title and page come from its module's place and docstring."""
 
@@ -109,6 +111,7 @@ def rule(
             gated=gated,
             fire_after=fire_after,
             clear_after=clear_after,
+            needs_gpu=needs_gpu,
         )
 
     return make

@@ -1,0 +1,140 @@
+"""The engine: scene after scene through all rules, out come the findings that lasted.
+
+It holds no clock: time is what the scenes say. The same scenes give the same findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
+from gpuwatch.diagnosis.finding import Draft, Finding, Severity
+from gpuwatch.diagnosis.gates import may_be_critical, may_judge
+from gpuwatch.diagnosis.registry import all_rules, in_order
+from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase, Subject
+from gpuwatch.diagnosis.standing import Placed, settle
+from gpuwatch.diagnosis.track import Track
+from gpuwatch.timeline.windows import Scene
+
+Case = RunCase | GpuCase | MachineCase
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What a rule is about: a run, a GPU, or the machine (empty key)."""
+
+    kind: Subject
+    key: str
+    gpus: frozenset[str] | None  # concerned; None: all
+
+
+class Engine:
+    """Judges scenes as they come, at regular intervals or not. A clock that goes back starts it afresh."""
+
+    def __init__(self, rules: Sequence[Rule] | None = None) -> None:
+        self._rules = all_rules() if rules is None else in_order(rules)
+        self._order = {rule.id: place for place, rule in enumerate(self._rules)}
+        self._tracks: dict[tuple[str, str], Track] = {}
+        self._last_ns: int | None = None
+
+    def evaluate(self, scene: Scene) -> tuple[Finding, ...]:
+        """The findings that fire or are clearing, worst first, those behind another one last."""
+        if self._last_ns is not None and scene.now_ns < self._last_ns:
+            self._tracks.clear()
+        self._last_ns = scene.now_ns
+        subjects = _subjects(scene)
+        holding: dict[_Subject, set[str]] = {subject: set() for subject in subjects}
+        for rule in self._rules:
+            for subject in subjects:
+                if subject.kind == rule.subject:
+                    self._judge(rule, subject, _case(scene, subject, _holding_for(subject, holding)), holding)
+        self._forget_absent(subjects, scene.now_ns)
+        return settle(list(self._said(subjects)), self._order)
+
+    @property
+    def pending(self) -> tuple[tuple[str, str], ...]:
+        """(rule, subject) whose condition held at the last evaluation, not yet for long enough."""
+        return tuple(key for key, track in self._tracks.items() if track.state == "pending")
+
+    def _judge(self, rule: Rule, subject: _Subject, case: Case, holding: dict[_Subject, set[str]]) -> None:
+        key = (rule.id, subject.key)
+        track = self._tracks.get(key)
+        if may_judge(rule, case):
+            draft: Draft | None = rule.check(case)
+            if draft is None and track is None:
+                return
+            if draft is not None and draft.severity is Severity.CRITICAL and not may_be_critical(rule, case):
+                draft = replace(draft, severity=Severity.WARNING)
+            track = track or self._tracks.setdefault(key, Track())
+            track.judge(rule, draft, case.now_ns, case.window_seconds)
+        if track is not None and track.holds():
+            holding[subject].add(rule.id)
+
+    def _forget_absent(self, subjects: Sequence[_Subject], now_ns: int) -> None:
+        present = {subject.key for subject in subjects}
+        for key, track in list(self._tracks.items()):
+            if key[1] not in present:
+                track.end(now_ns)
+            if track.absent(now_ns):
+                del self._tracks[key]
+
+    def _said(self, subjects: Sequence[_Subject]) -> Iterator[Placed]:
+        for rule in self._rules:
+            for subject in subjects:
+                track = self._tracks.get((rule.id, subject.key))
+                if subject.kind == rule.subject and track is not None and track.state in ("firing", "clearing"):
+                    yield Placed(_finding(rule, subject, track), rule, subject.gpus)
+
+
+def _subjects(scene: Scene) -> tuple[_Subject, ...]:
+    return (
+        *(_Subject("run", run.id, frozenset(run.gpu_uuids)) for run in scene.runs),
+        *(_Subject("gpu", gpu.facts.uuid, frozenset((gpu.facts.uuid,))) for gpu in scene.gpus),
+        _Subject("machine", "", None),
+    )
+
+
+def _case(scene: Scene, subject: _Subject, holding: frozenset[str]) -> Case:
+    if subject.kind == "run":
+        return run_case_of(scene, next(run for run in scene.runs if run.id == subject.key), holding)
+    if subject.kind == "gpu":
+        return gpu_case_of(scene, next(gpu for gpu in scene.gpus if gpu.facts.uuid == subject.key), holding)
+    return machine_case_of(scene, holding)
+
+
+def _holding_for(subject: _Subject, holding: dict[_Subject, set[str]]) -> frozenset[str]:
+    """What holds for the subject, for the GPUs or runs it has to do with, and for the machine."""
+    return frozenset(
+        name
+        for other, names in holding.items()
+        if other is subject
+        or other.gpus is None
+        or subject.gpus is None
+        or (other.kind != subject.kind and other.gpus & subject.gpus)
+        for name in names
+    )
+
+
+def _finding(rule: Rule, subject: _Subject, track: Track) -> Finding:
+    draft = track.draft
+    assert draft is not None and track.state is not None
+    return Finding(
+        rule=rule.id,
+        severity=draft.severity,
+        level=draft.level,
+        summary=draft.summary,
+        evidence=draft.evidence,
+        state=track.state,
+        since_ns=track.since_ns,
+        run=subject.key if subject.kind == "run" else None,
+        gpu=subject.key if subject.kind == "gpu" else None,
+        window_seconds=track.window_seconds,
+        fix=draft.fix,
+        gain=draft.gain,
+        hint=draft.hint,
+        ruled_out=draft.ruled_out,
+        verify=draft.verify,
+        chart=draft.chart,
+        incidents=track.incidents,
+    )
