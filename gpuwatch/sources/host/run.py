@@ -78,7 +78,9 @@ class Run:
             slow, thorough = self._read_slow(now_ns), True
             self._slow = slow
         tree = self._read_tree(stat, other_runs, thorough)
-        workers = {pid: below for pid, below in tree.items() if _is_worker(pid, tree, known_workers)}
+        workers = {
+            pid: below for pid, below in tree.items() if pid != self.pid and _is_worker(pid, tree, known_workers)
+        }
         worker_samples = self.workers.poll(workers, now_ns)
         counters = self._count(tree, [self.pid, *workers], now_ns)
         previous, self._previous = self._previous, counters

@@ -1,0 +1,303 @@
+"""What the doctor says of recorded machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from recorded_proc import RecordedHost
+
+from gpuwatch.cli.doctor import as_json, as_lines, usable
+from gpuwatch.cli.doctor_checks import shared_memory
+from gpuwatch.cli.doctor_checks.check import Check, State
+from gpuwatch.cli.doctor_checks.device_nodes import check_device_nodes
+from gpuwatch.cli.doctor_checks.open_files import check_open_files
+from gpuwatch.cli.doctor_checks.permissions import check_permissions
+from gpuwatch.cli.doctor_checks.pressure import check_pressure
+from gpuwatch.cli.doctor_checks.quota import check_quota
+from gpuwatch.cli.doctor_checks.shared_memory import check_shared_memory
+from gpuwatch.cli.doctor_checks.surroundings import check_surroundings
+from gpuwatch.cli.doctor_checks.system import check_system
+from gpuwatch.cli.doctor_checks.terminal import Terminal, check_terminal
+from gpuwatch.cli.doctor_checks.torch_found import check_torch
+from gpuwatch.sources.host.memory import SharedMemory
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> RecordedHost:
+    host = RecordedHost(tmp_path)
+    host.machine()
+    host.write("self/stat", "1 (python) R")
+    return host
+
+
+def cured(check: Check, state: State) -> str:
+    """The cure of a check that must be in `state`."""
+    assert check.state is state
+    assert check.sentence.endswith(".")
+    assert check.cure is not None
+    assert check.cure.endswith(".")
+    return check.cure
+
+
+def test_linux_with_proc_is_fine(host: RecordedHost) -> None:
+    host.write("thread-self/children", "")
+    assert check_system(host.proc, "linux").state is State.OK
+
+
+def test_a_kernel_that_lists_no_children_and_a_missing_proc_are_named(host: RecordedHost, tmp_path: Path) -> None:
+    assert "CONFIG_PROC_CHILDREN" in cured(check_system(host.proc, "linux"), State.WARNING)
+    assert "mount" in cured(check_system(tmp_path / "none", "linux"), State.PROBLEM)
+
+
+def test_elsewhere_than_on_linux_runs_are_said_not_to_be_watched(host: RecordedHost) -> None:
+    assert "Linux" in cured(check_system(host.proc, "darwin"), State.WARNING)
+
+
+def test_a_container_with_pids_of_its_own_is_told_to_share_the_hosts(host: RecordedHost) -> None:
+    (host.proc / "self/ns").mkdir()
+    (host.proc / "self/ns/pid").symlink_to("pid:[4026532999]")
+    assert "--pid=host" in cured(check_surroundings(host.proc), State.WARNING)
+
+
+def test_a_container_that_shares_the_hosts_pids_is_fine(host: RecordedHost) -> None:
+    (host.proc / "self/ns").mkdir()
+    (host.proc / "self/ns/pid").symlink_to("pid:[4026531836]")
+    host.write("self/root/.dockerenv", "")
+    check = check_surroundings(host.proc)
+    assert check.state is State.OK
+    assert check.details["container"] is True
+
+
+def test_wsl_is_told_what_its_driver_hides(host: RecordedHost) -> None:
+    host.write("sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
+    assert "hook" in cured(check_surroundings(host.proc), State.WARNING)
+
+
+@pytest.mark.parametrize(("container", "cure"), [(False, "driver"), (True, "--gpus all")])
+def test_missing_gpu_files_have_the_cure_of_where_we_are(
+    host: RecordedHost, tmp_path: Path, container: bool, cure: str
+) -> None:
+    if container:
+        host.write("self/root/.dockerenv", "")
+    assert cure in cured(check_device_nodes(tmp_path, host.proc), State.WARNING)
+
+
+def test_gpu_files_that_may_be_opened_are_counted(host: RecordedHost, tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    check = check_device_nodes(tmp_path, host.proc)
+    assert check.state is State.OK
+    assert check.details["gpus"] == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "uid", "state"),
+    [
+        (None, 1000, State.OK),
+        (0, 1000, State.OK),
+        (1, 1000, State.WARNING),
+        (2, 1000, State.WARNING),
+        (2, 0, State.OK),
+        (3, 0, State.WARNING),
+    ],
+)
+def test_yama_decides_whose_stacks_may_be_read(host: RecordedHost, scope: int | None, uid: int, state: State) -> None:
+    if scope is not None:
+        host.write("sys/kernel/yama/ptrace_scope", f"{scope}\n")
+    check = check_permissions(host.proc, uid)
+    if state is State.OK:
+        assert check.state is state
+    else:
+        cure = cured(check, state)
+        assert "gpuwatch run" in cure
+        assert ("sudo" in cure) == (scope != 3)
+
+
+def test_hidden_processes_of_other_users_are_named_but_not_to_root(host: RecordedHost) -> None:
+    host.write("self/mountinfo", "24 30 0:22 / /proc rw,nosuid shared:13 - proc proc rw,gid=999,hidepid=invisible\n")
+    assert "root" in cured(check_permissions(host.proc, 1000), State.WARNING)
+    assert check_permissions(host.proc, 0).state is State.OK
+
+
+def test_pressure_is_shown_or_the_boot_option_that_gives_it(host: RecordedHost) -> None:
+    assert "psi=1" in cured(check_pressure(host.proc), State.WARNING)
+    host.machine(pressure={"cpu": 12.0, "io": 3.0, "memory": 0.0})
+    check = check_pressure(host.proc)
+    assert check.state is State.OK
+    assert "CPU 12 %, storage 3 %, memory 0 %" in check.sentence
+
+
+def quota(host: RecordedHost, affinity: int = 16) -> Check:
+    return check_quota(host.proc, host.cgroup, lambda pid: affinity, cpu_count=16)
+
+
+def test_a_quota_below_the_cores_is_named_with_the_workers_that_fit(host: RecordedHost) -> None:
+    host.mount_v2()
+    host.write("self/cgroup", "0::/job\n")
+    host.group("job", cpu__max="450000 100000\n", cpu__stat="nr_periods 200\nnr_throttled 100\n")
+    check = quota(host)
+    assert "num_workers=3" in cured(check, State.WARNING)
+    assert "4.5 of 16 cores" in check.sentence
+    assert "50 %" in check.sentence
+
+
+def test_a_quota_above_the_cores_holds_nobody_back(host: RecordedHost) -> None:
+    host.mount_v2()
+    host.write("self/cgroup", "0::/job\n")
+    host.group("job", cpu__max="6400000 100000\n")
+    assert quota(host).state is State.OK
+
+
+def test_a_quota_that_cannot_be_seen_is_unknown(host: RecordedHost) -> None:
+    host.write("self/cgroup", "0::/job\n")
+    cured(quota(host), State.UNKNOWN)
+
+
+def test_an_affinity_below_the_cores_is_named(host: RecordedHost) -> None:
+    assert "4 of 16 cores" in quota(host, affinity=4).sentence
+
+
+@pytest.mark.parametrize(
+    ("total", "used", "state"),
+    [
+        (None, None, State.PROBLEM),
+        (64 << 20, 0, State.WARNING),
+        (32 << 30, 0, State.OK),
+        (32 << 30, 28 << 30, State.WARNING),
+        (32 << 30, 31 << 30, State.PROBLEM),
+    ],
+)
+def test_shared_memory_that_is_missing_small_or_full_is_named(
+    host: RecordedHost, monkeypatch: pytest.MonkeyPatch, total: int | None, used: int | None, state: State
+) -> None:
+    monkeypatch.setattr(shared_memory, "read_shared_memory", lambda root, pid: SharedMemory(total, used))
+    check = check_shared_memory(host.proc)
+    assert check.state is state
+    if state is not State.OK:
+        assert "--shm-size" in cured(check, state)
+
+
+def test_few_open_files_are_named() -> None:
+    assert "ulimit" in cured(check_open_files(64), State.WARNING)
+    assert check_open_files(1024).state is State.OK
+
+
+def terminal(**changed: object) -> Check:
+    usual = {
+        "is_terminal": True,
+        "kind": "xterm-256color",
+        "columns": 120,
+        "rows": 36,
+        "colors": "truecolor",
+        "encoding": "utf-8",
+    }
+    return check_terminal(Terminal(**{**usual, **changed}))
+
+
+def test_a_usual_terminal_is_fine_also_without_colours() -> None:
+    assert terminal().state is State.OK
+    assert terminal(colors=None).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("changed", "cure"),
+    [
+        ({"kind": "dumb"}, "TERM"),
+        ({"kind": ""}, "TERM"),
+        ({"columns": 60}, "window"),
+        ({"rows": 20}, "window"),
+        ({"encoding": "ANSI_X3.4-1968"}, "UTF-8"),
+    ],
+)
+def test_what_a_terminal_lacks_is_named(changed: dict[str, object], cure: str) -> None:
+    assert cure in cured(terminal(**changed), State.WARNING)
+
+
+def test_without_a_terminal_nothing_is_claimed_of_it() -> None:
+    cured(terminal(is_terminal=False), State.UNKNOWN)
+
+
+def python_with_torch(tmp_path: Path, version_file: str) -> str:
+    """An interpreter that finds the given torch/version.py and would fail if torch were imported."""
+    package = tmp_path / "packages/torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('torch was imported')")
+    (package / "version.py").write_text(version_file)
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/packages exec "{sys.executable}" "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_torch_is_found_without_importing_it(tmp_path: Path) -> None:
+    python = python_with_torch(tmp_path, "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\nhip = None\n")
+    check = check_torch(gpu_present=True, interpreters=[python])
+    assert check.state is State.OK
+    assert check.details["version"] == "2.13.0+cu130"
+    assert "CUDA 13.0" in check.sentence
+
+
+def test_a_torch_for_the_cpu_is_a_shortcoming_only_beside_a_gpu(tmp_path: Path) -> None:
+    python = python_with_torch(tmp_path, "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n")
+    assert "CUDA" in cured(check_torch(gpu_present=True, interpreters=[python]), State.WARNING)
+    assert check_torch(gpu_present=False, interpreters=[python]).state is State.OK
+
+
+def test_a_torch_for_amd_is_told_what_is_not_read(tmp_path: Path) -> None:
+    python = python_with_torch(tmp_path, "__version__ = '2.13.0+rocm7'\ncuda = None\nhip: Optional[str] = '7.0'\n")
+    assert "amd-smi" in cured(check_torch(gpu_present=False, interpreters=[python]), State.WARNING)
+
+
+def test_an_interpreter_that_does_not_answer_has_no_torch(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho nonsense; exit 3\n")
+    broken.chmod(0o755)
+    missing = str(tmp_path / "missing")
+    assert "torch" in cured(check_torch(gpu_present=True, interpreters=[str(broken), missing]), State.WARNING)
+
+
+CHECKS = [
+    Check(
+        "driver", State.WARNING, "The driver is old.", "Update it.", {"version": "470"}, (("call", "ms"), ("a", "1"))
+    ),
+    Check("link", State.OK, "word " * 40 + "end."),
+    Check("shared-memory", State.PROBLEM, "None.", "More."),
+]
+
+
+def test_lines_carry_the_state_as_a_word_and_fit_the_width() -> None:
+    lines = as_lines(CHECKS, 60)
+    assert all(len(line) <= 60 for _, line in lines[:-1])
+    assert lines[0] == (State.WARNING, "warning  driver         The driver is old.")
+    assert [line.strip() for _, line in lines[1:4]] == ["cure: Update it.", "call  ms", "a     1"]
+    assert lines[-1][1] == "gpuwatch can measure here; 1 warning, 1 problem."
+
+
+def test_the_json_report_holds_every_check_and_can_be_written() -> None:
+    report = as_json(CHECKS)
+    assert json.loads(json.dumps(report)) == report
+    assert report["usable"] is True
+    assert [check["state"] for check in report["checks"]] == ["warning", "ok", "problem"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "link", "can_measure"),
+    [
+        (State.OK, State.PROBLEM, True),
+        (State.PROBLEM, State.OK, True),
+        (State.PROBLEM, State.PROBLEM, False),
+        (State.UNKNOWN, State.PROBLEM, False),
+    ],
+)
+def test_a_machine_is_usable_with_a_gpu_or_with_a_run_that_can_be_linked(
+    driver: State, link: State, can_measure: bool
+) -> None:
+    assert usable([Check("driver", driver, "."), Check("link", link, ".")]) is can_measure
+
+
+def test_this_process_has_a_limit_of_open_files() -> None:
+    assert check_open_files().details["limit"] == os.sysconf("SC_OPEN_MAX")
