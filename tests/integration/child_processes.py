@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _PREAMBLE = """
-import ctypes, os, sys, threading
+import ctypes, os, signal, sys, threading
 def rename(name):
     ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME
 def ready(*words):
@@ -31,7 +31,15 @@ while not closed.is_set():
 """
 
 
-def trainer(workers: int, busy: bool = False) -> str:
+WAITING = "signal.pause()"
+BUSY = "sum(range(10000))"
+
+# The kernel holds the parent of a vfork in state D until its child execs or ends: the one uninterruptible wait
+# that needs neither root nor a slow disk.
+BLOCKED = "ctypes.CDLL(None).vfork() == 0 and (end_with_parent(), signal.pause())"
+
+
+def trainer(workers: int, doing: str = WAITING) -> str:
     """A process with children that are named as torch names DataLoader workers."""
     return f"""
 pids = []
@@ -41,10 +49,7 @@ for number in range({workers}):
         end_with_parent()
         rename("pt_data_worker")
         while True:
-            if {busy}:
-                sum(range(10000))
-            else:
-                import signal; signal.pause()
+            {doing}
     pids.append(pid)
 ready(*pids)
 until_closed()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from child_processes import BURNER, SLEEPER, child, trainer
+from child_processes import BLOCKED, BURNER, BUSY, SLEEPER, child, trainer
 
 from gpuwatch.samples import HostSample, ProcessSample
 from gpuwatch.sources.host import HostSource
@@ -72,9 +72,9 @@ def test_a_sleeping_process_uses_nothing() -> None:
 
 
 def test_workers_are_found_by_the_name_that_torch_gives_them() -> None:
-    with child(trainer(workers=3, busy=True)) as (process, workers):
+    with child(trainer(workers=3, doing=BUSY)) as (process, workers):
         source = HostSource(0.5, targets=lambda: [process.pid])
-        sample = run_until(source, lambda s: sum(w.cpu_cores or 0 for w in s.workers) > 0.2)
+        sample = run_until(source, lambda s: len(s.workers) == 3 and sum(w.cpu_cores or 0 for w in s.workers) > 0.2)
         assert [worker.pid for worker in sample.workers] == sorted(workers)
         assert all(worker.threads == 1 for worker in sample.workers)
         assert all(worker.affinity_cores == len(os.sched_getaffinity(process.pid)) for worker in sample.workers)
@@ -97,6 +97,15 @@ def test_torchs_own_workers_are_found_also_below_its_fork_server() -> None:
         (sample,) = first_samples([process.pid])
         assert len(sample.workers) == 3
         assert all(worker.rss_bytes for worker in sample.workers)
+
+
+def test_workers_that_the_kernel_holds_are_told_as_blocked() -> None:
+    with child(trainer(workers=2, doing=BLOCKED)) as (process, _):
+        source = HostSource(0.5, targets=lambda: [process.pid])
+        sample = run_until(
+            source, lambda s: len(s.workers) == 2 and all((w.blocked_share or 0) > 0.9 for w in s.workers)
+        )
+        assert [worker.state for worker in sample.workers] == ["D", "D"]
 
 
 def test_a_stopped_process_is_in_state_t() -> None:
