@@ -1,0 +1,102 @@
+"""The report's `findings`: what is wrong, its numbers, the fix with a diff, the gain, the proof."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.report.escape import encodable
+from gpuwatch.report.observation import Json, Observation, figure
+
+
+def finding_section(seen: Observation) -> list[Json]:
+    """All findings, worst first."""
+    return [_finding(seen, finding) for finding in seen.snapshot.findings]
+
+
+def _finding(seen: Observation, finding: Finding) -> Json:
+    since = seen.snapshot.wall_time - (seen.snapshot.time_ns - finding.since_ns) / 1e9
+    gain = finding.gain
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity.value,
+        "level": finding.level.name,
+        "run": finding.run,
+        "gpu": finding.gpu,
+        "summary": encodable(finding.summary),
+        "evidence": {measure.name: _value(measure.value) for measure in finding.evidence},
+        "numbers": [encodable(measure.text) for measure in finding.evidence],
+        "ruled_out": [{"cause": each.cause, "reason": encodable(each.reason)} for each in finding.ruled_out],
+        "fix": _fix(seen, finding),
+        "gain": None if gain is None else {"low": figure(gain.low), "high": figure(gain.high), "cap": gain.cap},
+        "hint": finding.hint,
+        "verify": encodable(finding.verify),
+        "since": iso_time(since),
+        "state": finding.state,
+        "behind": finding.behind,
+        "window_seconds": figure(finding.window_seconds),
+        "confidence_notes": list(finding.confidence_notes),
+    }
+
+
+def _fix(seen: Observation, finding: Finding) -> Json | None:
+    fix = finding.fix
+    if fix is None:
+        return None
+    diff, reason = _diff(seen, finding, fix)
+    return {
+        "text": encodable(fix.text),
+        "code": None if fix.code is None else encodable(fix.code),
+        "diff": diff,
+        "no_diff_reason": reason,
+        "file": None if fix.file is None else encodable(fix.file),
+        "line": fix.line,
+        "value": _value(fix.value),
+    }
+
+
+def _value(value: float | int | str | None) -> float | int | str | None:
+    return encodable(value) if isinstance(value, str) else figure(value)
+
+
+def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, str | None]:
+    if fix.edit is None:
+        return None, "the fix is not the change of one call"
+    read = seen.read_source
+    if read is None:
+        return None, "the source file is not on this machine"
+    # libcst takes 0.1 s to import: only for a report that has an edit to show.
+    from gpuwatch.report.diff import edit_diff
+
+    started = _started(seen, finding.run)
+
+    def read_unchanged(path: Path) -> bytes:
+        return read(path, started)
+
+    diff = edit_diff(fix.edit, read_unchanged)
+    return (
+        None if diff.text is None else encodable(diff.text),
+        None if diff.reason is None else encodable(diff.reason),
+    )
+
+
+def _started(seen: Observation, run_id: str | None) -> float | None:
+    """When the run's process started, in wall time; None where it is not known."""
+    for run in seen.scene.runs:
+        if run.id == run_id:
+            return process_started(run.critical.facts.start_ticks, seen.snapshot.wall_time)
+    return None
+
+
+def process_started(start_ticks: int, wall_time: float) -> float | None:
+    """`start_ticks` of /proc/PID/stat (hundredths of a second after boot, on Linux) as wall time."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    return wall_time - time.clock_gettime(time.CLOCK_BOOTTIME) + start_ticks / 100
+
+
+def iso_time(wall_time: float) -> str:
+    """UTC, to the second."""
+    return datetime.fromtimestamp(wall_time, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,90 @@
+"""The report as Markdown (GitHub's dialect). Everything that is not this file's own words is escaped."""
+
+from __future__ import annotations
+
+from gpuwatch.report import tables
+from gpuwatch.report.escape import code_block, code_span, markdown
+from gpuwatch.report.observation import Json
+from gpuwatch.report.verdict import gain_text
+
+
+def render_markdown(report: Json) -> str:
+    """The whole document."""
+    parts = [
+        "# gpuwatch report",
+        markdown(tables.subtitle(report)),
+        *(f"> **{markdown(line)}**" for line in tables.banner(report)),
+        "## Verdict",
+        "\n".join(f"- **{tables.severity_word(line)}** {markdown(line['sentence'])}" for line in report["verdict"]),
+        "## Findings",
+        *([_finding(report, finding) for finding in report["findings"]] or ["None."]),
+        "## Checklist",
+        _table(tables.checklist_table(report)),
+        "## GPUs",
+        *_section(tables.gpu_table(report), "No GPU was seen."),
+        "## Runs",
+        *_section(tables.run_table(report), "No training run was seen."),
+        _bullets(tables.loader_lines(report)),
+        "## History",
+        _history(report),
+        "## Data quality",
+        _bullets(tables.quality_lines(report)),
+        "## Environment",
+        _bullets(tables.environment_lines(report)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _finding(report: Json, finding: Json) -> str:
+    title = f"### {finding['severity'].upper()} {code_span(finding['rule'])} ({finding['level']})"
+    facts = [f"- {markdown(text)}" for text in finding["numbers"]]
+    facts += [f"- not {markdown(each['cause'])}: {markdown(each['reason'])}" for each in finding["ruled_out"]]
+    if finding["behind"]:
+        facts.append(f"- after {code_span(finding['behind'])} is solved")
+    facts += [f"- {markdown(note)}" for note in finding["confidence_notes"]]
+    parts = [title, markdown(finding["summary"]), "\n".join(facts), _fix(finding["fix"]), _gain(finding)]
+    if finding["verify"]:
+        parts.append(f"**Verify:** {markdown(finding['verify'])}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _fix(fix: Json | None) -> str:
+    if fix is None:
+        return ""
+    place = tables.place(fix)
+    parts = [f"**Fix{f' ({code_span(place)})' if place else ''}:** {markdown(fix['text'])}"]
+    if fix["diff"]:
+        parts.append(code_block(fix["diff"], "diff"))
+    elif fix["code"]:
+        parts.append(code_block(fix["code"], "python"))
+    return "\n\n".join(parts)
+
+
+def _gain(finding: Json) -> str:
+    gain = finding["gain"]
+    if gain is not None:
+        cap = f", {gain['cap']}" if gain["cap"] else ""
+        return f"**Gain:** {gain_text(gain['low'], gain['high'])}{markdown(cap)}"
+    return f"**Hint:** {markdown(finding['hint'])}" if finding["hint"] else ""
+
+
+def _section(table: tables.Table, empty: str) -> list[str]:
+    return [_table(table), _bullets(table.notes)] if table.rows else [empty]
+
+
+def _table(table: tables.Table) -> str:
+    rows = [table.heading, tuple("---" for _ in table.heading)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines += [f"| {' | '.join(markdown(cell) for cell in row)} |" for row in table.rows]
+    return "\n".join(lines)
+
+
+def _history(report: Json) -> str:
+    found = tables.sparks(report)
+    width = max((len(spark.label) for spark in found), default=0)
+    lines = [f"{spark.label:{width}} {spark.blocks} {spark.scale}" for spark in found]
+    return code_block("\n".join(lines)) if lines else "Nothing was measured."
+
+
+def _bullets(lines: list[str] | tuple[str, ...]) -> str:
+    return "\n".join(f"- {markdown(line)}" for line in lines)

@@ -1,0 +1,36 @@
+"""What a report is made of: everything that was seen, frozen at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.timeline.series import Chart
+from gpuwatch.timeline.windows import Scene
+
+Json = dict[str, Any]
+"""A JSON object; gpuwatch/report/schema.json says what is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One session. `scene` covers all of it, `snapshot` holds the findings of its last evaluation."""
+
+    snapshot: Snapshot
+    scene: Scene
+    charts: tuple[Chart, ...] = ()
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+    read_source: Callable[[Path, float | None], bytes] | None = None
+    """Reads the user's file for a diff; None where files named by the samples are not this machine's."""
+
+
+def figure(value: float | None) -> float | int | None:
+    """A number with six significant digits; None for NaN and infinity, which JSON does not know."""
+    if value is None or isinstance(value, int):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None

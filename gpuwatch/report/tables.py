@@ -1,0 +1,262 @@
+"""The report's figures as rows of plain words, the same for every renderer; unknown is "n/a", never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwatch.report.observation import Json
+from gpuwatch.report.sparkline import sparkline
+
+UNKNOWN = "n/a"
+_GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A heading row and rows of as many cells; `notes` say why a figure is missing."""
+
+    heading: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def banner(report: Json) -> list[str]:
+    """What a reader must know before the first number: that it is made up, or that it was cut short."""
+    about = report["gpuwatch"]
+    lines = []
+    if about["source"] != "live":
+        lines.append(f"{about['label']}: these numbers are not of this machine")
+    if about["incomplete"]:
+        lines.append(
+            f"INCOMPLETE: stopped after {number(about['duration_seconds'], 1)} s; this is what was seen so far"
+        )
+    return lines + list(about["notes"])
+
+
+def subtitle(report: Json) -> str:
+    """Where, how long and when."""
+    about = report["gpuwatch"]
+    host = report["host"]["hostname"] or "this machine"
+    return f"{about['label']} · {host} · {number(about['duration_seconds'])} s until {about['ended_at']}"
+
+
+def place(fix: Json) -> str:
+    """Where the fix goes, as file:line; empty where that is not known."""
+    if not fix["file"]:
+        return ""
+    return fix["file"] if fix["line"] is None else f"{fix['file']}:{fix['line']}"
+
+
+def severity_word(line: Json) -> str:
+    """The word that stands before a sentence; OK where nothing is wrong."""
+    return line["severity"].upper() if line["severity"] else "OK"
+
+
+def checklist_table(report: Json) -> Table:
+    """Target, met or not, and the value."""
+    rows = []
+    for target in report["checklist"]:
+        value = UNKNOWN if target["value"] is None else f"{number(target['value'], 1)} {target['unit']}"
+        rows.append((target["status"], target["target"], value + (f" ({target['where']})" if target["where"] else "")))
+    return Table(("", "target", "measured"), tuple(rows))
+
+
+def gpu_table(report: Json) -> Table:
+    """One row per GPU."""
+    heading = (
+        "GPU",
+        "util %",
+        "sigma",
+        "p5-p95",
+        "power W: mean, peak / limit",
+        "memory GiB: mean, peak / total",
+        "°C: mean, max",
+        "SM MHz",
+        "energy Wh",
+    )
+    return Table(heading, tuple(_gpu_row(gpu) for gpu in report["gpus"]), tuple(_gpu_notes(report["gpus"])))
+
+
+def _gpu_row(gpu: Json) -> tuple[str, ...]:
+    use, power, memory = gpu["utilization_percent"], gpu["power_watts"], gpu["memory_bytes"]
+    heat, clock, energy = gpu["temperature_celsius"], gpu["sm_clock_mhz"], gpu["energy_joules"]
+    lost = f" {gpu['status'].upper()}" if gpu["status"] != "live" else ""
+    return (
+        f"{gpu['index']} {gpu['name'].removeprefix('NVIDIA ')}{lost}",
+        number(use and use["mean"]),
+        number(use and use["sigma"]),
+        f"{number(use['p5'])}-{number(use['p95'])}" if use else UNKNOWN,
+        f"{number(power['mean'])}, {number(power['max'])} / {number(power['limit'])}" if power else UNKNOWN,
+        f"{gibibytes(memory['mean'])}, {gibibytes(memory['max'])} / {gibibytes(memory['total'])}"
+        if memory
+        else UNKNOWN,
+        f"{number(heat['mean'])}, {number(heat['max'])}" if heat else UNKNOWN,
+        number(clock and clock["mean"]),
+        number(energy / 3600, 1) if energy is not None else UNKNOWN,
+    )
+
+
+def _gpu_notes(gpus: Sequence[Json]) -> list[str]:
+    """One line per reason, with the GPUs it is true for."""
+    reasons: dict[str, list[int]] = {}
+    for gpu in gpus:
+        if gpu["status"] != "live" and gpu["status_reason"]:
+            reasons.setdefault(f"{gpu['status']}: {gpu['status_reason']}", []).append(gpu["index"])
+        for metric, reason in gpu["unavailable"].items():
+            reasons.setdefault(f"{metric} {UNKNOWN}: {reason}", []).append(gpu["index"])
+    return [f"GPU {', '.join(map(str, indices))}: {reason}" for reason, indices in reasons.items()]
+
+
+def run_table(report: Json) -> Table:
+    """One row per run."""
+    heading = (
+        "run",
+        "steps",
+        "samples/s",
+        "step p50, p95",
+        "wait for data",
+        "GPU idle from waits",
+        "phases",
+    )
+    rows, notes = [], []
+    for run in report["runs"]:
+        step = run["step_seconds"]
+        phases = [f"{kind} {share(phase['share'])} ({phase['count']}x)" for kind, phase in run["phases"].items()]
+        ranks = f", {len(run['ranks'])} ranks" if len(run["ranks"]) > 1 else ""
+        rows.append(
+            (
+                f"{run['title']} ({run['pid']}{ranks}, {run['rung']})",
+                str(run["steps"]),
+                number(run["samples_per_second"]),
+                f"{seconds(step['p50'])}, {seconds(step['p95'])}" if step else UNKNOWN,
+                share(run["data_wait_share"]),
+                share(run["gpu_idle_from_wait_share"]),
+                ", ".join(phases) or "none seen",
+            )
+        )
+        notes += [f"{run['title']} ({run['pid']}): {key} {UNKNOWN}: {why}" for key, why in run["unavailable"].items()]
+    return Table(heading, tuple(rows), tuple(notes))
+
+
+def loader_lines(report: Json) -> list[str]:
+    """The loaders of all runs, with the line that built each."""
+    lines = []
+    for run in report["runs"]:
+        for loader in run["loaders"]:
+            place = f"{loader['file']}:{loader['line']}" if loader["file"] else "place not known"
+            settings = [
+                f"{name}={loader[name]}"
+                for name in ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor")
+            ]
+            lines.append(f"{run['title']} ({run['pid']}) {loader['role']} loader, {place}: {', '.join(settings)}")
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A labelled line of blocks with its range in words."""
+
+    label: str
+    blocks: str
+    scale: str
+
+
+def sparks(report: Json) -> list[Spark]:
+    """Utilization and power of each GPU, waits and step time of each run, over the same time."""
+    found = []
+    for history in report["history"]:
+        values = history["mean"]
+        known = [value for value in values if value is not None]
+        if not known:
+            continue
+        label, top, unit = _scale(report, history["series"], history["key"], max(known))
+        if label:
+            found.append(Spark(label, sparkline(values, top), f"0-{unit}, {seconds(history['bucket_seconds'])} each"))
+    return found
+
+
+def _scale(report: Json, series: str, key: str, highest: float) -> tuple[str, float, str]:
+    gpu: Json = next((gpu for gpu in report["gpus"] if gpu["uuid"] == key), {})
+    run: Json = next((run for run in report["runs"] if run["id"] == key), {})
+    if gpu and series == "gpu.utilization_percent":
+        return f"GPU {gpu['index']} utilization", 100.0, "100 %"
+    if gpu and series == "gpu.power_watts":
+        limit = (gpu["power_watts"] or {}).get("limit") or highest
+        return f"GPU {gpu['index']} power", limit, f"{number(limit)} W"
+    if run and series == "run.wait_share":
+        return f"{run['title']} wait for data", 1.0, "100 %"
+    if run and series == "run.step_seconds":
+        return f"{run['title']} step time", highest, seconds(highest)
+    return "", 1.0, ""
+
+
+def quality_lines(report: Json) -> list[str]:
+    """How well this was measured."""
+    quality = report["data_quality"]
+    lines = [
+        f"window {number(quality['window_seconds'])} s; findings over the last "
+        f"{number(quality['findings_window_seconds'])} s",
+        f"{quality['gpu_samples']} GPU polls, every {seconds(quality['poll_interval_seconds'])} "
+        f"(gap p95 {seconds(quality['poll_gap_p95_seconds'])}, longest {seconds(quality['longest_gap_seconds'])})",
+        f"{quality['received_records']} records of training processes, {quality['dropped_records']} dropped, "
+        f"{quality['malformed_packets']} malformed packets",
+    ]
+    windows = {gpu["sensor_window_seconds"] for gpu in report["gpus"]} - {None}
+    if windows:
+        lines.append(f"utilization sensor averages over {' or '.join(seconds(each) for each in sorted(windows))}")
+    cost = [f"{share(quality['own_cpu_share'])} of one core"]
+    if quality["nvml_calls_per_gpu_second"] is not None:
+        cost.append(f"{number(quality['nvml_calls_per_gpu_second'], 1)} NVML calls per GPU and second")
+    lines.append(f"own cost: {', '.join(cost)}")
+    nvml = quality["nvml"]
+    if nvml and (nvml["status"] != "ok" or nvml["restarts"] or nvml["missed_polls"]):
+        reason = f" ({nvml['reason']})" if nvml["reason"] else ""
+        lines.append(f"NVML {nvml['status']}{reason}, {nvml['missed_polls']} missed polls, {nvml['restarts']} restarts")
+    return lines
+
+
+def environment_lines(report: Json) -> list[str]:
+    """The machine and the software."""
+    host = report["host"]
+    quota = f", quota {number(host['cpu_quota_cores'], 1)} cores" if host["cpu_quota_cores"] else ""
+    kind = "".join(f", {word}" for word in ("container", "wsl") if host[word])
+    lines = [
+        f"gpuwatch {report['gpuwatch']['version']}",
+        f"host {host['hostname'] or UNKNOWN}, kernel {host['kernel'] or UNKNOWN}{kind}",
+        f"CPU {host['cpu_model'] or UNKNOWN}, {host['cpu_count'] or UNKNOWN} cores{quota}, "
+        f"{number(host['cpu_percent'])} % busy",
+        f"memory {gibibytes(host['memory_available_bytes'])} of {gibibytes(host['memory_total_bytes'])} GiB available",
+        f"driver {host['driver_version'] or UNKNOWN}, CUDA {host['cuda_version'] or UNKNOWN}",
+    ]
+    lines += [
+        f"{run['title']} ({run['pid']}): torch {run['torch'] or UNKNOWN}, Python {run['python'] or UNKNOWN}, "
+        f"command {run['command']}"
+        for run in report["runs"]
+    ]
+    return lines
+
+
+def number(value: Any, digits: int = 0) -> str:
+    """A number with a fixed count of digits behind the point."""
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """0.413 -> "41 %"; below one percent with a decimal, so that little does not read as none."""
+    if value is None:
+        return UNKNOWN
+    return f"{value * 100:.1f} %" if 0 < value < 0.01 else f"{value * 100:.0f} %"
+
+
+def seconds(value: float | None) -> str:
+    """A duration with its unit: "312 ms", "4.2 s"."""
+    if value is None:
+        return UNKNOWN
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def gibibytes(value: float | None) -> str:
+    """Bytes as GiB with one decimal, without the unit."""
+    return UNKNOWN if value is None else f"{value / _GIB:.1f}"

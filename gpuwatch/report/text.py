@@ -1,0 +1,105 @@
+"""The report as plain text for a terminal: no colour, no escape sequences, 100 columns where words can wrap."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from gpuwatch.report import tables
+from gpuwatch.report.escape import printable
+from gpuwatch.report.observation import Json
+from gpuwatch.report.verdict import gain_text
+
+_WIDTH = 100
+
+
+def render_text(report: Json) -> str:
+    """The whole document."""
+    blocks = [
+        [f"gpuwatch report: {printable(tables.subtitle(report))}", *map(printable, tables.banner(report))],
+        _block("VERDICT", (f"{tables.severity_word(line)} {line['sentence']}" for line in report["verdict"])),
+        ["FINDINGS", *_findings(report)],
+        ["CHECKLIST", *_table(tables.checklist_table(report))],
+        ["GPUS", *(_table(tables.gpu_table(report)) or ["  no GPU was seen"])],
+        ["RUNS", *(_table(tables.run_table(report)) or ["  no training run was seen"])],
+        _block("LOADERS", tables.loader_lines(report)),
+        ["HISTORY", *_history(report)],
+        _block("DATA QUALITY", tables.quality_lines(report)),
+        _block("ENVIRONMENT", tables.environment_lines(report)),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1 or block[0].startswith("gpu")) + "\n"
+
+
+def _block(title: str, lines: Iterable[str]) -> list[str]:
+    return [title, *(wrapped for line in lines for wrapped in _wrap(line))]
+
+
+def _wrap(line: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        printable(line),
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _findings(report: Json) -> list[str]:
+    lines: list[str] = []
+    for finding in report["findings"]:
+        lines += _wrap(f"{finding['severity'].upper()} {finding['rule']} ({finding['level']}): {finding['summary']}")
+        for text in _details(finding):
+            lines += _wrap(text, "    ")
+        lines += _code(finding["fix"])
+    return lines or ["  none"]
+
+
+def _details(finding: Json) -> Iterable[str]:
+    if finding["numbers"]:
+        yield f"numbers: {'; '.join(finding['numbers'])}"
+    if finding["ruled_out"]:
+        yield "ruled out: " + "; ".join(f"{each['cause']} ({each['reason']})" for each in finding["ruled_out"])
+    yield from finding["confidence_notes"]
+    if finding["behind"]:
+        yield f"after {finding['behind']} is solved"
+    gain = finding["gain"]
+    if gain is not None:
+        yield f"gain: {gain_text(gain['low'], gain['high'])}" + (f", {gain['cap']}" if gain["cap"] else "")
+    elif finding["hint"]:
+        yield f"hint: {finding['hint']}"
+    if finding["verify"]:
+        yield f"verify: {finding['verify']}"
+    fix = finding["fix"]
+    if fix is not None:
+        place = tables.place(fix)
+        yield f"fix{f' ({place})' if place else ''}: {fix['text']}"
+
+
+def _code(fix: Json | None) -> list[str]:
+    if fix is None:
+        return []
+    code = fix["diff"] or fix["code"] or ""
+    return [f"      {printable(line)}" for line in code.splitlines()]
+
+
+def _table(table: tables.Table) -> list[str]:
+    """Columns as wide as their cells; a heading takes as many lines as that makes it."""
+    if not table.rows:
+        return []
+    rows = [tuple(map(printable, row)) for row in table.rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    headings = [textwrap.wrap(cell, max(width, 7)) for cell, width in zip(table.heading, widths, strict=True)]
+    height = max(map(len, headings))
+    headings = [[""] * (height - len(lines)) + lines for lines in headings]
+    rows = [*zip(*headings, strict=True), *rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [line.rstrip() for line in lines] + [wrapped for note in table.notes for wrapped in _wrap(note)]
+
+
+def _history(report: Json) -> list[str]:
+    found = tables.sparks(report)
+    width = max((len(printable(spark.label)) for spark in found), default=0)
+    lines = [f"  {printable(spark.label):{width}} {spark.blocks} {spark.scale}" for spark in found]
+    return lines or ["  nothing was measured"]

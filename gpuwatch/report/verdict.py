@@ -1,0 +1,84 @@
+"""The verdict: one sentence per run, worst first; then one per GPU or machine that has a problem of its own."""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Finding, Severity
+from gpuwatch.report.escape import encodable
+from gpuwatch.report.observation import Json, Observation, figure
+from gpuwatch.timeline.windows import RunWindow
+
+_ENOUGH_STEPS = 30
+"""The steps that the rules wait for before they judge a window."""
+
+
+def verdict(seen: Observation) -> list[Json]:
+    """What a reader needs if they read nothing else."""
+    findings = seen.snapshot.findings
+    lines = [_of_run(run, [finding for finding in findings if _concerns(finding, run)]) for run in seen.scene.runs]
+    told = {id(finding) for run in seen.scene.runs for finding in findings if _concerns(finding, run)}
+    lines += [
+        _line(None, finding, _sentence(finding))
+        for finding in findings
+        if id(finding) not in told and finding.severity in (Severity.CRITICAL, Severity.WARNING)
+    ]
+    if not lines:
+        lines = [_line(None, None, _without_runs(seen))]
+    return sorted(lines, key=lambda line: _ORDER[line["severity"]])
+
+
+_ORDER = {severity.value: severity.order for severity in Severity} | {None: len(Severity)}
+
+
+def _concerns(finding: Finding, run: RunWindow) -> bool:
+    return finding.run == run.id or (finding.run is None and finding.gpu in run.gpu_uuids)
+
+
+def _of_run(run: RunWindow, findings: list[Finding]) -> Json:
+    name = f"{run.title} ({run.critical.facts.pid})"
+    worst = min(findings, key=lambda finding: (finding.behind is not None, finding.severity.order), default=None)
+    if worst is not None and worst.severity in (Severity.CRITICAL, Severity.WARNING):
+        return _line(run, worst, f"{name}: {_sentence(worst)}")
+    rank = run.critical
+    if worst is not None:
+        return _line(run, worst, f"{name}: no warning. {_sentence(worst)}")
+    if rank.facts.rung != "exact":
+        return _line(
+            run, None, f"{name}: no warning from hardware and host; start it with gpuwatch run to see its steps"
+        )
+    if rank.steps < _ENOUGH_STEPS or not rank.warm:
+        return _line(
+            run, None, f"{name}: too little was seen to judge ({rank.steps} steps, {_ENOUGH_STEPS} are needed)"
+        )
+    return _line(run, None, f"{name}: nothing to change (exact, {rank.steps} steps)")
+
+
+def _sentence(finding: Finding) -> str:
+    gain = finding.gain
+    if gain is None:
+        return finding.summary
+    return f"{finding.summary} ({gain_text(gain.low, gain.high)})"
+
+
+def gain_text(low: float, high: float) -> str:
+    """The gain as factors: "1.5-1.7x faster"."""
+    low_text, high_text = f"{low:.1f}", f"{high:.1f}"
+    return f"{high_text}x faster" if low_text == high_text else f"{low_text}-{high_text}x faster"
+
+
+def _line(run: RunWindow | None, finding: Finding | None, sentence: str) -> Json:
+    gain = finding.gain if finding else None
+    return {
+        "run": run.id if run else None,
+        "rule": finding.rule if finding else None,
+        "severity": finding.severity.value if finding else None,
+        "sentence": encodable(sentence),
+        "gain": None if gain is None else {"low": figure(gain.low), "high": figure(gain.high), "cap": gain.cap},
+    }
+
+
+def _without_runs(seen: Observation) -> str:
+    used = [gpu.utilization.mean for gpu in seen.scene.gpus if gpu.utilization]
+    if not used:
+        return "no training run and no GPU figure was seen"
+    mean = sum(used) / len(used)
+    return f"no training run was seen; the GPUs were busy {mean:.0f} % of the time on average"

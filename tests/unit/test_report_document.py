@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import resources
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatch.diagnosis.finding import Measure, Severity
+from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.report.observation import Json
+from gpuwatch.timeline.windows import MemoryTotals, Scene
+from tests.unit import scene_builder as build
+from tests.unit.report_builder import chart, report, starvation
+
+SCHEMA = json.loads(resources.files("gpuwatch.report").joinpath("schema.json").read_text(encoding="utf-8"))
+
+
+def check_schema(document: Json) -> None:
+    round_trip = json.loads(json.dumps(document, allow_nan=False))
+    jsonschema.validate(round_trip, SCHEMA, jsonschema.Draft202012Validator)
+
+
+def test_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        build.scene(),
+        build.scene(build.run(build.rank(gap=0.05, wait=0.1))),
+        build.scene(build.run(build.rank(pid=1), build.rank(pid=2)), build.run(build.rank(device="cpu"))),
+        build.scene(
+            gpus=[build.gpu(utilization=None, power=None, unavailable={"utilization_percent": "MIG"}, status="lost")],
+            host=None,
+            machine=None,
+        ),
+        build.scene(
+            build.run(build.rank(step_seconds=None, wait_share=None, facts={"rung": "hardware"}, phases={}), title="?")
+        ),
+        build.scene(build.run(build.rank(phases={"eval": build.phase("eval")}))),
+    ],
+    ids=["nothing", "gap", "two-runs", "lost-gpu", "no-steps", "phases"],
+)
+def test_every_scene_gives_a_document_that_the_schema_accepts(scene: Scene) -> None:
+    check_schema(report(scene, [starvation(), starvation(fix=None, gain=None, run=None)]))
+
+
+@settings(max_examples=40)
+@given(st.text(), st.text(), st.floats(allow_nan=True) | st.text() | st.none())
+def test_any_text_and_number_of_a_finding_fits_into_json(summary: str, code: str, value: float | str | None) -> None:
+    found = starvation(summary=summary, evidence=(Measure("m", value, summary),))
+    assert found.fix is not None
+    document = report(findings=[replace(found, fix=replace(found.fix, code=code))])
+    check_schema(document)
+    json.dumps(document, ensure_ascii=False).encode("utf-8")
+
+
+def test_unknown_figures_are_null_with_the_devices_reason() -> None:
+    gpu = build.gpu(utilization=None, unavailable={"utilization_percent": "not supported under MIG"})
+    (section,) = report(build.scene(gpus=[replace(gpu, energy_joules=None)]))["gpus"]
+    assert section["utilization_percent"] is None
+    assert section["unavailable"]["utilization_percent"] == "not supported under MIG"
+    assert section["energy_joules"] is None
+    assert section["unavailable"]["energy_joules"]
+    assert "power_watts" not in section["unavailable"]
+
+
+def test_gpu_figures_are_those_of_the_window() -> None:
+    gpu = build.gpu(utilization=[0.0, 100.0], power=[200.0, 400.0], energy_joules=1234.5)
+    (section,) = report(build.scene(gpus=[gpu]))["gpus"]
+    assert section["utilization_percent"]["mean"] == pytest.approx(50)
+    assert section["utilization_percent"]["p95"] == 100
+    assert section["power_watts"] == {"mean": 300, "max": 400, "limit": 700}
+    assert section["memory_bytes"]["total"] == 80 * 2**30
+    assert section["energy_joules"] == 1234.5
+
+
+def test_run_names_its_loader_and_its_shares() -> None:
+    run = build.run(build.rank(step=0.2, wait=0.1, gap=0.08, loader=build.loader(num_workers=0)))
+    (section,) = report(build.scene(run))["runs"]
+    assert section["command"] == "python train.py"
+    assert section["data_wait_share"] == pytest.approx(0.5)
+    assert section["gpu_idle_from_wait_share"] == pytest.approx(0.4)
+    assert section["loaders"][0]["file"] == build.SCRIPT
+    assert section["loaders"][0]["num_workers"] == 0
+    assert section["unavailable"] == {}
+
+
+def test_gpu_idle_of_a_cpu_run_is_null_because_the_model_computes_on_the_cpu() -> None:
+    (section,) = report(build.scene(build.run(build.rank(device="cpu")), gpus=[]))["runs"]
+    assert section["gpu_idle_from_wait_share"] is None
+    assert "CPU" in section["unavailable"]["gpu_idle_from_wait_share"]
+
+
+def test_finding_carries_evidence_fix_gain_and_the_time_it_began() -> None:
+    (section,) = report(findings=[starvation()])["findings"]
+    assert section["evidence"] == {"gap_share": 0.41}
+    assert section["level"] == "E3"
+    assert section["gain"] == {"low": 1.5, "high": 1.7, "cap": "then the GPU"}
+    assert section["fix"]["value"] == 10
+    assert section["since"] == "2026-02-02T02:39:30Z"
+
+
+def test_source_file_of_a_simulation_is_never_read() -> None:
+    (section,) = report(findings=[starvation()], read_source=None)["findings"]
+    assert section["fix"]["diff"] is None
+    assert section["fix"]["no_diff_reason"]
+
+
+def test_diff_is_made_of_the_readable_source() -> None:
+    source = "\n" * 87 + "loader = DataLoader(data, num_workers=4)\n"
+    document = report(findings=[starvation()], read_source=lambda path, started: source.encode())
+    assert "+loader = DataLoader(data, num_workers=10)" in document["findings"][0]["fix"]["diff"]
+
+
+def test_verdict_has_one_sentence_per_run_worst_first() -> None:
+    healthy = build.run(build.rank(pid=1), title="good.py")
+    starved = build.run(build.rank(pid=4711), title="bad.py")
+    verdict = report(build.scene(healthy, starved), [starvation()])["verdict"]
+    assert [line["run"] for line in verdict] == ["4711.1", "1.1"]
+    assert verdict[0]["sentence"].startswith("bad.py (4711): the GPU idles 41 %")
+    assert "1.5-1.7x" in verdict[0]["sentence"]
+    assert "nothing to change" in verdict[1]["sentence"]
+
+
+def test_verdict_does_not_clear_a_run_of_which_too_little_was_seen() -> None:
+    (line,) = report(build.scene(build.run(build.rank(steps=12))))["verdict"]
+    assert "12 steps" in line["sentence"]
+    assert "nothing to change" not in line["sentence"]
+
+
+def test_verdict_names_a_gpu_problem_without_a_run() -> None:
+    found = starvation(rule="xid-error", run=None, gpu="GPU-0", summary="GPU 0 fell off the bus", gain=None)
+    (line,) = report(build.scene(gpus=[build.gpu()]), [found])["verdict"]
+    assert line["sentence"] == "GPU 0 fell off the bus"
+
+
+def test_verdict_takes_the_cause_to_solve_first() -> None:
+    behind = starvation(rule="low-util", severity=Severity.CRITICAL, summary="busy 20 %", behind="data-starvation")
+    (line,) = report(findings=[behind, starvation(severity=Severity.WARNING)])["verdict"]
+    assert line["rule"] == "data-starvation"
+
+
+def test_checklist_met() -> None:
+    rank = build.rank(memory=MemoryTotals(out_of_memory=0))
+    statuses = [target["status"] for target in report(build.scene(build.run(rank)))["checklist"]]
+    assert statuses == ["met"] * 5
+
+
+def test_checklist_not_met() -> None:
+    rank = build.rank(memory=MemoryTotals(out_of_memory=2))
+    gpu = build.gpu(utilization=[0.0, 100.0], temperature_celsius=build.stats([85.0]))
+    scene = build.scene(build.run(rank), gpus=[gpu], host=build.host(cpu_percent=95.0))
+    statuses = [target["status"] for target in report(scene)["checklist"]]
+    assert statuses == ["not met"] * 5
+
+
+def test_checklist_not_known() -> None:
+    gpu = build.gpu(utilization=None, temperature_celsius=None)
+    statuses = [target["status"] for target in report(build.scene(gpus=[gpu], host=None))["checklist"]]
+    assert statuses == ["not known"] * 5
+
+
+def test_worst_gpu_decides_and_a_silent_one_cannot_meet_the_target() -> None:
+    good, bad = build.gpu(0), build.gpu(1, utilization=40.0)
+    target = report(build.scene(gpus=[good, bad]))["checklist"][0]
+    assert (target["status"], target["where"]) == ("not met", "GPU 1")
+    silent = build.gpu(1, utilization=None)
+    assert report(build.scene(gpus=[good, silent]))["checklist"][0]["status"] == "not known"
+
+
+def test_gpus_that_no_run_uses_do_not_fail_the_checklist() -> None:
+    run = build.run(build.rank(gpus=(0,)))
+    scene = build.scene(run, gpus=[build.gpu(0), build.gpu(1, utilization=0.0)])
+    assert report(scene)["checklist"][0]["status"] == "met"
+
+
+def test_interrupted_and_simulated_are_said() -> None:
+    document = report(origin=Origin("simulated", "SIMULATED starved"), interrupted=True)
+    assert document["gpuwatch"]["incomplete"] is True
+    assert document["gpuwatch"]["label"] == "SIMULATED starved"
+
+
+def test_history_keeps_gaps_as_null() -> None:
+    (history,) = report(charts=(chart("gpu.utilization_percent", "GPU-0", 90.0, None, 92.0),))["history"]
+    assert history == {
+        "series": "gpu.utilization_percent",
+        "key": "GPU-0",
+        "bucket_seconds": 2.0,
+        "mean": [90.0, None, 92.0],
+    }
+
+
+def test_bytes_that_are_not_utf8_are_shown_as_their_codes() -> None:
+    run = build.run(build.rank(facts={"command": ("python", "tr\udcffain.py")}), title="tr\udcffain.py")
+    document = report(build.scene(run))
+    assert document["runs"][0]["title"] == r"tr\xffain.py"
+    json.dumps(document, ensure_ascii=False).encode("utf-8")

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.report.markdown import render_markdown
+from gpuwatch.report.observation import Json
+from gpuwatch.report.sparkline import sparkline
+from gpuwatch.report.text import render_text
+from tests.unit import scene_builder as build
+from tests.unit.report_builder import chart, report, starvation
+
+HOSTILE = "tr`|<img src=x>\x1b]0;owned\x07[red]\nain.py"
+
+
+def full_report() -> Json:
+    run = build.run(
+        build.rank(step=0.2, wait=0.1, gap=0.08, phases={"eval": build.phase("eval")}),
+    )
+    gpus = [build.gpu(utilization=[0.0, 100.0], energy_joules=36000.0)]
+    charts = (chart("gpu.utilization_percent", "GPU-0", 0.0, None, 100.0), chart("run.wait_share", run.id, 0.5))
+    source = "\n" * 87 + "loader = DataLoader(data, num_workers=4)\n"
+    return report(
+        build.scene(run, gpus=gpus), [starvation()], charts=charts, read_source=lambda path, started: source.encode()
+    )
+
+
+def test_markdown_says_things_in_the_order_in_which_they_matter() -> None:
+    headings = re.findall("^## (.+)$", render_markdown(full_report()), re.MULTILINE)
+    assert headings == [
+        "Verdict",
+        "Findings",
+        "Checklist",
+        "GPUs",
+        "Runs",
+        "History",
+        "Data quality",
+        "Environment",
+    ]
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_text])
+def test_every_part_of_a_finding_is_shown(render) -> None:
+    text = render(full_report())
+    for part in (
+        "the GPU idles 41 % of the time waiting for data",
+        "GPU idle 41 % (60 s, 512 steps)",
+        "all steps wait alike",
+        "load with 10 workers",
+        "/home/user/train.py:88",
+        "+loader = DataLoader(data, num_workers=10)",
+        "1.5-1.7x faster",
+        "then the GPU",
+        "gpuwatch trial num_workers=10 -- python train.py",
+        "E3",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_text])
+def test_figures_of_gpu_and_run_are_shown(render) -> None:
+    text = render(full_report())
+    for part in ("300", "600 / 700", "60.0 / 80.0", "10.0", "200 ms", "50 %", "40 %", "eval 10 % (2x)", "▁ █"):
+        assert part in text
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_text])
+def test_unknown_is_never_shown_as_zero_and_has_its_reason(render) -> None:
+    gpu = build.gpu(utilization=None, power=None, unavailable={"utilization_percent": "not supported under MIG"})
+    text = render(report(build.scene(gpus=[gpu])))
+    assert "n/a" in text
+    assert "not supported under MIG" in text
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_text])
+def test_simulated_and_incomplete_stand_before_the_first_number(render) -> None:
+    text = render(report(origin=Origin("simulated", "SIMULATED starved"), interrupted=True, notes=("it ended",)))
+    head = text[: text.lower().index("verdict")]
+    assert "SIMULATED starved" in head
+    assert "INCOMPLETE" in head
+    assert "it ended" in head
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_text])
+def test_text_of_processes_cannot_leave_its_place(render) -> None:
+    run = build.run(
+        build.rank(facts={"command": ("python", HOSTILE)}, loader=build.loader(file=HOSTILE)), title=HOSTILE
+    )
+    found = starvation(summary=f"{HOSTILE} waits", fix=build_fix(), evidence=())
+    text = render(report(build.scene(run), [found]))
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    assert r"\x1b]0;owned" in text.replace(r"\\", "\\").replace(r"\]", "]")
+    if render is render_markdown:
+        outside_code = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+        outside_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", outside_code)
+        assert "<img" not in outside_code
+
+
+def build_fix():
+    from gpuwatch.diagnosis.finding import Fix
+
+    return Fix(text=HOSTILE, code=f"```\n{HOSTILE}", file=HOSTILE, line=1)
+
+
+def test_text_tables_fit_a_wide_terminal() -> None:
+    gpus = [build.gpu(index, energy_joules=36000.0) for index in range(8)]
+    lines = render_text(report(build.scene(gpus=gpus))).splitlines()
+    assert max(map(len, lines)) <= 120
+
+
+def test_sparkline_has_a_fixed_range() -> None:
+    assert sparkline([94.0] * 3, 100.0) == "███"
+    assert sparkline([0.0, 50.0, 100.0, None], 100.0) == "▁▅█ "
+    assert sparkline([1.0], 0.0) == ""
