@@ -17,7 +17,7 @@ import libcst as cst
 
 from gpuwatch.diagnosis.finding import CallEdit
 
-_LARGEST_FILE_BYTES = 2 * 1024**2
+_LARGEST_FILE_BYTES = 512 * 1024
 
 _POSITIONS: Mapping[str, tuple[str, ...]] = {
     "DataLoader": (
@@ -60,7 +60,7 @@ def read_source(path: Path, not_newer_than: float | None = None) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise UnreadableSourceError(f"{path} is not a regular file")
         if status.st_size > _LARGEST_FILE_BYTES:
-            raise UnreadableSourceError(f"{path} is larger than {_LARGEST_FILE_BYTES // 1024**2} MiB")
+            raise UnreadableSourceError(f"{path} is larger than {_LARGEST_FILE_BYTES // 1024} KiB")
         if not_newer_than is not None and status.st_mtime > not_newer_than:
             raise UnreadableSourceError(f"{path} was changed after the training started")
         return path.read_bytes()

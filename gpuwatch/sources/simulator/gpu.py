@@ -15,8 +15,9 @@ SENSOR_SECONDS = 1 / 6
 
 _POWER_LAG_SECONDS = 0.12
 _HEAT_LAG_SECONDS = 14.0
-_THERMAL_CLOCK = 0.8
-_THERMAL_HYSTERESIS_CELSIUS = 1.5
+_CLOCK_DOWN, _CLOCK_UP = 0.02, 0.01  # per reading, above the temperature limit and below it
+_CLOCK_LEAST = 0.3
+_START_BELOW_LIMIT_CELSIUS = 10.0
 _REASON_IDLE = 0x1
 _REASON_POWER_CAP = 0x4
 _REASON_SW_THERMAL = 0x20
@@ -54,6 +55,7 @@ class GpuModel:
 
     spec: GpuSpec
     inlet_celsius: float
+    heat_resistance: float  # 1: as designed; more where air cannot pass
     rng: random.Random
     now: Reading = field(init=False)
     free_at: float = 0.0
@@ -62,14 +64,16 @@ class GpuModel:
     power_ring: list[tuple[float, float]] = field(default_factory=list)
     _work: deque[Work] = field(default_factory=deque)
     _readings: int = 0
+    _cool_clock: float = 1.0  # the share of the highest clock that heat allows
 
     def __post_init__(self) -> None:
         self.now = Reading(time=0.0, power_watts=self.spec.idle_watts, temperature_celsius=self.inlet_celsius + 8)
 
     def warm_up(self, intensity: float) -> None:
-        """Sets the heat that a long run at `intensity` leaves, so that a session need not begin with a cold machine."""
+        """Sets the heat that a run at `intensity` leaves, but cool enough to show the GPU at its full clock first."""
         self.now.temperature_celsius = min(
-            self.inlet_celsius + self.spec.full_load_celsius * intensity, self.spec.slowdown_celsius - 0.5
+            self.inlet_celsius + self._rise(self.spec.power_limit_watts * intensity),
+            self.spec.slowdown_celsius - _START_BELOW_LIMIT_CELSIUS,
         )
 
     def queue(self, work: Work) -> None:
@@ -77,6 +81,9 @@ class GpuModel:
         if work.end > work.start:
             self._work.append(work)
             self.free_at = max(self.free_at, work.end)
+
+    def _rise(self, watts: float) -> float:
+        return self.spec.full_load_celsius * self.heat_resistance * watts / self.spec.power_limit_watts
 
     @property
     def clock_share(self) -> float:
@@ -114,17 +121,16 @@ class GpuModel:
         power *= 1 + self.rng.gauss(0, 0.006)
         capped = power >= spec.power_limit_watts
         power = min(power, spec.power_limit_watts)
-        rise = spec.full_load_celsius * power / spec.power_limit_watts
         heat = now.temperature_celsius
-        heat += (self.inlet_celsius + rise - heat) * (1 - math.exp(-seconds / _HEAT_LAG_SECONDS))
-        hot = heat >= spec.slowdown_celsius or (
-            bool(now.reasons & _REASON_SW_THERMAL) and heat > spec.slowdown_celsius - _THERMAL_HYSTERESIS_CELSIUS
-        )
+        heat += (self.inlet_celsius + self._rise(power) - heat) * (1 - math.exp(-seconds / _HEAT_LAG_SECONDS))
+        step = -_CLOCK_DOWN if heat >= spec.slowdown_celsius else _CLOCK_UP
+        self._cool_clock = max(_CLOCK_LEAST, min(1.0, self._cool_clock + step))
+        hot = self._cool_clock < 1
         now.time = time
         now.utilization_percent = float(round(100 * busy))
         now.power_watts = power
         now.temperature_celsius = heat
-        now.clock_share = _THERMAL_CLOCK if hot else 0.97 if capped else 1.0
+        now.clock_share = min(self._cool_clock, 0.97 if capped else 1.0)
         now.reasons = (_REASON_SW_THERMAL if hot else 0) | (_REASON_POWER_CAP if capped else 0)
         if not busy:
             now.reasons |= _REASON_IDLE

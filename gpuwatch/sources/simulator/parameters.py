@@ -87,8 +87,8 @@ class Scenario:
     cpu_count: int = 16
     memory_total_bytes: int = 128 * GIB
     phases: tuple[PhaseSpec, ...] = ()
-    inlet_celsius: Mapping[int, float] = field(default_factory=dict)  # GPU index -> air that reaches it
-    room_celsius: float = 24.0
+    heat_resistance: Mapping[int, float] = field(default_factory=dict)  # GPU index -> times the designed one
+    inlet_celsius: float = 24.0
     hang_after_seconds: float | None = None
     must: frozenset[str] = frozenset()
     may: frozenset[str] = frozenset()

@@ -121,11 +121,11 @@ _ALL = (
     ),
     Scenario(
         name="throttled",
-        description="warm air: the GPU slows its clock down to stay below its temperature limit",
+        description="hardly any air: the GPU lowers its clock to stay at its temperature limit",
         gpu=_H100,
         loader=_IMAGES,
         compute=_COMPUTE,
-        inlet_celsius={0: 51.5},
+        heat_resistance={0: 2.1},
         must=frozenset({"thermal-throttle"}),
     ),
     Scenario(
@@ -138,7 +138,7 @@ _ALL = (
         cpu_count=96,
         memory_total_bytes=1024 * GIB,
         phases=(_RARE_SAVE,),
-        inlet_celsius={5: 56.0},
+        heat_resistance={5: 3.6},
         must=frozenset({"straggler-rank", "thermal-throttle"}),
         may=frozenset({"gpu-imbalance"}),
     ),

@@ -92,8 +92,9 @@ class SimulatorSource:
         heapq.heappush(self._pending, (time, self._order, sample))
 
     def _gpu(self, index: int) -> GpuModel:
-        inlet = self.scenario.inlet_celsius.get(index, self.scenario.room_celsius + 0.6 * index)
-        gpu = GpuModel(self.scenario.gpu, inlet, random.Random(self._rng.random()))
+        inlet = self.scenario.inlet_celsius + 0.6 * index
+        resistance = self.scenario.heat_resistance.get(index, 1.0)
+        gpu = GpuModel(self.scenario.gpu, inlet, resistance, random.Random(self._rng.random()))
         gpu.warm_up(self.scenario.compute.intensity)
         return gpu
 
