@@ -1,0 +1,51 @@
+"""Checkpoints from saves: one checkpoint writes several files, some of them from within another save."""
+
+from __future__ import annotations
+
+from gpuwatch.samples import PhaseSpan
+
+ADJACENT_NS = 1_000_000_000
+_MAX_PARTS = 256
+
+
+class Checkpoints:
+    """Merges saves that contain each other, or follow within a second with no training in between."""
+
+    def __init__(self, trainer: str) -> None:
+        self._trainer = trainer
+        self._start = 0
+        self.end = 0  # of the one that waits for the next event to be complete, 0: none
+        self._parts: list[tuple[int, int]] = []  # (start, bytes) of the saves merged so far
+        self._raised = False
+
+    def save(self, start: int, end: int, size: int, raised: bool = False) -> PhaseSpan | None:
+        """Takes one save; an earlier checkpoint that this one does not belong to."""
+        done = self.flush() if self.end and start - self.end > ADJACENT_NS else None
+        parts = self._parts
+        if size >= 0:
+            while parts and parts[-1][0] >= start:
+                parts.pop()
+            parts.append((start, size))
+            if len(parts) > _MAX_PARTS:
+                parts[:] = [(parts[0][0], sum(part for _, part in parts))]
+        self._start = min(self._start, start) if self.end else start
+        self.end = max(self.end, end)
+        self._raised |= raised
+        return done
+
+    def flush(self, before: int | None = None) -> PhaseSpan | None:
+        """The checkpoint, if there is one and it ended before `before`."""
+        if not self.end or (before is not None and before < self.end):
+            return None
+        span = PhaseSpan(
+            self._trainer,
+            "checkpoint",
+            self._start,
+            self.end,
+            bytes=sum(size for _, size in self._parts) if self._parts else None,
+            detail="raised" if self._raised else "",
+        )
+        self._start = self.end = 0
+        self._parts = []
+        self._raised = False
+        return span

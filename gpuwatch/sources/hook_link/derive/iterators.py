@@ -1,0 +1,232 @@
+"""What is remembered of each loader and of each of its iterators."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, Literal
+
+from gpuwatch.samples import Role
+
+BATCH: Final = 0
+STOP: Final = 1
+START: Final = 2  # iter(loader): the workers start in it
+
+Entry = tuple[int, int, int | None, int]
+"""start_ns, end_ns, position in the epoch, one of BATCH, STOP and START."""
+
+_MAX_LOADERS = 256
+_MAX_ITERATORS = 256
+_MAX_ENTRIES = 2048
+_MAX_READ_AHEAD = 8
+_QUEUE = 4096
+
+
+class LoaderState:
+    """One loader over the whole run: what its iterators turned out to be for."""
+
+    __slots__ = (
+        "background",
+        "eval_runs",
+        "last_train_step",
+        "loader",
+        "longest_run",
+        "spacing",
+        "train_steps",
+        "wait_ns",
+    )
+
+    def __init__(self, loader: int) -> None:
+        self.loader = loader
+        self.train_steps = 0
+        self.eval_runs = 0
+        self.last_train_step = -1
+        self.spacing = 1  # steps between its last two steps
+        self.longest_run = 1  # batches in a row without a backward, seen in training
+        self.wait_ns = 0
+        self.background = False  # read on a thread that does not train
+
+    @property
+    def role(self) -> Role:
+        """The role it had more often; a tie is training, which reads an evaluated loader as well."""
+        if self.train_steps and self.train_steps >= self.eval_runs:
+            return "train"
+        return "eval" if self.eval_runs else "unknown"
+
+    def fed_lately(self, step: int) -> bool:
+        """Whether training still read it a few steps ago, so that a new iterator is its next epoch."""
+        return self.last_train_step >= 0 and step - self.last_train_step <= max(2, 2 * self.spacing)
+
+    def fed(self, step: int) -> None:
+        """Notes that training took batches from it in this step."""
+        if self.last_train_step >= 0:
+            self.spacing = step - self.last_train_step
+        self.last_train_step = step
+        self.train_steps += 1
+
+
+class IteratorState:
+    """One iterator: what is known of it, and what the training thread did with it in the current step."""
+
+    __slots__ = (
+        "batches",
+        "began",
+        "carry",
+        "entries",
+        "finished",
+        "first_progress",
+        "first_start",
+        "grad",
+        "last_end",
+        "last_start",
+        "loader",
+        "longest_run",
+        "next_start",
+        "position",
+        "previous_step",
+        "queue",
+        "run",
+        "run_progress",
+        "span",
+        "step",
+        "thread",
+        "trains",
+        "wait_ns",
+    )
+
+    def __init__(self, loader: LoaderState, thread: int, position: int | None) -> None:
+        self.loader = loader
+        self.thread = thread
+        self.position = position  # of its next batch; None: the start of its epoch was not seen
+        self.trains = False
+        self.grad = True  # grad mode was on at every pull
+        self.previous_step = -1  # the last step it was read in, before this one
+        self.step = -1
+        self.queue: deque[tuple[int, int | None]] = deque(maxlen=_QUEUE)  # batches not yet trained on
+        self.carry: int | None = None  # how many batches this loop reads ahead
+        self.run = 0
+        self.run_progress = -1
+        self.next_step(-1)
+
+    def next_step(self, step: int) -> None:
+        """Begins the step with this number, in which it is read for the first time."""
+        self.previous_step, self.step = self.step, step
+        self.entries: list[Entry] = []
+        self.batches = 0
+        self.wait_ns = 0
+        self.longest_run = 0
+        self.first_start = self.last_start = self.last_end = 0
+        self.first_progress = -1
+        self.next_start = 0  # when the training thread went on to another iterator
+        self.began = False  # its `iter()` is in this step
+        self.finished = False  # StopIteration
+        self.span: Literal["no", "open", "done"] = "no"  # its evaluation span was emitted
+
+    def restart(self) -> None:
+        """Begins a new run of reads within the same step."""
+        previous = self.previous_step
+        self.next_step(self.step)
+        self.previous_step = previous
+
+    def add(self, start: int, end: int, kind: int, progress: int) -> None:
+        """Notes one `next()` or `iter()`."""
+        entries = self.entries
+        if not self.first_start:
+            self.first_start = start
+            self.first_progress = progress
+            self.began = kind == START
+        position = self.position
+        if kind == BATCH:
+            if position is not None:
+                self.position = position + 1
+            self.batches += 1
+            if self.run_progress == progress:
+                self.run += 1
+            else:
+                self.run, self.run_progress = 1, progress
+            if self.run > self.longest_run:
+                self.longest_run = self.run
+        elif kind == STOP:
+            self.finished = True
+        self.wait_ns += end - start
+        self.last_start, self.last_end = start, end
+        self.next_start = 0
+        if len(entries) >= _MAX_ENTRIES:
+            del entries[: _MAX_ENTRIES // 2]
+        entries.append((start, end, position, kind))
+
+    def drop_since(self, start: int) -> None:
+        """Forgets what lies inside a later, outer span: nested loaders each report the same wait."""
+        entries = self.entries
+        while entries and entries[-1][0] > start:
+            begun, ended, _, kind = entries.pop()
+            self.wait_ns -= ended - begun
+            if kind == BATCH:
+                self.batches -= 1
+                if self.queue:
+                    self.queue.pop()
+
+    def consume(self, backwards: int) -> tuple[int, int | None, int | None]:
+        """Takes the batches that one step trained on: their number, samples, and first position.
+
+        accelerate reads one batch ahead, so the batches read in a step are not those trained on: the number of
+        backwards says how many are, and the read-ahead stays what it was after the first step. No backward at
+        all means that they are not seen: then every batch counts.
+        """
+        queue = self.queue
+        waiting = len(queue)
+        if waiting == 1 and self.carry == 0:
+            samples, position = queue.popleft()
+            return 1, samples if samples >= 0 else None, position
+        if not waiting:
+            return 0, None, None
+        take = min(waiting, backwards or waiting)
+        if self.carry is None:
+            self.carry = waiting - take if waiting - take <= _MAX_READ_AHEAD else 0
+        take = max(take, waiting - self.carry)
+        taken = [queue.popleft() for _ in range(take)]
+        known = all(samples >= 0 for samples, _ in taken)
+        return take, sum(samples for samples, _ in taken) if known else None, taken[0][1]
+
+
+class Loaders:
+    """All loaders and iterators of one trainer, the oldest forgotten first."""
+
+    def __init__(self) -> None:
+        self.loaders: OrderedDict[int, LoaderState] = OrderedDict()
+        self._iterators: OrderedDict[tuple[int, int], IteratorState] = OrderedDict()
+
+    def loader(self, loader: int) -> LoaderState:
+        """The loader's state, made on first sight."""
+        state = self.loaders.get(loader)
+        if state is None:
+            state = self.loaders[loader] = LoaderState(loader)
+            if len(self.loaders) > _MAX_LOADERS:
+                self.loaders.popitem(last=False)
+        return state
+
+    def iterator(self, loader: int, number: int, thread: int) -> IteratorState:
+        """The iterator's state; one whose `iter()` was not seen does not know its position."""
+        return self._iterators.get((loader, number)) or self._add(loader, number, thread, None)
+
+    def begin(self, loader: int, number: int, thread: int) -> IteratorState:
+        """A fresh state: persistent workers keep their iterator, but `iter()` begins a new epoch."""
+        return self._add(loader, number, thread, 0)
+
+    def forget_positions(self) -> None:
+        """After a loss nobody knows how far an epoch has come."""
+        for iterator in self._iterators.values():
+            iterator.position = None
+            iterator.queue.clear()
+
+    def _add(self, loader: int, number: int, thread: int, position: int | None) -> IteratorState:
+        state = IteratorState(self.loader(loader), thread, position)
+        self._iterators[loader, number] = state
+        self._iterators.move_to_end((loader, number))
+        if len(self._iterators) > _MAX_ITERATORS:
+            self._evict()
+        return state
+
+    def _evict(self) -> None:
+        # An epoch may outlive hundreds of evaluations, so what trains goes last.
+        older = list(self._iterators)[:-1]
+        del self._iterators[next((key for key in older if not self._iterators[key].trains), older[0])]

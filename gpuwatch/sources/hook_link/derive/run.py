@@ -1,0 +1,334 @@
+"""One trainer's raw records to samples: dispatch by kind, and the choice of what ends a step."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, Role, RunMemory, Sample, StepEnd
+from gpuwatch.sources.hook_link import wire
+from gpuwatch.sources.hook_link.derive.checkpoints import Checkpoints
+from gpuwatch.sources.hook_link.derive.gaps import GapLedger
+from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP
+from gpuwatch.sources.hook_link.derive.steps import SILENCE_NS, Mode, StepMachine
+
+GC_SPAN_NS: Final = 1_000_000
+"""Shorter collections are not given at all: the young generations take microseconds."""
+GC_PHASE_NS: Final = 50_000_000
+"""Shorter collections stay in the step's time: they are part of how this program runs, not a stop."""
+
+_EARLY_RECORDS: Final = 4096
+_BACKWARDS_WITHOUT_OPTIMIZER: Final = 16
+_BACKWARDS_DESPITE_OPTIMIZER: Final = 64
+_OPTIMIZERS_WITHOUT_BACKWARD: Final = 3
+_FOREIGN_BACKWARDS: Final = 8
+_MAX_THREADS: Final = 64
+
+
+class RunDerivation:
+    """Turns the records of one trainer into samples; holds no clock, file or socket.
+
+    Records come in the order of their ends. A record that no clock can have made (an end before its start, or
+    after `now_ns`) is counted in `malformed` and left out.
+    """
+
+    def __init__(self, trainer: str) -> None:
+        self.trainer = trainer
+        self.malformed = 0
+        self.received = 0
+        self.phase_names: tuple[str, ...] = ()
+        self.places: dict[int, tuple[str | None, int | None]] = {}
+        self.memory_total_bytes: int | None = None
+        self.last_end_ns = 0
+        self._out: list[Sample] = []
+        self._gaps: GapLedger | None = None
+        self._optimizer_known = False
+        self._machine = self._new_machine(Mode.OPTIMIZER)
+        self._checkpoints = Checkpoints(trainer)
+        self._memory = RunMemory(trainer, 0)
+        self._early: deque[wire.RawRecord] | None = deque(maxlen=_EARLY_RECORDS)
+        self._optimizers = 0
+        self._backward_threads: set[int] = set()
+        self._foreign_backwards = 0
+        self._checked_ns = 0
+        self._handlers = {
+            wire.NEXT: self._next,
+            wire.ITER: self._iter,
+            wire.BACKWARD: self._backward,
+            wire.OPTIMIZER: self._optimizer,
+            wire.SAVE: self._save,
+            wire.GC: self._gc,
+            wire.GAP: self._gap,
+            wire.USER_STEP: self._user_step,
+            wire.USER_PHASE: self._user_phase,
+            wire.COPY: self._copy,
+            wire.WAIT_CPU: self._wait_cpu,
+            wire.MEMORY: self._memory_peaks,
+            wire.RETRIES: self._memory_retries,
+            wire.COMPILE: self._compile,
+        }
+
+    # ---- what the link calls
+
+    def learn(
+        self, *, phase_names: tuple[str, ...], optimizer: bool, gaps: bool, memory_total_bytes: int | None
+    ) -> None:
+        """Takes what the trainer's facts say about its records."""
+        self.phase_names = phase_names
+        self.memory_total_bytes = memory_total_bytes
+        self._optimizer_known = self._machine.optimizer_known = optimizer
+        if gaps:
+            self._measure_gaps()
+
+    def feed(self, records: Iterable[wire.RawRecord], now_ns: int) -> list[Sample]:
+        """Takes one packet's records; the samples they complete."""
+        handlers = self._handlers
+        early = self._early
+        last = 0
+        count = 0
+        for record in records:
+            kind, flags, ident, thread, start, end, a, b = record
+            count += 1
+            if end < start or end > now_ns:
+                self.malformed += 1
+                continue
+            last = end
+            handler = handlers.get(kind)
+            if handler is None:
+                continue
+            if early is not None:
+                early.append(record)
+                handler(flags, ident, thread, start, end, a, b)
+                early = self._early
+            else:
+                handler(flags, ident, thread, start, end, a, b)
+        self.received += count
+        self.last_end_ns = max(self.last_end_ns, last)
+        return self.check(now_ns)
+
+    def check(self, now_ns: int) -> list[Sample]:
+        """The samples that silence completes; also hands over whatever is there."""
+        self._checked_ns = now_ns
+        self._machine.check(now_ns)
+        if self._checkpoints.end and now_ns - self._checkpoints.end > SILENCE_NS:
+            self._flush_checkpoint()
+        out = self._out[:]
+        self._out.clear()
+        return out
+
+    def due_ns(self) -> int | None:
+        """When `check` may find something although no record came."""
+        if self._checkpoints.end or self._machine.unsettled():
+            return self._checked_ns + SILENCE_NS
+        return None
+
+    def lose(self) -> None:
+        """Takes note of lost records: no step spans them."""
+        self._machine.lose()
+        self._early = None if self._early is None else deque(maxlen=_EARLY_RECORDS)
+
+    def finish(self, now_ns: int) -> list[Sample]:
+        """The last samples of a trainer that ended."""
+        self._machine.finish(now_ns)
+        self._flush_checkpoint()
+        return self.check(now_ns)
+
+    def roles(self) -> dict[int, Role]:
+        """The loaders that were iterated, and what for."""
+        return {loader: state.role for loader, state in self._machine.loaders.loaders.items()}
+
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of this run must know about its figures."""
+        machine = self._machine
+        if machine.writer.fed or machine.writer.steps_without_loader < _FOREIGN_BACKWARDS:
+            return ()
+        if any(state.background for state in machine.loaders.loaders.values()):
+            return (
+                "the DataLoader is read by a background thread, so the training's wait for it is not seen; "
+                "wrap what the loop iterates: for batch in gpuwatch.loader(iterator)",
+            )
+        return (
+            "the training reads no DataLoader, so its wait for data is not seen; "
+            "wrap what the loop iterates: for batch in gpuwatch.loader(iterator)",
+        )
+
+    # ---- records of the training thread
+
+    def _next(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        machine = self._machine
+        if thread != machine.thread and machine.thread is not None:
+            machine.loaders.loader(ident).background = True
+            return
+        if self._checkpoints.end:
+            self._flush_checkpoint(start)
+        if self._early is not None and self._no_optimizer(reads=True):
+            self._fall_back_to_backward()
+            return
+        iterator = machine.loaders.iterator(ident, a, thread)
+        iterator.thread = thread
+        kind = STOP if flags & (wire.STOP | wire.RAISED) else BATCH
+        machine.read(kind, start, end, iterator, b, bool(flags & wire.GRAD))
+
+    def _iter(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        machine = self._machine
+        if thread != machine.thread and machine.thread is not None:
+            return
+        if self._checkpoints.end:
+            self._flush_checkpoint(start)
+        machine.read(START, start, end, machine.loaders.begin(ident, a, thread), b, True)
+
+    def _backward(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        if flags & wire.RAISED or (thread != self._machine.thread and not self._train_on(thread)):
+            return
+        self._foreign_backwards = 0
+        if self._checkpoints.end:
+            self._flush_checkpoint(start)
+        if self._early is not None and self._no_optimizer(reads=False):
+            self._fall_back_to_backward()
+            return
+        self._machine.backward(start, end)
+
+    def _optimizer(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        if flags & wire.RAISED:
+            return
+        machine = self._machine
+        if thread != machine.thread:
+            if thread in self._backward_threads:
+                return
+            if machine.thread is None and self._optimizers >= _OPTIMIZERS_WITHOUT_BACKWARD:
+                machine.train_on(thread)
+        if self._checkpoints.end:
+            self._flush_checkpoint(start)
+        self._optimizers += 1
+        self._early = None
+        machine.optimizer(start, end)
+
+    def _user_step(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        self._early = None
+        if self._machine.thread is None:
+            self._machine.train_on(thread)
+        self._machine.user_step(end, a)
+
+    def _user_phase(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        name = self.phase_names[ident] if ident < len(self.phase_names) else ""
+        if self._machine.thread not in (None, thread):
+            return
+        if name == "data":
+            self._machine.user_wait(start, end)
+        elif name == "eval":
+            self._machine.user_evaluation(start, end)
+        elif name == "checkpoint":
+            self._save(flags, ident, thread, start, end, -1, 0)
+        else:
+            self._out.append(PhaseSpan(self.trainer, "user", start, end, detail=name))
+
+    def _copy(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        if thread == self._machine.thread:
+            self._machine.writer.copies_seen = True
+            self._machine.compute.copy(start, end)
+
+    # ---- what is not training
+
+    def _save(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        if self._machine.thread not in (None, thread):
+            return  # a checkpoint written in the background stops nothing
+        self._machine.writer.phase(start, end)
+        done = self._checkpoints.save(start, end, a, bool(flags & wire.RAISED))
+        if done is not None:
+            self._out.append(done)
+
+    def _gc(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        if end - start >= GC_SPAN_NS:
+            self._out.append(PhaseSpan(self.trainer, "gc", start, end, detail=f"generation {a}"))
+        if end - start >= GC_PHASE_NS:
+            self._machine.writer.phase(start, end)
+
+    def _compile(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        self._out.append(PhaseSpan(self.trainer, "compile", start, end))
+        if self._machine.thread in (None, thread):
+            self._machine.writer.phase(start, end)
+
+    # ---- measurements that belong to a wait or to the run
+
+    def _gap(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        gap = self._measure_gaps().gap(a, max(0, b))
+        if gap is not None:
+            self._out.append(gap)
+
+    def _wait_cpu(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        self._machine.writer.sampled_wait_cpu(a, max(0, b))
+
+    def _memory_peaks(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        self._memory = replace(
+            self._memory, allocated_peak_bytes=a if a >= 0 else None, reserved_peak_bytes=b if b >= 0 else None
+        )
+        self._emit_memory(end)
+
+    def _memory_retries(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        self._memory = replace(self._memory, alloc_retries=a if a >= 0 else None, out_of_memory=b if b >= 0 else None)
+        self._emit_memory(end)
+
+    def _emit_memory(self, time_ns: int) -> None:
+        self._memory = replace(self._memory, time_ns=time_ns, total_bytes=self.memory_total_bytes)
+        self._out.append(self._memory)
+
+    # ---- helpers
+
+    def _flush_checkpoint(self, before: int | None = None) -> None:
+        span = self._checkpoints.flush(before)
+        if span is not None:
+            self._out.append(span)
+
+    def _measure_gaps(self) -> GapLedger:
+        if self._gaps is None:
+            self._gaps = self._machine.writer.gaps = GapLedger(self.trainer)
+        return self._gaps
+
+    def _train_on(self, thread: int) -> bool:
+        """Settles on the thread that runs backward, or moves to it when the old one no longer does."""
+        machine = self._machine
+        if len(self._backward_threads) < _MAX_THREADS:
+            self._backward_threads.add(thread)
+        if machine.thread is not None and machine.thread in self._backward_threads:
+            self._foreign_backwards += 1
+            if self._foreign_backwards < _FOREIGN_BACKWARDS:
+                return False
+            machine.lose()
+        self._foreign_backwards = 0
+        machine.train_on(thread)
+        return True
+
+    def _no_optimizer(self, *, reads: bool) -> bool:
+        """Whether so many backwards went by without an optimizer that it must be written by hand.
+
+        Gradient accumulation looks the same until its first step, so known optimizers are waited for longer.
+        """
+        limit = _BACKWARDS_DESPITE_OPTIMIZER if self._optimizer_known else _BACKWARDS_WITHOUT_OPTIMIZER
+        return self._machine.compute.backwards >= (limit if reads else 4 * limit)
+
+    def _fall_back_to_backward(self) -> None:
+        """Ends steps with the backward, and derives the records so far anew."""
+        early, self._early = self._early or (), None
+        self._machine.retract_open()
+        checkpoints, self._checkpoints = self._checkpoints, Checkpoints(self.trainer)
+        self._machine = self._new_machine(Mode.BACKWARD)
+        given = len(self._out)
+        for kind, flags, ident, thread, start, end, a, b in early:
+            self._handlers[kind](flags, ident, thread, start, end, a, b)
+        again = self._out[given:]
+        self._out[given:] = [
+            sample
+            for sample in again
+            if isinstance(sample, (StepEnd, GpuGap))
+            or (isinstance(sample, BatchWait) and sample.loader is not None)
+            or (isinstance(sample, PhaseSpan) and sample.kind == "eval")
+        ]
+        self._checkpoints = checkpoints
+
+    def _new_machine(self, mode: Mode) -> StepMachine:
+        machine = StepMachine(self.trainer, self._out, self.places, mode)
+        machine.optimizer_known = self._optimizer_known
+        machine.writer.gaps = self._gaps
+        return machine
