@@ -12,18 +12,6 @@ from gpuwatch.samples import HostSample, MachineFacts
 from gpuwatch.sources.host.procfs import rate
 
 
-def machine_facts(now_ns: int) -> MachineFacts:
-    """Name, system and size of this machine."""
-    return MachineFacts(
-        time_ns=now_ns,
-        hostname=platform.node(),
-        kernel=f"{platform.system()} {platform.release()}",
-        cpu_count=psutil.cpu_count() or 1,
-        cpu_model=platform.processor() or None,
-        memory_total_bytes=psutil.virtual_memory().total,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Counters:
     read_ns: int
@@ -38,6 +26,17 @@ class PortableReader:
 
     def __init__(self) -> None:
         self._previous: _Counters | None = None
+
+    def facts(self, now_ns: int) -> MachineFacts:
+        """Name, system and size of this machine."""
+        return MachineFacts(
+            time_ns=now_ns,
+            hostname=platform.node(),
+            kernel=f"{platform.system()} {platform.release()}",
+            cpu_count=psutil.cpu_count() or 1,
+            cpu_model=platform.processor() or None,
+            memory_total_bytes=psutil.virtual_memory().total,
+        )
 
     def read(self, now_ns: int) -> HostSample:
         """The machine now, with rates since the previous call."""

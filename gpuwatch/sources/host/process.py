@@ -96,7 +96,8 @@ class TreeWalker:
     """Finds the descendants of a process, poll after poll.
 
     A training process easily has 200 threads, of which one or two ever fork. So a walk asks all threads only
-    when told to (`thorough`), when a process is new, or when a child that was there before is not found.
+    when told to (`thorough`), when a process is new, or when a child that was there before is not found; and
+    `leaves`, which are not expected to have children, only if they had some before.
     """
 
     def __init__(self, proc_root: Path | str, process_limit: int = 4096) -> None:
@@ -105,7 +106,9 @@ class TreeWalker:
         self._forkers: dict[int, set[int]] = {}
         self._children: dict[int, set[int]] = {}
 
-    def descendants(self, root: int, stop_at: Container[int] = (), thorough: bool = False) -> list[int]:
+    def descendants(
+        self, root: int, stop_at: Container[int] = (), leaves: Container[int] = (), thorough: bool = False
+    ) -> list[int]:
         """The pids below `root`, parents first, leaving out each pid of `stop_at` with all below it."""
         found: list[int] = []
         waiting, seen = [root], {root}
@@ -113,7 +116,12 @@ class TreeWalker:
         self._forkers, self._children = {}, {}
         while waiting and len(found) < self._process_limit:
             pid = waiting.pop(0)
-            below = self._read(pid, forkers.get(pid), children.get(pid, set()), thorough)
+            before = children.get(pid)
+            if before is not None and not before and pid in leaves and not thorough:
+                below = self._children[pid] = before
+                self._forkers[pid] = forkers[pid]
+            else:
+                below = self._read(pid, forkers.get(pid), before or set(), thorough)
             for child in sorted(below - seen):
                 if child not in stop_at:
                     seen.add(child)

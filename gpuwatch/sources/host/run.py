@@ -81,7 +81,7 @@ class Run:
         workers = {
             pid: below for pid, below in tree.items() if pid != self.pid and _is_worker(pid, tree, known_workers)
         }
-        worker_samples = self.workers.poll(workers, now_ns)
+        worker_samples = self.workers.poll(workers, now_ns, thorough)
         counters = self._count(tree, [self.pid, *workers], now_ns)
         previous, self._previous = self._previous, counters
         throttling = read_throttling(slow.cpu_limit)
@@ -117,7 +117,7 @@ class Run:
 
     def _read_tree(self, stat: ProcessStat, other_runs: Container[int], thorough: bool) -> dict[int, ProcessStat]:
         tree = {self.pid: stat}
-        for pid in self._walker.descendants(self.pid, other_runs, thorough):
+        for pid in self._walker.descendants(self.pid, other_runs, self.workers.pids(), thorough):
             below = read_stat(self._access.proc_root, pid)
             if below is not None:
                 tree[pid] = below

@@ -20,13 +20,16 @@ _FEWEST_LOOKS = 5
 class _Worker:
     """What is remembered of one worker between polls."""
 
-    __slots__ = ("blocked", "own_ticks", "read_ns", "switches")
+    __slots__ = ("affinity_cores", "blocked", "own_ticks", "read_ns", "switch_rate", "switches", "switches_ns")
 
     def __init__(self) -> None:
         self.blocked: deque[bool] = deque(maxlen=_LOOKS_KEPT)
         self.own_ticks: int | None = None
         self.read_ns = 0
+        self.affinity_cores: int | None = None
         self.switches: int | None = None
+        self.switches_ns = 0
+        self.switch_rate: float | None = None
 
 
 class Workers:
@@ -47,6 +50,10 @@ class Workers:
     def __len__(self) -> int:
         return len(self._known)
 
+    def pids(self) -> set[int]:
+        """The workers of the last poll."""
+        return {pid for pid, _ in self._known}
+
     def look(self) -> None:
         """One quick look at each worker's state, in between polls: D shows only while it lasts."""
         for (pid, _), worker in self._known.items():
@@ -54,35 +61,40 @@ class Workers:
             if state is not None:
                 worker.blocked.append(state == "D")
 
-    def poll(self, stats: Mapping[int, ProcessStat], now_ns: int) -> tuple[WorkerSample, ...]:
+    def poll(self, stats: Mapping[int, ProcessStat], now_ns: int, thorough: bool) -> tuple[WorkerSample, ...]:
         """The workers among `stats` now; sets `changed` and `involuntary_switches_per_second` for this poll.
 
         `changed`: a worker is new although others were seen before, so workers are started again and again.
         """
-        keys = {(pid, stat.start_ticks): stat for pid, stat in stats.items()}
+        keys = {(pid, stat.start_ticks) for pid, stat in stats.items()}
         self.changed = bool(self._ever_seen) and not self._ever_seen.issuperset(keys)
         # Of those that ended only the latest generation is kept: a month of epochs must not grow this set.
         if keys:
-            self._ever_seen = set(keys) if self.changed else self._ever_seen | set(keys)
-        self._known = {key: self._known.get(key) or _Worker() for key in keys}
-        rates: list[float] = []
-        samples = tuple(
-            self._sample(pid, stat, self._known[pid, stat.start_ticks], now_ns, rates)
-            for pid, stat in sorted(stats.items())
-        )
+            self._ever_seen = keys if self.changed else self._ever_seen | keys
+        known, self._known = self._known, {}
+        samples = []
+        for pid, stat in sorted(stats.items()):
+            key = pid, stat.start_ticks
+            worker = self._known[key] = known.get(key) or _Worker()
+            if thorough or key not in known:
+                self._read_slow(pid, worker, now_ns)
+            samples.append(self._sample(pid, stat, worker, now_ns))
+        rates = [worker.switch_rate for worker in self._known.values() if worker.switch_rate is not None]
         self.involuntary_switches_per_second = sum(rates) if rates else None
-        return samples
+        return tuple(samples)
 
-    def _sample(self, pid: int, stat: ProcessStat, worker: _Worker, now_ns: int, rates: list[float]) -> WorkerSample:
-        worker.blocked.append(stat.state == "D")
-        seconds = (now_ns - worker.read_ns) / 1e9
-        ticks_rate = rate(stat.own_ticks, worker.own_ticks, seconds)
+    def _read_slow(self, pid: int, worker: _Worker, now_ns: int) -> None:
+        """What is renewed every few seconds only: status is the dearest of a process's files, 11 us."""
         status = read_once(f"{self._proc_root}/{pid}/status") or b""
         switches = keyed_int(status, b"nonvoluntary_ctxt_switches:")
-        switch_rate = rate(switches, worker.switches, seconds)
-        if switch_rate is not None:
-            rates.append(switch_rate)
-        worker.own_ticks, worker.switches, worker.read_ns = stat.own_ticks, switches, now_ns
+        worker.switch_rate = rate(switches, worker.switches, (now_ns - worker.switches_ns) / 1e9)
+        worker.switches, worker.switches_ns = switches, now_ns
+        worker.affinity_cores = self._affinity_cores(pid)
+
+    def _sample(self, pid: int, stat: ProcessStat, worker: _Worker, now_ns: int) -> WorkerSample:
+        worker.blocked.append(stat.state == "D")
+        ticks_rate = rate(stat.own_ticks, worker.own_ticks, (now_ns - worker.read_ns) / 1e9)
+        worker.own_ticks, worker.read_ns = stat.own_ticks, now_ns
         looks = len(worker.blocked)
         return WorkerSample(
             pid=pid,
@@ -91,5 +103,5 @@ class Workers:
             blocked_share=sum(worker.blocked) / looks if looks >= _FEWEST_LOOKS else None,
             threads=stat.threads,
             rss_bytes=stat.rss_pages * self._page_bytes,
-            affinity_cores=self._affinity_cores(pid),
+            affinity_cores=worker.affinity_cores,
         )
