@@ -1,0 +1,110 @@
+"""`gpuwatch run [--] COMMAND...`: the command with the hook in it.
+
+The command is exec'd: gpuwatch is then no parent of it and owns none of its terminal, signals, ports or exit code. Where
+it cannot be, the exit codes are those of env, nohup and the shell, which whoever writes job scripts tests for already:
+127 not found, 126 found and not executable, 2 used wrongly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+SITE = Path(__file__).resolve().parent.parent / "hook" / "site"
+
+USAGE = """\
+usage: gpuwatch run [--] COMMAND [ARGUMENT...]
+
+Runs COMMAND with the gpuwatch hook in every Python it starts, so that a gpuwatch in another terminal sees its steps.
+Nothing else changes: the command takes this process's place, with its terminal, signals and exit code.
+
+  gpuwatch run python train.py --epochs 3
+  gpuwatch run torchrun --nproc_per_node=8 train.py
+  gpuwatch run ./train.sh
+"""
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+WRONG_USE = 2
+
+
+def run(argv: list[str]) -> NoReturn:
+    """Replaces this process by the command in `argv`.
+
+    Args:
+        argv: What follows `gpuwatch run` on the command line.
+    """
+    if argv[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(USAGE)
+        raise SystemExit(0)
+    if argv[:1] == ["--"]:
+        argv = argv[1:]
+    elif argv and argv[0].startswith("-"):
+        _fail(WRONG_USE, f"{argv[0]} is no option of it; the command comes first: gpuwatch run python train.py")
+    if not argv:
+        _fail(WRONG_USE, "no command was given; write it behind: gpuwatch run python train.py")
+    environment = hooked_environment(dict(os.environ))
+    ignored = _flag_that_ignores_the_environment(argv)
+    if ignored:
+        _say(
+            f"{argv[0]} {ignored} ignores PYTHONPATH, so it runs without the hook; call gpuwatch.watch() in the script"
+        )
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except FileNotFoundError:
+        _fail(NOT_FOUND, _why_not_found(argv[0]))
+    except PermissionError:
+        _fail(NOT_EXECUTABLE, f"{argv[0]} is not executable; start it with its interpreter{_python_hint(argv[0])}")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        _fail(NOT_EXECUTABLE, f"{argv[0]} cannot be started ({reason}); give a program, or its interpreter first")
+
+
+def hooked_environment(environment: dict[str, str]) -> dict[str, str]:
+    """The environment with the hook's folder first on PYTHONPATH.
+
+    Args:
+        environment: The environment the command would have had.
+    """
+    rest = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry != str(SITE)]
+    if os.pathsep in str(SITE):
+        _say(f"the hook's folder {SITE} has a {os.pathsep!r} in its name and cannot go on PYTHONPATH; it runs unhooked")
+        return environment
+    path = str(SITE) if rest == [""] else os.pathsep.join([str(SITE), *rest])
+    return {**environment, "PYTHONPATH": path}
+
+
+def _flag_that_ignores_the_environment(argv: list[str]) -> str | None:
+    if not Path(argv[0]).name.startswith("python"):
+        return None
+    for word in argv[1:]:
+        if not word.startswith("-") or word.startswith("--") or word in ("-", "-c", "-m"):
+            return None
+        if set("IES") & set(word[1:]) and word[1] not in "WX":
+            return word
+    return None
+
+
+def _why_not_found(command: str) -> str:
+    if Path(command).suffix == ".py" and Path(command).is_file():
+        return f"{command} is a script, not a command; start it with its interpreter{_python_hint(command)}"
+    if os.sep in command:
+        cause = (
+            "has an interpreter (its first line) that does not exist" if Path(command).exists() else "does not exist"
+        )
+        return f"{command} {cause}; check the path"
+    return f"{command} is not on PATH; check its spelling, or activate the environment it is in"
+
+
+def _python_hint(command: str) -> str:
+    return f": gpuwatch run python {command}" if command.endswith(".py") else ""
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"gpuwatch run: {sentence}.\n")
+
+
+def _fail(code: int, sentence: str) -> NoReturn:
+    _say(sentence)
+    raise SystemExit(code)

@@ -1,0 +1,137 @@
+"""What `gpuwatch.watch`, `step`, `phase` and `loader` do inside the training process."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic_ns
+from types import TracebackType
+from typing import Any, Iterable, Iterator, Optional, Type
+
+from . import imports, loaders, phases
+from .frames import calling_place
+from .ring import append, local, pulse, record
+from .session import session
+from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, USER_PHASE, USER_STEP
+
+
+def watch() -> None:
+    """Hooks this process: what is imported now and what will be. Idempotent."""
+    imports.arm()
+    session.begin()
+
+
+def step(samples: Optional[int] = None) -> None:
+    """Marks the end of a training step."""
+    watch_once()
+    now_ns = monotonic_ns()
+    state = local.state
+    state.trains = True
+    append((USER_STEP, 0, 0, state.native, now_ns, now_ns, -1 if samples is None else int(samples), 0))
+    if now_ns >= pulse.due_ns:
+        pulse.flush(now_ns)
+
+
+class Phase:
+    """A stretch of the run with a name."""
+
+    __slots__ = ("_index", "_start_ns")
+
+    def __init__(self, name: str) -> None:
+        watch_once()
+        self._index = phases.index_of(name)
+        self._start_ns = 0
+
+    def __enter__(self) -> None:
+        self._start_ns = monotonic_ns()
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        record(USER_PHASE, self._start_ns, self._index, RAISED if kind is not None else 0)
+
+
+def loader(iterable: Iterable[Any]) -> Iterable[Any]:
+    """The iterable with its waits recorded; a DataLoader comes back as it is, because its waits are."""
+    watch_once()
+    dataloader = sys.modules.get("torch.utils.data.dataloader")
+    if dataloader is not None and isinstance(iterable, (dataloader.DataLoader, dataloader._BaseDataLoaderIter)):
+        return iterable  # type: ignore[no-any-return]
+    entry = loaders.new_entry(calling_place())
+    entry.iterated = True
+    entry.settings = {"dataset": type(iterable).__name__}
+    if hasattr(iterable, "__next__"):
+        return WatchedIterator(iterable, entry)
+    return WatchedIterable(iterable, entry)
+
+
+class WatchedIterable:
+    """An iterable whose iterators record their waits; everything else is the iterable's own."""
+
+    def __init__(self, iterable: Iterable[Any], entry: loaders.LoaderEntry) -> None:
+        self._iterable = iterable
+        self._entry = entry
+
+    def __iter__(self) -> Iterator[Any]:
+        return WatchedIterator(self._iterable, self._entry)
+
+    def __len__(self) -> int:
+        return len(self._iterable)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterable, name)
+
+
+class WatchedIterator:
+    """One pass over a watched iterable."""
+
+    def __init__(self, iterable: Iterable[Any], entry: loaders.LoaderEntry) -> None:
+        start_ns = monotonic_ns()
+        self._entry = entry
+        self._number = loaders.next_iteration_number()
+        self._iterator = iter(iterable)
+        record(ITER, start_ns, entry.number, a=self._number, b=0)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        entry = self._entry
+        state = local.state
+        flags = GRAD if _is_grad_enabled() else 0
+        start_ns = monotonic_ns()
+        try:
+            batch = next(self._iterator)
+        except BaseException as error:
+            flags |= STOPPED if isinstance(error, StopIteration) else RAISED
+            append((NEXT, flags, entry.number, state.native, start_ns, monotonic_ns(), self._number, -1))
+            raise
+        end_ns = monotonic_ns()
+        if entry.learned < loaders.LEARNING_BATCHES:
+            loaders.learn(entry, batch)
+        append((NEXT, flags, entry.number, state.native, start_ns, end_ns, self._number, entry.measure(batch)))
+        if end_ns >= pulse.due_ns:
+            pulse.flush(end_ns)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._iterator)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+_watched = False
+
+
+def watch_once() -> None:
+    """`watch()` for those who only call `step`, `phase` or `loader`."""
+    global _watched
+    if not _watched:
+        _watched = True
+        watch()
+
+
+def _is_grad_enabled() -> bool:
+    # Without torch there is no such mode; "on" keeps such a loop from being taken for an evaluation.
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())

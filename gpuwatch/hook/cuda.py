@@ -1,0 +1,160 @@
+"""GPU idle time caused by a wait, from pairs of CUDA events, and the caching allocator's counters.
+
+One event is recorded as `next` is entered and one as it returns; the time between them on the GPU is what it stood
+idle. CUDA is never initialised, nothing is ever synchronised, and a query happens only on the training thread, two
+or more `next` later and never during a graph capture: from another thread it crashes the capture (pytorch PRs
+104487, 104555, 148594).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import Any, Callable, Deque, Optional
+
+from . import wire
+from .ring import append, local, pulse
+
+PAIRS = 32
+RIPE_AFTER = 2
+FAULTS = 3
+MEMORY_PERIOD_NS = 1_000_000_000
+
+
+class Pair:
+    """Two events around one `next`, reused for the whole run."""
+
+    __slots__ = ("first", "loader", "second", "start_ns", "turn")
+
+    def __init__(self, first: Any, second: Any) -> None:
+        self.first = first
+        self.second = second
+        self.loader = 0
+        self.start_ns = 0
+        self.turn = 0
+
+
+class Gaps:
+    """The ring of pairs. `cuda` is `torch.cuda` or whatever behaves like it."""
+
+    def __init__(self, cuda: Any, emit: Callable[[wire.Record], None] = append) -> None:
+        self._cuda = cuda
+        self._emit = emit
+        events = [cuda.Event(enable_timing=True) for _ in range(2 * PAIRS)]
+        self._free: Deque[Pair] = deque(Pair(*events[at : at + 2]) for at in range(0, 2 * PAIRS, 2))
+        self._waiting: Deque[Pair] = deque()
+        self._turn = 0
+        self._faults = 0
+        self.measured = False
+
+    @property
+    def usable(self) -> bool:
+        """False once CUDA has refused several times: then the run is left alone."""
+        return self._faults < FAULTS
+
+    def enter(self, start_ns: int, loader: int) -> Optional[Pair]:
+        """Records the event before a `next`; None where that is not possible just now."""
+        try:
+            if self._cuda.is_current_stream_capturing():
+                return None
+            self._turn += 1
+            self._read()
+            if not self._free:
+                return None
+            pair = self._free.popleft()
+            pair.first.record()
+        except RuntimeError:
+            self._faults += 1
+            return None
+        pair.loader, pair.start_ns, pair.turn = loader, start_ns, self._turn
+        return pair
+
+    def leave(self, pair: Pair) -> None:
+        """Records the event after the `next`."""
+        try:
+            if self._cuda.is_current_stream_capturing():
+                self._free.append(pair)
+                return
+            pair.second.record()
+        except RuntimeError:
+            self._faults += 1
+            self._free.append(pair)
+            return
+        self._waiting.append(pair)
+
+    def release(self, pair: Pair) -> None:
+        """Takes back the pair of a `next` that gave no batch."""
+        self._free.append(pair)
+
+    def _read(self) -> None:
+        while self._waiting and self._turn - self._waiting[0].turn >= RIPE_AFTER:
+            pair = self._waiting[0]
+            if not pair.second.query():
+                return
+            self._waiting.popleft()
+            self._free.append(pair)
+            idle_ns = int(pair.first.elapsed_time(pair.second) * 1e6)
+            thread = local.state.native
+            self._emit((wire.GAP, 0, pair.loader, thread, pair.start_ns, pair.start_ns, pair.start_ns, idle_ns))
+            if not self.measured:
+                self.measured = pulse.facts_changed = True
+
+
+class Device:
+    """What the hook holds of CUDA in this process."""
+
+    def __init__(self) -> None:
+        self.gaps: Optional[Gaps] = None
+        self._memory_due_ns = 0
+        self._abandoned: Optional[Gaps] = None
+        self._memory_faults = 0
+
+    def observe(self, cuda: Any, now_ns: int, thread: int, emit: Callable[[wire.Record], None] = append) -> None:
+        """Called per flush on the training thread: begins once CUDA is in use, reads the allocator once a second."""
+        if not cuda.is_initialized():
+            return
+        try:
+            if cuda.is_current_stream_capturing():
+                return
+            if self.gaps is None and self._abandoned is None:
+                self.gaps = Gaps(cuda, emit)
+            elif self.gaps is not None and not self.gaps.usable:
+                self.gaps, self._abandoned = None, self.gaps
+                pulse.facts_changed = True
+            if now_ns >= self._memory_due_ns and self._memory_faults < FAULTS:
+                self._memory_due_ns = now_ns + MEMORY_PERIOD_NS
+                _read_memory(cuda, now_ns, thread, emit)
+        except (RuntimeError, AttributeError, AssertionError):
+            self._memory_faults += 1
+
+    def forget(self) -> None:
+        """In the child of a fork. The parent's events are kept, not freed: freeing them would call CUDA."""
+        self._abandoned = self.gaps or self._abandoned
+        self.gaps = None
+
+
+def _read_memory(cuda: Any, now_ns: int, thread: int, emit: Callable[[wire.Record], None]) -> None:
+    statistics = cuda.memory_stats()
+    allocated = statistics.get("allocated_bytes.all.peak")
+    reserved = statistics.get("reserved_bytes.all.peak")
+    if allocated is None or reserved is None:
+        return
+    emit((wire.MEMORY, 0, 0, thread, now_ns, now_ns, allocated, reserved))
+    retries, refusals = statistics.get("num_alloc_retries"), statistics.get("num_ooms")
+    if retries is not None and refusals is not None:
+        emit((wire.RETRIES, 0, 0, thread, now_ns, now_ns, retries, refusals))
+
+
+device = Device()
+
+
+def observe(now_ns: int, thread: int) -> None:
+    """`Device.observe` with the process's own torch, where there is one."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        device.observe(torch.cuda, now_ns, thread)
+
+
+def forget() -> None:
+    """In the child of a fork: CUDA is the parent's."""
+    device.forget()

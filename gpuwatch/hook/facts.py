@@ -1,0 +1,68 @@
+"""What this process says of itself in HELLO and FACTS. Unknown is None, never a guess."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from typing import Any, Dict, List, Mapping, Optional
+
+from . import cuda, imports, loaders, model, process
+from .phases import names as phase_names
+
+REFRESH_NS = 30_000_000_000
+
+
+def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
+    """All facts as they are now. The model is only looked at on the thread that trains it."""
+    torch = sys.modules.get("torch")
+    if on_training_thread and torch is not None:
+        model.look(torch)
+    content = dict(process.facts())
+    content.update(_ranks(os.environ, torch))
+    content.update(
+        torch=str(getattr(torch, "__version__", None)) if torch is not None else None,
+        device=model.device(),
+        affinity=len(os.sched_getaffinity(0)),
+        torch_threads=torch.get_num_threads() if torch is not None else None,
+        phases=list(phase_names),
+        gap=cuda.device.gaps is not None and cuda.device.gaps.measured,
+        loaders=loaders.facts(),
+        model=model.facts(torch) if torch is not None else {},
+        unhooked=list(imports.failed),
+    )
+    content.update(_gpus(torch))
+    return content
+
+
+def _ranks(environment: Mapping[str, str], torch: Any) -> Dict[str, Any]:
+    names = {"rank": "RANK", "local_rank": "LOCAL_RANK"}
+    names.update(world_size="WORLD_SIZE", local_world_size="LOCAL_WORLD_SIZE")
+    ranks: Dict[str, Any] = {key: _number(environment.get(name)) for key, name in names.items()}
+    distributed = getattr(torch, "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        ranks["rank"], ranks["world_size"] = distributed.get_rank(), distributed.get_world_size()
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    ranks["group"] = None
+    if address and port:
+        job = ":".join(filter(None, (address, port, environment.get("TORCHELASTIC_RUN_ID"))))
+        ranks["group"] = hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return ranks
+
+
+def _number(text: Optional[str]) -> Optional[int]:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _gpus(torch: Any) -> Dict[str, Any]:
+    # get_device_properties would initialise CUDA, so it is only asked where CUDA is in use already.
+    uuids: List[str] = []
+    memory: Optional[int] = None
+    if torch is not None and torch.cuda.is_initialized():
+        for index in model.cuda_indices():
+            properties = torch.cuda.get_device_properties(index)
+            memory = memory or properties.total_memory
+            uuid = str(getattr(properties, "uuid", ""))
+            if uuid:
+                uuids.append(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+    return {"gpu_uuids": uuids, "gpu_memory_total": memory}

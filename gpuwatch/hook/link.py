@@ -1,0 +1,147 @@
+"""One connection to one monitor: it only sends, and never waits."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from itertools import islice
+from select import POLLOUT, poll
+from typing import Any, Deque, Dict, Mapping, Optional
+
+from . import wire
+
+_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # a user may have given SIGPIPE its deadly default back
+_PATH_LIMIT = 107
+_PR_SET_PTRACER = 0x59616D61
+_YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+class Link:
+    """A connected monitor. `alive` turns false once it is gone; it is then forgotten."""
+
+    def __init__(self, connection: socket.socket, monitor_pid: int, recorded: int, history_length: int) -> None:
+        self._connection = connection
+        self._inode = os.fstat(connection.fileno()).st_ino
+        self._sent = recorded - history_length
+        self._blocked = False
+        self._facts: Dict[str, Any] = {}
+        self.dropped = 0
+        self.alive = True
+        self.monitor_pid = monitor_pid
+
+    def greet(self, kind: int, content: Mapping[str, Any]) -> None:
+        """Sends the first packet: HELLO or WORKER."""
+        if self._send(wire.json_packet(kind, content, 0)):
+            self._facts = dict(content)
+        else:
+            self.close()
+
+    def send_facts(self, facts: Mapping[str, Any]) -> None:
+        """Sends the facts that differ from what this monitor has."""
+        if not self._is_writable():
+            return
+        missing = object()
+        changed = {key: value for key, value in facts.items() if self._facts.get(key, missing) != value}
+        if changed and self._send(wire.json_packet(wire.FACTS, changed, self.dropped)):
+            self._facts.update(changed)
+
+    def send_records(self, history: Deque[wire.Record], recorded: int) -> None:
+        """Sends what this monitor has not had yet; what the ring has lost meanwhile is counted."""
+        fresh = recorded - self._sent
+        if fresh <= 0 or not self._is_writable():
+            return
+        lost = max(0, fresh - len(history))
+        count = fresh - lost
+        records = islice(history, len(history) - count, None)
+        if self._send(wire.records_packet(records, count, self.dropped + lost)):
+            self.dropped += lost
+            self._sent = recorded
+
+    def send_bye(self, reason: str) -> None:
+        """Says that the end of the connection is not a death."""
+        self._send(wire.json_packet(wire.BYE, {"reason": reason}, self.dropped))
+
+    def close(self) -> None:
+        """Closes the connection; idempotent. After a fork this closes the child's copy only."""
+        if self.alive:
+            self.alive = False
+            if self._is_mine():
+                self._connection.close()
+            else:
+                self._connection.detach()
+
+    def _is_mine(self) -> bool:
+        # A daemonising program closes all descriptors; the number may by now be a file or socket of the user's.
+        try:
+            return os.fstat(self._connection.fileno()).st_ino == self._inode
+        except OSError:
+            return False
+
+    def _is_writable(self) -> bool:
+        # Asked only after a refusal. The kernel says yes once three quarters of the buffer are free, so a stopped
+        # monitor costs one system call per flush and no encoding.
+        if self._blocked and self.alive:
+            poller = poll()
+            poller.register(self._connection, POLLOUT)
+            self._blocked = not poller.poll(0)
+        return self.alive and not self._blocked
+
+    def _send(self, packet: bytes) -> bool:
+        if not packet or not self.alive:
+            return False
+        if not self._is_mine():
+            self.close()
+            return False
+        try:
+            self._connection.send(packet, _FLAGS)
+        except BlockingIOError:
+            self._blocked = True
+            return False
+        except OSError:
+            self.close()
+            return False
+        return True
+
+
+def connect(folder: str, name: str, user: int, recorded: int, history_length: int) -> Optional[Link]:
+    """A link to the monitor that listens under that name, or None: not there, busy, or not to be trusted."""
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:
+        return None  # no descriptors left: the run needs them more than we do
+    try:
+        connection.setblocking(False)
+        _connect(connection, folder, name)
+        pid, peer_user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if peer_user in (user, 0):
+            return Link(connection, pid, recorded, history_length)
+    except OSError:
+        pass  # a dead monitor's socket, or a full backlog: tried again later
+    connection.close()
+    return None
+
+
+def _connect(connection: socket.socket, folder: str, name: str) -> None:
+    path = os.path.join(folder, name)
+    if len(os.fsencode(path)) <= _PATH_LIMIT:
+        connection.connect(path)
+        return
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{directory}/{name}")
+    finally:
+        os.close(directory)
+
+
+def allow_reading(monitor_pid: int) -> None:
+    """Lets a linked monitor read this process where Yama would only let a parent (scope 1)."""
+    try:
+        with open(_YAMA_SCOPE, encoding="ascii") as file:
+            restricted = file.read().strip() == "1"
+    except OSError:
+        return
+    if restricted and monitor_pid > 0:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(monitor_pid), 0, 0, 0)

@@ -1,0 +1,124 @@
+"""The model, its precision and its optimizer, read from the optimizer's parameters: no module is hooked."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, List, Optional, Set
+
+from . import compiles, precision, steps
+from .frames import Place
+
+_PARAMETER_LIMIT = 20_000
+_MATMUL_PRECISION = {"none": "highest", "ieee": "highest", "tf32": "high", "bf16": "medium"}
+
+_shape: Dict[str, Any] = {}
+_shape_of: Set[int] = set()
+_devices: List[Any] = []
+
+
+def look(torch: Any) -> None:
+    """Adds up the parameters of the optimizers that have stepped, once per set of optimizers: 1 us a parameter."""
+    stepped = [entry for entry in steps.optimizers() if entry.stepped_ns]
+    numbers = {entry.number for entry in stepped}
+    if numbers == _shape_of:
+        return
+    _shape_of.clear()
+    _shape_of.update(numbers)
+    parameters: Dict[int, Any] = {}
+    for entry in stepped:
+        optimizer = entry.reference()
+        for group in optimizer.param_groups if optimizer is not None else ():
+            for parameter in group["params"]:
+                if len(parameters) >= _PARAMETER_LIMIT:
+                    return
+                parameters[id(parameter)] = parameter
+    _shape.clear()
+    _shape.update(_add_up(torch, list(parameters.values())))
+    devices = {str(parameter.device): parameter.device for parameter in parameters.values()}
+    _devices[:] = devices.values()
+
+
+def device() -> Optional[str]:
+    """The kind of device that is trained on, None while nothing was trained."""
+    return str(_devices[0].type) if _devices else None
+
+
+def cuda_indices() -> List[int]:
+    """The CUDA devices that hold trained parameters."""
+    return sorted(found.index for found in _devices if found.type == "cuda" and found.index is not None)
+
+
+def facts(torch: Any) -> Dict[str, Any]:
+    """The `model` object of docs/protocol.md."""
+    content = dict(_shape)
+    entries = [entry for entry in steps.optimizers() if entry.stepped_ns]
+    optimizer = entries[-1].reference() if entries else None
+    backward: Optional[Place] = steps.backward_place
+    content.update(
+        autocast=True if precision.autocast_dtype else (False if steps.backward_seen else None),
+        autocast_dtype=precision.autocast_dtype,
+        float32_matmul_precision=_matmul_precision(torch),
+        cudnn_allow_tf32=_cudnn_tf32(torch),
+        cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
+        compiled=_is_compiled() if steps.backward_seen else None,
+        optimizer=type(optimizer).__name__ if optimizer is not None else None,
+        optimizer_fused=_is_fused(optimizer),
+        optimizer_file=entries[-1].place.file if entries and entries[-1].place else None,
+        optimizer_line=entries[-1].place.line if entries and entries[-1].place else None,
+        backward_file=backward.file if backward else None,
+        backward_line=backward.line if backward else None,
+    )
+    return content
+
+
+def _add_up(torch: Any, parameters: List[Any]) -> Dict[str, Any]:
+    total = size = floating = single = matrices = kernels = 0
+    flattened = False
+    for parameter in parameters:
+        count = parameter.numel()
+        total += count
+        size += count * parameter.element_size()
+        if parameter.is_floating_point():
+            floating += count
+            single += count if parameter.dtype is torch.float32 else 0
+        dimensions = parameter.dim()
+        matrices += count if dimensions == 2 else 0
+        kernels += count if dimensions in (3, 4, 5) else 0
+        flattened = flattened or type(parameter).__name__ == "FlatParameter"  # FSDP: every layer is one vector
+    shares_known = total > 0 and not flattened
+    return {
+        "parameters": total or None,
+        "parameter_bytes": size or None,
+        "float32_share": round(single / floating, 4) if floating else None,
+        "matmul_share": round(matrices / total, 4) if shares_known else None,
+        "conv_share": round(kernels / total, 4) if shares_known else None,
+    }
+
+
+def _matmul_precision(torch: Any) -> Optional[str]:
+    # The legacy getters raise once the new API was used, so the new one is asked first.
+    new = getattr(getattr(torch.backends.cuda, "matmul", None), "fp32_precision", None)
+    if isinstance(new, str):
+        return _MATMUL_PRECISION.get(new)
+    legacy = getattr(torch, "get_float32_matmul_precision", None)
+    return str(legacy()) if legacy is not None else None
+
+
+def _cudnn_tf32(torch: Any) -> Optional[bool]:
+    new = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    if isinstance(new, str):
+        return new == "tf32"
+    return bool(torch.backends.cudnn.allow_tf32)
+
+
+def _is_fused(optimizer: Any) -> Optional[bool]:
+    defaults = getattr(optimizer, "defaults", {})
+    return bool(defaults["fused"]) if "fused" in defaults else None
+
+
+def _is_compiled() -> bool:
+    if compiles.count:
+        return True
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    frames = getattr(dynamo, "counters", {}).get("frames") if dynamo is not None else None
+    return bool(frames and frames.get("ok", 0))

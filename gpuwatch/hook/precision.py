@@ -1,0 +1,40 @@
+"""Whether autocast was active in training.
+
+Its state is off again at step boundaries, so its entrance is watched, until it has been seen once with gradients on.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any, Optional
+
+from .hidden import hidden
+from .ring import pulse
+
+autocast_dtype: Optional[str] = None
+
+
+def wrap_autocast(torch: ModuleType) -> None:
+    """Wraps `autocast.__enter__`."""
+    kind = torch.amp.autocast_mode.autocast
+    original = kind.__enter__
+
+    @functools.wraps(original)
+    def enter(self: Any) -> Any:
+        if self._enabled and torch.is_grad_enabled():
+            _note(str(self.fast_dtype))
+            if kind.__enter__ is enter:
+                kind.__enter__ = original
+        return original(self)
+
+    kind.__enter__ = hidden(enter)
+
+
+def _note(dtype: str) -> None:
+    global autocast_dtype
+    autocast_dtype = dtype.replace("torch.", "")
+    pulse.facts_changed = True
+
+
+PATCHES = {"torch": (wrap_autocast,)}

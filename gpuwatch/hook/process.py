@@ -1,0 +1,63 @@
+"""Who this process is: the facts that hold from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, Optional
+
+from .version import VERSION
+
+_ARGUMENTS = 64
+_TEXT = 1024
+_DEBUG_SWITCHES = (
+    "CUDA_LAUNCH_BLOCKING",
+    "TORCH_USE_CUDA_DSA",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+)
+
+_facts: Dict[str, Any] = {}
+
+
+def facts() -> Dict[str, Any]:
+    """pid, start, command, folder and versions, read once."""
+    if not _facts:
+        with open("/proc/self/cmdline", "rb") as file:
+            words = file.read().rstrip(b"\0").split(b"\0")[:_ARGUMENTS]
+        try:
+            folder: Optional[str] = os.getcwd()
+        except OSError:
+            folder = None  # it was removed under the process
+        _facts.update(
+            pid=os.getpid(),
+            start_ticks=start_ticks("self"),
+            command=[word[:_TEXT].decode("utf-8", "backslashreplace") for word in words],
+            cwd=folder,
+            python="{}.{}.{}".format(*sys.version_info[:3]),
+            hook=VERSION,
+            env={name: os.environ[name][:_TEXT] for name in _DEBUG_SWITCHES if name in os.environ},
+        )
+    return _facts
+
+
+def presence() -> Dict[str, Any]:
+    """The content of the presence file; the namespace tells apart containers in which all are pid 1."""
+    try:
+        namespace: Optional[int] = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = None
+    process = facts()
+    content = {key: process[key] for key in ("pid", "start_ticks", "command", "cwd")}
+    return {"version": 1, **content, "pid_ns": namespace}
+
+
+def start_ticks(pid: object) -> int:
+    """When a process started, in clock ticks after boot: with the pid, its identity."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def forget() -> None:
+    """In the child of a fork: another pid, another start."""
+    _facts.clear()

@@ -1,0 +1,83 @@
+"""Checkpoints: torch.save to a real file, safetensors, Lightning's atomic save, distributed checkpoints.
+
+Pickling a tensor, for a queue between processes for instance, calls torch.save too, with a buffer in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any, Callable
+
+from . import wire
+from .hidden import hidden
+from .ring import local, record
+
+# Module -> its functions that save, and the position and name of the parameter that says where.
+_SAVERS = {
+    "torch": (("save", 1, "f"),),
+    "safetensors.torch": (("save_file", 1, "filename"),),
+    "lightning.fabric.utilities.cloud_io": (("_atomic_save", 1, "filepath"),),
+    "lightning_fabric.utilities.cloud_io": (("_atomic_save", 1, "filepath"),),
+    "torch.distributed.checkpoint.state_dict_saver": (("save", -1, ""), ("async_save", -1, "")),
+}
+
+
+def wrap_savers(module: ModuleType) -> None:
+    """Wraps the module's savers, and the copies of them that other modules have imported already."""
+    for attribute, position, parameter in _SAVERS[module.__name__]:
+        original = getattr(module, attribute, None)
+        if original is None:
+            continue
+        wrapper = _timed(original, position, parameter)
+        for holder in list(sys.modules.values()):
+            namespace = getattr(holder, "__dict__", {})
+            for alias in (attribute, "safe_" + attribute):
+                if namespace.get(alias) is original:
+                    setattr(holder, alias, wrapper)
+
+
+def _timed(original: Callable[..., Any], position: int, parameter: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save(*arguments: Any, **named: Any) -> Any:
+        state = local.state
+        target = None
+        if position >= 0:
+            target = arguments[position] if len(arguments) > position else named.get(parameter)
+        if state.saving or (position >= 0 and not _is_file(target)):
+            return original(*arguments, **named)
+        state.saving = True
+        flags, start_ns = wire.RAISED, monotonic_ns()
+        try:
+            result = original(*arguments, **named)
+            flags = 0
+            return result
+        finally:
+            state.saving = False
+            record(wire.SAVE, start_ns, flags=flags, a=_size(target), b=0)
+
+    return hidden(save)
+
+
+def _is_file(target: Any) -> bool:
+    if isinstance(target, (str, os.PathLike)):
+        return True
+    try:
+        return isinstance(target.fileno(), int)
+    except (AttributeError, OSError, ValueError, TypeError):
+        return False
+
+
+def _size(target: Any) -> int:
+    if target is None:
+        return -1
+    try:
+        return os.stat(target).st_size if isinstance(target, (str, os.PathLike)) else os.fstat(target.fileno()).st_size
+    except (AttributeError, OSError, ValueError, TypeError):
+        return -1
+
+
+PATCHES = {name: (wrap_savers,) for name in _SAVERS}

@@ -1,0 +1,200 @@
+"""What this process is to monitors: a trainer, a DataLoader worker, or nobody; and the flush that tells them."""
+
+from __future__ import annotations
+
+import _thread
+import os
+from collections import deque
+from typing import Any, Deque, Dict, Optional, Tuple
+
+from . import cuda, facts, pauses, process, wire
+from .folder import Folder, rendezvous_path
+from .frames import is_user_file
+from .link import Link, allow_reading, connect
+from .ring import FLUSH_PERIOD_NS, NEVER_NS, ThreadState, local, pending, pulse
+
+HISTORY = 1024
+MONITORS = 4
+_ORPHAN_DEPTH = 3
+_RETRY_NS = 100_000_000
+_RETRY_LIMIT_NS = 60_000_000_000
+
+
+class Session:
+    """The one session of a process. Everything in it runs on a thread that was inside the hook anyway."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._history: Deque[wire.Record] = deque(maxlen=HISTORY)
+        self._recorded = 0
+        self._links: Dict[str, Link] = {}
+        self._retries: Dict[str, Tuple[int, int]] = {}
+        self._folder: Optional[Folder] = None
+        self._worker: Optional[Dict[str, Any]] = None
+        self._begun = False
+        self._facts_due_ns = 0
+
+    def begin(self) -> None:
+        """Called by the first DataLoader, optimizer or `watch()`: from here on this process is a trainer."""
+        if self._begun:
+            return
+        self._begun = True
+        if os.environ.get("GPUWATCH_DISABLE"):
+            return
+        try:
+            user = os.geteuid()
+            self._folder = Folder(rendezvous_path(os.environ, user), user)
+            if self._worker is None:
+                import atexit
+
+                self._folder.announce(process.presence())
+                atexit.register(self.end)
+                pauses.start()
+        except OSError:
+            return  # no working folder, no /proc: then there is nobody to meet
+        pulse.due_ns = 0
+
+    def become_worker(self, worker: Dict[str, Any]) -> None:
+        """Makes this process a DataLoader worker: it sends FETCH records on a connection of its own."""
+        self.close_links()
+        self._begun = False
+        self._worker = worker
+        self.begin()
+
+    def flush(self, now_ns: int) -> None:
+        """Sends what has happened. Never waits, never raises; whoever comes second goes on at once."""
+        if not self._lock.acquire(False):
+            return
+        try:
+            pulse.due_ns = now_ns + FLUSH_PERIOD_NS
+            if self._links and local.state.trains:
+                cuda.observe(now_ns, local.state.native)
+            self._collect()
+            self._find_monitors(now_ns)
+            if self._links:
+                self._send(now_ns)
+        except Exception as error:  # a fault of the hook ends the hook, not the training
+            if _comes_from_a_signal_handler(error):
+                raise
+            self._stop()
+        finally:
+            self._lock.release()
+
+    def end(self) -> None:
+        """The regular end of the process: sends the rest and says goodbye."""
+        if self._lock.acquire(False):
+            try:
+                self._collect()
+                for link in self._links.values():
+                    link.send_records(self._history, self._recorded)
+                    link.send_bye("exit")
+            finally:
+                self._lock.release()
+        if self._folder is not None:
+            self._folder.withdraw()
+        self._stop()
+
+    def forget(self) -> None:
+        """In the child of a fork: closes the parent's connections and starts as nobody."""
+        self.close_links()
+        self._reset()
+        pending.clear()
+        local.state = ThreadState()
+        if pulse.due_ns != NEVER_NS:
+            pulse.due_ns = 0
+        cuda.forget()
+        pauses.forget()
+        process.forget()
+
+    def close_links(self) -> None:
+        """Closes all connections without a word."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def _stop(self) -> None:
+        pulse.due_ns = NEVER_NS
+        self.close_links()
+
+    def _collect(self) -> None:
+        state = local.state
+        while len(state.open_steps) > _ORPHAN_DEPTH:  # nested step() is two deep; deeper ones raised long ago
+            start_ns, _ = state.open_steps.pop(0)
+            pending.append((wire.OPTIMIZER, wire.RAISED, 0, state.native, start_ns, start_ns, 0, 0))
+        if self._worker is None:
+            pauses.drain(state.native)
+        count = len(pending)
+        fresh = [pending.popleft() for _ in range(count)]
+        if self._worker is not None:
+            fresh = [record for record in fresh if record[0] == wire.FETCH]
+        self._history.extend(fresh)
+        self._recorded += len(fresh)
+
+    def _find_monitors(self, now_ns: int) -> None:
+        if not self._begun:
+            self.begin()
+        folder = self._folder
+        if folder is None:
+            return
+        names = folder.monitors_if_changed()
+        if names is None and any(retry_ns <= now_ns for _, retry_ns in self._retries.values()):
+            names = folder.monitors()
+        if names is None:
+            return
+        self._retries = {name: self._retries[name] for name in names if name in self._retries}
+        for name in names:
+            if name not in self._links and len(self._links) < MONITORS:
+                self._try(folder, name, now_ns)
+
+    def _try(self, folder: Folder, name: str, now_ns: int) -> None:
+        wait_ns, retry_ns = self._retries.get(name, (_RETRY_NS, 0))
+        if retry_ns > now_ns:
+            return
+        self._retries[name] = (min(2 * wait_ns, _RETRY_LIMIT_NS), now_ns + wait_ns)
+        link = connect(folder.path, name, os.geteuid(), self._recorded, len(self._history))
+        if link is None:
+            return
+        if self._worker is not None:
+            link.greet(wire.WORKER, self._worker)
+        else:
+            link.greet(wire.HELLO, facts.collect(now_ns, local.state.trains))
+            self._facts_due_ns = now_ns
+        if link.alive:
+            allow_reading(link.monitor_pid)
+            self._links[name] = link
+            self._retries[name] = (self._retries[name][0], NEVER_NS)
+
+    def _send(self, now_ns: int) -> None:
+        if self._worker is None and (pulse.facts_changed or now_ns >= self._facts_due_ns):
+            pulse.facts_changed = False
+            self._facts_due_ns = now_ns + facts.REFRESH_NS
+            current = facts.collect(now_ns, local.state.trains)
+            for link in self._links.values():
+                link.send_facts(current)
+        for link in self._links.values():
+            link.send_records(self._history, self._recorded)
+        lost = [name for name, link in self._links.items() if not link.alive]
+        for name in lost:
+            del self._links[name]
+            wait_ns, _ = self._retries.get(name, (_RETRY_NS, 0))
+            self._retries[name] = (wait_ns, now_ns + wait_ns)  # a peer that keeps closing is asked ever less
+
+
+def _comes_from_a_signal_handler(error: BaseException) -> bool:
+    # A handler runs between any two bytecodes, so its exception may surface here; it is the user's.
+    trace = error.__traceback__
+    while trace is not None:
+        if is_user_file(trace.tb_frame.f_code.co_filename):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+session = Session()
+pulse.begin = session.begin
+pulse.flush = session.flush
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=session.forget)
