@@ -39,8 +39,9 @@ class GpuSample:
     """One poll of the 1 s lane.
 
     `utilization_ring` and `power_ring` are the driver's own buffers drained since the last poll, as
-    (time_ns, value) pairs in time order: they show what happens between polls. Counters (`*_ns`,
-    `energy_joules`, `pcie_*_bytes`) only grow; a reset shows as a smaller value.
+    (time_ns, value) pairs in time order: they show what happens between polls. Where there is a utilization
+    ring, `utilization_percent` is the mean of its newest second or so, else the sensor's last window (1/6 to
+    1 s). Counters (`*_ns`, `energy_joules`, `pcie_*_bytes`) only grow; a reset shows as a smaller value.
     """
 
     time_ns: int
@@ -67,6 +68,8 @@ class GpuSample:
     utilization_ring: tuple[tuple[int, float], ...] = ()
     power_ring: tuple[tuple[int, float], ...] = ()
     unavailable: Reasons = field(default_factory=dict)
+    ages_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Field -> how much older than `time_ns` it is, for what a slower lane read and this sample repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,8 @@ class NvmlState:
     """How NVML as a whole stands, and what asking it costs.
 
     `status`: "ok"; "absent" (no library, no driver or no device: nothing to watch); "failing" (init or all
-    calls fail); "stale" (the child is silent for over a second); "restarting".
+    calls fail); "stale" (the child is silent for over a second); "restarting". The counts are of the whole
+    session and only grow; `dropped_values` are sentinels and counters that ran backwards.
     """
 
     time_ns: int
@@ -150,3 +154,4 @@ class NvmlState:
     call_seconds: float = 0.0
     missed_polls: int = 0
     restarts: int = 0
+    dropped_values: int = 0

@@ -1,0 +1,256 @@
+"""The GPUs, through a child process that the driver may hang or crash.
+
+The child makes all NVML calls (see nvml_child); this source reads its lines, and when they stop says so after
+a second, kills it and starts another. What the monitor's thread does here never waits.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuwatch.samples import NvmlState, Sample
+from gpuwatch.sources.nvml_blame import Blame
+from gpuwatch.sources.nvml_child.marker import EVENT_WAIT, LIBRARY
+from gpuwatch.sources.nvml_decode import Message
+from gpuwatch.sources.nvml_process import Child, ChildProcess, default_command, environment
+from gpuwatch.sources.nvml_roster import Roster
+
+MOST_OUTSTANDING = 2
+"""Children at a time. One in state D cannot be killed, only abandoned; more would pile up (nvitop#139)."""
+
+_LEAST_INTERVAL_SECONDS = 0.1  # 25 ms polls hold the driver's lock 10 s of every 15 (MangoHud PR 2104)
+_JITTER = 1.1
+_SECOND = 10**9
+_FIRST_BACKOFF_SECONDS = 0.5
+_LONGEST_BACKOFF_SECONDS = 30.0
+_TRUSTED_AFTER_SECONDS = 60.0
+_STARTING_SECONDS = 2.0
+_CLOSE_SECONDS = 0.4
+
+_STARTING = (
+    "The NVIDIA driver has been starting for over 2 s; without persistence mode it loads each GPU anew "
+    "(`sudo nvidia-smi -pm 1` keeps it loaded)."
+)
+_STUCK = (
+    "Two processes are stuck inside the NVIDIA driver and cannot be killed (state D), so no third is started: "
+    "look at `dmesg | grep NVRM`; usually only a reboot helps."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PollPlan:
+    """The child's times in seconds: lanes, retries, patience. Tests shorten them."""
+
+    slow_seconds: float = 5.0
+    rare_seconds: float = 30.0
+    retry_seconds: float = 5.0
+    init_seconds: float = 30.0
+    silence_seconds: float = 1.0
+
+
+class NvmlSource:
+    """All GPUs of the machine.
+
+    `library_path` is a folder with another libnvidia-ml.so.1, `launch` replaces the process altogether; both
+    are test seams, as are `command`, `clock`, `proc_root` and `kernel_log`.
+    """
+
+    name = "nvml"
+
+    def __init__(
+        self,
+        interval_seconds: float = 1.0,
+        *,
+        library_path: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        command: Sequence[str] | None = None,
+        plan: PollPlan | None = None,
+        proc_root: Path = Path("/proc"),
+        kernel_log: Path | None = Path("/dev/kmsg"),
+        launch: Callable[[Mapping[str, Any]], Child] | None = None,
+    ) -> None:
+        self._interval = max(interval_seconds, _LEAST_INTERVAL_SECONDS)
+        self._plan = plan or PollPlan()
+        self._clock = clock
+        self._proc_root = proc_root
+        self._kernel_log = kernel_log
+        env = environment(os.environ if env is None else env, library_path)
+        words = list(command) if command else default_command()
+        self._launch = launch or (lambda options: ChildProcess(words, options, env))
+        self._selector = selectors.DefaultSelector()
+        self._roster = Roster()
+        self._blame = Blame()
+        self._child: Child | None = None
+        self._abandoned: list[Child] = []
+        self._failures = 0
+        self._start_at = 0
+        self._started_at = 0
+        self._deadline = 0
+        self._restart_in: float | None = None
+        self._spoke = False
+        self._said_stuck = False
+        self._closed = False
+
+    def fileno(self) -> int | None:
+        """An epoll over whichever child there is now; it stays the same over restarts."""
+        return self._selector.fileno()
+
+    def due_ns(self) -> int | None:
+        """When a child has to be started, or must have spoken."""
+        if self._closed:
+            return None
+        if self._child is None:
+            return self._start_at
+        note = self._started_at + int(_STARTING_SECONDS * _SECOND)
+        return self._deadline if self._spoke else min(self._deadline, note)
+
+    def collect(self, now_ns: int) -> Iterable[Sample]:
+        """What the child has said, and what became of it."""
+        if self._closed:
+            return []
+        self._reap()
+        samples: list[Sample] = []
+        if self._child is not None:
+            samples += self._listen(self._child, now_ns)
+        if self._child is None and now_ns >= self._start_at:
+            samples += self._start(now_ns)
+        return samples
+
+    def close(self) -> None:
+        """Kills the child; one that cannot be killed is left behind."""
+        if self._closed:
+            return
+        self._closed = True
+        left = [*self._abandoned, *([self._child] if self._child else [])]
+        for child in left:
+            child.kill()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for child in left:
+            child.release(max(0.0, deadline - time.monotonic()))
+        self._child, self._abandoned = None, []
+        self._selector.close()
+
+    def _start(self, now_ns: int) -> Iterable[Sample]:
+        if len(self._abandoned) >= MOST_OUTSTANDING:
+            self._start_at = now_ns + _SECOND
+            if not self._said_stuck:
+                self._said_stuck = True
+                yield self._state("stale", _STUCK, now_ns)
+            return
+        self._said_stuck = False
+        options = {
+            "interval_seconds": self._interval,
+            "slow_seconds": self._plan.slow_seconds,
+            "rare_seconds": self._plan.rare_seconds,
+            "retry_seconds": self._plan.retry_seconds,
+            "init_seconds": self._plan.init_seconds,
+            "proc_root": str(self._proc_root),
+            "kernel_log": str(self._kernel_log) if self._kernel_log else None,
+            "avoid": self._blame.avoid(now_ns),
+        }
+        try:
+            self._child = self._launch(options)
+        except OSError as error:
+            self._start_at = now_ns + int(self._plan.retry_seconds * _SECOND)
+            yield self._state("failing", f"The process that asks NVML cannot be started: {error}.", now_ns)
+            return
+        for fd in self._child.filenos():
+            self._selector.register(fd, selectors.EVENT_READ)
+        self._started_at, self._spoke, self._restart_in = now_ns, False, None
+        self._deadline = now_ns + int((self._plan.init_seconds + self._plan.silence_seconds) * _SECOND)
+
+    def _listen(self, child: Child, now_ns: int) -> Iterable[Sample]:
+        for message in child.messages():
+            self._deadline = now_ns + self._patience_ns(message)
+            self._spoke = self._spoke or bool(message.samples)
+            self._restart_in = message.restart_in
+            yield from self._roster.take(message, now_ns)
+        code = child.exit_code()
+        if code is not None:
+            for message in child.messages():  # written between the first look and the end
+                self._restart_in = message.restart_in
+                yield from self._roster.take(message, now_ns)
+            yield from self._ended(child, code, now_ns)
+        elif now_ns > self._deadline:
+            yield from self._silent(child, now_ns)
+        elif not self._spoke and now_ns >= self._started_at + int(_STARTING_SECONDS * _SECOND):
+            self._spoke = True
+            yield self._state("stale", _STARTING, now_ns)
+
+    def _patience_ns(self, message: Message) -> int:
+        return int((message.next_seconds * _JITTER + self._plan.silence_seconds) * _SECOND)
+
+    def _ended(self, child: Child, code: int, now_ns: int) -> Iterable[Sample]:
+        last_call, error = child.last_call(), child.error()
+        self._part_from(child)
+        child.release(0.0)
+        if self._restart_in is not None:
+            self._start_at = now_ns + int(self._restart_in * _SECOND)
+            self._failures = 0
+            return
+        delay = self._back_off(now_ns)
+        if code < 0:
+            where = self._accuse(last_call, now_ns, crashed=True)
+            cause = f"was ended by {_signal_name(-code)}{where}"
+        else:
+            cause = f"ended with code {code}: {error or 'no message'}"
+        reason = f"The process that asks NVML {cause}; the next one starts in {delay:.1f} s."
+        yield self._state("restarting", reason, now_ns)
+
+    def _silent(self, child: Child, now_ns: int) -> Iterable[Sample]:
+        seconds = (now_ns - self._deadline) / _SECOND + self._plan.silence_seconds
+        self._roster.missed_polls += max(1, int(seconds / self._interval))
+        where = self._accuse(child.last_call(), now_ns, crashed=False)
+        child.kill()
+        self._part_from(child)
+        self._abandoned.append(child)
+        delay = self._back_off(now_ns)
+        reason = f"The NVIDIA driver has not answered{where}; another process asks in {delay:.1f} s."
+        yield self._state("stale", reason, now_ns)
+
+    def _accuse(self, last_call: tuple[str, str] | None, now_ns: int, crashed: bool) -> str:
+        """Has the next child leave out the call that this one was in; returns it in words."""
+        if last_call is None or (last_call == (LIBRARY, EVENT_WAIT) and not crashed):
+            return ""
+        device, function = last_call
+        left_out = self._blame.add(device, function, now_ns)
+        where = f" in {function}" + ("" if device == LIBRARY else f" on {self._roster.name(device)}")
+        return where + (", which is left out for now" if left_out else "")
+
+    def _back_off(self, now_ns: int) -> float:
+        if now_ns - self._started_at > _TRUSTED_AFTER_SECONDS * _SECOND:
+            self._failures = 0
+        delay = min(_FIRST_BACKOFF_SECONDS * 2.0**self._failures, _LONGEST_BACKOFF_SECONDS)
+        self._failures += 1
+        self._roster.restarts += 1
+        self._start_at = now_ns + int(delay * _SECOND)
+        return delay
+
+    def _part_from(self, child: Child) -> None:
+        for fd in child.filenos():
+            self._selector.unregister(fd)
+        self._child = None
+        self._roster.child_ended()
+
+    def _reap(self) -> None:
+        for child in [child for child in self._abandoned if child.exit_code() is not None]:
+            child.release(0.0)
+            self._abandoned.remove(child)
+
+    def _state(self, status: str, reason: str, now_ns: int) -> NvmlState:
+        return self._roster.with_totals(NvmlState(now_ns, status, reason))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,129 @@
+"""The library itself: loading, and the calls that nvidia-ml-py makes in two steps and we make in one.
+
+The wheel's `nvmlDeviceGetSamples`, process list and process utilization first ask for the size, then for the
+data. A buffer that is large enough from the start halves the calls. Structures come from the wheel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import pynvml
+
+from gpuwatch.sources.nvml_child import reasons
+from gpuwatch.sources.nvml_child.calls import CallError
+
+RING_ROOM = 256  # the driver keeps about 72 to 120
+PROCESS_ROOM = 64
+_RECORD_BYTES = 24
+_LONG_RECORD_BYTES = 32  # early R535 drivers, until 535.98
+_FILL = 0xA5
+
+
+class RingEntry:
+    """One entry of a driver's ring; the stamp counts microseconds from an origin that varies by driver."""
+
+    __slots__ = ("stamp", "value")
+
+    def __init__(self, stamp: int, value: float) -> None:
+        self.stamp = stamp
+        self.value = value
+
+
+class ProcessRecord:
+    """One process of a GPU's list; `memory_bytes` is None where the driver does not count it (WSL, WDDM)."""
+
+    __slots__ = ("memory_bytes", "pid")
+
+    def __init__(self, pid: int, memory_bytes: int | None) -> None:
+        self.pid = pid
+        self.memory_bytes = memory_bytes
+
+
+class Driver:
+    """Direct entry points into the library that pynvml has loaded."""
+
+    def __init__(self) -> None:
+        name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+        self._library = ctypes.CDLL(name)  # the same one: the loader counts references
+        self._samples = (pynvml.c_nvmlSample_t * RING_ROOM)()
+        self._records = ctypes.create_string_buffer(PROCESS_ROOM * _LONG_RECORD_BYTES)
+        self._uses = (pynvml.c_nvmlProcessUtilizationSample_t * PROCESS_ROOM)()
+
+    def _symbol(self, name: str) -> Any:
+        try:
+            return getattr(self._library, name)
+        except AttributeError:
+            raise CallError(reasons.FUNCTION_NOT_FOUND) from None
+
+    def samples(self, handle: Any, kind: int, last_seen: int) -> list[RingEntry]:
+        """Drains one ring: entries later than `last_seen`, in time order. A dry ring is an empty list."""
+        value_type, count = ctypes.c_uint(), ctypes.c_uint(RING_ROOM)
+        code = self._symbol("nvmlDeviceGetSamples")(
+            handle,
+            ctypes.c_uint(kind),
+            ctypes.c_ulonglong(last_seen),
+            ctypes.byref(value_type),
+            ctypes.byref(count),
+            self._samples,
+        )
+        if code == reasons.NOT_FOUND:
+            return []
+        if code:
+            raise CallError(code)
+        found = [
+            RingEntry(entry.timeStamp, union_value(entry.sampleValue, value_type.value))
+            for entry in self._samples[: min(count.value, RING_ROOM)]
+            if entry.timeStamp > last_seen
+        ]
+        return sorted(found, key=lambda entry: entry.stamp)
+
+    def processes(self, handle: Any) -> list[ProcessRecord]:
+        """The compute processes of a GPU.
+
+        The buffer is pre-filled, so that the bytes a driver wrote tell its record size: reading 32-byte
+        records as 24 makes up processes.
+        """
+        for _ in range(2):
+            room = len(self._records) // _LONG_RECORD_BYTES
+            ctypes.memset(self._records, _FILL, len(self._records))
+            count = ctypes.c_uint(room)
+            code = self._symbol("nvmlDeviceGetComputeRunningProcesses_v3")(handle, ctypes.byref(count), self._records)
+            if code != reasons.INSUFFICIENT_SIZE:
+                break
+            self._records = ctypes.create_string_buffer((2 * count.value + 5) * _LONG_RECORD_BYTES)
+        if code:
+            raise CallError(code)
+        written = self._records.raw
+        beyond = written[count.value * _RECORD_BYTES : count.value * _LONG_RECORD_BYTES]
+        size = _LONG_RECORD_BYTES if beyond.strip(bytes([_FILL])) else _RECORD_BYTES
+        found = []
+        for start in range(0, count.value * size, size):
+            pid = int.from_bytes(written[start : start + 4], sys.byteorder)
+            memory = int.from_bytes(written[start + 8 : start + 16], sys.byteorder)
+            found.append(ProcessRecord(pid, memory if memory < 1 << 62 else None))
+        return found
+
+    def process_utilization(self, handle: Any, last_seen: int) -> list[tuple[int, int, int]]:
+        """(pid, stamp, SM percent) rows since `last_seen`; real drivers also return older ones."""
+        for _ in range(2):
+            count = ctypes.c_uint(len(self._uses))
+            code = self._symbol("nvmlDeviceGetProcessUtilization")(
+                handle, self._uses, ctypes.byref(count), ctypes.c_ulonglong(last_seen)
+            )
+            if code != reasons.INSUFFICIENT_SIZE:
+                break
+            self._uses = (pynvml.c_nvmlProcessUtilizationSample_t * (2 * count.value + 5))()
+        if code == reasons.NOT_FOUND:
+            return []
+        if code:
+            raise CallError(code)
+        return [(row.pid, row.timeStamp, row.smUtil) for row in self._uses[: count.value] if row.pid]
+
+
+def union_value(value: Any, value_type: int) -> float:
+    """Reads `nvmlValue_t` by its type tag."""
+    member = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+    return getattr(value, member[value_type]) if value_type < len(member) else value.ullVal  # type: ignore[no-any-return]

@@ -1,0 +1,40 @@
+"""The pipe to the parent: JSON lines out, and noticing that nobody reads them any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import threading
+from typing import Any
+
+
+class Output:
+    """Writes one JSON object a line to what was standard output.
+
+    Standard output itself becomes standard error, because a driver library that prints would break a line.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.dup(1)
+        os.dup2(2, 1)
+
+    def line(self, **content: Any) -> None:
+        """One line, whole; blocks while the parent is stopped, which is as it should be."""
+        data = (json.dumps(content, separators=(",", ":")) + "\n").encode()
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def end_with_reader(self) -> None:
+        """Ends this process when the reader is gone, also in the middle of a call that never returns.
+
+        PR_SET_PDEATHSIG would do it too, but fires already when the parent's *thread* that started us ends.
+        """
+
+        def wait() -> None:
+            poll = select.poll()
+            poll.register(self._fd, 0)
+            poll.poll()
+            os._exit(0)
+
+        threading.Thread(target=wait, name="reader", daemon=True).start()

@@ -1,0 +1,101 @@
+"""The polling loop: one round over all devices, one line, one jittered pause."""
+
+from __future__ import annotations
+
+import time
+
+from gpuwatch.sources.nvml_child import reasons
+from gpuwatch.sources.nvml_child.device import Record
+from gpuwatch.sources.nvml_child.events import XidWatch
+from gpuwatch.sources.nvml_child.lanes import Pace
+from gpuwatch.sources.nvml_child.machine import Machine, StartOverError, costs
+from gpuwatch.sources.nvml_child.marker import EVENT_WAIT, LIBRARY, line
+
+
+class Watch:
+    """Polls an enumerated machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._pace = Pace(machine.options.interval_seconds)
+        pci = {gpu.uuid: gpu.pci_bus_id for gpu in machine.gpus if gpu.pci_bus_id}
+        callers = [gpu.caller for gpu in machine.gpus]
+        self._xids = XidWatch(callers, pci, machine.options.kernel_log, machine.options.avoid)
+        self._idle = line(LIBRARY, EVENT_WAIT) if self._xids.waiting else b"\0"
+        self._missed_polls = 0
+        self._state_at = 0.0
+        self._rare_at = time.monotonic() + machine.lanes.rare
+
+    def run(self) -> None:
+        """Until the reader goes away.
+
+        Raises:
+            StartOverError: when only a fresh process helps.
+        """
+        ledger = self._machine.ledger
+        first = True
+        while True:
+            began, before = time.monotonic(), ledger.seconds
+            self._round(began, first)
+            self._pace.spent(ledger.seconds - before)
+            self._check_any_left()
+            self._sleep(began)
+            first = False
+
+    def _round(self, now: float, first: bool) -> None:
+        """All devices once. The first round is told device by device: each is on screen as soon as it can be."""
+        output, interval = self._machine.output, self._pace.interval()
+        records: list[Record] = self._xids.events()
+        for device in self._machine.devices:
+            if device.caller.is_avoided_entirely():
+                continue
+            records += device.poll(now)
+            if first:
+                output.line(next=interval + 2, samples=records)
+                records = []
+        if now >= self._rare_at:
+            self._rare_at = now + self._machine.lanes.rare
+            self._check_unchanged()
+            records += self._machine.complete_facts()
+        self._machine.marker.set(self._idle)
+        if now >= self._state_at:
+            self._state_at = now + self._machine.lanes.slow
+            records.append(self._state())
+        output.line(next=interval, samples=records)
+
+    def _sleep(self, began: float) -> None:
+        left = began + self._pace.pause() - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        else:
+            self._missed_polls += int(-left // self._pace.interval()) + 1
+
+    def _check_unchanged(self) -> None:
+        before, (now, code) = self._machine.count, self._machine.ask("nvmlDeviceGetCount")
+        if not code and now != before:
+            raise StartOverError(0.0, "restarting", f"The number of GPUs changed from {before} to {now}.")
+        for gpu in self._machine.gpus:
+            mode = gpu.mig_mode.value
+            if mode is not None and bool(mode[0]) != gpu.mig:
+                switched = "on" if mode[0] else "off"
+                raise StartOverError(0.0, "restarting", f"MIG was switched {switched} on GPU {gpu.index}.")
+
+    def _check_any_left(self) -> None:
+        codes = {gpu.lost_code for gpu in self._machine.gpus}
+        if 0 not in codes:
+            code = next(iter(codes)) if len(codes) == 1 else reasons.UNKNOWN
+            raise StartOverError(self._machine.options.retry_seconds, "failing", reasons.init_sentence(code))
+
+    def _state(self) -> Record:
+        machine, notes = self._machine, list(self._machine.notes)
+        if self._pace.interval() > 1.2 * machine.options.interval_seconds:
+            notes.append(f"this driver answers slowly, so it is asked every {self._pace.interval():.1f} s")
+        return "NvmlState", {
+            "time_ns": time.monotonic_ns(),
+            "status": "ok",
+            "reason": "; ".join(notes) or None,
+            "gpu_count": machine.count,
+            "missed_polls": self._missed_polls,
+            **machine.versions,
+            **costs(machine.ledger),
+        }

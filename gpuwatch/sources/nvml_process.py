@@ -1,0 +1,176 @@
+"""One NVML child as the monitor sees it: started, read without waiting, asked where it stood, killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import gpuwatch
+from gpuwatch.sources.nvml_child import marker
+from gpuwatch.sources.nvml_decode import Message, decode
+
+MODULE = "gpuwatch.sources.nvml_child"
+_READ_BYTES = 1 << 18
+_LONGEST_LINE = 1 << 22
+_STDERR_BYTES = 2000
+_WSL_LIBRARIES = "/usr/lib/wsl/lib"
+
+
+class Child(Protocol):
+    """What the supervisor needs of a child; a test may put one in its place that cannot be killed."""
+
+    def filenos(self) -> Sequence[int]:
+        """Files to wait for input on."""
+
+    def messages(self) -> list[Message]:
+        """Complete lines that are there now."""
+
+    def exit_code(self) -> int | None:
+        """As of Popen.poll: negative for a signal, None while it lives."""
+
+    def last_call(self) -> tuple[str, str] | None:
+        """(device, function) that was being called."""
+
+    def error(self) -> str:
+        """The last line it wrote to standard error."""
+
+    def kill(self) -> None:
+        """SIGKILL; a process in state D dies only when the driver lets it go."""
+
+    def release(self, timeout_seconds: float) -> None:
+        """Closes all files and reaps it, if it ends in time."""
+
+
+class ChildProcess:
+    """A real child. `options` are those of gpuwatch.sources.nvml_child.options."""
+
+    def __init__(self, command: Sequence[str], options: Mapping[str, Any], env: Mapping[str, str]) -> None:
+        self._marker = _shared_memory()
+        try:
+            self._process = subprocess.Popen(
+                [*command, json.dumps({**options, "marker_fd": self._marker})],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[self._marker],
+                env=env,
+                cwd="/",  # the user's folder may hold a json.py
+                start_new_session=True,  # the terminal's Ctrl-C is not for it
+            )
+        except OSError:
+            os.close(self._marker)
+            raise
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self._stdout, self._stderr = self._process.stdout, self._process.stderr
+        os.set_blocking(self._stdout.fileno(), False)
+        os.set_blocking(self._stderr.fileno(), False)
+        self._pending = b""
+        self._errors = b""
+        self._open = True
+
+    def filenos(self) -> Sequence[int]:
+        """Its standard output; the end of that is the end of the child."""
+        return [self._stdout.fileno()]
+
+    def messages(self) -> list[Message]:
+        """Complete lines that are there now; half of one waits for the rest."""
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._stdout.fileno(), _READ_BYTES):
+                self._pending += chunk
+        *lines, self._pending = self._pending.split(b"\n")
+        if len(self._pending) > _LONGEST_LINE:
+            self._pending = b""
+        self._drain_errors()
+        return [message for message in map(decode, lines) if message is not None]
+
+    def exit_code(self) -> int | None:
+        """As of Popen.poll."""
+        return self._process.poll()
+
+    def last_call(self) -> tuple[str, str] | None:
+        """(device, function) that was being called when it was last seen, from the shared memory."""
+        return marker.read(self._marker)
+
+    def error(self) -> str:
+        """The last line it wrote to standard error, such as an ImportError."""
+        self._drain_errors()
+        lines = self._errors.decode("utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def kill(self) -> None:
+        """SIGKILL, at once: there is nothing to save in it."""
+        self._process.kill()
+
+    def release(self, timeout_seconds: float) -> None:
+        """Closes all files and reaps it, if it ends in time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=timeout_seconds)
+        if self._open:
+            self._open = False
+            self._stdout.close()
+            self._stderr.close()
+            os.close(self._marker)
+
+    def _drain_errors(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._stderr.fileno(), _READ_BYTES):
+                self._errors = (self._errors + chunk)[-_STDERR_BYTES:]
+
+
+def default_command() -> list[str]:
+    """This interpreter, running the child's module."""
+    return [sys.executable, "-m", MODULE]
+
+
+def environment(base: Mapping[str, str], library_path: Path | None = None) -> dict[str, str]:
+    """The child's environment: the same import path as ours, whatever folder it runs in."""
+    env = dict(base)
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
+        if env.get(name):
+            env[name] = os.pathsep.join(str(Path(entry).absolute()) for entry in env[name].split(os.pathsep) if entry)
+    root = Path(gpuwatch.__file__).resolve().parent.parent
+    if root.name not in ("site-packages", "dist-packages"):  # those would come before the standard library
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(root)]))
+    env["PYTHONSAFEPATH"] = "1"
+    libraries = [str(library_path) if library_path else None, env.get("LD_LIBRARY_PATH")]
+    if Path(_WSL_LIBRARIES).is_dir():
+        libraries.append(_WSL_LIBRARIES)
+    if any(libraries):
+        env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+    return env
+
+
+def run_to_end(child: ChildProcess, timeout_seconds: float) -> tuple[bool, bytes]:
+    """Everything a child prints until it ends; (False, what came so far) if that takes too long."""
+    deadline = time.monotonic() + timeout_seconds
+    output = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.filenos()[0], selectors.EVENT_READ)
+        while (left := deadline - time.monotonic()) > 0:
+            if not selector.select(left):
+                continue
+            chunk = os.read(child.filenos()[0], _READ_BYTES)
+            if not chunk:
+                return True, output
+            output += chunk
+    return False, output
+
+
+def _shared_memory() -> int:
+    """A file of the marker's size without a name; it ends with the two processes."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("gpuwatch-nvml")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, marker.SIZE)
+    return fd
