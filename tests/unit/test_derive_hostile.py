@@ -48,7 +48,7 @@ def test_any_records_are_survived_and_give_sane_samples(records: list[wire.RawRe
 
 def test_times_no_clock_can_have_made_are_counted_and_left_out() -> None:
     derivation = RunDerivation("1.1")
-    derivation.feed([(wire.BACKWARD, 0, 0, 1, 20, 10, 0, 0), (wire.BACKWARD, 0, 0, 1, 10, NOW + 1, 0, 0)], NOW)
+    derivation.feed([(wire.BACKWARD, 0, 0, 1, 20, 10, 0, 0), (wire.BACKWARD, 0, 0, 1, 10, 2 * NOW, 0, 0)], NOW)
     assert derivation.malformed == 2
     loop = RecordStream()
     loop.iter()

@@ -31,7 +31,7 @@ class RunDerivation:
     """Turns the records of one trainer into samples; holds no clock, file or socket.
 
     Records come in the order of their ends. A record that no clock can have made (an end before its start, or
-    after `now_ns`) is counted in `malformed` and left out.
+    a second after `now_ns`, which may be a little old) is counted in `malformed` and left out.
     """
 
     def __init__(self, trainer: str) -> None:
@@ -88,13 +88,15 @@ class RunDerivation:
         early = self._early
         last = 0
         count = 0
+        latest = now_ns + SILENCE_NS
         for record in records:
             kind, flags, ident, thread, start, end, a, b = record
             count += 1
-            if end < start or end > now_ns:
+            if end < start or end > latest:
                 self.malformed += 1
                 continue
-            last = end
+            if end > last:
+                last = end
             handler = handlers.get(kind)
             if handler is None:
                 continue

@@ -1,0 +1,262 @@
+"""What trainers say of themselves, checked field by field: a peer may send anything.
+
+A field of the wrong type, sign or size becomes None and is counted; a text keeps no byte that could reach a
+terminal as a control code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from gpuwatch.samples import LoaderFacts, ModelFacts, Role, RunFacts
+
+_MAX_TEXT: Final = 4096
+_MAX_WORDS: Final = 256
+_MAX_LOADERS: Final = 256
+_MAX_GPUS: Final = 64
+_MAX_PHASES: Final = 256
+_MAX_INTEGER: Final = 2**63 - 1
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+class BadFactsError(ValueError):
+    """JSON that is none, or not what the packet must hold; the message says what is wrong."""
+
+
+def parse(text: bytes) -> Json:
+    """The JSON object of a packet.
+
+    Raises:
+        BadFactsError: not UTF-8, not JSON, too deep, numbers out of all bounds, or no object.
+    """
+    try:
+        content = json.loads(text.decode("utf-8"), parse_constant=_refuse)
+    except RecursionError:
+        raise BadFactsError("JSON nested too deeply") from None
+    except ValueError as error:
+        raise BadFactsError(f"not JSON: {printable(str(error), 120)}") from None
+    if not isinstance(content, dict):
+        raise BadFactsError("JSON, but no object")
+    return content
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def printable(text: str, limit: int = _MAX_TEXT) -> str:
+    """The text with everything that is not printable written as an escape, surrogates as the byte they stand for."""
+    shown = text[:limit]
+    if shown.isprintable():
+        return shown
+    return "".join(char if char.isprintable() else _escape(char) for char in shown)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+@dataclass(slots=True)
+class Fields:
+    """Reads one JSON object's fields; what is there but wrong is counted."""
+
+    content: Mapping[str, Any]
+    wrong: int = 0
+
+    def _read(self, key: str, convert: Callable[[Any], T | None]) -> T | None:
+        value = self.content.get(key)
+        if value is None:
+            return None
+        found = convert(value)
+        if found is None:
+            self.wrong += 1
+        return found
+
+    def text(self, key: str) -> str | None:
+        """A string."""
+        return self._read(key, lambda value: printable(value) if isinstance(value, str) else None)
+
+    def integer(self, key: str, minimum: int = 0) -> int | None:
+        """A whole number of at least `minimum`."""
+        return self._read(key, lambda value: _integer(value, minimum))
+
+    def flag(self, key: str) -> bool | None:
+        """True or false."""
+        return self._read(key, lambda value: value if isinstance(value, bool) else None)
+
+    def share(self, key: str) -> float | None:
+        """A number from 0 to 1."""
+        return self._read(key, _share)
+
+    def texts(self, key: str, limit: int) -> tuple[str, ...]:
+        """A list of strings."""
+        return self._read(key, lambda value: _texts(value, limit)) or ()
+
+    def objects(self, key: str, limit: int) -> Sequence[Mapping[str, Any]]:
+        """A list of objects."""
+        return self._read(key, lambda value: _objects(value, limit)) or ()
+
+    def object(self, key: str) -> Mapping[str, Any]:
+        """An object."""
+        return self._read(key, lambda value: value if isinstance(value, dict) else None) or {}
+
+
+def _integer(value: object, minimum: int) -> int | None:
+    fits = isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= _MAX_INTEGER
+    return value if fits and isinstance(value, int) else None
+
+
+def _share(value: object) -> float | None:
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+    return float(value) if fits and isinstance(value, (int, float)) else None
+
+
+def _texts(value: object, limit: int) -> tuple[str, ...] | None:
+    if not isinstance(value, list) or len(value) > limit or not all(isinstance(item, str) for item in value):
+        return None
+    return tuple(printable(item) for item in value)
+
+
+def _objects(value: object, limit: int) -> list[Mapping[str, Any]] | None:
+    if not isinstance(value, list) or len(value) > limit or not all(isinstance(item, dict) for item in value):
+        return None
+    return value
+
+
+def merge(older: Json, newer: Json) -> Json:
+    """FACTS over HELLO: newer keys win; loaders are matched by their number, the model field by field."""
+    merged = {**older, **newer}
+    if isinstance(older.get("model"), dict) and isinstance(newer.get("model"), dict):
+        merged["model"] = {**older["model"], **newer["model"]}
+    lists = (older.get("loaders"), newer.get("loaders"))
+    if all(isinstance(loaders, list) for loaders in lists):
+        by_number = {
+            entry["loader"]: entry
+            for loaders in lists
+            for entry in loaders or ()
+            if isinstance(entry, dict) and isinstance(entry.get("loader"), int)
+        }
+        merged["loaders"] = list(by_number.values())[-_MAX_LOADERS:]
+    return merged
+
+
+def loader_facts(content: Mapping[str, Any]) -> tuple[LoaderFacts | None, int]:
+    """One loader, None without a usable number; and how many of its fields were wrong."""
+    fields = Fields(content)
+    number = fields.integer("loader")
+    if number is None or number > 0xFFFF:
+        return None, 1
+    facts = LoaderFacts(
+        loader=number,
+        file=fields.text("file"),
+        line=fields.integer("line", 1),
+        function=fields.text("function"),
+        dataset=fields.text("dataset"),
+        num_workers=fields.integer("num_workers"),
+        batch_size=fields.integer("batch_size", 1),
+        pin_memory=fields.flag("pin_memory"),
+        persistent_workers=fields.flag("persistent_workers"),
+        prefetch_factor=fields.integer("prefetch_factor", 1),
+        in_order=fields.flag("in_order"),
+        drop_last=fields.flag("drop_last"),
+        start_method=fields.text("start_method"),
+        batches_per_epoch=fields.integer("batches_per_epoch"),
+        batch_bytes=fields.integer("batch_bytes"),
+        batch_shape=fields.text("batch_shape"),
+    )
+    return facts, fields.wrong
+
+
+def model_facts(content: Mapping[str, Any]) -> tuple[ModelFacts, int]:
+    """The model; and how many of its fields were wrong."""
+    fields = Fields(content)
+    facts = ModelFacts(
+        parameters=fields.integer("parameters"),
+        parameter_bytes=fields.integer("parameter_bytes"),
+        float32_share=fields.share("float32_share"),
+        matmul_share=fields.share("matmul_share"),
+        conv_share=fields.share("conv_share"),
+        autocast=fields.flag("autocast"),
+        autocast_dtype=fields.text("autocast_dtype"),
+        float32_matmul_precision=fields.text("float32_matmul_precision"),
+        cudnn_allow_tf32=fields.flag("cudnn_allow_tf32"),
+        cudnn_benchmark=fields.flag("cudnn_benchmark"),
+        compiled=fields.flag("compiled"),
+        optimizer=fields.text("optimizer"),
+        optimizer_fused=fields.flag("optimizer_fused"),
+        optimizer_file=fields.text("optimizer_file"),
+        optimizer_line=fields.integer("optimizer_line", 1),
+        backward_file=fields.text("backward_file"),
+        backward_line=fields.integer("backward_line", 1),
+    )
+    return facts, fields.wrong
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFacts:
+    """A trainer's facts, and what the derivation of its records needs of them."""
+
+    run: RunFacts
+    phases: tuple[str, ...]
+    memory_total_bytes: int | None
+    wrong: int
+
+
+def trainer_facts(content: Json, *, trainer: str, pid: int, start_ticks: int, time_ns: int) -> TrainerFacts:
+    """Everything a trainer says of itself; its identity comes from the kernel, not from the trainer."""
+    fields = Fields(content)
+    wrong = 0
+    loaders = []
+    for entry in fields.objects("loaders", _MAX_LOADERS):
+        loader, wrong_here = loader_facts(entry)
+        wrong += wrong_here
+        if loader is not None:
+            loaders.append(loader)
+    model, wrong_here = model_facts(fields.object("model"))
+    wrong += wrong_here
+    run = RunFacts(
+        time_ns=time_ns,
+        trainer=trainer,
+        pid=pid,
+        start_ticks=start_ticks,
+        command=fields.texts("command", _MAX_WORDS),
+        cwd=fields.text("cwd"),
+        python=fields.text("python"),
+        torch=fields.text("torch"),
+        group=fields.text("group"),
+        rank=fields.integer("rank"),
+        local_rank=fields.integer("local_rank"),
+        world_size=fields.integer("world_size", 1),
+        local_world_size=fields.integer("local_world_size", 1),
+        device=fields.text("device"),
+        gpu_uuids=fields.texts("gpu_uuids", _MAX_GPUS),
+        cpu_affinity=fields.integer("affinity", 1),
+        torch_threads=fields.integer("torch_threads", 1),
+        loaders=tuple(loaders),
+        model=model,
+        gpu_gap_measured=bool(fields.flag("gap")),
+        notes=_notes(fields),
+    )
+    memory = fields.integer("gpu_memory_total", 1)
+    return TrainerFacts(run, fields.texts("phases", _MAX_PHASES), memory, wrong + fields.wrong)
+
+
+def _notes(fields: Fields) -> tuple[str, ...]:
+    variables = Fields(fields.object("env"))
+    named = [(name, variables.text(name)) for name in list(variables.content)[:16]]
+    notes = [f"environment: {printable(name, 80)}={value}" for name, value in named if value is not None]
+    return (*notes, *(f"not hooked: {name}" for name in fields.texts("unhooked", 64)))
+
+
+def with_roles(run: RunFacts, roles: Mapping[int, Role], notes: tuple[str, ...], time_ns: int) -> RunFacts:
+    """The facts with what was derived: only loaders that were iterated, each with its role."""
+    loaders = tuple(replace(one, role=roles[one.loader]) for one in run.loaders if one.loader in roles)
+    return replace(run, time_ns=time_ns, loaders=loaders, notes=run.notes + notes)

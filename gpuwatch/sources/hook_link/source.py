@@ -1,0 +1,268 @@
+"""The hook link as a source: trainers come, speak and end, and samples come out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gpuwatch.samples import LinkLoss, Sample, TrainerEnded
+from gpuwatch.sources.hook_link import wire
+from gpuwatch.sources.hook_link.connection import Connection, Limits
+from gpuwatch.sources.hook_link.discovery import FolderFinder
+from gpuwatch.sources.hook_link.facts import BadFactsError, Fields, parse
+from gpuwatch.sources.hook_link.presences import PresenceWatch
+from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
+from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
+from gpuwatch.sources.hook_link.server import Server
+from gpuwatch.sources.hook_link.session import TrainerSession, WorkerSession
+
+_HOUSEKEEPING_NS: Final = 1_000_000_000
+_DISCOVERY_NS: Final = 5_000_000_000
+_RETRY_NS: Final = 10_000_000_000
+_MAX_TRAINERS: Final = 256
+
+
+class HookLinkSource:
+    """All hooked trainers of this user (of all users, for root).
+
+    Args:
+        folder: the rendezvous folder; None takes the one that this process's environment names.
+        environment: decides over the folder where none is given.
+        proc_root: where processes are looked up.
+        limits: what peers may take.
+        discover: whether folders of containers, other users and other settings are looked for; None does so
+            unless a folder was named, which makes it a deliberate meeting place.
+    """
+
+    name = "hook"
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        proc_root: Path = Path("/proc"),
+        limits: Limits | None = None,
+        discover: bool | None = None,
+    ) -> None:
+        self._user = os.geteuid()
+        settings = os.environ if environment is None else environment
+        self._path = folder or rendezvous_path(settings, self._user)
+        self._socket_name = f"monitor-{os.getpid()}.sock"
+        self._processes = Processes(proc_root)
+        self._server = Server(self, limits or Limits())
+        self._folders: list[Rendezvous] = []
+        self._listeners: dict[tuple[int, int], int] = {}  # folder -> the listener's number in the server
+        self._presences = PresenceWatch(self._processes)
+        if discover is None:
+            discover = folder is None and not settings.get("GPUWATCH_DIR")
+        self._finder = FolderFinder(self._processes, self._user) if discover else None
+        self._sessions: dict[str, TrainerSession] = {}
+        self._speakers: dict[Connection, TrainerSession | WorkerSession] = {}
+        self._out: list[Sample] = []
+        self._now_ns = 0
+        self._refused = 0
+        self._refusal = ""
+        self._housekeeping_ns = 0
+        self._discovery_ns = 0
+        self._retry_ns = 0
+        self._closed = False
+        self.problem: str | None = None
+        """Why this source cannot listen in its own folder, with the cure; None while it can."""
+        self._open_own_folder(0)
+
+    @property
+    def folder(self) -> Path:
+        """The rendezvous folder."""
+        return self._path
+
+    # ---- the source
+
+    def fileno(self) -> int | None:
+        """The epoll over all sockets and processes."""
+        return None if self._closed else self._server.fileno()
+
+    def due_ns(self) -> int | None:
+        """The next housekeeping, or what a session or the server waits for."""
+        due = [self._housekeeping_ns, self._server.due_ns()]
+        due += [session.due_ns() for session in self._sessions.values() if session.connection is not None]
+        return min(time for time in due if time is not None)
+
+    def collect(self, now_ns: int) -> list[Sample]:
+        """All samples that are there."""
+        if self._closed:
+            return []
+        self._now_ns = now_ns
+        self._server.poll(now_ns)
+        for session in self._sessions.values():
+            if session.connection is not None:
+                self._out += session.check(now_ns)
+        if now_ns >= self._housekeeping_ns:
+            self._housekeeping_ns = now_ns + _HOUSEKEEPING_NS
+            self._keep_house(now_ns)
+        out, self._out = self._out, []
+        return out
+
+    def close(self) -> None:
+        """Removes the sockets; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._server.close()
+        for folder in self._folders:
+            folder.remove(self._socket_name)
+            folder.close()
+        self._folders.clear()
+
+    # ---- what the server tells
+
+    def packet(self, connection: Connection, data: memoryview) -> None:
+        """Takes one packet of a peer; whoever does not speak the protocol is dropped."""
+        try:
+            packet = wire.parse(data)
+            speaker = self._speakers.get(connection)
+            if speaker is None:
+                self._introduce(connection, packet)
+            elif packet.kind == wire.RECORDS:
+                self._out += speaker.records(packet, self._now_ns)
+            elif packet.kind == wire.FACTS and isinstance(speaker, TrainerSession):
+                self._out += speaker.learn(parse(packet.json()), self._now_ns)
+            elif packet.kind == wire.BYE:
+                connection.said_bye = True
+            else:
+                self._lose(connection, f"a packet of unknown kind {packet.kind}")
+        except (wire.MalformedPacketError, BadFactsError) as error:
+            self._lose(connection, str(error))
+            self._server.drop(connection)
+            self.ended(connection, dead=False)
+
+    def ended(self, connection: Connection, dead: bool) -> None:
+        """Gives a trainer's last samples, and how it ended."""
+        speaker = self._speakers.pop(connection, None)
+        if not isinstance(speaker, TrainerSession):
+            return
+        speaker.connection = None
+        self._out += speaker.finish(self._now_ns)
+        alive = not dead and self._processes.is_alive(speaker.pid, speaker.start_ticks)
+        if connection.said_bye:
+            self._out.append(TrainerEnded(speaker.trainer, self._now_ns, "exited"))
+        else:
+            self._out.append(TrainerEnded(speaker.trainer, self._now_ns, "lost" if alive else "killed"))
+        if not alive:
+            self._sessions.pop(speaker.trainer, None)
+
+    def refused(self, reason: str) -> None:
+        """Counts a peer that was turned away; ten thousand of them become one sample a second."""
+        self._refused += 1
+        self._refusal = reason
+
+    # ---- introductions
+
+    def _introduce(self, connection: Connection, packet: wire.Packet) -> None:
+        if packet.kind == wire.HELLO:
+            self._greet_trainer(connection, packet)
+        elif packet.kind == wire.WORKER:
+            self._greet_worker(connection, packet)
+        else:
+            raise wire.MalformedPacketError(f"a packet of kind {packet.kind} before any introduction")
+
+    def _greet_trainer(self, connection: Connection, packet: wire.Packet) -> None:
+        content = parse(packet.json())
+        fields = Fields(content)
+        start_ticks = self._processes.start_ticks(connection.pid)
+        claimed = fields.integer("pid", 1)
+        if claimed is None or not self._processes.is_known_as(connection.pid, claimed):
+            raise BadFactsError(f"process {connection.pid} claims to be {claimed}")
+        if start_ticks is None or fields.integer("start_ticks") != start_ticks:
+            raise BadFactsError(f"process {connection.pid} claims another start than its own")
+        trainer = f"{connection.pid}.{start_ticks}"
+        session = self._sessions.get(trainer)
+        if session is None:
+            if len(self._sessions) >= _MAX_TRAINERS:
+                raise BadFactsError(f"more than {_MAX_TRAINERS} trainers")
+            session = self._sessions[trainer] = TrainerSession(trainer, connection.pid, start_ticks)
+        elif session.connection is not None:
+            raise BadFactsError(f"process {connection.pid} speaks on two connections")
+        self._speakers[connection] = session
+        self._server.introduce(connection, watch=True)
+        self._out += session.hello(connection, content, self._now_ns)
+
+    def _greet_worker(self, connection: Connection, packet: wire.Packet) -> None:
+        fields = Fields(parse(packet.json()))
+        claimed = fields.integer("parent", 1)
+        parent = self._processes.ancestor_known_as(connection.pid, claimed) if claimed is not None else None
+        if parent is None:
+            raise BadFactsError(f"process {connection.pid} claims to work for {claimed}, which is no parent of it")
+        start_ticks = self._processes.start_ticks(parent)
+        if start_ticks is None or fields.integer("parent_start_ticks") != start_ticks:
+            raise BadFactsError(f"process {connection.pid} works for an earlier process {claimed}")
+        self._speakers[connection] = WorkerSession(f"{parent}.{start_ticks}", connection.pid)
+        self._server.introduce(connection, watch=False)
+
+    def _lose(self, connection: Connection, detail: str) -> None:
+        speaker = self._speakers.get(connection)
+        if speaker is None:
+            self.refused(detail)
+        else:
+            self._out.append(LinkLoss(speaker.trainer, self._now_ns, malformed=1, detail=detail))
+
+    # ---- housekeeping
+
+    def _keep_house(self, now_ns: int) -> None:
+        if self._refused:
+            loss = LinkLoss(None, now_ns, malformed=self._refused, detail=self._refusal)
+            self._out.append(loss)
+            self._refused = 0
+        for trainer, session in list(self._sessions.items()):
+            alive = session.connection is not None or self._processes.is_alive(session.pid, session.start_ticks)
+            if not alive:
+                del self._sessions[trainer]
+        for folder in [one for one in self._folders if not one.has(self._socket_name)]:
+            self._leave(folder)
+        if not any(folder.path == self._path for folder in self._folders) and now_ns >= self._retry_ns:
+            self._open_own_folder(now_ns)
+        if self._finder is not None and now_ns >= self._discovery_ns:
+            self._discovery_ns = now_ns + _DISCOVERY_NS
+            for folder in self._finder.look({folder.identity for folder in self._folders}):
+                self._visit(folder)
+        linked = {name for name, session in self._sessions.items() if session.connection is not None}
+        self._out += self._presences.look(self._folders, linked, now_ns)
+
+    def _open_own_folder(self, now_ns: int) -> None:
+        self._retry_ns = now_ns + _RETRY_NS
+        try:
+            folder = Rendezvous.create(self._path, self._user)
+            for name in folder.names("monitor-", ".sock"):
+                if not folder.has_live_monitor(name):
+                    folder.remove(name)
+            self._join(folder)
+        except RendezvousError as error:
+            if str(error) != self.problem:
+                self._out.append(LinkLoss(None, now_ns, detail=str(error)))
+            self.problem = str(error)
+        else:
+            self.problem = None
+
+    def _visit(self, folder: Rendezvous) -> None:
+        try:
+            self._join(folder)
+        except RendezvousError as error:
+            self._out.append(LinkLoss(None, self._now_ns, detail=str(error)))
+
+    def _join(self, folder: Rendezvous) -> None:
+        try:
+            listener = folder.listen(self._socket_name, self._user)
+        except RendezvousError:
+            folder.close()
+            raise
+        self._server.listen(listener, frozenset({0, self._user, folder.owner}))
+        self._listeners[folder.identity] = listener.fileno()
+        self._folders.append(folder)
+
+    def _leave(self, folder: Rendezvous) -> None:
+        self._server.close_listener(self._listeners.pop(folder.identity))
+        self._folders.remove(folder)
+        folder.remove(self._socket_name)
+        folder.close()
