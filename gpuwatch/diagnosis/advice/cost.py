@@ -1,0 +1,242 @@
+"""What a batch and a step cost on this machine, and how long a step takes with a given number of workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation
+from gpuwatch.diagnosis.advice.stream import blocks, quartiles, settled
+from gpuwatch.diagnosis.finding import Gain, Level
+from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.timeline.windows import RankWindow
+
+BLOCKS = 12
+"""The window in as many stretches, each of which predicts its own gain: their spread is the range given."""
+LEAST_FREE_CORES = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of the window: mean seconds of a step, of its computing, and of one worker making a batch."""
+
+    period: float
+    compute_low: float
+    compute_high: float
+    batch: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Costs of the run's critical rank.
+
+    `pace_seconds` is the first quartile of the computing: the pace that loading has to keep up with. `cores` is
+    this rank's share of what the process may use, less what other processes take of it.
+    `batch_cpu_share` is CPU seconds per second of making a batch: 1 computes, 0 waits for storage.
+    `training_cores_busy` is what the training itself keeps busy while it computes.
+    """
+
+    blocks: tuple[Block, ...]
+    pace_seconds: float
+    workers: int
+    cores: float
+    allowed_cores: float
+    batch_cpu_share: float
+    batch_cpu_known: bool
+    training_cores_busy: float
+    on_gpu: bool
+    contention: tuple[float, float]
+
+    @property
+    def period_seconds(self) -> float:
+        """Mean training time of a step."""
+        return fmean(block.period for block in self.blocks)
+
+    @property
+    def batch_seconds(self) -> float:
+        """Mean seconds in which one worker makes one batch."""
+        return fmean(block.batch for block in self.blocks)
+
+    @property
+    def batch_cpu_seconds(self) -> float:
+        """CPU seconds of making one batch."""
+        return self.batch_seconds * self.batch_cpu_share
+
+    @property
+    def compute_seconds(self) -> float:
+        """Mean seconds of a step without any wait for data."""
+        return fmean(0.5 * (block.compute_low + block.compute_high) for block in self.blocks)
+
+    def limits(self, block: Block, workers: int, *, slow: bool) -> dict[str, float]:
+        """Each bound on the step's seconds with so many workers, by what sets it: "compute", "workers", "cores".
+
+        The cores bound: what loading and, without a GPU, computing need of them per step. Loading beside a
+        computation costs more than its own seconds, because threads that work in lockstep wait for the one that
+        was put off its core: `contention` is the measured range of that factor.
+        """
+        compute = block.compute_high if slow else block.compute_low
+        factor = self.contention[1] if slow else self.contention[0]
+        computing = 0.0 if self.on_gpu else compute * self.training_cores_busy
+        # GPU work still queued hides the handover unless the loop waits for the GPU every step.
+        handover = 0.0 if self.on_gpu and not slow else HANDOVER_SECONDS
+        return {
+            "compute": compute + handover,
+            "workers": block.batch / workers,
+            "cores": (block.batch * self.batch_cpu_share * factor + computing) / self.loading_cores,
+        }
+
+    @property
+    def loading_cores(self) -> float:
+        """What loading (and without a GPU, training too) may use: with a GPU its thread keeps what it uses."""
+        return max(LEAST_FREE_CORES, self.cores - self.training_cores_busy) if self.on_gpu else self.cores
+
+    def uncrowded(self) -> StepCost:
+        """The same for workers that each have a core: a batch then takes its CPU seconds."""
+        share = self.batch_cpu_share
+        return replace(
+            self,
+            blocks=tuple(replace(block, batch=block.batch * share) for block in self.blocks),
+            batch_cpu_share=1.0,
+        )
+
+    def gain(self, workers: int) -> Gain:
+        """The range of the speed-up with so many workers: quartiles of what each stretch predicts."""
+        slow = [block.period / max(self.limits(block, workers, slow=True).values()) for block in self.blocks]
+        fast = [block.period / max(self.limits(block, workers, slow=False).values()) for block in self.blocks]
+        return Gain(quartiles(slow)[0], quartiles(fast)[1], self.bound(workers))
+
+    def bound(self, workers: int) -> str:
+        """What limits the speed then, in words."""
+        totals: dict[str, float] = {}
+        for block in self.blocks:
+            for name, seconds in self.limits(block, workers, slow=True).items():
+                totals[name] = totals.get(name, 0.0) + seconds
+        name = max(totals, key=lambda key: totals[key])
+        if name == "compute":
+            return "then the GPU" if self.on_gpu else "then the computation itself"
+        if name == "workers":
+            return f"then the {workers} workers" if workers > 1 else "then the one worker"
+        return f"then the {self.allowed_cores:g} CPU cores"
+
+
+def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
+    """The costs, or None while too little is known to predict anything."""
+    rank = case.run.critical
+    loader = rank.train_loader
+    if loader is None or loader.num_workers is None:
+        return None
+    workers = loader.num_workers
+    found, pace = _blocks(rank, starvation, workers)
+    if not found:
+        return None
+    share = batch_cpu_share(rank, workers)
+    allowed = allowed_cores(case)
+    waited = rank.settled_wait_share if rank.settled_wait_share is not None else rank.wait_share
+    known = 1.0 if share is None else share
+    return StepCost(
+        blocks=found,
+        pace_seconds=pace,
+        workers=workers,
+        cores=max(LEAST_FREE_CORES, allowed - foreign_cores(case)),
+        allowed_cores=allowed,
+        batch_cpu_share=known,
+        batch_cpu_known=share is not None,
+        training_cores_busy=_training_cores(rank, found, workers, known, waited or 0.0, starvation.on_gpu),
+        on_gpu=starvation.on_gpu,
+        contention=_contention(rank, starvation.on_gpu),
+    )
+
+
+def allowed_cores(case: RunCase) -> float:
+    """min(affinity, tightest quota) over the ranks that share it."""
+    rank = case.run.critical
+    latest = rank.process.latest if rank.process else None
+    cores = latest.cpu_capacity_cores if latest else None
+    if cores is None:
+        cores = rank.facts.cpu_affinity or (case.machine.cpu_count if case.machine else None)
+    return max(1.0, float(cores or 1.0) / max(1, rank.facts.local_world_size or 1))
+
+
+def foreign_cores(case: RunCase) -> float:
+    """Cores that processes outside this run keep busy; 0 where that is not known."""
+    if case.host is None or case.host.cpu_percent is None or case.machine is None:
+        return 0.0
+    busy = case.host.cpu_percent / 100.0 * case.machine.cpu_count
+    own = [rank.process.tree_cores for rank in case.run.ranks if rank.process is not None]
+    if not own or None in own:
+        return 0.0
+    foreign = max(0.0, busy - sum(cores for cores in own if cores is not None))
+    # Others spread over all cores; of a part of them they take a part.
+    return foreign * min(1.0, allowed_cores(case) / case.machine.cpu_count)
+
+
+def batch_cpu_share(rank: RankWindow, workers: int) -> float | None:
+    """CPU seconds per second of making a batch, 0..1; None where neither workers nor samples told it."""
+    if workers == 0:
+        if rank.wait_cpu_share is not None:
+            return min(1.0, max(0.0, rank.wait_cpu_share))
+        main = rank.process.main_thread_cores if rank.process else None
+        wait = rank.wait_share
+        if main is None or not wait:
+            return None
+        # A computation on the CPU keeps its thread busy; launching GPU work may not, so this is an upper bound there.
+        computing = 1.0 - wait if rank.facts.device == "cpu" else 0.0
+        return min(1.0, max(0.0, main - computing) / wait)
+    totals = rank.workers
+    if totals is None:
+        return None
+    if totals.batch_seconds and totals.batch_cpu_seconds is not None:
+        return min(1.0, totals.batch_cpu_seconds / totals.batch_seconds)
+    if totals.cpu_cores is None:
+        return None
+    return min(1.0, totals.cpu_cores / max(totals.busy_share or 1.0, 0.05))
+
+
+def _blocks(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[tuple[Block, ...], float]:
+    columns = rank.columns
+    exact_gpu = starvation.on_gpu and starvation.level is Level.E3
+    lost = columns.gap_seconds if exact_gpu else columns.wait_seconds
+    rows = settled(rank, columns.period_seconds, columns.wait_seconds, lost)
+    made = rank.workers.batch_seconds if rank.workers is not None else None
+    found = []
+    for period, wait, idle in blocks(rows, BLOCKS, max(1, workers)):
+        if period <= 0.0:
+            continue
+        # While starved every worker is busy all the time, so one makes a batch in `workers` periods.
+        batch = wait if workers == 0 else made if made is not None else workers * period
+        if starvation.level is Level.E3:
+            low = high = max(period - idle, 0.0)
+        else:
+            # min(wait, 1 - utilization) is an upper estimate of the idle time: the true one may be half of it.
+            low, high = period * (1.0 - starvation.share), period * (1.0 - starvation.share / 2)
+        found.append(Block(period, low, high, batch))
+    # A GPU's queue moves its idle time into other steps than the wait's, so only stretches of steps add up there.
+    paces = [block.compute_low for block in found] if starvation.on_gpu else [max(p - w, 0.0) for p, w, _ in rows]
+    return tuple(found), quartiles(paces)[0] if paces else 0.0
+
+
+def _training_cores(
+    rank: RankWindow, found: tuple[Block, ...], workers: int, cpu_share: float, waited: float, on_gpu: bool
+) -> float:
+    """Cores that training keeps busy: of its computing time without a GPU, of all time with one."""
+    process = rank.process
+    if on_gpu:
+        main = process.main_thread_cores if process else None
+        if main is None:
+            return 1.0
+        return max(0.0, main - (cpu_share * waited if workers == 0 else 0.0))
+    threads = float(rank.facts.torch_threads or 1)
+    tree = process.tree_cores if process else None
+    period = fmean(block.period for block in found)
+    compute = fmean(block.compute_high for block in found)
+    if tree is None or compute <= 0.0:
+        return threads
+    loading = fmean(block.batch for block in found) * cpu_share
+    return min(threads, max(0.0, tree * period - loading) / compute)
+
+
+def _contention(rank: RankWindow, on_gpu: bool) -> tuple[float, float]:
+    """The range of what a CPU second of loading costs beside the training, in CPU seconds (measured on 2 cores)."""
+    if on_gpu:
+        return 1.0, 1.2
+    return (1.1, 1.6) if (rank.facts.torch_threads or 1) > 1 else (1.0, 1.3)

@@ -1,0 +1,29 @@
+"""What a change brings, as factors on the samples per second. Factors multiply; percentages are never added."""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Gain
+
+HIGHEST_SHARE = 0.98
+"""A share above it would promise more than 50 times the speed from one number's last digit."""
+
+
+def without(share: float) -> float:
+    """The speed-up from losing nothing of a share of the time any more."""
+    return 1.0 / (1.0 - min(max(share, 0.0), HIGHEST_SHARE))
+
+
+def from_share(low_share: float, high_share: float, cap: str | None = None) -> Gain:
+    """The gain from winning back between the two shares of the time."""
+    return Gain(round(without(low_share), 3), round(without(high_share), 3), cap)
+
+
+def from_rarer_phase(share: float, times: float) -> float:
+    """The speed-up from doing something `times` as rarely that takes a share of the time."""
+    return without(share * (1.0 - 1.0 / max(1.0, times)))
+
+
+def in_words(gain: Gain) -> str:
+    """1.5-1.7x, or one figure where both ends say the same."""
+    low, high = f"{gain.low:.1f}", f"{gain.high:.1f}"
+    return f"{low}x" if low == high else f"{low}-{high}x"

@@ -1,0 +1,73 @@
+"""Competing explanations of a wait for data, each with the number that speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwatch.diagnosis.finding import RuledOut
+from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.wording import percent
+
+BLOCKED_SHARE = 0.30
+PRESSURE_IO_PERCENT = 20.0
+QUEUE_LENGTH = 10.0
+THROTTLED_SHARE = 0.25
+CPU_PERCENT = 90.0
+PRESSURE_CPU_PERCENT = 40.0
+FREE_CORES = 2.0
+
+
+def rivals(case: RunCase, *but: str) -> tuple[RuledOut, ...]:
+    """What else could make the run wait and does not; unknown numbers rule out nothing."""
+    return tuple(rival for rival in _all(case) if rival.cause not in but)
+
+
+def _all(case: RunCase) -> Iterator[RuledOut]:
+    rank, host = case.run.critical, case.host
+    workers, process = rank.workers, rank.process
+    if workers is not None and workers.blocked_share is not None and workers.blocked_share < BLOCKED_SHARE:
+        yield RuledOut("storage", f"workers are blocked on storage only {percent(workers.blocked_share)} of the time")
+    elif host is not None and host.pressure_io_percent is not None and host.pressure_io_percent < PRESSURE_IO_PERCENT:
+        yield RuledOut("storage", f"I/O pressure is {host.pressure_io_percent:.0f} %")
+    if host is not None and host.cpu_percent is not None and host.cpu_percent < CPU_PERCENT:
+        yield RuledOut("cpu", f"the machine's cores are {host.cpu_percent:.0f} % busy")
+    throttled = process.throttled_period_share if process is not None else None
+    if throttled is not None and throttled <= THROTTLED_SHARE:
+        yield RuledOut("quota", f"the CPU quota held it back in {percent(throttled)} of its periods")
+    if rank.copy_share is not None and rank.copy_share < 0.05:
+        yield RuledOut("transfer", f"copies to the GPU take {percent(rank.copy_share)}")
+    for kind, total in sorted(rank.phases.items()):
+        if kind in ("eval", "checkpoint", "gc") and total.share > 0.0:
+            yield RuledOut(kind, f"its {percent(total.share)} of the time is not counted as waiting")
+
+
+def is_storage_bound(case: RunCase) -> bool:
+    """Whether workers are mostly blocked on storage that the machine too sees as slow."""
+    workers, host = case.run.critical.workers, case.host
+    if workers is None or workers.blocked_share is None or workers.blocked_share < BLOCKED_SHARE:
+        return False
+    if workers.cpu_cores is not None and workers.cpu_cores >= 0.5:
+        return False
+    pressure = host.pressure_io_percent if host else None
+    queue = host.disk_queue_length if host else None
+    return (pressure or 0.0) >= PRESSURE_IO_PERCENT or (queue or 0.0) > QUEUE_LENGTH
+
+
+def is_cpu_exhausted(case: RunCase) -> bool:
+    """Whether the cores that the run may use are all busy."""
+    host = case.host
+    if host is None:
+        return False
+    return (host.cpu_percent or 0.0) >= CPU_PERCENT or (host.pressure_cpu_percent or 0.0) >= PRESSURE_CPU_PERCENT
+
+
+def free_cores(case: RunCase) -> float | None:
+    """Cores of the run's share that nothing uses; None where that is not known."""
+    host, machine = case.host, case.machine
+    process = case.run.critical.process
+    if host is None or host.cpu_percent is None or machine is None:
+        return None
+    idle = (1.0 - host.cpu_percent / 100.0) * machine.cpu_count
+    capacity = process.latest.cpu_capacity_cores if process else None
+    own = [rank.process.tree_cores for rank in case.run.ranks if rank.process and rank.process.tree_cores is not None]
+    return idle if capacity is None or not own else max(0.0, min(idle, capacity - sum(own)))

@@ -1,0 +1,108 @@
+"""S, the share of training time in which the GPU idles because the next batch is not ready.
+
+Never the time the CPU spends in `next()`: GPU work is queued, so that wait can be free. In simulation a job that
+waited 59 % of its time had a GPU idle of 0 %. Where training computes on the CPU nothing is queued and the wait
+is the figure, exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from gpuwatch.diagnosis.advice.stream import settled
+from gpuwatch.diagnosis.finding import Level
+from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.timeline.windows import GpuWindow, RankWindow
+
+HANDOVER_SECONDS = 0.0012
+"""What a ready batch of workers costs the training thread: 1.1-1.5 ms in the median, whatever their number."""
+SLOW_HANDOVER_SECONDS = 0.002
+FLOOR_WAIT_SECONDS = 0.003
+FLOOR_BUSY_SHARE = 0.20
+UTILIZATION_SAMPLES = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Starvation:
+    """The figure, and what it rests on. `busy_percent` is the utilization where the figure needed it."""
+
+    share: float
+    level: Level
+    on_gpu: bool
+    wait_share: float | None
+    busy_percent: float | None
+    steps: int
+    seconds: float
+
+    @property
+    def who(self) -> str:
+        """The subject of the sentence."""
+        return "The GPU idles" if self.on_gpu else "Training waits"
+
+
+def starvation_of(case: RunCase) -> Starvation | None:
+    """The figure of the run's critical rank; None where it cannot be measured (hardware alone never can)."""
+    rank = case.run.critical
+    wait = rank.settled_wait_share if rank.settled_wait_share is not None else rank.wait_share
+    if rank.facts.device == "cpu":
+        return None if wait is None else _of(rank, wait, Level.E3, on_gpu=False, wait=wait)
+    if rank.gap_share is not None:
+        return _of(rank, rank.gap_share, Level.E3, on_gpu=True, wait=wait)
+    busy = train_busy_percent(case)
+    if wait is None or busy is None:
+        return None
+    return _of(rank, min(wait, 1.0 - busy / 100.0), Level.E2, on_gpu=True, wait=wait, busy=busy)
+
+
+def train_busy_percent(case: RunCase) -> float | None:
+    """Mean utilization outside phases of the critical rank's GPUs (of all of the run's, where it names none)."""
+    own = set(case.run.critical.facts.gpu_uuids)
+    gpus: tuple[GpuWindow, ...] = tuple(gpu for gpu in case.gpus if gpu.facts.uuid in own) or case.gpus
+    known = [gpu.train_utilization for gpu in gpus if gpu.train_utilization is not None]
+    if not known or len(known) < len(gpus) or min(stats.count for stats in known) < UTILIZATION_SAMPLES:
+        return None
+    return fmean(stats.mean for stats in known)
+
+
+def avoidable_share(rank: RankWindow, starvation: Starvation) -> float:
+    """The figure less what handing a batch over costs in any case, so that no setting of a loader could win it.
+
+    A step of 1 ms that takes its batch from memory in 0.3 ms waits 23 % of its time, and workers would make it
+    slower.
+    """
+    use_gaps = starvation.level is Level.E3 and starvation.on_gpu
+    waits = rank.columns.gap_seconds if use_gaps else rank.columns.wait_seconds
+    rows = settled(rank, rank.columns.period_seconds, waits)
+    total = sum(period for period, _ in rows)
+    if total <= 0.0:
+        return starvation.share
+    floor = HANDOVER_SECONDS
+    if rank.train_loader is not None and rank.train_loader.num_workers:
+        shortest = sorted(wait for _, wait in rows)[len(rows) // 10]
+        floor = min(max(shortest, floor), SLOW_HANDOVER_SECONDS)
+    lost_to_floor = sum(min(wait, floor) for _, wait in rows) / total
+    return max(0.0, starvation.share - lost_to_floor)
+
+
+def is_at_handover_floor(rank: RankWindow) -> bool:
+    """Whether idle workers hand over batches as fast as workers can: no loader setting makes that faster."""
+    loader, workers = rank.train_loader, rank.workers
+    if loader is None or not loader.num_workers or workers is None or workers.busy_share is None:
+        return False
+    waits = sorted(wait for (wait,) in settled(rank, rank.columns.wait_seconds))
+    return bool(waits) and workers.busy_share < FLOOR_BUSY_SHARE and waits[len(waits) // 2] <= FLOOR_WAIT_SECONDS
+
+
+def _of(
+    rank: RankWindow, share: float, level: Level, *, on_gpu: bool, wait: float | None, busy: float | None = None
+) -> Starvation:
+    return Starvation(
+        share=min(1.0, max(0.0, share)),
+        level=level,
+        on_gpu=on_gpu,
+        wait_share=wait,
+        busy_percent=busy,
+        steps=rank.steps,
+        seconds=rank.window_seconds,
+    )

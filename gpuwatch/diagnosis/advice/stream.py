@@ -1,0 +1,60 @@
+"""Figures of the step stream that several rules read: settled steps, blocks, autocorrelation, robust spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import compress
+from statistics import fmean, median
+
+from gpuwatch.timeline.windows import RankWindow
+
+NEWEST = 1024
+"""Steps looked at, at most: enough for any share to a point, and cheap at 1 ms steps."""
+MAD_TO_SIGMA = 1.4826
+
+
+def settled(rank: RankWindow, *columns: Sequence[float]) -> list[tuple[float, ...]]:
+    """The newest settled steps as rows of these columns; rows with an unknown value are left out."""
+    keep = rank.columns.settled[-NEWEST:]
+    newest = (compress(column[-NEWEST:], keep) for column in columns)
+    return [row for row in zip(*newest, strict=True) if not any(map(math.isnan, row))]
+
+
+def blocks(rows: Sequence[tuple[float, ...]], count: int, rhythm: int = 1) -> list[tuple[float, ...]]:
+    """Column means of at most `count` equal stretches of rows, each of whole rhythms where rows repeat in one."""
+    size = rhythm * max(1, math.ceil(len(rows) / count / rhythm))
+    return [
+        tuple(fmean(column) for column in zip(*rows[start : start + size], strict=True))
+        for start in range(0, len(rows), size)
+        if start == 0 or len(rows) - start >= size
+    ]
+
+
+def autocorrelation(values: Sequence[float], lag: int) -> float | None:
+    """How alike the values are to those `lag` places before, -1..1; None for a constant or too short a series."""
+    if lag < 1 or len(values) < 4 * lag:
+        return None
+    mean = fmean(values)
+    centred = [value - mean for value in values]
+    variance = sum(value * value for value in centred)
+    if variance <= 0.0:
+        return None
+    return sum(a * b for a, b in zip(centred, centred[lag:], strict=False)) / variance
+
+
+def comb(waits: Sequence[float], workers: int) -> float | None:
+    """The autocorrelation of the waits at lag `workers`: near 1 where every worker is too slow, near 0 otherwise."""
+    return autocorrelation(waits, workers) if workers >= 2 and len(waits) >= 4 * workers + 50 else None
+
+
+def robust_sigma(values: Sequence[float]) -> float:
+    """The spread by the median deviation, which a few outliers do not move."""
+    middle = median(values)
+    return MAD_TO_SIGMA * median(abs(value - middle) for value in values)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The first and third quartile, as values that occur."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 4], ordered[(3 * len(ordered) - 1) // 4]

@@ -1,0 +1,99 @@
+"""The container CPU limit stops the workers part of the time, although the host looks idle.
+
+Means:
+    The kernel gives the group its quota of CPU time per period (usually 100 ms) and stops it for the rest. Programs
+    see all the machine's cores and start too many workers or threads for the quota.
+Evidence:
+    The cgroup's own counters: periods in which it was throttled over all periods in the window, and its quota. Of
+    nested groups the tightest counts.
+Fires:
+    Throttled in more than 25 % of the periods and at least 5 % lost to waits for data.
+Clears:
+    Below 10 % of the periods.
+Not when:
+    The waits are small: short bursts into the limit do no harm. A limit on which cores may be used is no quota.
+Fix:
+    Raise the limit (docker --cpus, Kubernetes limits.cpu), or lower num_workers to the quota less one.
+Gain:
+    From a higher limit up to 1 / (1 - S). From fewer workers usually little.
+Verify:
+    Throttled in less than 10 % of the periods.
+Source:
+    kubernetes-mixin CPUThrottlingHigh (25 %); PyTorch and Lightning count cores by affinity only.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpuwatch.diagnosis.advice.code import call_code
+from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.rivals import THROTTLED_SHARE, rivals
+from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.timeline.windows import ProcessTotals
+
+CLEAR_SHARE = 0.10
+LOST_SHARE = 0.05
+
+
+@rule("cpu-quota-throttled", subject="run", level=Level.E1, after=("data-starvation",))
+def cpu_quota_throttled(case: RunCase) -> Draft | None:
+    """Fires on a run that waits for data while its CPU quota stops it."""
+    process = case.run.critical.process
+    share = process.throttled_period_share if process else None
+    starvation = starvation_of(case)
+    if process is None or share is None or share < CLEAR_SHARE or starvation is None:
+        return None
+    quota = process.latest.cpu_quota_cores
+    limit = f"limit of {quota:g} cores" if quota is not None else "limit"
+    return Draft(
+        summary=f"The container's CPU {limit} stops the run in {percent(share)} of its periods",
+        severity=Severity.WARNING,
+        level=min(starvation.level, Level.E2),
+        evidence=_evidence(process, share, starvation, quota),
+        fires=share > THROTTLED_SHARE and starvation.share >= LOST_SHARE,
+        fix=_fix(case, starvation, quota),
+        gain=from_share(0.0, starvation.share, "from a higher limit; fewer workers alone bring little"),
+        ruled_out=rivals(case, "cpu", "quota"),
+        verify="Throttled in less than 10 % of the periods, and the wait below 6 %",
+        chart=("run.wait_share", "host.cpu_percent"),
+    )
+
+
+def _evidence(process: ProcessTotals, share: float, starvation: Starvation, quota: float | None) -> tuple[Measure, ...]:
+    measures = [share_measure("throttled_period_share", share, "throttled periods")]
+    if process.throttled_seconds is not None:
+        stopped = process.throttled_seconds
+        measures.append(Measure("throttled_seconds", round(stopped, 2), f"stopped for {stopped:.1f} thread-seconds"))
+    if quota is not None:
+        measures.append(Measure("cpu_quota_cores", quota, f"quota {quota:g} cores"))
+    if process.tree_cores is not None:
+        measures.append(Measure("tree_cores", round(process.tree_cores, 2), f"{process.tree_cores:.1f} cores used"))
+    measures.append(share_measure("starvation_share", starvation.share, "lost to waits for data"))
+    return tuple(measures)
+
+
+def _fix(case: RunCase, starvation: Starvation, quota: float | None) -> Fix:
+    loader = case.run.critical.train_loader
+    workers = loader.num_workers if loader else None
+    cost = step_cost(case, starvation)
+    if quota is None:
+        return Fix(text="Raise the container's CPU limit (docker --cpus, Kubernetes limits.cpu)")
+    wanted = math.ceil(max(quota, workers or 0)) + 1
+    if cost is not None and cost.compute_seconds > 0.0:
+        wanted = max(math.ceil(quota) + 1, math.ceil(cost.batch_cpu_seconds / cost.compute_seconds) + 1)
+    fewer = max(1, math.floor(quota) - 1)
+    text = f"Raise the CPU limit from {quota:g} to {wanted} cores (docker --cpus={wanted}; Kubernetes limits.cpu)"
+    if workers is not None and workers > fewer:
+        text += f"; where that cannot be, {call_code({'num_workers': str(fewer)})} stops the workers from fighting"
+    return Fix(
+        text=text,
+        code=f"docker run --cpus={wanted}",
+        file=loader.file if loader else None,
+        line=loader.line if loader else None,
+        value=wanted,
+    )

@@ -1,0 +1,96 @@
+"""Every epoch begins with a pause while workers start and the queue refills.
+
+Means:
+    Without persistent_workers a loader ends its workers with the epoch and starts new ones; with short epochs that
+    pause is a large part of the run.
+Evidence:
+    The wait for the first batches of each epoch beyond the usual wait, over the whole session; whether worker
+    processes change between epochs.
+Fires:
+    5 % of the time over at least two epochs.
+Clears:
+    Below 3 %.
+Not when:
+    There was only one epoch so far.
+Fix:
+    persistent_workers=True; where workers already persist, the sampler or dataset is rebuilt in the training
+    process; where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler).
+Gain:
+    At most 1 / (1 - E). Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
+Verify:
+    The first batch of an epoch waits less than three times the usual.
+Source:
+    pytorch#15849, Lightning's speed guide; measured as above.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.timeline.windows import EpochTotals, RankWindow
+
+FIRE_SHARE = 0.05
+CLEAR_SHARE = 0.03
+EPOCHS = 2
+REMAINING = 0.4
+"""Of the first wait, what persistent workers leave in the worst of the measured cases (62 of 168 ms)."""
+
+
+@rule("epoch-start-stall", subject="run", level=Level.E2)
+def epoch_start_stall(case: RunCase) -> Draft | None:
+    """Fires on a run that loses a twentieth of its time to the starts of its epochs."""
+    rank = case.run.critical
+    epochs = rank.epochs
+    if epochs is None or epochs.count < EPOCHS or epochs.share < CLEAR_SHARE:
+        return None
+    return Draft(
+        summary=(
+            f"Every epoch starts with a pause of {seconds(epochs.first_wait_seconds)}: "
+            f"{percent(epochs.share)} of the time in all"
+        ),
+        severity=Severity.WARNING,
+        level=Level.E2,
+        evidence=(
+            share_measure("epoch_start_share", epochs.share, "epoch starts take"),
+            Measure("epochs", epochs.count, f"{epochs.count} epochs seen"),
+            Measure(
+                "first_wait_seconds",
+                round(epochs.first_wait_seconds, 4),
+                f"first batch {seconds(epochs.first_wait_seconds)}, usually {seconds(epochs.usual_wait_seconds)}",
+            ),
+        ),
+        fires=epochs.share >= FIRE_SHARE,
+        fix=_fix(rank, epochs),
+        gain=from_share((1.0 - REMAINING) * epochs.share, epochs.share),
+        ruled_out=(RuledOut("slow loading throughout", f"the usual batch waits {seconds(epochs.usual_wait_seconds)}"),),
+        verify="The first batch of an epoch waits less than three times the usual one",
+        chart=("run.wait_share", "run.step_seconds"),
+    )
+
+
+def _fix(rank: RankWindow, epochs: EpochTotals) -> Fix:
+    loader = rank.train_loader
+    workers = loader.num_workers if loader else None
+    restarts = rank.workers is not None and rank.workers.pids_changed
+    if workers and (loader is None or not loader.persistent_workers):
+        return loader_fix(loader, {"persistent_workers": "True"}, "Keep the workers from one epoch to the next", "True")
+    if workers and epochs.batches_per_epoch is not None and epochs.batches_per_epoch < 2 * workers:
+        count = max(1, epochs.batches_per_epoch // 4)
+        return loader_fix(
+            loader,
+            {"num_workers": str(count)},
+            f"An epoch has {epochs.batches_per_epoch} batches for {workers} workers: use {count}, or join several "
+            "epochs into one with a repeating sampler",
+            count,
+        )
+    what = "new worker processes start although they should persist: the loader is rebuilt each epoch"
+    if not restarts:
+        what = "the sampler or the dataset does work in the training process at each start (shuffling, scanning)"
+    return Fix(
+        text=f"Build the loader once, before the loop, and move that work out of the epoch's start: {what}",
+        file=loader.file if loader else None,
+        line=loader.line if loader else None,
+    )

@@ -1,0 +1,97 @@
+"""All CPU cores are busy, so workers cannot go faster; more workers will make it worse.
+
+Means:
+    The run waits for data that the cores cannot prepare any faster. Whose work fills them decides what to do.
+Evidence:
+    The machine's CPU at 90 % or more, or tasks that wait for a core 40 % of the time (PSI), with at most 1.2 times
+    as many workers as cores.
+Fires:
+    data-starvation holds and so does that, for a run with workers.
+Clears:
+    CPU below 80 %, or the wait below 6 %.
+Not when:
+    There are more workers than cores, or a CPU quota throttles: those have their own rules. Without workers the
+    cores are not what limits.
+Fix:
+    Where other processes own more than 30 % of the cores: move them away. Otherwise less CPU per item (augment on
+    the GPU, decode smaller, precompute), or more cores.
+Gain:
+    None without less CPU work per item; then at most 1 / (1 - S).
+Verify:
+    CPU below 90 % and the wait below 6 %.
+Source:
+    SageMaker debugger's CPUBottleneck (90 %), node-mixin (90 % for 15 min).
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.cost import allowed_cores, foreign_cores
+from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
+from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.workers import filling_workers
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent
+
+CLEAR_CPU_PERCENT = 80.0
+FOREIGN_SHARE = 0.30
+CROWD = 1.2
+OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "too-many-workers")
+
+
+@rule("host-cpu-exhausted", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
+def host_cpu_exhausted(case: RunCase) -> Draft | None:
+    """Fires on a starved run whose machine has no core left."""
+    rank, host = case.run.critical, case.host
+    count = rank.train_loader.num_workers if rank.train_loader else None
+    if "data-starvation" not in case.holding or case.holding.intersection(OTHER_CAUSES) or not count:
+        return None
+    starvation = starvation_of(case)
+    cores = allowed_cores(case)
+    if starvation is None or host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < CLEAR_CPU_PERCENT:
+        return None
+    foreign = foreign_cores(case)
+    share = foreign / cores
+    return Draft(
+        summary=_summary(cores, share),
+        severity=Severity.WARNING,
+        level=min(starvation.level, Level.E2),
+        evidence=(
+            Measure("cpu_percent", host.cpu_percent, f"the machine's CPU is {host.cpu_percent or 0:.0f} % busy"),
+            Measure(
+                "pressure_cpu_percent",
+                host.pressure_cpu_percent,
+                f"CPU pressure {host.pressure_cpu_percent or 0:.0f} %",
+            ),
+            Measure("foreign_cores", round(foreign, 1), f"other processes use {foreign:.1f} of {cores:g} cores"),
+            Measure("num_workers", count, f"num_workers={count}"),
+        ),
+        fires=is_cpu_exhausted(case),
+        fix=_fix(case, cores, share),
+        hint=(
+            f"up to {without(starvation.share):.1f}x from less CPU work per item; "
+            "no other number of workers brings anything here"
+        ),
+        ruled_out=rivals(case, "cpu"),
+        verify="CPU below 90 % and the wait below 6 %",
+        chart=("host.cpu_percent", "run.wait_share"),
+    )
+
+
+def _summary(cores: float, foreign_share: float) -> str:
+    if foreign_share > FOREIGN_SHARE:
+        return f"Other processes take {percent(foreign_share)} of the {cores:g} CPU cores that loading needs"
+    return f"All {cores:g} CPU cores are busy, so batches cannot be prepared any faster"
+
+
+def _fix(case: RunCase, cores: float, foreign_share: float) -> Fix:
+    loader = case.run.critical.train_loader
+    place = {"file": loader.file, "line": loader.line} if loader else {}
+    if foreign_share > FOREIGN_SHARE:
+        return Fix(text="Move the other jobs off this machine's cores (taskset, cgroup), or give this run its own")
+    text = "Make an item cheaper (augment on the GPU, decode smaller, precompute), or use more cores"
+    carried = filling_workers(cores)
+    if loader is not None and (loader.num_workers or 0) > carried:
+        text += f"; more than {carried} workers bring nothing on {cores:g} cores"
+    return Fix(text=text, **place)  # type: ignore[arg-type]

@@ -1,0 +1,120 @@
+"""There are more loader workers (times ranks) than CPU cores can run.
+
+Means:
+    Workers take the cores from each other and from the training thread; each rank often chose its number as if it
+    owned the machine.
+Evidence:
+    Workers of all ranks on this machine above 1.2 times the cores they may use, and a sign that it hurts: tasks
+    waiting for a core (PSI 20 % or more), 200 forced switches per worker and second, or 5 % lost to waits for data.
+Fires:
+    Both hold.
+Clears:
+    No more workers than cores.
+Not when:
+    Workers mostly wait for storage (less than 0.3 core each): 28 of them on 64 cores, or on 8, are then healthy.
+Fix:
+    num_workers = cores / ranks on this machine, less one for the training thread from four cores on.
+Gain:
+    Today's step time over what the cores then allow. Measured on 2 cores with items that compute: 8 workers 234 ms
+    a step, 2 workers 140 ms.
+Verify:
+    CPU pressure and waits fall, samples per second rise.
+Source:
+    PyTorch's own warning (#46867) knows affinity but no CPU quota; Lightning's formula; measured as above.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.advice.cost import allowed_cores, step_cost
+from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
+from gpuwatch.diagnosis.advice.workers import filling_workers
+from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+
+CROWD = 1.2
+PRESSURE_CPU_PERCENT = 20.0
+SWITCHES_PER_WORKER = 200.0
+LOST_SHARE = 0.05
+SLEEPING_CORES = 0.3
+
+
+@rule("too-many-workers", subject="run", level=Level.E1, after=("data-starvation", "io-bound", "cpu-quota-throttled"))
+def too_many_workers(case: RunCase) -> Draft | None:
+    """Fires on a run whose workers outnumber the cores and suffer from it."""
+    rank = case.run.critical
+    loader, workers = rank.train_loader, rank.workers
+    if loader is None or not loader.num_workers or case.holding.intersection(("io-bound", "cpu-quota-throttled")):
+        return None
+    if workers is None or workers.cpu_cores is None:
+        return None
+    local_ranks = max(1, rank.facts.local_world_size or 1)
+    cores = allowed_cores(case)
+    busy_cores = workers.cpu_cores * loader.num_workers
+    # Starved of cores, a worker gets less than it wants: what all of them get together tells sleepers from sufferers.
+    sleeping = workers.cpu_cores < SLEEPING_CORES and busy_cores < 0.7 * cores
+    if loader.num_workers <= cores or sleeping:
+        return None
+    starvation = starvation_of(case)
+    signs = _signs(case, starvation, loader.num_workers)
+    advised = filling_workers(cores)
+    total = loader.num_workers * local_ranks
+    ranks = f" in {local_ranks} ranks" if local_ranks > 1 else ""
+    return Draft(
+        summary=f"{total} loader workers{ranks} share {cores * local_ranks:g} CPU cores",
+        severity=Severity.WARNING,
+        level=Level.E1 if starvation is None else min(starvation.level, Level.E2),
+        evidence=(
+            Measure("num_workers", loader.num_workers, f"num_workers={loader.num_workers}{ranks}"),
+            Measure("cpu_cores", cores, f"{cores:g} CPU cores per rank"),
+            Measure(
+                "worker_cpu_cores", round(workers.cpu_cores, 2), f"a worker gets {workers.cpu_cores:.2f} of a core"
+            ),
+            *signs,
+        ),
+        fires=loader.num_workers > CROWD * cores and bool(signs),
+        fix=loader_fix(
+            loader,
+            {"num_workers": str(advised)},
+            f"Lower num_workers from {loader.num_workers} to {advised}: {cores:g} cores per rank run no more at a time",
+            advised,
+        ),
+        gain=_gain(case, starvation, advised),
+        hint=None if starvation is not None else "not measured: the waits of this run are not known",
+        ruled_out=rivals(case, "cpu"),
+        verify="CPU pressure and waits down, samples per second up",
+        chart=("host.cpu_percent", "run.wait_share"),
+    )
+
+
+def _signs(case: RunCase, starvation: Starvation | None, count: int) -> tuple[Measure, ...]:
+    """What shows that the crowd hurts."""
+    found = []
+    pressure = case.host.pressure_cpu_percent if case.host else None
+    if pressure is not None and pressure >= PRESSURE_CPU_PERCENT:
+        found.append(Measure("pressure_cpu_percent", pressure, f"tasks wait for a core {pressure:.0f} % of the time"))
+    process = case.run.critical.process
+    switches = process.involuntary_switches_per_second if process else None
+    if switches is not None and switches / count >= SWITCHES_PER_WORKER:
+        each = switches / count
+        found.append(
+            Measure("involuntary_switches_per_second", round(each), f"{each:.0f} forced switches per worker and second")
+        )
+    if starvation is not None and starvation.share >= LOST_SHARE:
+        text = f"{starvation.share * 100:.0f} % lost to waits for data"
+        found.append(Measure("starvation_share", round(starvation.share, 4), text))
+    return tuple(found)
+
+
+def _gain(case: RunCase, starvation: Starvation | None, advised: int) -> Gain | None:
+    cost = step_cost(case, starvation) if starvation is not None else None
+    if starvation is None or cost is None:
+        return None
+    if not cost.batch_cpu_known or case.run.critical.workers is None:
+        return from_share(0.0, starvation.share)
+    # CPU seconds per batch stay; wall seconds of a worker on a core of its own shrink to them.
+    predicted = cost.uncrowded().gain(advised)
+    highest = 1.0 / max(0.02, 1.0 - starvation.share)
+    return Gain(max(1.0, min(predicted.low, highest)), max(1.0, min(predicted.high, highest)), predicted.cap)

@@ -1,0 +1,122 @@
+"""There are loader workers, but not enough of them to keep up with the GPU, and CPU cores are free.
+
+Means:
+    Every worker is busy all the time and still the training thread waits, typically for every N-th batch with N
+    workers; the machine has cores that nothing uses.
+Evidence:
+    Workers busy at least 85 % of the time (their own records), free cores within affinity and quota, and the comb:
+    the autocorrelation of the waits at lag N is 0.6 or more where every worker is too slow (0.84-0.94 measured,
+    0.07-0.25 otherwise).
+Fires:
+    data-starvation holds, workers are busy, at least 2 cores (or what the added workers need) are free, and there
+    are fewer than 0.7 of the workers that the cores carry.
+Clears:
+    The wait is below 6 % or the number of workers changes.
+Not when:
+    The cores are busy, a CPU quota throttles, storage is the limit, or there are more workers than cores: the comb
+    shows there too, so free cores decide and not the comb. Single slow items have their own rule.
+Fix:
+    num_workers = ceil(1.2 x seconds for one worker to make a batch / seconds to compute one), at least one more
+    than now, within what cores, memory, shared memory and the epoch allow. It costs the memory of the added
+    workers.
+Gain:
+    Today's step time over the longest of computing a step and loading a batch by that many workers.
+Verify:
+    The comb is gone (below 0.3) and the wait is below 6 %.
+Source:
+    pytorch#19836; measured with real loaders: 1 worker 226 ms a step, 2 workers 140 ms, with as many cores.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.rivals import FREE_CORES, free_cores, rivals
+from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.stream import comb, settled
+from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step, cpu_workers
+from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
+from gpuwatch.timeline.windows import RankWindow
+
+BUSY_SHARE = 0.85
+ROOM_SHARE = 0.7
+COMB = 0.6
+LEAST_GAIN = 1.05
+OTHER_CAUSES = ("slow-samples", "io-bound", "cpu-quota-throttled", "too-many-workers", "host-cpu-exhausted")
+
+
+@rule("workers-too-few", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES))
+def workers_too_few(case: RunCase) -> Draft | None:
+    """Fires on a starved run whose workers are all busy while cores are free."""
+    rank = case.run.critical
+    count = rank.train_loader.num_workers if rank.train_loader else None
+    explained = case.holding.intersection(OTHER_CAUSES)
+    if "data-starvation" not in case.holding or explained or not count:
+        return None
+    starvation = starvation_of(case)
+    cost = step_cost(case, starvation) if starvation is not None else None
+    waits = [wait for (wait,) in settled(rank, rank.columns.wait_seconds)]
+    rhythm = comb(waits, count)
+    if starvation is None or cost is None or not _all_busy(rank, rhythm):
+        return None
+    advice = advise(case, cost, at_least=count + 1)
+    free = free_cores(case)
+    if not _has_room(cost, count, advice.count, free) or advice.gain.high < LEAST_GAIN:
+        return None
+    busy = rank.workers.busy_share if rank.workers else None
+    return Draft(
+        summary=(
+            f"The {count} workers are {percent(busy)} busy and cannot keep up"
+            if busy is not None
+            else f"One batch in {count} comes late: the {count} workers cannot keep up"
+        )
+        + (f", while {free:.0f} of {cost.allowed_cores:g} cores are free" if free is not None else ""),
+        severity=Severity.WARNING,
+        level=starvation.level,
+        evidence=_evidence(cost, count, busy, rhythm, free),
+        fix=loader_fix(
+            rank.train_loader, {"num_workers": str(advice.count)}, _text(rank, cost, count, advice), advice.count
+        ),
+        gain=advice.gain,
+        ruled_out=rivals(case),
+        verify="The waits lose their rhythm and fall below 6 %; samples per second rise as predicted",
+        chart=("run.wait_share", "run.step_seconds", "host.cpu_percent"),
+    )
+
+
+def _all_busy(rank: RankWindow, rhythm: float | None) -> bool:
+    busy = rank.workers.busy_share if rank.workers else None
+    return busy >= BUSY_SHARE if busy is not None else rhythm is not None and rhythm >= COMB
+
+
+def _has_room(cost: StepCost, count: int, advised: int, free: float | None) -> bool:
+    """Whether the cores carry more workers: those that mostly wait for storage need little of one."""
+    carried = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, cost.training_cores_busy)
+    wanted = min(FREE_CORES, cost.batch_cpu_share * (advised - count))
+    return count < ROOM_SHARE * carried and (free is None or free >= wanted)
+
+
+def _evidence(
+    cost: StepCost, count: int, busy: float | None, rhythm: float | None, free: float | None
+) -> tuple[Measure, ...]:
+    measures = [Measure("num_workers", count, f"num_workers={count}")]
+    if busy is not None:
+        measures.append(share_measure("worker_busy_share", busy, "workers busy"))
+    if free is not None:
+        measures.append(Measure("free_cores", round(free, 1), f"{free:.1f} of {cost.allowed_cores:g} cores free"))
+    if rhythm is not None and rhythm >= COMB:
+        measures.append(Measure("wait_autocorrelation", round(rhythm, 2), f"one batch in {count} late ({rhythm:.2f})"))
+    measures.append(Measure("batch_seconds", round(cost.batch_seconds, 6), batch_against_step(cost)))
+    return tuple(measures)
+
+
+def _text(rank: RankWindow, cost: StepCost, count: int, advice: WorkerAdvice) -> str:
+    text = (
+        f"Raise num_workers from {count} to {advice.count}: with one worker {batch_against_step(cost)}; "
+        f"{advice.arithmetic}"
+    )
+    if rank.workers is not None and rank.workers.rss_bytes:
+        text += f"; costs {gibibytes((advice.count - count) * rank.workers.rss_bytes)} of memory at most"
+    return text

@@ -1,0 +1,120 @@
+"""Batches are loaded inside the training process, so the GPU waits for every one of them.
+
+Means:
+    With num_workers=0 the training thread itself reads, decodes and collates each batch; the GPU has nothing to do
+    meanwhile. Worker processes prepare the next batches while the GPU computes.
+Evidence:
+    The loader's own num_workers, and a run that loses time to waits for data. The median wait is what one worker
+    would take for a batch.
+Fires:
+    data-starvation holds and the training loader has no workers.
+Clears:
+    Workers appear or the wait is gone.
+Not when:
+    The data is in memory and a batch takes a millisecond: workers then made a 6 ms step 8 to 13 ms long. The wait
+    is hidden behind queued GPU work. The loader is one for evaluation. The cores have nothing to give: training on
+    the CPU needs them itself.
+Fix:
+    num_workers = ceil(1.2 x seconds to load a batch / seconds to compute one), within what cores, memory, shared
+    memory and the epoch allow; persistent_workers=True, so that they live on from epoch to epoch; pin_memory=True
+    with a GPU. Under the start methods spawn and forkserver (Python 3.14's default) the dataset must pickle.
+Gain:
+    Today's step time over that with workers: the longest of computing a step, loading a batch by so many workers,
+    and the CPU seconds of both over the cores. The range is that of the stretches of the window.
+Verify:
+    As many processes called pt_data_worker appear, the wait is below 6 %, and samples per second rise as predicted.
+Source:
+    PyTorch tuning guide and data loading notes; the formula was checked against real loaders (see worker advice).
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
+from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.gains import in_words
+from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
+from gpuwatch.diagnosis.finding import Draft, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.samples import LoaderFacts
+
+LEAST_GAIN = 1.05
+PICKLING = ("spawn", "forkserver")
+
+
+@rule("workers-zero", subject="run", level=Level.E1, after=("data-starvation",))
+def workers_zero(case: RunCase) -> Draft | None:
+    """Fires on a starved run whose training loader has no workers, where workers would help."""
+    loader = case.run.critical.train_loader
+    if "data-starvation" not in case.holding or loader is None or loader.num_workers != 0:
+        return None
+    starvation = starvation_of(case)
+    cost = step_cost(case, starvation) if starvation is not None else None
+    if starvation is None or cost is None:
+        return None
+    advice = advise(case, cost)
+    if advice.gain.high < LEAST_GAIN:
+        return None
+    return Draft(
+        summary=(
+            f"Batches are loaded in the training process itself: each takes {seconds(cost.batch_seconds)} "
+            f"during which {'the GPU' if starvation.on_gpu else 'training'} waits"
+        ),
+        severity=Severity.WARNING,
+        level=starvation.level,
+        evidence=_evidence(cost),
+        fix=loader_fix(
+            loader,
+            worker_keywords(loader, advice.count, on_gpu=starvation.on_gpu),
+            _text(loader, cost, advice),
+            advice.count,
+        ),
+        gain=advice.gain,
+        ruled_out=(
+            RuledOut(
+                "loading too cheap for workers", f"a batch takes {seconds(cost.batch_seconds)}, handing one over 1.2 ms"
+            ),
+            *rivals(case, "cpu"),
+        ),
+        verify=(
+            f"{advice.count} processes named pt_data_worker, the wait below 6 %, "
+            f"samples per second {in_words(advice.gain)} of now"
+        ),
+        chart=("run.wait_share", "run.samples_per_second"),
+    )
+
+
+def _evidence(cost: StepCost) -> tuple[Measure, ...]:
+    measures = [
+        Measure("num_workers", 0, "num_workers=0"),
+        Measure("batch_seconds", round(cost.batch_seconds, 6), f"{seconds(cost.batch_seconds)} to load a batch"),
+        Measure(
+            "compute_seconds", round(cost.compute_seconds, 6), f"{seconds(cost.compute_seconds)} to compute a step"
+        ),
+        Measure("cpu_cores", cost.allowed_cores, f"{cost.allowed_cores:g} CPU cores for this rank"),
+    ]
+    if cost.batch_cpu_known:
+        measures.append(
+            Measure(
+                "batch_cpu_share",
+                round(cost.batch_cpu_share, 3),
+                f"loading computes {percent(cost.batch_cpu_share)} of its time, the rest it waits",
+            )
+        )
+    return tuple(measures)
+
+
+def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice) -> str:
+    text = (
+        f"Load in {advice.count} worker process{'es' if advice.count > 1 else ''}: {batch_against_step(cost)}; "
+        f"{advice.arithmetic}"
+    )
+    if advice.cap is not None and advice.cap.name == "cpu":
+        text += "; beyond that make an item cheaper (decode smaller, cache, augment on the GPU)"
+    if not cost.batch_cpu_known:
+        text += "; how much of it is CPU work is not known yet and taken as all"
+    if loader.start_method in PICKLING:
+        text += f"; the dataset must pickle ({loader.start_method} workers)"
+    return text

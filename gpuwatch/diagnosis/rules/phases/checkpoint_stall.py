@@ -1,0 +1,109 @@
+"""Saving checkpoints blocks training.
+
+Means:
+    torch.save copies the weights to memory, pickles and writes them while nothing trains.
+Evidence:
+    The share of wall time inside checkpoint writes, over at least two of them, with their bytes where known.
+Fires:
+    5 % of the time.
+Clears:
+    Below 3 %.
+Not when:
+    Only one checkpoint was seen, such as the last one.
+Fix:
+    torch.distributed.checkpoint.async_save: copies to memory, then writes in the background (one at a time, memory
+    for a copy per rank). Or save every k-th time so that it takes 2 % of the time; or write to a local disk and
+    copy from there.
+Gain:
+    At most 1 / (1 - c); an asynchronous save keeps the copy to memory. torch.save took 0.28 s for 50 MB, 1.5 s for
+    200 MB, 7.4 s for 800 MB.
+Verify:
+    Checkpoints below 3 % of the time.
+Source:
+    PyTorch's asynchronous checkpoint recipe; measured as above.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, without
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.timeline.windows import PhaseTotals
+
+FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
+TARGET_SHARE = 0.02
+CHECKPOINTS = 2
+SLOW_BYTES_PER_SECOND = 200e6
+
+
+@rule("checkpoint-stall", subject="run", level=Level.E1)
+def checkpoint_stall(case: RunCase) -> Draft | None:
+    """Fires on a run that spends a twentieth of its time in writing checkpoints."""
+    total = case.run.critical.phases.get("checkpoint")
+    if total is None or total.count < CHECKPOINTS or total.share < CLEAR_SHARE:
+        return None
+    times = _times(total)
+    return Draft(
+        summary=(
+            f"Saving checkpoints stops training {percent(total.share)} of the time, "
+            f"up to {seconds(total.longest_seconds)} at a time"
+        ),
+        severity=Severity.WARNING,
+        level=Level.E2,
+        evidence=_evidence(total),
+        fires=total.share >= FIRE_SHARE,
+        fix=Fix(
+            text=_text(total, times),
+            code=(
+                "import torch.distributed.checkpoint as dcp\n"
+                "# wait for the future before the next save\n"
+                'future = dcp.async_save({"model": model.state_dict()}, checkpoint_id=path)'
+            ),
+            file=total.file,
+            line=total.line,
+            value=times,
+        ),
+        gain=Gain(round(from_rarer_phase(total.share, times), 3), round(without(total.share), 3)),
+        verify="Checkpoints below 3 % of the time",
+        chart=("run.samples_per_second", "gpu.utilization_percent"),
+    )
+
+
+def _rate(total: PhaseTotals) -> float | None:
+    return total.bytes / total.seconds if total.bytes and total.seconds > 0.0 else None
+
+
+def _evidence(total: PhaseTotals) -> tuple[Measure, ...]:
+    measures = [
+        share_measure("checkpoint_share", total.share, "checkpoints take"),
+        Measure("checkpoint_count", total.count, f"{total.count} saves, at most {seconds(total.longest_seconds)}"),
+    ]
+    rate = _rate(total)
+    if rate is not None and total.bytes is not None:
+        text = f"{total.bytes / total.count / 1e6:.3g} MB each at {rate / 1e6:.3g} MB/s"
+        measures.append(Measure("checkpoint_bytes_per_second", round(rate), text))
+    if total.every_steps is not None:
+        measures.append(
+            Measure("checkpoint_every_steps", round(total.every_steps), f"every {total.every_steps:.0f} steps")
+        )
+    return tuple(measures)
+
+
+def _times(total: PhaseTotals) -> int:
+    share = min(total.share, 0.95)
+    return max(2, math.ceil(share * (1.0 - TARGET_SHARE) / (TARGET_SHARE * (1.0 - share)) - 1e-6))
+
+
+def _text(total: PhaseTotals, times: int) -> str:
+    text = "Save in the background with torch.distributed.checkpoint.async_save"
+    if total.every_steps is not None:
+        text += f", or every {round(total.every_steps * times)} steps instead of every {total.every_steps:.0f}"
+    else:
+        text += f", or every {times}th time"
+    rate = _rate(total)
+    if rate is not None and rate < SLOW_BYTES_PER_SECOND:
+        text += f"; {rate / 1e6:.0f} MB/s is slow storage: write to a local disk and copy from there"
+    return text

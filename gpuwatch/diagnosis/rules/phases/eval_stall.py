@@ -1,0 +1,140 @@
+"""Validation takes a large part of the run.
+
+Means:
+    While the model is evaluated it does not train. That is legitimate; it is worth a look where it takes a quarter
+    of the time, or where evaluation itself waits for its data.
+Evidence:
+    The share of wall time in evaluation over at least two of them, and how much of it is spent waiting for batches.
+Fires:
+    25 % of the time; or 5 % of which at least half is waiting for batches (then a warning).
+Clears:
+    Below 15 % and not waiting; below 3 % in any case.
+Not when:
+    Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning.
+Fix:
+    Where it waits: workers for the evaluation loader. Else evaluate every k-th time so that it takes a tenth of the
+    time, with a larger batch and torch.inference_mode().
+Gain:
+    1 / (1 - v (1 - 1/k)) for every k-th time; 1 / (1 - w) for waits that are w of the wall time.
+Verify:
+    The share falls as predicted.
+Source:
+    ml-engineering (evaluation outside the loop); jobs that evaluate every 5 epochs.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
+from gpuwatch.diagnosis.advice.cost import allowed_cores
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, without
+from gpuwatch.diagnosis.advice.workers import filling_workers
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.samples import LoaderFacts
+from gpuwatch.timeline.windows import PhaseTotals
+
+FIRE_SHARE, CLEAR_SHARE = 0.25, 0.15
+STARVED_FIRE_SHARE, STARVED_CLEAR_SHARE = 0.05, 0.03
+WAIT_SHARE, CLEAR_WAIT_SHARE = 0.50, 0.35
+TARGET_SHARE = 0.10
+EVALUATIONS = 2
+MOST_WORKERS = 8
+
+
+@rule("eval-stall", subject="run", level=Level.E1)
+def eval_stall(case: RunCase) -> Draft | None:
+    """Fires on a run that spends a quarter of its time in evaluation, or evaluates while waiting for data."""
+    total = case.run.critical.phases.get("eval")
+    if total is None or total.count < EVALUATIONS:
+        return None
+    waiting = (total.wait_seconds or 0.0) / total.seconds if total.seconds > 0.0 else 0.0
+    starved = total.share >= STARVED_CLEAR_SHARE and waiting >= CLEAR_WAIT_SHARE
+    if not starved and total.share < CLEAR_SHARE:
+        return None
+    warns = total.share >= STARVED_FIRE_SHARE and waiting >= WAIT_SHARE
+    return Draft(
+        summary=(
+            f"Validation takes {percent(total.share)} of the time and waits for its data in {percent(waiting)} of that"
+            if warns
+            else f"Validation takes {percent(total.share)} of the time"
+        ),
+        severity=Severity.WARNING if warns else Severity.INFO,
+        level=Level.E2,
+        evidence=_evidence(total, waiting),
+        fires=warns or total.share >= FIRE_SHARE,
+        fix=_feed(case, total) if warns else _rarer(total),
+        gain=from_share(waiting * total.share * 0.5, waiting * total.share) if warns else _gain_of_rarer(total),
+        verify="The share of validation falls as predicted, and the training step stays what it was",
+        chart=("run.samples_per_second", "gpu.utilization_percent"),
+    )
+
+
+def _evidence(total: PhaseTotals, waiting: float) -> tuple[Measure, ...]:
+    measures = [
+        share_measure("eval_share", total.share, "validation takes"),
+        Measure("eval_count", total.count, f"{total.count} times, at most {seconds(total.longest_seconds)}"),
+    ]
+    if total.wait_seconds is not None:
+        measures.append(share_measure("eval_wait_share", waiting, "of it waiting for batches"))
+    if total.every_steps is not None:
+        measures.append(Measure("eval_every_steps", round(total.every_steps), f"every {total.every_steps:.0f} steps"))
+    return tuple(measures)
+
+
+def _loader(case: RunCase, total: PhaseTotals) -> LoaderFacts | None:
+    rank = case.run.critical
+    return next((loader for loader in rank.eval_loaders if loader.loader == total.loader), None) or (
+        rank.eval_loaders[0] if len(rank.eval_loaders) == 1 else None
+    )
+
+
+def _feed(case: RunCase, total: PhaseTotals) -> Fix:
+    loader = _loader(case, total)
+    now = loader.num_workers if loader else None
+    room = filling_workers(allowed_cores(case))
+    count = max(1, min(MOST_WORKERS, room, 2 * now if now else MOST_WORKERS))
+    if now is not None and count <= now:
+        return Fix(
+            text="Make the items of the evaluation loader cheaper: it has as many workers as the cores carry",
+            file=loader.file if loader else total.file,
+            line=loader.line if loader else total.line,
+        )
+    keywords = worker_keywords(loader, count, on_gpu=case.run.critical.facts.device == "cuda")
+    before = "" if now is None else f" instead of {now}"
+    return loader_fix(loader, keywords, f"Give the evaluation loader {count} workers{before}", count)
+
+
+def _times(total: PhaseTotals) -> int:
+    """Every how many times to evaluate, so that it takes a tenth of the time.
+
+    With t the training between two evaluations and e one of them, v = e / (e + t); k times the training between them
+    gives e / (e + k t) = 0.1.
+    """
+    share = min(total.share, 0.95)
+    return max(2, math.ceil(share * (1.0 - TARGET_SHARE) / (TARGET_SHARE * (1.0 - share)) - 1e-6))
+
+
+def _rarer(total: PhaseTotals) -> Fix:
+    times = _times(total)
+    if total.every_steps is not None:
+        every = round(total.every_steps * times)
+        text = f"Evaluate every {every} steps instead of every {total.every_steps:.0f}"
+        code = f"if step % {every} == 0:\n    evaluate(...)"
+    else:
+        text = f"Evaluate every {times}th time"
+        code = f"if (epoch + 1) % {times} == 0:\n    evaluate(...)"
+    return Fix(
+        text=f"{text}, or make it faster: a larger batch and torch.inference_mode()",
+        code=code,
+        file=total.file,
+        line=total.line,
+        value=times,
+    )
+
+
+def _gain_of_rarer(total: PhaseTotals) -> Gain:
+    value = from_rarer_phase(total.share, _times(total))
+    return Gain(round(value, 3), round(min(value, without(total.share)), 3), "training time only; the rest stays")

@@ -1,0 +1,74 @@
+"""The GPU runs on a slower PCIe link than it should.
+
+Means:
+    Fewer lanes or an older generation than card and slot can do: each copy takes that much longer. Usually a riser,
+    a slot that shares its lanes, or a BIOS setting.
+Evidence:
+    Link width and generation as the driver reports them under load, against the most that card and slot allow.
+Fires:
+    Narrower or slower for 30 s while utilization is above 50 %.
+Clears:
+    Restored for a minute.
+Not when:
+    The GPU is idle: the link then slows down to save power. Virtual machines and MIG hide the link.
+Fix:
+    Reseat the card, try another slot, look at the BIOS's lane settings; lspci -vv shows LnkSta against LnkCap.
+    Until then smaller copies (uint8, cast on the GPU).
+Gain:
+    None by itself: only what copies cost could be won, and only where they are not hidden behind computing.
+Verify:
+    Width and generation at their maximum under load.
+Source:
+    NVML's link documentation, DCGM's health watch.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.wording import gpu_name
+
+LOADED_PERCENT = 50.0
+THIRTY_SECONDS = 6  # evaluations
+A_MINUTE = 12
+
+
+@rule("pcie-degraded", subject="gpu", level=Level.E0, fire_after=THIRTY_SECONDS, clear_after=A_MINUTE)
+def pcie_degraded(case: GpuCase) -> Draft | None:
+    """Fires on a GPU under load whose link is narrower or slower than it could be."""
+    gpu, facts = case.gpu, case.gpu.facts
+    busy = gpu.utilization.mean if gpu.utilization else None
+    now = gpu.latest.utilization_percent if gpu.latest else None
+    status = gpu.latest_status
+    if facts.mig or status is None or busy is None or busy <= LOADED_PERCENT or (now is not None and now == 0.0):
+        return None
+    lost = [
+        (what, has, most)
+        for what, has, most in (
+            ("lanes", status.pcie_width, facts.pcie_width_max),
+            ("generation", status.pcie_generation, facts.pcie_generation_max),
+        )
+        if has is not None and most is not None and has < most
+    ]
+    if not lost:
+        return None
+    words = " and ".join(
+        f"{has} lanes of {most}" if what == "lanes" else f"generation {has} of {most}" for what, has, most in lost
+    )
+    return Draft(
+        summary=f"{gpu_name(gpu)} runs on a slower PCIe link than it should: {words}",
+        severity=Severity.WARNING,
+        level=Level.E0,
+        evidence=(
+            *(Measure(f"pcie_{what}", has, f"PCIe {what} {has}, could be {most}") for what, has, most in lost),
+            Measure("utilization_percent", round(busy, 1), f"under load ({busy:.0f} % busy)"),
+        ),
+        fix=Fix(
+            text="Reseat the card or use another slot, and look at the BIOS's lane settings; lspci shows the link",
+            code=f"sudo lspci -vv -s {facts.pci_bus_id} | grep -E 'LnkCap|LnkSta'" if facts.pci_bus_id else None,
+        ),
+        hint="no figure: it costs what copies cost, as far as they are not hidden behind computing",
+        ruled_out=(RuledOut("power saving at idle", f"the GPU is {busy:.0f} % busy"),),
+        verify="Width and generation at their maximum under load",
+        chart=("gpu.utilization_percent",),
+    )

@@ -1,0 +1,95 @@
+"""The GPU is busy less than the target share of the time.
+
+Means:
+    Utilization is the share of time in which any kernel runs. A training job that is limited by its GPU stays above
+    85 %. This only describes: the cause is another finding, or not yet known.
+Evidence:
+    Mean utilization over the window, leaving out evaluation, checkpoints and other phases.
+Fires:
+    Below 85 % on a GPU that a run or another process uses.
+Clears:
+    Above 88 %.
+Not when:
+    Warm-up and compilation; a job that has ended; a GPU that does not report utilization (MIG).
+Fix:
+    That of the cause. Where none is found, start the script with gpuwatch run, so that its waits and phases are
+    seen.
+Gain:
+    None by itself: only one cause that explains the idle time can promise its return.
+Verify:
+    Mean utilization of 85 % or more.
+Source:
+    The target of tuned jobs; kineto calls below 50 % low, TraceML below 30 %.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.wording import gpu_name, listed
+from gpuwatch.timeline.windows import Stats
+
+TARGET_PERCENT = 85.0
+CLEAR_PERCENT = 88.0
+HARDLY_PERCENT = 30.0
+USED_PERCENT = 5.0
+CAUSES = (
+    "data-starvation",
+    "launch-bound",
+    "eval-stall",
+    "checkpoint-stall",
+    "gc-stall",
+    "epoch-start-stall",
+    "shared-gpu",
+)
+
+
+@rule(
+    "low-util",
+    subject="gpu",
+    level=Level.E0,
+    after=CAUSES,
+    behind=("data-starvation", "launch-bound", "epoch-start-stall"),
+)
+def low_util(case: GpuCase) -> Draft | None:
+    """Fires on a GPU in use that is busy less than 85 % of the time."""
+    stats = case.gpu.train_utilization if case.run is not None else case.gpu.utilization
+    if stats is None or stats.mean > CLEAR_PERCENT or not _in_use(case, stats):
+        return None
+    causes = [name for name in CAUSES if name in case.holding]
+    how = "hardly busy" if stats.mean < HARDLY_PERCENT else "busy only part of the time"
+    return Draft(
+        summary=f"{gpu_name(case.gpu)} is {how}: {stats.mean:.0f} % on average, the target is {TARGET_PERCENT:.0f} %",
+        severity=Severity.INFO,
+        level=Level.E0,
+        evidence=(
+            Measure(
+                "utilization_percent", round(stats.mean, 1), f"{stats.mean:.0f} % busy ({case.window_seconds:.0f} s)"
+            ),
+            Measure("utilization_p95_percent", round(stats.p95, 1), f"{stats.p95:.0f} % in its best moments"),
+            Measure("cause", causes[0] if causes else None, f"cause: {listed(causes) or 'unknown'}"),
+        ),
+        fires=stats.mean < TARGET_PERCENT,
+        fix=_fix(case, causes),
+        verify=f"Mean utilization of {TARGET_PERCENT:.0f} % or more",
+        chart=("gpu.utilization_percent", "gpu.power_watts"),
+    )
+
+
+def _in_use(case: GpuCase, stats: Stats) -> bool:
+    """An idle GPU that nobody trains on is no finding."""
+    if case.run is not None:
+        return True
+    processes = case.gpu.latest_status.processes if case.gpu.latest_status else None
+    return bool(processes) and stats.mean >= USED_PERCENT
+
+
+def _fix(case: GpuCase, causes: list[str]) -> Fix:
+    if causes:
+        return Fix(text=f"See {listed(causes)}")
+    if case.run is None or case.run.critical.facts.rung != "exact":
+        return Fix(
+            text="The cause is not visible from outside: start the script with gpuwatch run",
+            code="gpuwatch run python train.py",
+        )
+    return Fix(text="No cause found: neither waits for data nor phases nor kernel launches explain it")

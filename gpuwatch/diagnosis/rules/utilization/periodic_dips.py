@@ -1,0 +1,196 @@
+"""The GPU dips at a regular interval; something periodic in the loop stops it.
+
+Means:
+    Not every step but every so often the GPU stands still: a checkpoint, a validation, an epoch's edge, logging, a
+    cron job. The interval tells which, as most of these come every so many steps.
+Evidence:
+    Dips of the utilization outside known phases (below half of its 95th percentile and 20 points below its median),
+    at least four, at a steady interval: the robust spread of the intervals is under a quarter of their median.
+    Where the dips are too close to count, the autocorrelation of the utilization.
+Fires:
+    As above, while waits for data explain less than 5 %.
+Clears:
+    No dip for three intervals.
+Not when:
+    Waits for data come in the rhythm of the workers; evaluation, checkpoints and garbage collection that the hook
+    saw are left out of the samples.
+Fix:
+    Look at what the loop does every so many steps; the next dip is predicted, so that the training thread's stack
+    can be recorded at that moment.
+Gain:
+    At most 1 / (1 - share of the time in dips).
+Verify:
+    The dips are gone.
+Source:
+    Simulation: combs of starved loaders are periodic too, so those are judged first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.stream import autocorrelation, blocks, robust_sigma
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import GpuCase, RunCase, rule
+from gpuwatch.diagnosis.wording import gpu_name, listed, percent, seconds
+from gpuwatch.timeline.windows import Stats
+
+SECOND_NS = 1_000_000_000
+EVENTS = 4
+REGULAR = 0.25
+STARVED_SHARE = 0.05
+SAMPLES = 60
+BUCKETS = 120
+LEAST_PERIODS = 8
+PEAK, DOUBLE_PEAK = 0.3, 0.2
+GONE_PERIODS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """A steady interval between dips, the share of samples in them, and the last one's start (None: not counted)."""
+
+    period_seconds: float
+    spread: float | None
+    events: int | None
+    dip_share: float
+    last_ns: int | None
+
+
+@rule(
+    "periodic-dips",
+    subject="gpu",
+    level=Level.E0,
+    after=("data-starvation",),
+    behind=("data-starvation", "epoch-start-stall", "checkpoint-stall", "gc-stall"),
+)
+def periodic_dips(case: GpuCase) -> Draft | None:
+    """Fires on a training GPU that dips at a steady interval which no wait for data explains."""
+    stats, series = case.gpu.train_utilization, case.gpu.train_utilization_series
+    if case.run is None or stats is None or len(series) < SAMPLES or _is_starved(case):
+        return None
+    rhythm = _counted(stats, series) or _by_autocorrelation(stats, series)
+    if rhythm is None:
+        return None
+    if rhythm.last_ns is not None and case.now_ns - rhythm.last_ns > GONE_PERIODS * rhythm.period_seconds * SECOND_NS:
+        return None
+    return Draft(
+        summary=(
+            f"{gpu_name(case.gpu)} dips every {seconds(rhythm.period_seconds)}, {percent(rhythm.dip_share)} of the time"
+        ),
+        severity=Severity.INFO,
+        level=Level.E0,
+        evidence=_evidence(case, rhythm),
+        fix=_fix(case, rhythm),
+        hint=f"at most {without(rhythm.dip_share):.2f}x, if the dips were gone",
+        ruled_out=(
+            RuledOut("waiting for data", "waits explain less than 5 % of the time"),
+            RuledOut("evaluation and checkpoints that the hook saw", "their samples are left out"),
+        ),
+        verify="No dip for three intervals",
+        chart=("gpu.utilization_percent", "run.step_seconds"),
+    )
+
+
+def _is_starved(case: GpuCase) -> bool:
+    if "data-starvation" in case.holding:
+        return True
+    assert case.run is not None
+    starvation = starvation_of(
+        RunCase(
+            run=case.run,
+            gpus=(case.gpu,),
+            all_runs=case.all_runs,
+            host=case.host,
+            machine=None,
+            quality=case.quality,
+            now_ns=case.now_ns,
+            window_seconds=case.window_seconds,
+        )
+    )
+    return starvation is not None and starvation.share >= STARVED_SHARE
+
+
+def _counted(stats: Stats, series: Sequence[tuple[int, float]]) -> Rhythm | None:
+    """Dips counted one by one."""
+    low = min(0.5 * stats.p95, stats.p50 - 20.0)
+    starts, inside, dipped = [], False, 0
+    for time_ns, value in series:
+        if not inside and value < low:
+            starts.append(time_ns)
+            inside = True
+        elif inside and value > low + 10.0:
+            inside = False
+        dipped += inside
+    if len(starts) < EVENTS:
+        return None
+    intervals = [(later - earlier) / SECOND_NS for earlier, later in pairwise(starts)]
+    period = median(intervals)
+    spread = robust_sigma(intervals) / period if period > 0.0 else 1.0
+    if spread >= REGULAR:
+        return None
+    return Rhythm(period, spread, len(starts), dipped / len(series), starts[-1])
+
+
+def _by_autocorrelation(stats: Stats, series: Sequence[tuple[int, float]]) -> Rhythm | None:
+    """Dips too shallow to count that still repeat: the first peak of the autocorrelation, and its double."""
+    if stats.sigma < 10.0:
+        return None
+    values = [value for (value,) in blocks([(value,) for _, value in series], BUCKETS)]
+    longest = len(values) // LEAST_PERIODS
+    found = [autocorrelation(values, lag) or 0.0 for lag in range(1, 2 * longest + 2)]
+    for lag in range(3, longest + 1):
+        here = found[lag - 1]
+        if here > PEAK and here >= found[lag - 2] and here >= found[lag] and found[2 * lag - 1] > DOUBLE_PEAK:
+            spacing = (series[-1][0] - series[0][0]) / SECOND_NS / (len(values) - 1)
+            below = sum(value < stats.p50 - 10.0 for value in values) / len(values)
+            return Rhythm(lag * spacing, None, None, below, None)
+    return None
+
+
+def _evidence(case: GpuCase, rhythm: Rhythm) -> tuple[Measure, ...]:
+    measures = [
+        Measure("dip_period_seconds", round(rhythm.period_seconds, 2), f"every {seconds(rhythm.period_seconds)}"),
+        Measure("dip_share", round(rhythm.dip_share, 3), f"{percent(rhythm.dip_share)} of the samples are in dips"),
+    ]
+    if rhythm.events is not None and rhythm.spread is not None:
+        text = f"{rhythm.events} dips, their intervals vary by {percent(rhythm.spread)}"
+        measures.append(Measure("dips", rhythm.events, text))
+    steps = _period_in_steps(case, rhythm)
+    if steps is not None:
+        measures.append(Measure("dip_period_steps", steps, f"that is about every {steps} steps"))
+    return tuple(measures)
+
+
+def _period_in_steps(case: GpuCase, rhythm: Rhythm) -> int | None:
+    step = case.run.critical.step_seconds if case.run else None
+    return round(rhythm.period_seconds / step.p50) if step is not None and step.p50 > 0.0 else None
+
+
+def _fix(case: GpuCase, rhythm: Rhythm) -> Fix:
+    steps = _period_in_steps(case, rhythm)
+    every = f"every {steps} steps" if steps else f"every {seconds(rhythm.period_seconds)}"
+    suspects = listed(_suspects(case, rhythm))
+    text = f"Look at what the loop does {every}: {suspects}"
+    if rhythm.last_ns is not None:
+        ahead = rhythm.last_ns / SECOND_NS + rhythm.period_seconds - case.now_ns / SECOND_NS
+        while ahead < 0.0:
+            ahead += rhythm.period_seconds
+        text += f"; the next dip is due in {seconds(ahead)}, when the training thread's stack would name the line"
+    return Fix(text=text, code=f"py-spy dump --pid {case.run.critical.facts.pid}" if case.run else None)
+
+
+def _suspects(case: GpuCase, rhythm: Rhythm) -> list[str]:
+    """What usually comes in such a rhythm, the likelier first."""
+    assert case.run is not None
+    rank = case.run.critical
+    suspects = []
+    epoch = rank.train_loader.batches_per_epoch if rank.train_loader else None
+    if epoch and rank.step_seconds and abs(epoch * rank.step_seconds.mean / rhythm.period_seconds - 1.0) < REGULAR:
+        suspects.append(f"the edge of an epoch ({epoch} batches)")
+    return [*suspects, "logging or metrics", "saving files", "a second loader", "another process of the machine"]
