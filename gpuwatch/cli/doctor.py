@@ -79,7 +79,7 @@ def as_lines(checks: Sequence[Check], width: int) -> list[tuple[State | None, st
                 break_on_hyphens=False,
             )
             lines += [(None, line) for line in cured]
-        lines += [(None, indent + row) for row in _table(check.rows)]
+        lines += [(None, f"  {row}") for row in _table(check.rows)]
     return [*lines, (None, ""), (None, _verdict(checks))]
 
 

@@ -14,6 +14,7 @@ from gpuwatch.cli.doctor import as_json, as_lines, usable
 from gpuwatch.cli.doctor_checks import shared_memory
 from gpuwatch.cli.doctor_checks.check import Check, State
 from gpuwatch.cli.doctor_checks.device_nodes import check_device_nodes
+from gpuwatch.cli.doctor_checks.driver import check_driver, check_nvml_calls
 from gpuwatch.cli.doctor_checks.open_files import check_open_files
 from gpuwatch.cli.doctor_checks.permissions import check_permissions
 from gpuwatch.cli.doctor_checks.pressure import check_pressure
@@ -24,6 +25,7 @@ from gpuwatch.cli.doctor_checks.system import check_system
 from gpuwatch.cli.doctor_checks.terminal import Terminal, check_terminal
 from gpuwatch.cli.doctor_checks.torch_found import check_torch
 from gpuwatch.sources.host.memory import SharedMemory
+from gpuwatch.sources.nvml_survey import NvmlAnswer, NvmlSurvey
 
 
 @pytest.fixture
@@ -260,9 +262,73 @@ def test_an_interpreter_that_does_not_answer_has_no_torch(tmp_path: Path) -> Non
     assert "torch" in cured(check_torch(gpu_present=True, interpreters=[str(broken), missing]), State.WARNING)
 
 
+def survey(*answers: NvmlAnswer, complete: bool = True, reason: str | None = None) -> NvmlSurvey:
+    return NvmlSurvey(answers, "580.95.05", "13.0", complete, reason)
+
+
+def answer(tells: str, gpu: int = 0, microseconds: float | None = 3.0, error: str | None = None) -> NvmlAnswer:
+    return NvmlAnswer(f"GPU-{gpu}", gpu, f"nvmlGet{tells.title()}", tells, microseconds, error)
+
+
+def test_a_driver_that_answers_is_counted_by_its_gpus() -> None:
+    check = check_driver(survey(answer("utilization"), answer("utilization", 1)))
+    assert check.state is State.OK
+    assert check.sentence == "The driver 580.95.05 (CUDA 13.0) answers for 2 GPUs."
+
+
+def test_a_driver_without_gpus_is_a_problem_with_a_cure() -> None:
+    assert "NVRM" in cured(check_driver(survey()), State.PROBLEM)
+
+
+def test_a_driver_that_does_not_answer_gives_its_own_sentence() -> None:
+    why = "The NVIDIA kernel driver is not loaded: try `sudo modprobe nvidia`."
+    assert check_driver(NvmlSurvey(reason=why)) == Check(
+        "driver", State.PROBLEM, why, None, {"driver": None, "cuda": None, "gpus": 0}
+    )
+
+
+def test_a_survey_that_ended_early_keeps_what_was_answered_before() -> None:
+    check = check_driver(survey(answer("utilization"), complete=False, reason="It hung in nvmlDeviceGetFanSpeed."))
+    assert (check.state, check.sentence) == (State.WARNING, "It hung in nvmlDeviceGetFanSpeed.")
+
+
+def test_readings_that_this_gpu_was_not_built_for_are_listed_but_no_shortcoming() -> None:
+    check = check_nvml_calls(
+        survey(answer("utilization"), answer("fan", microseconds=None, error="not supported by this GPU"))
+    )
+    assert check.state is State.OK
+    assert check.sentence.startswith("1 of 2 readings are given by every GPU")
+    assert check.rows[2] == ("-", "fan", "nvmlGetFan", "not supported by this GPU")
+
+
+def test_a_reading_that_only_some_gpus_refuse_names_them() -> None:
+    check = check_nvml_calls(
+        survey(answer("fan"), answer("fan", 1), answer("fan", 2, None, "not supported by this GPU"))
+    )
+    assert check.rows[1] == ("3.0", "fan", "nvmlGetFan", "GPU 2: not supported by this GPU")
+    assert check.details["answered"] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        (answer("processes", microseconds=None, error="no permission"), "sudo"),
+        (answer("processes", microseconds=None, error="this driver is too old for it"), "Update NVIDIA's driver"),
+        (answer("utilization", microseconds=None, error="not supported by this GPU"), "gpuwatch run"),
+        (answer("processes", microseconds=9000.0), "every 5 s"),
+    ],
+)
+def test_readings_that_can_be_had_or_replaced_have_their_cure(given: NvmlAnswer, cure: str) -> None:
+    assert cure in cured(check_nvml_calls(survey(answer("memory"), given)), State.WARNING)
+
+
+def test_without_any_answer_nothing_is_said_of_readings() -> None:
+    assert check_nvml_calls(NvmlSurvey()).state is State.UNKNOWN
+
+
 CHECKS = [
     Check(
-        "driver", State.WARNING, "The driver is old.", "Update it.", {"version": "470"}, (("call", "ms"), ("a", "1"))
+        "driver", State.WARNING, "The driver is old.", "Update it.", {"version": "470"}, (("us", "call"), ("9.5", "a"))
     ),
     Check("link", State.OK, "word " * 40 + "end."),
     Check("shared-memory", State.PROBLEM, "None.", "More."),
@@ -273,7 +339,7 @@ def test_lines_carry_the_state_as_a_word_and_fit_the_width() -> None:
     lines = as_lines(CHECKS, 60)
     assert all(len(line) <= 60 for _, line in lines[:-1])
     assert lines[0] == (State.WARNING, "warning  driver         The driver is old.")
-    assert [line.strip() for _, line in lines[1:4]] == ["cure: Update it.", "call  ms", "a     1"]
+    assert [line.strip() for _, line in lines[1:4]] == ["cure: Update it.", "us   call", "9.5  a"]
     assert lines[-1][1] == "gpuwatch can measure here; 1 warning, 1 problem."
 
 
