@@ -1,0 +1,1 @@
+"""The live view: Textual screens over the monitor's snapshots. Importing this package loads no Textual."""

@@ -1,0 +1,209 @@
+"""Numbers, times and foreign text as the screen says them: every number with its unit, unknown as a dash."""
+
+from __future__ import annotations
+
+import math
+import time
+import unicodedata
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+UNKNOWN = "-"
+
+_KIB = 1024.0
+_VENDOR_WORDS = ("NVIDIA ", "GeForce ", "Tesla ", "Quadro ")
+_FAMILY_WORDS = ("RTX", "GTX", "PRO")  # a "4090" is still told from a "3090"
+
+
+def percent(value: float | None) -> str:
+    """58.2 -> "58 %"; under one percent with a decimal, so that little does not read as none."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    return f"{value:.1f} %" if 0 < abs(value) < 0.95 else f"{value:.0f} %"
+
+
+def share(value: float | None) -> str:
+    """0.41 -> "41 %"."""
+    return percent(None if value is None else value * 100)
+
+
+def mean_and_sigma(mean: float | None, sigma: float | None) -> str:
+    """A mean in percent with its standard deviation in points: "58 % ±31"."""
+    if mean is None:
+        return UNKNOWN
+    return percent(mean) if sigma is None else f"{percent(mean)} ±{sigma:.0f}"
+
+
+def of_limit(value: float | None, limit: float | None, unit: str) -> str:
+    """A reading against its limit: "402/700 W"; without a limit "402 W"."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.0f} {unit}" if limit is None else f"{value:.0f}/{limit:.0f} {unit}"
+
+
+def memory_of_total(used: float | None, total: float | None, decimals: int = 1) -> str:
+    """Memory against its total: "61.2/80 GiB"."""
+    if used is None:
+        return UNKNOWN if total is None else f"{UNKNOWN}/{total / _KIB**3:.0f} GiB"
+    return byte_size(used) if total is None else f"{used / _KIB**3:.{decimals}f}/{total / _KIB**3:.0f} GiB"
+
+
+def byte_size(value: float | None) -> str:
+    """Bytes with a binary unit: "61.2 GiB"."""
+    if value is None:
+        return UNKNOWN
+    size = float(value)
+    for unit in ("B", "KiB", "MiB"):
+        if size < _KIB:
+            return f"{size:.0f} {unit}"
+        size /= _KIB
+    return f"{size:.1f} GiB" if size < 10 * _KIB else f"{size / _KIB:.1f} TiB"
+
+
+def byte_rate(value: float | None) -> str:
+    """Bytes per second with a binary unit: "3.1 GiB/s"."""
+    return UNKNOWN if value is None else f"{byte_size(value)}/s"
+
+
+def celsius(value: float | None) -> str:
+    """61 -> "61 °C"."""
+    return UNKNOWN if value is None else f"{value:.0f} °C"
+
+
+def megahertz(value: float | None) -> str:
+    """1755 -> "1755 MHz"."""
+    return UNKNOWN if value is None else f"{value:.0f} MHz"
+
+
+def seconds(value: float | None) -> str:
+    """A duration with about three significant digits: "312 ms", "4.21 s", "3.5 min"."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} µs"
+    if value < 0.9995:
+        return f"{value * 1e3:.3g} ms"
+    if value < 99.5:
+        return f"{value:.3g} s"
+    return f"{value / 60:.1f} min" if value < 5400 else f"{value / 3600:.1f} h"
+
+
+def age(value_ns: int) -> str:
+    """How long ago, in whole units: "3 s", "12 min", "2 h"."""
+    value = max(0, value_ns) / 1e9
+    if value < 99.5:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.0f} h"
+
+
+def span(value_seconds: float) -> str:
+    """The width of a chart's window: "30 s", "2 min", "1 h"."""
+    if value_seconds < 60:
+        return f"{value_seconds:.0f} s"
+    return f"{value_seconds / 60:.0f} min" if value_seconds < 3600 else f"{value_seconds / 3600:.0f} h"
+
+
+def count(value: float | None) -> str:
+    """A count with its thousands apart: "18 204"; small rates keep a decimal."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    return f"{value:.1f}" if abs(value) < 10 and value != int(value) else f"{value:,.0f}".replace(",", " ")
+
+
+def factors(low: float, high: float) -> str:
+    """A speed-up as its range of factors: "1.5-1.7x"; small ones with two decimals."""
+    decimals = 1 if high >= 1.2 else 2
+    least, most = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
+    return f"{most}x" if least == most else f"{least}-{most}x"
+
+
+def clock(wall_time: float, *, seconds_too: bool = True) -> str:
+    """Local time of day: "14:03:27" or "14:03"."""
+    return time.strftime("%H:%M:%S" if seconds_too else "%H:%M", time.localtime(wall_time))
+
+
+def since(event_ns: int, now_ns: int, wall_time: float) -> str:
+    """The local time of a monotonic moment: "13:58"; with its day when that was before today."""
+    moment = wall_time - (now_ns - event_ns) / 1e9
+    same_day = time.localtime(moment)[:3] == time.localtime(wall_time)[:3]
+    return clock(moment, seconds_too=False) if same_day else time.strftime("%d %b %H:%M", time.localtime(moment))
+
+
+def gpu_name(name: str, width: int | None = None) -> str:
+    """A GPU's name without its vendor's words, and without its last words until it fits: "H100 80GB HBM3", "H100"."""
+    text = escape(name)
+    for word in _VENDOR_WORDS:
+        text = text.replace(word, "")
+    words = text.split(" ")
+    while width is not None and len(words) > 1 and len(" ".join(words)) > width:
+        words.pop(0 if words[0] in _FAMILY_WORDS else -1)
+    return " ".join(words)
+
+
+def command_line(command: Sequence[str]) -> str:
+    """A command as one escaped line."""
+    return escape(" ".join(command)) or UNKNOWN
+
+
+def escape(text: str) -> str:
+    r"""Foreign text made harmless: control, formatting and undecodable characters become \xNN or \uNNNN.
+
+    Process names may hold ANSI sequences, and bidirectional controls could reorder a line.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(character if _is_plain(character) else _escaped(character) for character in text)
+
+
+def fit(text: str, width: int, ellipsis: str = "…") -> str:
+    """The text in exactly `width` cells or fewer, its end replaced by an ellipsis where it is cut."""
+    if width <= 0:
+        return ""
+    if (len(text) if text.isascii() else cell_len(text)) <= width:
+        return text
+    return set_cell_size(text, max(0, width - len(ellipsis))).rstrip() + ellipsis[:width]
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """The text broken at spaces into lines of at most `width` cells; longer words are cut."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        while cell_len(word) > width:
+            room = width - (cell_len(line) + 1 if line else 0)
+            if room < 8 and line:
+                lines.append(line)
+                line, room = "", width
+            head = _head(word, room)
+            lines.append(f"{line} {head}" if line else head)
+            line, word = "", word[len(head) :]
+        if line and cell_len(line) + 1 + cell_len(word) > width:
+            lines.append(line)
+            line = word
+        elif word:
+            line = f"{line} {word}" if line else word
+    if line or not lines:
+        lines.append(line)
+    return lines
+
+
+def _head(word: str, width: int) -> str:
+    """As many leading characters as fit, at least one, so that wrapping always ends."""
+    cells = 0
+    for index, character in enumerate(word):
+        cells += cell_len(character)
+        if cells > width:
+            return word[: max(1, index)]
+    return word
+
+
+def _is_plain(character: str) -> bool:
+    return character == " " or unicodedata.category(character)[0] not in "CZ"
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # an undecodable byte, as os.fsdecode keeps it
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

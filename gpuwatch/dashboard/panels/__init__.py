@@ -1,0 +1,1 @@
+"""What the screens show, as lines of styled text: pure functions of a view, a width and a look."""

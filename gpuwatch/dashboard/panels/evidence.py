@@ -1,0 +1,154 @@
+"""Charts on a page: one series each, with its range and figures, above one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.style import Style
+
+from gpuwatch.dashboard import braille
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.history import Grid, Trace
+from gpuwatch.dashboard.text import Line, LineWriter
+from gpuwatch.dashboard.themes import Look
+
+LABEL = 30
+"""Cells left of a chart, for its name and its figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a series is drawn and said."""
+
+    title: str
+    unit: str  # "%", "W", "s", "GiB", "°C", "MHz", "share", "/s"
+    style: str  # the name of a style of Look
+    high: float | None  # None: a round number above the largest reading
+
+
+SCALES: dict[str, Scale] = {
+    "gpu.utilization_percent": Scale("utilization", "%", "utilization", 100.0),
+    "gpu.power_watts": Scale("power", "W", "power", None),
+    "gpu.memory_used_bytes": Scale("memory", "B", "info", None),
+    "gpu.temperature_celsius": Scale("temperature", "°C", "warning", 100.0),
+    "gpu.sm_clock_mhz": Scale("SM clock", "MHz", "info", None),
+    "run.wait_share": Scale("wait", "share", "wait", 1.0),
+    "run.step_seconds": Scale("step time", "s", "step", None),
+    "run.samples_per_second": Scale("samples", "/s", "compute", None),
+    "host.cpu_percent": Scale("host CPU", "%", "other", 100.0),
+    "host.pressure_io_percent": Scale("I/O pressure", "%", "other", 100.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One chart of a page; `high` overrides the scale's own top."""
+
+    subject: str
+    series: str
+    trace: Trace
+    grid: Grid
+    now_ns: int
+    wall_time: float
+    high: float | None = None
+
+
+def chart_cells(width: int) -> int:
+    """How many cells a page's charts have."""
+    return max(8, width - LABEL - 10)
+
+
+def evidence_lines(charts: Sequence[Evidence], width: int, look: Look, height: int = 4) -> list[Line]:
+    """All charts, one above the other, and the axis below them."""
+    lines: list[Line] = []
+    for chart in charts:
+        lines += chart_lines(chart, width, height, look)
+    if charts:
+        first = charts[0]
+        lines.append(axis_line(first.grid, first.now_ns, first.wall_time, width, look))
+    return lines
+
+
+def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Line]:
+    """One chart: its name and figures, the drawing, its range at the right edge."""
+    scale = SCALES[chart.series]
+    style: Style = getattr(look, scale.style)
+    high = chart.high or scale.high or round_up(chart.trace.largest or 0.0, scale.unit)
+    cells = chart_cells(width)
+    peaks = chart.trace.peak if height > 1 and scale.unit in ("%", "W") else None
+    rows = braille.area(chart.trace.mean, low=0, high=high, height=height, peaks=peaks, unicode=look.glyphs.unicode)
+    figures = figures_of(chart.trace, scale.unit)
+    lines = []
+    for y, row in enumerate(rows):
+        writer = LineWriter(width, look).to(1)
+        if y == 0:
+            writer.put(f"{chart.subject} ", look.strong, LABEL - 2).put(scale.title, style, LABEL - 1 - writer.cells)
+            if height == 1:
+                writer.put(f" {figures}", look.dim, LABEL - 1 - writer.cells)
+        elif y == 1:
+            writer.put(figures, look.dim, LABEL - 2)
+        writer.to(LABEL).chart(row, style).to(LABEL + cells + 1)
+        if y == 0:
+            writer.put(amount(high, scale.unit), look.faint)
+        elif y == height - 1:
+            writer.put(amount(0.0, scale.unit), look.faint)
+        lines.append(writer.line())
+    return lines
+
+
+def axis_line(grid: Grid, now_ns: int, wall_time: float, width: int, look: Look) -> Line:
+    """Times of day under a chart, at most one every 20 cells."""
+    cells = chart_cells(width)
+    span_seconds = grid.count * grid.bucket_ns / 1e9
+    writer = LineWriter(width, look)
+    start_wall = wall_time - (now_ns - grid.start_ns) / 1e9
+    marks = max(1, cells // 20)
+    for mark in range(marks):
+        column = LABEL + mark * cells // marks
+        text = say.clock(start_wall + span_seconds * mark / marks, seconds_too=span_seconds < 3600)
+        writer.to(column).put(look.glyphs.edge + text, look.faint)
+    end = say.clock(start_wall + span_seconds, seconds_too=span_seconds < 3600)
+    column = LABEL + cells - len(end)
+    if column > writer.cells:
+        writer.to(column).put(end, look.faint)
+    return writer.line()
+
+
+def figures_of(trace: Trace, unit: str) -> str:
+    """Mean, least and most of what is seen in the window."""
+    means = [value for value in trace.mean if value is not None]
+    if not means:
+        return "nothing measured here"
+    low = min((value for value in trace.low if value is not None), default=min(means))
+    high = trace.largest if trace.largest is not None else max(means)
+    return f"mean {amount(sum(means) / len(means), unit)}, {amount(low, unit)} to {amount(high, unit)}"
+
+
+def amount(value: float, unit: str) -> str:
+    """A value of a series with its unit."""
+    if unit == "share":
+        return say.share(value)
+    if unit == "%":
+        return say.percent(value)
+    if unit == "s":
+        return say.seconds(value) if value else "0 s"
+    if unit == "B":
+        return say.byte_size(value)
+    if unit == "/s":
+        return f"{say.count(value)}/s"
+    return f"{value:.0f} {unit}"
+
+
+def round_up(value: float, unit: str) -> float:
+    """A round number above a value, for the top of a chart without a natural limit."""
+    if value <= 0:
+        return 1.0
+    base = 1.0
+    if unit == "B":
+        base = 2.0**30
+    target = value * 1.1 / base
+    power = 10.0 ** (len(str(int(target))) - 1) if target >= 1 else 1.0
+    while power > target:
+        power /= 10
+    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= target) * base

@@ -1,0 +1,140 @@
+"""One finding in full: what is wrong, what to change, what it brings, how it is known, how to verify it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.panels.evidence import Evidence, evidence_lines
+from gpuwatch.dashboard.panels.page import Page
+from gpuwatch.dashboard.text import Line, LineWriter
+from gpuwatch.dashboard.themes import Look
+from gpuwatch.dashboard.view import View
+from gpuwatch.dashboard.wording import LEVELS, change_words, gain_words, gpu_index, run_name
+from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.monitor.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SourceExcerpt:
+    """Lines of the user's source around the one to change, as they are on disk now."""
+
+    first_line: int
+    lines: tuple[str, ...]
+
+
+def finding_page(
+    finding: Finding,
+    view: View,
+    width: int,
+    look: Look,
+    *,
+    still_there: bool,
+    excerpt: SourceExcerpt | None,
+    evidence: Sequence[Evidence],
+) -> list[Line]:
+    """The whole page."""
+    snapshot = view.snapshot
+    assert snapshot is not None, "a finding came with a snapshot"
+    page = Page(width, look)
+    _sentence(page, finding, snapshot, still_there)
+    if finding.fix is not None:
+        _change(page, finding, finding.fix, snapshot, excerpt)
+    _gain(page, finding)
+    _numbers(page, finding)
+    if evidence:
+        page.heading("Seen over time")
+        page.add(evidence_lines(evidence, width, look))
+    if finding.ruled_out:
+        page.heading("Ruled out")
+        for other in finding.ruled_out:
+            page.pair(say.escape(other.cause), other.reason)
+    if finding.confidence_notes:
+        page.heading("Less certain because")
+        for note in finding.confidence_notes:
+            page.prose(note)
+    if finding.verify:
+        page.heading("How to verify")
+        page.prose(finding.verify)
+    page.gap()
+    return page.lines
+
+
+def _sentence(page: Page, finding: Finding, snapshot: Snapshot, still_there: bool) -> None:
+    look = page.look
+    style = look.severity(finding.severity)
+    page.gap()
+    title = f"{look.glyphs.severity(finding.severity)} {finding.severity.value.upper()}  {finding.rule}"
+    writer = LineWriter(page.width, look).to(2).put(title, style)
+    since = say.since(finding.since_ns, snapshot.time_ns, snapshot.wall_time)
+    ages = say.age(snapshot.time_ns - finding.since_ns)
+    words = f"since {since} ({ages})" if still_there else f"no longer there; began {since}"
+    if finding.state == "clearing":
+        words += ", clearing"
+    if finding.incidents > 1:
+        words += f", came {finding.incidents} times"
+    page.lines.append(writer.at_right(words, look.dim, margin=1).line())
+    page.lines.append(LineWriter(page.width, look).line())
+    page.prose(finding.summary, look.strong)
+    subject = _subject(finding, snapshot)
+    if subject:
+        page.prose(subject, look.dim)
+    if finding.behind is not None:
+        page.prose(f"Comes after {finding.behind}: change that first, then see whether this is still there.", look.dim)
+
+
+def _subject(finding: Finding, snapshot: Snapshot) -> str:
+    for run in snapshot.runs:
+        if run.id == finding.run:
+            return f"{run_name(run)}: {say.command_line(run.command)}"
+    if finding.gpu is not None:
+        index = gpu_index(finding.gpu, snapshot)
+        return finding.gpu if index is None else f"GPU {index} ({finding.gpu})"
+    return ""
+
+
+def _change(page: Page, finding: Finding, fix: Fix, snapshot: Snapshot, excerpt: SourceExcerpt | None) -> None:
+    look = page.look
+    place = "" if fix.file is None else fix.file if fix.line is None else f"{fix.file}:{fix.line}"
+    page.heading("What to change", right=say.escape(place))
+    page.prose(fix.text)
+    if excerpt is not None:
+        page.gap()
+        page.add(_excerpt_lines(excerpt, fix, page.width, look))
+    page.gap()
+    if fix.edit is not None:
+        page.code(change_words(finding, snapshot), look.added)
+    elif fix.code:
+        page.code(fix.code, look.added)
+
+
+def _excerpt_lines(excerpt: SourceExcerpt, fix: Fix, width: int, look: Look) -> list[Line]:
+    lines = []
+    for number, text in enumerate(excerpt.lines, start=excerpt.first_line):
+        here = number == fix.line
+        writer = LineWriter(width, look).to(2).put(look.glyphs.cursor if here else " ", look.accent)
+        writer.right(str(number), 5, look.accent if here else look.faint).put("  ", look.text)
+        writer.put(say.escape(text.rstrip("\n").expandtabs(4)), look.strong if here else look.dim)
+        lines.append(writer.line())
+    return lines
+
+
+def _gain(page: Page, finding: Finding) -> None:
+    look = page.look
+    page.heading("What it brings")
+    if finding.gain is not None:
+        cap = f", {finding.gain.cap}" if finding.gain.cap else ""
+        page.prose(f"{gain_words(finding)}{cap}. Computed from this run's own timings.", look.good)
+    elif finding.hint:
+        page.prose(f"A hint, not a measurement: {finding.hint}. Prove it with a trial before you keep it.")
+    else:
+        page.prose("No figure: this finding describes a state, its cost was not measured.", look.dim)
+
+
+def _numbers(page: Page, finding: Finding) -> None:
+    window = f"over {say.span(finding.window_seconds)}" if finding.window_seconds else ""
+    page.heading("How it is known", right=window)
+    page.pair("evidence", f"{LEVELS[finding.level]} (level {finding.level.name})")
+    for measure in finding.evidence:
+        page.pair(measure.name.replace("_", " "), measure.text)

@@ -1,0 +1,107 @@
+"""The list of findings, and what stands there when there are none: why that can be believed."""
+
+from __future__ import annotations
+
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.panels.page import Page
+from gpuwatch.dashboard.text import Line, LineWriter, blanks, rule, selected
+from gpuwatch.dashboard.themes import Look
+from gpuwatch.dashboard.view import View
+from gpuwatch.dashboard.wording import believed, gain_words, gpu_count, looked_for, place_of, run_name, short_summary
+from gpuwatch.diagnosis.finding import Finding
+
+WITH_RULE_NAME_FROM = 140
+
+
+def findings_head(view: View, width: int, look: Look, *, focused: bool) -> Line:
+    """The list's heading with its counts: shown, filtered, snoozed."""
+    snapshot = view.snapshot
+    if snapshot is not None and not snapshot.gpus and not snapshot.runs and not snapshot.findings:
+        return rule("Looked for", width, look, style=look.strong)
+    total = len(snapshot.findings) if snapshot else 0
+    words = [f"{len(view.findings)} of {total}" if len(view.findings) != total else str(total)]
+    if view.filter:
+        words.append(f"filter: {say.escape(view.filter)} (esc clears)")
+    if view.snoozed_count:
+        words.append(f"{view.snoozed_count} snoozed (u brings back)")
+    return rule("Findings", width, look, style=look.title if focused else look.strong, right=", ".join(words))
+
+
+def findings_list(view: View, width: int, height: int, top: int, cursor: int, look: Look) -> list[Line]:
+    """`height` lines of the list from entry `top` on, with the entry under the cursor marked."""
+    findings = view.findings
+    if not findings:
+        return _without(view, width, height, look)
+    lines = []
+    for index, finding in enumerate(findings[top : top + height], start=top):
+        line = _entry(finding, view, width, index == cursor, look)
+        lines.append(selected(line, look) if index == cursor else line)
+    return lines + blanks(height - len(lines), width, look)
+
+
+def _entry(finding: Finding, view: View, width: int, at_cursor: bool, look: Look) -> Line:
+    writer = LineWriter(width, look)
+    style = look.severity(finding.severity)
+    writer.put(look.glyphs.cursor if at_cursor else " ", look.accent)
+    writer.left(f"{look.glyphs.severity(finding.severity)} {finding.severity.value.upper()}", 11, style)
+    if width >= WITH_RULE_NAME_FROM:
+        writer.left(finding.rule, 22, look.dim)
+    gain = gain_words(finding)
+    if width < WITH_RULE_NAME_FROM:
+        gain = gain.removesuffix(" faster")
+    place = place_of(finding)
+    gain_width = 10 if width < WITH_RULE_NAME_FROM else 16
+    place_width = min(24, width // 5)
+    tail = place_width + gain_width + 2
+    summary = short_summary(finding, view.snapshot) if view.snapshot else ""
+    if finding.behind is not None:
+        summary = f"after that: {summary}"
+    if finding.state == "clearing":
+        summary = f"(clearing) {summary}"
+    body = look.dim if finding.behind is not None else look.text
+    writer.put(summary, body, max(10, width - writer.cells - tail))
+    writer.to(width - tail + 1).left(place, place_width - 1, look.accent).to(width - gain_width - 1)
+    writer.right(gain, gain_width, look.good if finding.gain is not None else look.dim)
+    return writer.line()
+
+
+def _without(view: View, width: int, height: int, look: Look) -> list[Line]:
+    """Why there is nothing to list."""
+    snapshot = view.snapshot
+    if snapshot is not None and not snapshot.gpus and not snapshot.runs:
+        page = Page(width, look)
+        page.gap()
+        for name, text in looked_for(snapshot):
+            page.pair(name, text, look.accent if text.startswith("gpuwatch ") else None, name_width=20)
+        return page.lines[:height] + blanks(height - len(page.lines), width, look)
+    texts = _reasons(view)
+    lines = []
+    for text, good in texts:
+        style = look.text if good else look.dim
+        lines += [LineWriter(width, look).to(1).put(part, style).line() for part in say.wrap(text, width - 2)]
+    return lines[:height] + blanks(height - len(lines), width, look)
+
+
+def _reasons(view: View) -> list[tuple[str, bool]]:
+    snapshot = view.snapshot
+    if snapshot is None:
+        return [("Not judged yet.", False)]
+    if snapshot.findings:
+        hidden = "match the filter" if view.filter else "are awake"
+        return [(f"None of {len(snapshot.findings)} findings {hidden}.", False)]
+    if snapshot.scene is None:
+        wait = snapshot.next_evaluation_seconds
+        soon = f" in {wait:.0f} s" if wait is not None else ""
+        return [(f"Not judged yet: the first evaluation comes{soon}.", False)]
+    judged = [f"{run_name(run)}: {believed(run, snapshot)}" for run in snapshot.runs]
+    reasons = [
+        (
+            f"No findings. Judged over {say.span(snapshot.scene.window_seconds)}"
+            + (f"; {'; '.join(judged)}." if judged else f": {gpu_count(snapshot)}, no training run."),
+            True,
+        )
+    ]
+    reasons += [
+        (f"{run_name(run)}: {say.escape(run.how_to_climb)}", False) for run in snapshot.runs if run.how_to_climb
+    ]
+    return reasons

@@ -1,0 +1,228 @@
+"""A GPU's row: what it does now, what slows it down, and its history on the shared time axis."""
+
+from __future__ import annotations
+
+from gpuwatch.dashboard import braille
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.history import Trace
+from gpuwatch.dashboard.panels.columns import Columns
+from gpuwatch.dashboard.text import Line, LineWriter, blanks
+from gpuwatch.dashboard.themes import Look
+from gpuwatch.dashboard.view import View
+from gpuwatch.dashboard.wording import no_gpu_reason, status_words
+from gpuwatch.monitor.snapshot import GpuNow, Snapshot
+from gpuwatch.samples import GpuSample
+
+HOT_CELSIUS = 85
+"""The checklist's limit; above it throttling is near on all current boards."""
+
+
+def gpu_header(view: View, columns: Columns, look: Look, *, focused: bool = False) -> Line:
+    """The column heads, with the charts' range and window; without a GPU, why there is none."""
+    writer = LineWriter(columns.width, look)
+    if view.snapshot is not None and not view.snapshot.gpus:
+        reason = no_gpu_reason(view.snapshot) or "none has answered yet"
+        return writer.put(f" no GPU: {reason}", look.heading).line(look.heading)
+    head = look.bar_accent if focused else look.heading
+    writer.to(1, look.heading).left("GPU", columns.name, head).to(writer.cells + columns.gap, look.heading)
+    if columns.meter:
+        writer.to(writer.cells + columns.meter + columns.gap, look.heading)
+    for title, width in (
+        ("util 60 s", columns.utilization),
+        ("power", columns.power),
+        ("memory", columns.memory),
+        ("temp", columns.temperature),
+        ("SM clock", columns.clock),
+        ("slowed by" if columns.slowed > 8 else "slowed", columns.slowed),
+    ):
+        if width:
+            align = writer.left if title.startswith("slowed") else writer.right
+            align(title, width, look.heading).to(writer.cells + columns.gap, look.heading)
+    window = say.span(view.window_seconds)
+    if columns.chart_2 is None:
+        writer.to(columns.chart_1, look.heading).put(f"util,power {window}", look.heading, columns.chart_width)
+    else:
+        writer.to(columns.chart_1, look.heading)
+        writer.put(f"util 0-100 %, {window}", look.heading, columns.chart_width)
+        writer.to(columns.chart_2, look.heading).put(_power_range(view), look.heading, columns.chart_width)
+    return writer.line(look.heading)
+
+
+def _power_range(view: View) -> str:
+    """The power charts' range, in watts where all GPUs share it."""
+    limits = {power_limit(gpu) for gpu in view.snapshot.gpus} if view.snapshot else set()
+    limit = limits.pop() if len(limits) == 1 else None
+    return "power 0-limit" if limit is None else f"power 0-{limit:.0f} W"
+
+
+def gpu_row(
+    gpu: GpuNow, view: View, height: int, columns: Columns, look: Look, utilization: Trace, power: Trace
+) -> list[Line]:
+    """The lines of one GPU: numbers first, then details as far as there is height, charts over all of it."""
+    snapshot = view.snapshot
+    assert snapshot is not None, "a GPU came with a snapshot"
+    # Rows this high would run into each other: their last line stays empty.
+    drawn = height - 1 if height >= 3 and len(snapshot.gpus) > 1 else height
+    util_rows, power_rows = _charts(gpu, drawn, columns, look, utilization, power)
+    room = columns.left_width - _indent(columns)
+    sick = _status_lines(gpu, snapshot, room)
+    details = sick[1:] if sick else _details(gpu, room, look) if height > 1 else []
+    lines = []
+    for y in range(drawn):
+        writer = LineWriter(columns.width, look)
+        if y == 0:
+            _first_line(writer, gpu, view, snapshot, columns, look, sick)
+        elif y <= len(details):
+            writer.to(_indent(columns)).put(details[y - 1], look.dim, columns.left_width - writer.cells)
+        writer.to(columns.chart_1)
+        if columns.chart_2 is None:
+            style = look.utilization if y < len(util_rows) else look.power
+            writer.chart((util_rows + power_rows)[y], style)
+        else:
+            writer.chart(util_rows[y], look.utilization).to(columns.chart_2).chart(power_rows[y], look.power)
+        lines.append(writer.line())
+    return lines + blanks(height - drawn, columns.width, look)
+
+
+def _indent(columns: Columns) -> int:
+    return 1 + columns.name + columns.gap
+
+
+def _charts(
+    gpu: GpuNow, height: int, columns: Columns, look: Look, utilization: Trace, power: Trace
+) -> tuple[list[str], list[str]]:
+    """The rows of both charts; where they are stacked they share the row's height."""
+    unicode = look.glyphs.unicode
+    stacked = columns.chart_2 is None
+    util_height = height if not stacked else max(1, (height + 1) // 2)
+    power_height = height if not stacked else height - util_height
+    peaks = utilization.peak if util_height > 1 else None
+    util_rows = braille.area(utilization.mean, low=0, high=100, height=util_height, peaks=peaks, unicode=unicode)
+    limit = power_limit(gpu) or power.largest or 1.0
+    power_rows = braille.area(power.mean, low=0, high=limit, height=power_height, unicode=unicode)
+    return util_rows, power_rows
+
+
+def power_limit(gpu: GpuNow) -> float | None:
+    """The limit in force: the one of the 30 s lane, else the one read at start."""
+    if gpu.latest_health is not None and gpu.latest_health.power_limit_watts is not None:
+        return gpu.latest_health.power_limit_watts
+    return gpu.facts.power_limit_watts
+
+
+def _first_line(
+    writer: LineWriter, gpu: GpuNow, view: View, snapshot: Snapshot, columns: Columns, look: Look, sick: list[str]
+) -> None:
+    """Name and numbers; a GPU without live numbers says so in words instead."""
+    facts = gpu.facts
+    index = str(facts.index)
+    name = f"{index} {say.gpu_name(facts.name, columns.name - len(index) - 1)}"
+    writer.to(1).left(name, columns.name, look.strong).to(writer.cells + columns.gap)
+    if sick or gpu.latest is None:
+        style = {"lost": look.critical, "stale": look.warning}.get(gpu.status, look.dim)
+        writer.put(sick[0] if sick else say.UNKNOWN, style, columns.left_width - writer.cells)
+        return
+    if view.is_old(gpu.latest.time_ns):
+        writer.put(f"{say.age(snapshot.time_ns - gpu.latest.time_ns)} old ", look.warning)
+        _numbers(writer, gpu, gpu.latest, columns, look, skip_utilization=True)
+        return
+    _numbers(writer, gpu, gpu.latest, columns, look)
+
+
+def _status_lines(gpu: GpuNow, snapshot: Snapshot, room: int) -> list[str]:
+    """What stands in place of a GPU's numbers while there are none."""
+    if gpu.status == "live" and gpu.latest is not None:
+        return []
+    return say.wrap(status_words(gpu, snapshot), max(10, room))
+
+
+def _numbers(
+    writer: LineWriter, gpu: GpuNow, latest: GpuSample, columns: Columns, look: Look, skip_utilization: bool = False
+) -> None:
+    mean = gpu.utilization_mean_percent if gpu.utilization_mean_percent is not None else latest.utilization_percent
+    if not skip_utilization:
+        if columns.meter:
+            _meter(writer, mean, columns.meter, look)
+            writer.to(writer.cells + columns.gap)
+        text = say.mean_and_sigma(mean, gpu.utilization_sigma_percent)
+        writer.right(text, columns.utilization, look.utilization)
+    else:
+        start = _indent(columns) + (columns.meter + columns.gap if columns.meter else 0)
+        writer.to(start + columns.utilization)
+    temperature = latest.temperature_celsius
+    hot = look.critical if temperature is not None and temperature >= HOT_CELSIUS else look.text
+    total = gpu.facts.memory_total_bytes
+    for text, width, style in (
+        (say.of_limit(latest.power_watts, power_limit(gpu), "W"), columns.power, look.power),
+        (
+            say.memory_of_total(latest.memory_used_bytes, total, 1 if columns.memory > 9 else 0),
+            columns.memory,
+            look.text,
+        ),
+        (say.celsius(temperature), columns.temperature, hot),
+        (say.megahertz(latest.sm_clock_mhz), columns.clock, look.text),
+    ):
+        if width:
+            writer.to(writer.cells + columns.gap).right(text, width, style)
+    if columns.slowed:
+        words, slowed = slowed_by(gpu, latest)
+        writer.to(writer.cells + columns.gap).left(words, columns.slowed, look.warning if slowed else look.dim)
+
+
+def slowed_by(gpu: GpuNow, latest: GpuSample) -> tuple[str, bool]:
+    """The causes that hold the clocks down, in words: "none" where that is known, a dash where it is not."""
+    if gpu.throttled_by:
+        return say.escape(", ".join(gpu.throttled_by)), True
+    known = latest.event_reasons is not None or latest.throttled_power_ns is not None
+    return ("none" if known else say.UNKNOWN), False
+
+
+def _meter(writer: LineWriter, value: float | None, width: int, look: Look) -> None:
+    """A horizontal bar of 0-100 %."""
+    filled = 0.0 if value is None else max(0.0, min(100.0, value)) / 100 * width
+    whole = int(filled)
+    parts = look.glyphs.bar_parts
+    part = parts[int((filled - whole) * (len(parts) + 1)) - 1 :][:1] if parts and filled - whole >= 1 / 8 else ""
+    writer.chart(look.glyphs.bar * whole + part, look.utilization)
+    writer.chart(look.glyphs.bar_rest * (width - whole - len(part)), look.faint)
+
+
+def _details(gpu: GpuNow, width: int, look: Look) -> list[str]:
+    """What is worth knowing beside the main columns, as many lines of `width` as it takes."""
+    latest, status = gpu.latest, gpu.latest_status
+    if latest is None or gpu.status == "lost":
+        return []
+    words = []
+    if latest.sm_activity_percent is not None:
+        words.append(f"SM active {say.percent(latest.sm_activity_percent)}")
+    if latest.tensor_activity_percent is not None:
+        words.append(f"tensor {say.percent(latest.tensor_activity_percent)}")
+    if latest.memory_utilization_percent is not None:
+        words.append(f"memory busy {say.percent(latest.memory_utilization_percent)}")
+    if status is not None:
+        if status.memory_clock_mhz is not None:
+            words.append(f"memory clock {say.megahertz(status.memory_clock_mhz)}")
+        if status.pcie_generation is not None and status.pcie_width is not None:
+            words.append(f"PCIe {status.pcie_generation} x{status.pcie_width}")
+        if status.fan_percent is not None:
+            words.append(f"fan {say.percent(status.fan_percent)}")
+    if latest.power_window_seconds is not None:
+        words.append("power: instant" if latest.power_window_seconds == 0 else "power: 1 s mean")
+    lines = _flow(words, width, look)
+    for process in (status.processes or ()) if status else ():
+        command = say.escape(process.command or f"host pid {process.host_pid}")
+        pid = process.pid if process.pid is not None else process.host_pid
+        lines.append(f"{pid} {command}  {say.byte_size(process.memory_bytes)}")
+    return lines
+
+
+def _flow(words: list[str], width: int, look: Look) -> list[str]:
+    """Words joined by dots into as few lines as hold them."""
+    joint = f" {look.glyphs.dot} "
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + len(joint) + len(word) <= width:
+            lines[-1] += joint + word
+        else:
+            lines.append(word)
+    return lines

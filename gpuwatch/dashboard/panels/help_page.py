@@ -1,0 +1,91 @@
+"""The help: the keys, and how to read what is on the screen."""
+
+from __future__ import annotations
+
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.panels.page import Page
+from gpuwatch.dashboard.text import Line
+from gpuwatch.dashboard.themes import Look
+from gpuwatch.dashboard.view import View
+from gpuwatch.dashboard.wording import LEVELS, RUNGS
+from gpuwatch.diagnosis.finding import Severity
+
+KEYS = (
+    ("up down, j k", "move in the findings or the GPUs; tab changes between them"),
+    ("enter, click", "open the finding or the GPU"),
+    ("c", "copy the fix to the clipboard (OSC 52: works over SSH where the terminal allows it)"),
+    ("s, u", "snooze a finding for an hour; bring the last one back"),
+    ("e", "explain the rule behind a finding"),
+    ("t", "timeline: GPUs, steps, waits and phases on one axis"),
+    ("p", "processes"),
+    ("space", "hold the picture; collection goes on"),
+    ("+ -", "zoom the time axis: 30 s to 24 h"),
+    ("left right", "in the timeline: move through time; end returns to now"),
+    ("/", "filter findings, runs and processes; esc clears"),
+    ("ctrl+p", "command palette: themes (one is safe for colour-blind eyes), all commands"),
+    ("esc", "back"),
+    ("q, ctrl+c", "quit"),
+)
+
+WORDS = (
+    ("util 60 s", "mean and standard deviation of the driver's utilization samples of the last 60 s"),
+    ("power", "now, against the limit in force; the GPU's page says whether the sensor is instant or a 1 s mean"),
+    ("slowed by", "what holds the clocks down, from the driver's counters: a short episode is not missed"),
+    ("-", "not known; the GPU's page (tab, enter) says why. Zero is only shown where zero was measured"),
+    ("STALE, LOST", "no fresh reading since the time that is shown; the numbers are left out, not repeated"),
+    ("wait", "time the training loop spent in the data loader's next()"),
+    ("GPU waits", "the part of it in which the GPU had nothing to do: only this costs speed"),
+    ("dots above a chart", "the largest reading inside that stretch of time"),
+)
+
+
+def help_page(view: View, width: int, look: Look) -> list[Line]:
+    """The whole page."""
+    page = Page(width, look)
+    page.heading("Keys")
+    for key, meaning in KEYS:
+        page.pair(key, meaning, name_width=18)
+    page.heading("What the words mean")
+    for word, meaning in WORDS:
+        page.pair(word, meaning, name_width=22)
+    page.heading("How bad, and how it is known")
+    page.prose(
+        "CRITICAL: broken, or 20 % and more of the time lost. WARNING: 10 % and measured. INFO: worth knowing. "
+        "HINT: often helps, not measured here."
+    )
+    signs = "  ".join(f"{look.glyphs.severity(severity)} {severity.value.upper()}" for severity in Severity)
+    page.prose(signs, look.dim)
+    for level, meaning in LEVELS.items():
+        page.pair(level.name, meaning, name_width=22)
+    page.heading("How well a run is seen")
+    for rung, words in RUNGS.items():
+        page.pair(words, _RUNG_MEANING[rung], name_width=22)
+    _own_cost(page, view)
+    return page.lines
+
+
+_RUNG_MEANING = {
+    "exact": "the hook times every step and wait: gpuwatch run python train.py, or gpuwatch.watch() in the script",
+    "sampled": "stacks are read from outside, without touching the process",
+    "proc": "only what /proc says: CPU, memory, I/O",
+    "hardware": "only what the GPU says",
+}
+
+
+def _own_cost(page: Page, view: View) -> None:
+    snapshot = view.snapshot
+    if snapshot is None or snapshot.scene is None:
+        return
+    quality = snapshot.scene.quality
+    page.heading("What gpuwatch itself costs and missed")
+    page.pair("CPU", f"{say.share(quality.own_cpu_share)} of one core", name_width=22)
+    calls = quality.nvml_calls_per_gpu_second
+    page.pair("NVML calls", say.UNKNOWN if calls is None else f"{calls:.1f} per GPU and second", name_width=22)
+    page.pair("poll interval", say.seconds(quality.poll_interval_seconds), name_width=22)
+    page.pair("longest gap", say.seconds(quality.longest_gap_seconds), name_width=22)
+    page.pair(
+        "hook records",
+        f"{say.count(quality.received_records)} received, "
+        f"{say.count(quality.dropped_records)} dropped, {quality.malformed_packets} malformed packets",
+        name_width=22,
+    )

@@ -1,0 +1,277 @@
+"""A run's panel: the step's bar, its speed and steps, its ranks, and its history under the GPUs' charts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from rich.segment import Segment
+from rich.style import Style
+
+from gpuwatch.dashboard import braille
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.history import Grid, Trace
+from gpuwatch.dashboard.panels.bands import band_fill, phase_runs
+from gpuwatch.dashboard.panels.columns import Columns
+from gpuwatch.dashboard.panels.evidence import round_up
+from gpuwatch.dashboard.panels.stacked_bar import legend, parts_of, stacked_bar
+from gpuwatch.dashboard.text import Line, LineWriter
+from gpuwatch.dashboard.themes import Look
+from gpuwatch.dashboard.view import View
+from gpuwatch.dashboard.wording import COUNTING_RUNGS, RUNGS, gpus_of, run_name
+from gpuwatch.monitor.snapshot import RankNow, RunNow, Snapshot
+
+RANK_FIELD = 26
+"""Cells of one rank: "rank 12 1.04 s wait 100 %"."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTraces:
+    """A run's history on the shared grid."""
+
+    grid: Grid
+    wait: Trace
+    step: Trace
+
+
+def run_panel(
+    run: RunNow, view: View, height: int, columns: Columns, look: Look, traces: RunTraces | None
+) -> list[Line]:
+    """The panel in `height` lines: a title, then words on the left and charts on the right."""
+    snapshot = view.snapshot
+    assert snapshot is not None, "a run came with a snapshot"
+    if height < 2:
+        return [_one_line(run, columns, look)][:height]
+    scale = step_scale(run, traces)
+    lines = [_title(run, scale, columns, look)]
+    left = _left(run, view, snapshot, columns.left_width - 1, height - 1, look)
+    right = _right(run, snapshot, scale, height - 1, columns, look, traces)
+    for y in range(height - 1):
+        words = left[y] if y < len(left) else ()
+        used = 1 + sum(segment.cell_length for segment in words)
+        gap = Segment(" " * max(0, columns.chart_1 - used), look.text)
+        lines.append((Segment(" ", look.text), *words, gap, *right[y]))
+    return lines
+
+
+def step_scale(run: RunNow, traces: RunTraces | None) -> float:
+    """The top of the step-time chart in seconds: a round number above the slow steps, so that it rarely moves."""
+    largest = run.step_seconds_p95 or run.step_seconds_p50 or 0.0
+    if not largest and traces is not None:
+        largest = traces.step.largest or 0.0
+    if largest <= 0:
+        return 1.0
+    return round_up(largest * 1.1, "s")
+
+
+def _title(run: RunNow, scale: float, columns: Columns, look: Look) -> Line:
+    """The heading: who it is and how well it is seen, over the charts what they show."""
+    mark = look.glyphs.rule
+    writer = _who(run, columns, look)
+    writer.put(mark * max(0, columns.chart_1 - 1 - writer.cells), look.faint).put(" ", look.text)
+    end = columns.chart_1 + columns.chart_width
+    if columns.chart_2 is None:
+        _label(writer, f"wait, step {say.seconds(scale)}", end, look)
+    else:
+        _label(writer, "wait 0-100 %", end, look)
+        writer.to(columns.chart_2)
+        _label(writer, f"step 0-{say.seconds(scale)}", columns.chart_2 + columns.chart_width, look)
+    return writer.line()
+
+
+def _one_line(run: RunNow, columns: Columns, look: Look) -> Line:
+    """All that fits where a run has but one line."""
+    writer = _who(run, columns, look)
+    speed = f"step {say.seconds(run.step_seconds_p50)}, wait {say.share(run.wait_share)}"
+    return writer.to(columns.chart_1).put(speed, look.text).line()
+
+
+def _who(run: RunNow, columns: Columns, look: Look) -> LineWriter:
+    dot = f" {look.glyphs.dot} "
+    ranks = f"{len(run.ranks)} ranks" if len(run.ranks) > 1 else ""
+    rest = dot.join(word for word in (ranks, gpus_of(run), RUNGS.get(run.rung, run.rung)) if word)
+    writer = LineWriter(columns.width, look)
+    writer.put(look.glyphs.rule, look.faint).put(f" {run_name(run)} ", look.title, columns.left_width - 3)
+    writer.put(f"{look.glyphs.dot} {rest}{dot}", look.dim, columns.left_width - 1 - writer.cells)
+    state = look.good if run.state in ("training", "evaluating", "saving") else look.warning
+    return writer.put(run.state, state, columns.left_width - 1 - writer.cells).put(" ", look.text)
+
+
+def _label(writer: LineWriter, text: str, end: int, look: Look) -> None:
+    writer.put(text, look.dim, end - writer.cells)
+    writer.put(f" {look.glyphs.rule * max(0, end - writer.cells - 1)}", look.faint, end - writer.cells)
+
+
+def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, look: Look) -> list[Line]:
+    """The words: the bar first, then as many facts as there are lines."""
+    lines: list[Line] = []
+    parts = parts_of(run)
+    if parts:
+        lines.append(stacked_bar(parts, width, look))
+    elif run.how_to_climb:
+        climb = say.wrap(say.escape(run.how_to_climb), width)[:2]
+        lines += [_words([(part, look.warning)], width, look) for part in climb]
+    speed = _speed(run, width, look)
+    steps = _steps(run, view, snapshot, width, look)
+    ranks = _ranks(run, width, height - len(lines) - 2, look)
+    lines += [speed, steps]
+    if parts and height > len(lines) + len(ranks):
+        lines.append(_words(legend(parts, width, look), width, look))
+    lines += ranks
+    lines += [_words([(text, look.dim)], width, look) for text in about(run)]
+    lines = lines[: height if height < 4 else height - 1]
+    if height >= 4:
+        lines += [LineWriter(width, look).line()] * (height - 1 - len(lines))
+        lines.append(_words(_band_legend(run, look), width, look))
+    return lines
+
+
+def _words(parts: list[tuple[str, Style]], width: int, look: Look) -> Line:
+    writer = LineWriter(width, look)
+    for text, style in parts:
+        writer.put(text, style)
+    return writer.line()
+
+
+def _speed(run: RunNow, width: int, look: Look) -> Line:
+    writer = LineWriter(width, look)
+    writer.put("step ", look.dim).put(say.seconds(run.step_seconds_p50), look.step)
+    writer.put("  p95 ", look.dim).put(say.seconds(run.step_seconds_p95), look.text)
+    writer.put(f"   {say.count(run.samples_per_second)}", look.strong).put(" samples/s", look.dim)
+    if run.gap_share is not None:
+        writer.put("   GPU waits ", look.dim).put(say.share(run.gap_share), look.wait)
+    elif run.wait_share is not None:
+        writer.put("   wait ", look.dim).put(say.share(run.wait_share), look.wait)
+    return writer.line()
+
+
+def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) -> Line:
+    writer = LineWriter(width, look)
+    steps = say.count(run.steps_total) if run.rung in COUNTING_RUNGS else say.UNKNOWN
+    writer.put("steps ", look.dim).put(steps, look.text)
+    if run.last_step_ns is not None:
+        late = run.state == "silent"
+        writer.put("   last ", look.dim)
+        writer.put(f"{_ago(snapshot.time_ns - run.last_step_ns)} ago", look.warning if late else look.text)
+    if run.phase_share:
+        writer.put("   eval, save ", look.dim).put(say.share(run.phase_share), look.phase)
+    if run.seconds:
+        writer.put(f"   over {say.span(run.seconds)}", look.dim)
+    return writer.line()
+
+
+def _ago(value_ns: int) -> str:
+    """An age; a fresh one with a decimal, because steps are often shorter than a second."""
+    return f"{max(0, value_ns) / 1e9:.1f} s" if value_ns < 9.95e9 else say.age(value_ns)
+
+
+def about(run: RunNow) -> list[str]:
+    """What runs: the command, the loader it trains from, the model's precision."""
+    texts = [say.command_line(run.command)]
+    facts = run.ranks[0].facts if run.ranks else None
+    if facts is None:
+        return texts
+    for loader in facts.loaders:
+        if loader.role != "train":
+            continue
+        place = f"{PurePath(loader.file).name}:{loader.line}" if loader.file else "not known where"
+        settings = (
+            ("num_workers", loader.num_workers),
+            ("batch_size", loader.batch_size),
+            ("prefetch_factor", loader.prefetch_factor),
+            ("pin_memory", loader.pin_memory),
+        )
+        said = ", ".join(f"{name}={value}" for name, value in settings if value is not None)
+        texts.append(say.escape(f"loader {place}  {said}"))
+    model = facts.model
+    words = []
+    if model.parameters is not None:
+        words.append(f"{model.parameters / 1e6:.1f} M parameters")
+    if model.autocast is not None:
+        words.append(f"autocast {model.autocast_dtype or 'on'}" if model.autocast else "no autocast")
+    if model.compiled is not None:
+        words.append("compiled" if model.compiled else "not compiled")
+    if model.optimizer is not None:
+        words.append(model.optimizer + (" fused" if model.optimizer_fused else ""))
+    return [*texts, say.escape(f"model {', '.join(words)}")] if words else texts
+
+
+def _band_legend(run: RunNow, look: Look) -> list[tuple[str, Style]]:
+    """What the band under the charts is made of, as far as it occurs."""
+    kinds = {phase.kind for phase in run.phases}
+    legend: list[tuple[str, Style]] = []
+    for kind, word in (("eval", "evaluation"), ("checkpoint", "checkpoint")):
+        if kind in kinds:
+            legend += [(band_fill(kind, look), look.phase), (f" {word}   ", look.dim)]
+    if kinds - {"eval", "checkpoint"}:
+        legend += [(band_fill("", look), look.phase), (" other pauses", look.dim)]
+    return legend
+
+
+def _ranks(run: RunNow, width: int, height: int, look: Look) -> list[Line]:
+    """The ranks' step times and waits, in equal fields; none for a run of one rank."""
+    if len(run.ranks) < 2 or height < 1:
+        return []
+    field = RANK_FIELD
+    per_line = max(1, width // field)
+    slowest = max((rank.step_seconds or 0.0 for rank in run.ranks), default=0.0)
+    lines = []
+    for start in range(0, len(run.ranks), per_line):
+        writer = LineWriter(width, look)
+        for rank in run.ranks[start : start + per_line]:
+            _rank(writer, rank, field, slowest, look)
+        lines.append(writer.line())
+    if len(lines) > height:
+        lines = lines[:height]
+        hidden = len(run.ranks) - per_line * height
+        writer = LineWriter(width, look).put(f"{hidden + per_line} more ranks, see p", look.dim)
+        lines[-1] = writer.line()
+    return lines
+
+
+def _rank(writer: LineWriter, rank: RankNow, field: int, slowest: float, look: Look) -> None:
+    end = writer.cells + field
+    number = "?" if rank.facts.rank is None else str(rank.facts.rank)
+    writer.put("rank ", look.dim).left(number, 3 if len(number) < 3 else 4, look.text)
+    slow = rank.step_seconds is not None and rank.step_seconds > 0 and rank.step_seconds >= slowest
+    writer.put(say.seconds(rank.step_seconds), look.strong if slow else look.text)
+    writer.put(f" wait {say.share(rank.wait_share)}", look.dim)
+    writer.to(end)
+
+
+def _right(
+    run: RunNow,
+    snapshot: Snapshot,
+    scale: float,
+    height: int,
+    columns: Columns,
+    look: Look,
+    traces: RunTraces | None,
+) -> list[Line]:
+    """The charts' rows and the band of phases, as the ends of the panel's lines."""
+    width = columns.width - columns.chart_1
+    if traces is None or height < 1:
+        return [LineWriter(width, look).line() for _ in range(height)]
+    chart_height = height - 1 if height > 1 else 1
+    offset = None if columns.chart_2 is None else columns.chart_2 - columns.chart_1
+    unicode = look.glyphs.unicode
+    wait_height = chart_height if offset is not None else max(1, chart_height // 2)
+    step_height = chart_height if offset is not None else chart_height - wait_height
+    wait = braille.area(traces.wait.mean, low=0, high=1, height=wait_height, unicode=unicode)
+    step = braille.area(traces.step.mean, low=0, high=scale, height=step_height, unicode=unicode)
+    lines = []
+    for y in range(chart_height):
+        writer = LineWriter(width, look)
+        if offset is None:
+            writer.chart((wait + step)[y], look.wait if y < wait_height else look.step)
+        else:
+            writer.chart(wait[y], look.wait).to(offset).chart(step[y], look.step)
+        lines.append(writer.line())
+    if height > 1:
+        writer = LineWriter(width, look)
+        for start in (0,) if offset is None else (0, offset):
+            writer.to(start)
+            for text, style in phase_runs(run.phases, traces.grid, columns.chart_width, snapshot.time_ns, look):
+                writer.chart(text, style)
+        lines.append(writer.line())
+    return lines

@@ -1,0 +1,155 @@
+"""One finding, full screen."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from gpuwatch.dashboard import braille
+from gpuwatch.dashboard.history import Grid
+from gpuwatch.dashboard.panels.bars import Key
+from gpuwatch.dashboard.panels.evidence import SCALES, Evidence, chart_cells
+from gpuwatch.dashboard.panels.finding_page import SourceExcerpt, finding_page
+from gpuwatch.dashboard.panels.gpu_row import power_limit
+from gpuwatch.dashboard.screens.base import PageScreen
+from gpuwatch.dashboard.text import Line
+from gpuwatch.dashboard.themes import Look
+from gpuwatch.dashboard.view import FindingKey, View, key_of
+from gpuwatch.dashboard.wording import gpu_index, run_name
+from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.timeline.series import Series
+
+LINES_AROUND = 3
+MAX_CHARTS = 4
+
+
+class FindingScreen(PageScreen):
+    """Follows its finding through the snapshots, and keeps its last state when it is gone."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "copy_fix", "Copy the fix", show=False),
+        Binding("s", "snooze", "Snooze", show=False),
+        Binding("e", "explain", "Explain the rule", show=False),
+    ]
+    KEYS: ClassVar[list[Key]] = [
+        Key("esc", "back", "app.pop_screen"),
+        Key("c", "copy fix", "copy_fix"),
+        Key("s", "snooze", "snooze"),
+        Key("e", "explain", "explain"),
+        Key("t", "timeline", "app.timeline"),
+        Key("+ -", "zoom", "app.zoom(-1)"),
+        Key("?", "help", "app.help"),
+        Key("q", "quit", "app.quit"),
+    ]
+
+    def __init__(self, key: FindingKey) -> None:
+        super().__init__()
+        self._key = key
+        self._finding: Finding | None = None
+        self._excerpt: SourceExcerpt | None = None
+
+    def on_mount(self) -> None:
+        """The page at once; the source, which may lie on a slow disk, when it is read."""
+        super().on_mount()
+        self.run_worker(self._read_source())
+
+    async def _read_source(self) -> None:
+        finding = self._finding
+        if finding is None or finding.fix is None or finding.fix.file is None or finding.fix.line is None:
+            return
+        run = self.dashboard.view.run(finding.run)
+        folders = [rank.facts.cwd for rank in run.ranks if rank.facts.cwd] if run else []
+        self._excerpt = await asyncio.to_thread(read_excerpt, finding.fix, folders[0] if folders else None)
+        self.show()
+
+    def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
+        """The finding as the newest view knows it."""
+        snapshot = view.snapshot
+        current = None
+        if snapshot is not None:
+            current = next((finding for finding in snapshot.findings if key_of(finding) == self._key), None)
+        self._finding = current or self._finding
+        if self._finding is None:
+            return []
+        return finding_page(
+            self._finding,
+            view,
+            width,
+            look,
+            still_there=current is not None,
+            excerpt=self._excerpt,
+            evidence=self._evidence(self._finding, view, width, look),
+        )
+
+    def _evidence(self, finding: Finding, view: View, width: int, look: Look) -> list[Evidence]:
+        """The charts that the rule names, for the finding's run and its GPUs."""
+        snapshot = view.snapshot
+        if snapshot is None:
+            return []
+        cells = chart_cells(width) * braille.values_per_cell(look.glyphs.unicode)
+        grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
+        wanted = _series_of(finding, view)[:MAX_CHARTS]
+        hold = round(2.5e9 * (view.interval_seconds or 1.0))
+        traces = self.dashboard.history.refresh([(series, grid, hold) for series in wanted])
+        charts = []
+        for series in wanted if traces else ():
+            gpu, run = view.gpu(series.key), view.run(series.key)
+            subject = f"GPU {gpu_index(series.key, snapshot)}" if gpu else run_name(run) if run else ""
+            high = power_limit(gpu) if gpu and series.name == "gpu.power_watts" else None
+            trace = traces[series, grid] if traces else None
+            if trace is not None:
+                charts.append(Evidence(subject, series.name, trace, grid, snapshot.time_ns, snapshot.wall_time, high))
+        return charts
+
+    def action_copy_fix(self) -> None:
+        """Copies the fix."""
+        self.dashboard.copy_fix(self._finding)
+
+    def action_snooze(self) -> None:
+        """Hides the finding for a while and goes back."""
+        self.dashboard.snooze(self._finding)
+        self.dashboard.pop_screen()
+
+    def action_explain(self) -> None:
+        """Opens the rule's page."""
+        self.dashboard.explain(self._key[0])
+
+
+def _series_of(finding: Finding, view: View) -> list[Series]:
+    """The rule's chart names with their keys; a run's finding shows the run's first GPU."""
+    run = view.run(finding.run)
+    uuids = [finding.gpu] if finding.gpu else []
+    if not uuids and view.snapshot is not None:
+        used = run.gpu_indices if run else ()
+        uuids = [gpu.facts.uuid for gpu in view.snapshot.gpus if gpu.facts.index in used][:1]
+    if run is None and finding.gpu and view.snapshot is not None:
+        gpu = view.gpu(finding.gpu)
+        index = gpu.facts.index if gpu else -1
+        run = next((candidate for candidate in view.snapshot.runs if index in candidate.gpu_indices), None)
+    series = []
+    for name in finding.chart:
+        if name not in SCALES:
+            continue
+        if name.startswith("gpu."):
+            series += [Series(name, uuid) for uuid in uuids]  # type: ignore[arg-type]
+        elif name.startswith("run."):
+            series += [Series(name, run.id)] if run else []  # type: ignore[arg-type]
+        else:
+            series.append(Series(name))  # type: ignore[arg-type]
+    return series
+
+
+def read_excerpt(fix: Fix, folder: str | None) -> SourceExcerpt | None:
+    """The source around the line to change, or None where it cannot be read (a container, another machine)."""
+    assert fix.file is not None and fix.line is not None, "asked only with a place"
+    path = Path(folder or ".", fix.file)
+    try:
+        with path.open(encoding="utf-8", errors="backslashreplace") as source:
+            first = max(1, fix.line - LINES_AROUND)
+            lines = [line for number, line in enumerate(source, start=1) if first <= number <= fix.line + LINES_AROUND]
+    except OSError:
+        return None
+    return SourceExcerpt(first, tuple(lines)) if len(lines) > fix.line - first else None

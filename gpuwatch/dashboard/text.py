@@ -1,0 +1,136 @@
+"""Lines of styled text with known cell widths: what panels make and widgets paint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+
+from gpuwatch.dashboard.formatting import fit
+from gpuwatch.dashboard.themes import Look
+
+Line = tuple[Segment, ...]
+"""Segments of exactly the panel's width in cells. Tuples, so that an unchanged line is found by comparison."""
+
+
+def plain(lines: Iterable[Line]) -> list[str]:
+    """The text of lines without their styles."""
+    return ["".join(segment.text for segment in line).rstrip() for line in lines]
+
+
+class LineWriter:
+    """Builds one line from left to right; what does not fit is cut with an ellipsis."""
+
+    __slots__ = ("_cells", "_glyphs", "_look", "_segments", "width")
+
+    def __init__(self, width: int, look: Look) -> None:
+        self.width = width
+        self._look = look
+        self._glyphs = look.glyphs
+        self._segments: list[Segment] = []
+        self._cells = 0
+
+    @property
+    def cells(self) -> int:
+        """Cells written so far."""
+        return self._cells
+
+    @property
+    def room(self) -> int:
+        """Cells left."""
+        return self.width - self._cells
+
+    def put(self, text: str, style: Style, limit: int | None = None) -> LineWriter:
+        """Appends text, in at most `limit` cells."""
+        text = self._glyphs.say(text)
+        room = self.room if limit is None else min(limit, self.room)
+        text = fit(text, room, self._glyphs.ellipsis)
+        if text:
+            self._segments.append(Segment(text, style))
+            self._cells += len(text) if text.isascii() else cell_len(text)
+        return self
+
+    def chart(self, text: str, style: Style) -> LineWriter:
+        """Appends a chart's row, whose characters are one cell each and need no measuring."""
+        text = text[: self.room]
+        if text:
+            self._segments.append(Segment(text, style))
+            self._cells += len(text)
+        return self
+
+    def to(self, column: int, style: Style | None = None) -> LineWriter:
+        """Appends blanks up to a column."""
+        gap = min(column, self.width) - self._cells
+        if gap > 0:
+            self._segments.append(Segment(" " * gap, style or self._look.text))
+            self._cells += gap
+        return self
+
+    def left(self, text: str, width: int, style: Style) -> LineWriter:
+        """Appends a left-aligned field."""
+        end = self._cells + width
+        return self.put(text, style, width).to(end, style)
+
+    def right(self, text: str, width: int, style: Style) -> LineWriter:
+        """Appends a right-aligned field."""
+        said = fit(self._glyphs.say(text), width, self._glyphs.ellipsis)
+        return self.to(self._cells + width - _cells(said), style).put(said, style)
+
+    def at_right(self, text: str, style: Style, margin: int = 0, filler: Style | None = None) -> LineWriter:
+        """Appends text that ends `margin` cells before the line's end, if there is room for it."""
+        said = self._glyphs.say(text)
+        column = self.width - margin - _cells(said)
+        if column < self._cells:
+            return self
+        return self.to(column, filler).put(said, style)
+
+    def line(self, style: Style | None = None) -> Line:
+        """The finished line, filled to its width."""
+        self.to(self.width, style)
+        return tuple(self._segments)
+
+
+def blank(width: int, look: Look) -> Line:
+    """An empty line in the theme's background."""
+    return (Segment(" " * width, look.text),)
+
+
+def blanks(count: int, width: int, look: Look) -> list[Line]:
+    """Empty lines."""
+    return [blank(width, look)] * max(0, count)
+
+
+def rule(title: str, width: int, look: Look, *, style: Style | None = None, right: str = "") -> Line:
+    """A section's head: its title in a horizontal rule."""
+    writer = LineWriter(width, look)
+    mark = look.glyphs.rule
+    writer.put(mark, look.faint).put(f" {title} ", style or look.title)
+    tail = f" {look.glyphs.say(right)} " if right else ""
+    gap = width - writer.cells - _cells(tail) - 1
+    if tail and gap < 1:
+        tail, gap = "", width - writer.cells - 1
+    writer.put(mark * max(0, gap), look.faint).put(tail, look.dim).put(mark, look.faint)
+    return writer.line()
+
+
+def boxed(lines: Sequence[Line], title: str, width: int, look: Look, edge: Style, right: str = "") -> list[Line]:
+    """Lines of `width - 4` cells inside a box with a title."""
+    corners, mark = look.glyphs.corners, look.glyphs.rule
+    head = LineWriter(width, look).put(f"{corners[0]}{mark}", edge).put(f" {title} ", look.title)
+    tail = f" {right} {mark}" if right else ""
+    head.put(mark * (head.room - len(tail) - 1), edge).put(tail, edge).put(corners[1], edge)
+    side_left, side_right = Segment(f"{look.glyphs.side} ", edge), Segment(f" {look.glyphs.side}", edge)
+    body = [(side_left, *line, side_right) for line in lines]
+    foot = LineWriter(width, look).put(f"{corners[2]}{mark * (width - 2)}{corners[3]}", edge)
+    return [head.line(), *body, foot.line()]
+
+
+def selected(line: Line, look: Look) -> Line:
+    """The line with the selection's background."""
+    return tuple(Segment(text, (style or look.text) + look.selection) for text, style, _ in line)
+
+
+def _cells(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)

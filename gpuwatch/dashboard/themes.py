@@ -1,0 +1,292 @@
+"""Colours by meaning: four themes, one of them safe for colour-blind eyes, and the styles made of them.
+
+Colour only ever supports a word that is there too; with NO_COLOR or a sixteen-colour terminal nothing is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING
+
+from rich.style import Style
+
+from gpuwatch.dashboard.glyphs import UNICODE, Glyphs
+from gpuwatch.diagnosis.finding import Severity
+
+if TYPE_CHECKING:
+    from textual.theme import Theme
+
+DEFAULT_THEME = "gpuwatch-night"
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """One colour per meaning; "default" is the terminal's own."""
+
+    name: str
+    dark: bool
+    background: str
+    selection: str
+    bar_background: str
+    text: str
+    dim: str
+    faint: str
+    accent: str
+    good: str
+    warning: str
+    critical: str
+    info: str
+    utilization: str
+    power: str
+    step: str
+    wait: str
+    copy: str
+    compute: str
+    optimizer: str
+    phase: str
+    other: str
+    on_fill: str  # text on a filled part of the step's bar
+
+
+PALETTES = (
+    Palette(
+        name=DEFAULT_THEME,
+        dark=True,
+        background="#0e1218",
+        selection="#1d2836",
+        bar_background="#1a212b",
+        text="#d7dee8",
+        dim="#8793a3",
+        faint="#3a4656",
+        accent="#6cb6ff",
+        good="#57c98a",
+        warning="#e8b04b",
+        critical="#ff7b72",
+        info="#6cb6ff",
+        utilization="#4fd1b5",
+        power="#f0a35e",
+        step="#9db7ff",
+        wait="#ff8278",
+        copy="#d9a4f0",
+        compute="#4fbf86",
+        optimizer="#6cb6ff",
+        phase="#b392f0",
+        other="#65717f",
+        on_fill="#0e1218",
+    ),
+    Palette(
+        name="gpuwatch-day",
+        dark=False,
+        background="#fbfbf8",
+        selection="#e3ebf5",
+        bar_background="#eceef0",
+        text="#1f2630",
+        dim="#5c6673",
+        faint="#c2c9d1",
+        accent="#0757b8",
+        good="#17713f",
+        warning="#8f5600",
+        critical="#bf1e2e",
+        info="#0757b8",
+        utilization="#0b7a6c",
+        power="#a84f00",
+        step="#3c4fc0",
+        wait="#c8323a",
+        copy="#8a3fb0",
+        compute="#1f8a52",
+        optimizer="#1f6fd0",
+        phase="#7448c8",
+        other="#8a939e",
+        on_fill="#ffffff",
+    ),
+    # Okabe and Ito's set (jfly.uni-koeln.de/color): told apart with every common colour vision deficiency.
+    Palette(
+        name="gpuwatch-colour-blind",
+        dark=True,
+        background="#0c0f13",
+        selection="#22303f",
+        bar_background="#1b2129",
+        text="#e6e6e6",
+        dim="#98a2ae",
+        faint="#46515e",
+        accent="#56b4e9",
+        good="#56b4e9",
+        warning="#f0e442",
+        critical="#e57a35",
+        info="#cfd8e3",
+        utilization="#56b4e9",
+        power="#e69f00",
+        step="#cc79a7",
+        wait="#e57a35",
+        copy="#cc79a7",
+        compute="#22b58a",
+        optimizer="#56b4e9",
+        phase="#f0e442",
+        other="#7d8894",
+        on_fill="#0c0f13",
+    ),
+    Palette(
+        name="gpuwatch-terminal",
+        dark=True,
+        background="default",
+        selection="bright_black",
+        bar_background="default",
+        text="default",
+        dim="white",
+        faint="bright_black",
+        accent="bright_cyan",
+        good="green",
+        warning="yellow",
+        critical="bright_red",
+        info="bright_blue",
+        utilization="cyan",
+        power="yellow",
+        step="bright_blue",
+        wait="red",
+        copy="magenta",
+        compute="green",
+        optimizer="blue",
+        phase="bright_magenta",
+        other="white",
+        on_fill="black",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How everything is written: rich styles by meaning, and the signs. Built once per theme."""
+
+    glyphs: Glyphs
+    text: Style
+    strong: Style
+    dim: Style
+    faint: Style
+    accent: Style
+    title: Style
+    good: Style
+    warning: Style
+    critical: Style
+    info: Style
+    utilization: Style
+    power: Style
+    step: Style
+    wait: Style
+    copy: Style
+    compute: Style
+    optimizer: Style
+    phase: Style
+    other: Style
+    heading: Style  # column heads
+    bar: Style  # top and bottom line
+    bar_strong: Style
+    bar_dim: Style
+    bar_accent: Style
+    simulated: Style
+    live: Style
+    added: Style
+    removed: Style
+    selection: Style  # laid over the styles of the selected line
+    fills: dict[str, Style]  # parts of the step's bar: its text on the part's colour
+
+    def severity(self, severity: Severity) -> Style:
+        """The style of a severity's sign and word."""
+        return {
+            Severity.CRITICAL: self.critical,
+            Severity.WARNING: self.warning,
+            Severity.INFO: self.info,
+            Severity.HINT: self.dim,
+        }[severity]
+
+
+STEP_PARTS = ("wait", "copy", "compute", "optimizer", "phase", "other")
+
+
+@cache
+def look(theme: str = DEFAULT_THEME, glyphs: Glyphs = UNICODE) -> Look:
+    """The styles of a theme; those of the default one for a theme that is not ours."""
+    palette = next((candidate for candidate in PALETTES if candidate.name == theme), PALETTES[0])
+
+    def ink(color: str, *, bold: bool = False, italic: bool = False, on: str | None = None) -> Style:
+        return Style(color=color, bgcolor=on or palette.background, bold=bold or None, italic=italic or None)
+
+    bar = palette.bar_background
+    return Look(
+        glyphs=glyphs,
+        text=ink(palette.text),
+        strong=ink(palette.text, bold=True),
+        dim=ink(palette.dim),
+        faint=ink(palette.faint),
+        accent=ink(palette.accent),
+        title=ink(palette.accent, bold=True),
+        good=ink(palette.good, bold=True),
+        warning=ink(palette.warning, bold=True),
+        critical=ink(palette.critical, bold=True),
+        info=ink(palette.info),
+        utilization=ink(palette.utilization),
+        power=ink(palette.power),
+        step=ink(palette.step),
+        wait=ink(palette.wait),
+        copy=ink(palette.copy),
+        compute=ink(palette.compute),
+        optimizer=ink(palette.optimizer),
+        phase=ink(palette.phase),
+        other=ink(palette.other),
+        heading=ink(palette.dim, on=bar),
+        bar=ink(palette.text, on=bar),
+        bar_strong=ink(palette.text, bold=True, on=bar),
+        bar_dim=ink(palette.dim, on=bar),
+        bar_accent=ink(palette.accent, bold=True, on=bar),
+        simulated=ink(palette.on_fill, bold=True, on=palette.warning),
+        live=ink(palette.on_fill, bold=True, on=palette.good),
+        added=ink(palette.good),
+        removed=ink(palette.critical),
+        selection=Style(bgcolor=palette.selection),
+        fills={
+            part: Style(color=palette.on_fill, bgcolor=getattr(palette, part), bold=part == "wait" or None)
+            for part in STEP_PARTS
+        },
+    )
+
+
+def textual_themes() -> list[Theme]:
+    """The themes for Textual's own parts: scroll bars, the command palette, the filter's input."""
+    from textual.theme import Theme
+
+    return [
+        Theme(
+            name=palette.name,
+            primary=_hex(palette.accent),
+            secondary=_hex(palette.step),
+            warning=_hex(palette.warning),
+            error=_hex(palette.critical),
+            success=_hex(palette.good),
+            accent=_hex(palette.accent),
+            foreground=_hex(palette.text),
+            background=_hex(palette.background),
+            surface=_hex(palette.background),
+            panel=_hex(palette.bar_background),
+            dark=palette.dark,
+            ansi=palette.background == "default",
+            variables={
+                "scrollbar": _hex(palette.faint),
+                "scrollbar-hover": _hex(palette.dim),
+                "scrollbar-active": _hex(palette.accent),
+                "scrollbar-background": _hex(palette.background),
+                "scrollbar-background-hover": _hex(palette.background),
+                "scrollbar-background-active": _hex(palette.background),
+            },
+        )
+        for palette in PALETTES
+    ]
+
+
+def _hex(color: str) -> str:
+    """Textual's spelling of a rich colour name."""
+    return color if color.startswith("#") else f"ansi_{color}"
+
+
+def style_names() -> tuple[str, ...]:
+    """The names of Look's single styles."""
+    return tuple(field.name for field in fields(Look) if field.name not in ("glyphs", "fills"))

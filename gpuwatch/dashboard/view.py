@@ -1,0 +1,94 @@
+"""What a screen shows at one moment: the snapshot, and how the user chose to look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
+
+FindingKey = tuple[str, str | None, str | None]
+"""Rule, run and GPU: what stays the same while a finding comes and goes."""
+
+WINDOWS_SECONDS = (30, 60, 120, 300, 900, 3600, 4 * 3600, 24 * 3600)
+"""The zoom steps of every time axis; the longest is what the timeline keeps."""
+
+DEFAULT_WINDOW_SECONDS = 120
+
+
+def key_of(finding: Finding) -> FindingKey:
+    """The identity of a finding across snapshots."""
+    return (finding.rule, finding.run, finding.gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A snapshot and the way to look at it.
+
+    `silent_seconds` is set when the monitor itself has sent nothing for longer than it should; `paused_seconds`
+    while the user holds the picture.
+    """
+
+    snapshot: Snapshot | None = None
+    window_seconds: float = DEFAULT_WINDOW_SECONDS
+    paused_seconds: float | None = None
+    silent_seconds: float | None = None
+    filter: str = ""
+    snoozed: frozenset[FindingKey] = frozenset()
+    narrowed_to: str | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings to list: those neither snoozed nor filtered away, worst first."""
+        if self.snapshot is None:
+            return ()
+        wanted = self.filter.casefold()
+        return tuple(
+            finding
+            for finding in self.snapshot.findings
+            if key_of(finding) not in self.snoozed and (not wanted or wanted in searchable(finding))
+        )
+
+    @property
+    def runs(self) -> tuple[RunNow, ...]:
+        """The runs to show: where the filter names some of them, only those."""
+        runs = self.snapshot.runs if self.snapshot else ()
+        wanted = self.filter.casefold()
+        named = tuple(run for run in runs if wanted in " ".join((run.title, *run.command)).casefold())
+        return named or runs
+
+    @property
+    def snoozed_count(self) -> int:
+        """How many of the current findings are hidden by a snooze."""
+        if self.snapshot is None:
+            return 0
+        return sum(key_of(finding) in self.snoozed for finding in self.snapshot.findings)
+
+    @property
+    def interval_seconds(self) -> float | None:
+        """The poll interval, once the monitor has said it."""
+        if self.snapshot is None or self.snapshot.scene is None:
+            return None
+        return self.snapshot.scene.quality.poll_interval_seconds
+
+    def gpu(self, uuid: str | None) -> GpuNow | None:
+        """The GPU of that UUID."""
+        gpus = self.snapshot.gpus if self.snapshot else ()
+        return next((gpu for gpu in gpus if gpu.facts.uuid == uuid), None)
+
+    def run(self, run_id: str | None) -> RunNow | None:
+        """The run of that id."""
+        runs = self.snapshot.runs if self.snapshot else ()
+        return next((run for run in runs if run.id == run_id), None)
+
+    def is_old(self, sample_ns: int) -> bool:
+        """Whether a reading is older than two polls, so that its age has to be said."""
+        interval = self.interval_seconds or 1.0
+        return self.snapshot is not None and self.snapshot.time_ns - sample_ns > 2 * interval * 1e9
+
+
+def searchable(finding: Finding) -> str:
+    """The text that the filter looks into."""
+    fix = finding.fix
+    place = f"{fix.file or ''} {fix.text}" if fix else ""
+    return f"{finding.rule} {finding.severity.value} {finding.summary} {place}".casefold()

@@ -1,0 +1,1 @@
+"""The widgets: thin, own Line-API painters of the panels' lines."""
