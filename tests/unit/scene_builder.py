@@ -12,9 +12,7 @@ per utilization sample; it is repeated to fill the window.
 from __future__ import annotations
 
 import math
-import re
 import statistics
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
@@ -22,7 +20,7 @@ from typing import Any
 
 from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
 from gpuwatch.diagnosis.finding import Draft, Finding
-from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase
+from gpuwatch.diagnosis.rule import GpuCase, MachineCase, RunCase
 from gpuwatch.samples import (
     GpuFacts,
     GpuSample,
@@ -392,9 +390,3 @@ def findings(moment: Scene, *, evaluations: int = 3) -> tuple[Finding, ...]:
 def fired(moment: Scene, *, evaluations: int = 3) -> set[str]:
     """The ids of the rules that fire on this picture."""
     return {finding.rule for finding in findings(moment, evaluations=evaluations)}
-
-
-def rule_sections(rule: Rule) -> list[tuple[str, str]]:
-    """The page's sections as (heading, text)."""
-    found = re.split(r"^(\S[^\n]*):\n", rule.page + "\n", flags=re.MULTILINE)[1:]
-    return list(zip(found[::2], (textwrap.dedent(text).strip() for text in found[1::2]), strict=True))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from scene_builder import rule_sections
 from test_engine_hysteresis import a_rule
 
+from gpuwatch.diagnosis.page import HEADINGS, sections
 from gpuwatch.diagnosis.registry import all_rules, in_order, rule_by_id
 from gpuwatch.diagnosis.rule import Rule
-
-SECTIONS = ["Means", "Evidence", "Fires", "Clears", "Not when", "Fix", "Gain", "Verify", "Source"]
 
 
 def silent(case: object) -> None:
@@ -45,5 +43,5 @@ def test_every_rule_lies_in_the_file_of_its_name_and_explains_itself(rule: Rule)
     module = rule.check.__module__
     assert module == f"gpuwatch.diagnosis.rules.{rule.family}.{rule.id.replace('-', '_')}"
     assert rule.title.endswith(".")
-    assert [name for name, _ in rule_sections(rule)] == SECTIONS
-    assert all(text for _, text in rule_sections(rule))
+    assert tuple(section.heading for section in sections(rule)) == HEADINGS
+    assert all(section.text for section in sections(rule))

@@ -1,0 +1,79 @@
+"""`gpuwatch explain [RULE]`: a rule's page from its own docstring; without an id, the list of all rules."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import groupby
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.exit_codes import ExitCode
+from gpuwatch.cli.output import write_stdout
+from gpuwatch.diagnosis.page import sections
+from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rule import Rule
+
+WIDEST = 100
+PIPE_WIDTH = 100
+
+
+def explain(rule_id: str | None) -> int:
+    """Prints one rule's page, or the list.
+
+    Raises:
+        GpuwatchError: there is no such rule; it names the nearest.
+    """
+    rules = {rule.id: rule for rule in all_rules()}
+    if rule_id is None:
+        write_stdout(_rendered(_list(rules.values())))
+        return ExitCode.OK
+    name = rule_id.strip().lower().replace("_", "-")
+    if name not in rules:
+        near = get_close_matches(name, rules, n=1, cutoff=0.4)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise GpuwatchError(f"there is no rule {rule_id!r}: {meant}`gpuwatch explain` lists all {len(rules)}")
+    write_stdout(_rendered(_page(rules[name])))
+    return ExitCode.OK
+
+
+def _page(rule: Rule) -> list[RenderableType]:
+    lines: list[RenderableType] = [
+        Text.assemble((rule.id, "bold"), f"  {rule.family.replace('_', ' ')}, evidence {rule.level.name} or better"),
+        Text(rule.title),
+    ]
+    for section in sections(rule):
+        lines += [Text(), Text(section.heading, "bold"), Padding(Text(section.text), (0, 0, 0, 2))]
+    return lines
+
+
+def _list(rules: Iterable[Rule]) -> list[RenderableType]:
+    shown: list[RenderableType] = []
+    widest = max((len(rule.id) for rule in all_rules()), default=0)
+    for family, members in groupby(sorted(rules, key=lambda rule: (rule.family, rule.id)), lambda rule: rule.family):
+        table = Table.grid(padding=(0, 2))
+        table.add_column(width=widest, no_wrap=True)
+        table.add_column()
+        for rule in members:
+            table.add_row(rule.id, rule.title)
+        shown += [Text(family.replace("_", " "), "bold"), Padding(table, (0, 0, 1, 2))]
+    shown.append(Text("gpuwatch explain RULE shows how one is measured, when it fires, and what it asks to change."))
+    return shown
+
+
+def _rendered(parts: Iterable[RenderableType]) -> str:
+    """The text for stdout: styled for a terminal, plain for a pipe."""
+    terminal = sys.stdout.isatty()
+    width = min(WIDEST, shutil.get_terminal_size().columns) if terminal else PIPE_WIDTH
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=terminal, color_system="auto" if terminal else None)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
