@@ -107,3 +107,4 @@ class Snapshot:
     findings: tuple[Finding, ...]  # worst first, firing and clearing; those `behind` another last
     scene: Scene | None
     next_evaluation_seconds: float | None = None
+    notices: tuple[str, ...] = ()  # sentences about gpuwatch itself, such as a source that failed

@@ -247,6 +247,8 @@ class Quality:
     nvml: NvmlState | None = None
     nvml_calls_per_gpu_second: float | None = None
     own_cpu_share: float | None = None  # of one core, gpuwatch with its child
+    dropped_values: int = 0  # impossible readings (sentinels), whole session
+    counter_resets: int = 0  # counters that went backwards, whole session
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +263,4 @@ class Scene:
     gpus: tuple[GpuWindow, ...]  # by index
     runs: tuple[RunWindow, ...]
     quality: Quality
+    xids: tuple[XidEvent, ...] = ()  # of no known GPU, whole session

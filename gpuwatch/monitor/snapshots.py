@@ -1,0 +1,70 @@
+"""Builds snapshots: cheap, once a second. Windows of the scene are cut only when rules are evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.monitor.gpu_now import gpu_now
+from gpuwatch.monitor.run_now import run_now
+from gpuwatch.monitor.snapshot import Origin, Snapshot
+from gpuwatch.timeline.runs import gpus_of
+from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.windows import Scene
+
+_ENDED_SHOWN_NS = 600 * SECOND_NS  # an ended run stays on the screen for 10 min
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What the last evaluation found."""
+
+    scene: Scene | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def build_snapshot(
+    timeline: Timeline,
+    *,
+    now_ns: int,
+    wall_time: float,
+    origin: Origin,
+    evaluation: Evaluation,
+    next_evaluation_ns: int | None = None,
+    only_pids: frozenset[int] | None = None,
+    notices: tuple[str, ...] = (),
+) -> Snapshot:
+    """The state of everything at `now_ns`."""
+    with timeline.lock:
+        runs = timeline.runs(now_ns, _ENDED_SHOWN_NS, only_pids)
+        used = {run.id: gpus_of(run, timeline.gpus, timeline.processes) for run in runs}
+        gpus = timeline.gpus_in_order({uuid for uuids in used.values() for uuid in uuids} if only_pids else None)
+        index = {gpu.uuid: gpu.facts.index for gpu in gpus if gpu.facts}
+        return Snapshot(
+            time_ns=now_ns,
+            wall_time=wall_time,
+            started_ns=now_ns if timeline.started_ns is None else timeline.started_ns,
+            origin=origin,
+            machine=timeline.machine,
+            nvml=timeline.nvml,
+            host=timeline.host.latest,
+            gpus=tuple(gpu_now(gpu, timeline, now_ns) for gpu in gpus),
+            runs=tuple(
+                run_now(run, tuple(index[uuid] for uuid in used[run.id] if uuid in index), timeline.processes, now_ns)
+                for run in runs
+            ),
+            findings=in_order(evaluation.findings),
+            scene=evaluation.scene,
+            next_evaluation_seconds=(
+                None if next_evaluation_ns is None else max(0.0, (next_evaluation_ns - now_ns) / SECOND_NS)
+            ),
+            notices=notices,
+        )
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Those that fire or clear, worst first, those behind another last."""
+    shown = [finding for finding in findings if finding.state != "pending"]
+    return tuple(sorted(shown, key=lambda finding: (finding.behind is not None, finding.severity.order)))

@@ -1,0 +1,175 @@
+"""Cuts a history into a chart's equal buckets."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gpuwatch.timeline.gpu_history import GpuHistory, Ring
+from gpuwatch.timeline.run_history import TrainerHistory
+from gpuwatch.timeline.series import SeriesName
+from gpuwatch.timeline.stats import known
+from gpuwatch.timeline.tiers import MINUTE_NS, SECOND_NS, Buckets, ValueBuckets, ValueTiers
+
+_RING_HOLD_NS = SECOND_NS // 2
+
+Line = list["float | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Equal buckets from `start_ns` to `end_ns`."""
+
+    start_ns: int
+    end_ns: int
+    buckets: int
+
+    @property
+    def width_ns(self) -> float:
+        """Of one bucket."""
+        return (self.end_ns - self.start_ns) / self.buckets
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Mean, least and greatest per bucket; None where nothing was measured."""
+
+    mean: Line
+    min: Line
+    max: Line
+
+
+def empty(grid: Grid) -> Lines:
+    """Nothing measured anywhere."""
+    nothing: Line = [None] * grid.buckets
+    return Lines(nothing, nothing, nothing)
+
+
+def value_lines(tiers: ValueTiers, grid: Grid, hold_seconds: float) -> Lines:
+    """One metric. A value holds for `hold_seconds`: polls are jittered, so some seconds have none and are no gap."""
+    tier: ValueBuckets = tiers.minutes if _wants_minutes(grid, tiers.seconds) else tiers.seconds
+    means, lows, highs = (tier.arrays[name] for name in ("mean", "min", "max"))
+    lines = Lines([], [], [])
+    for low, high in _ranges(tier, grid):
+        values = known(means[low:high])
+        lines.mean.append(sum(values) / len(values) if values else None)
+        lines.min.append(min(known(lows[low:high]), default=None))
+        lines.max.append(max(known(highs[low:high]), default=None))
+    hold = int(hold_seconds * SECOND_NS / grid.width_ns)
+    return Lines(_held(lines.mean, hold), _held(lines.min, hold), _held(lines.max, hold))
+
+
+def ring_lines(ring: Ring, grid: Grid) -> Lines | None:
+    """The driver's own samples, for buckets shorter than a second; None where the ring holds too few for that."""
+    seconds = (grid.end_ns - grid.start_ns) / SECOND_NS
+    if grid.width_ns >= SECOND_NS or ring.rows.until(grid.end_ns) - ring.rows.since(grid.start_ns) < 2 * seconds:
+        return None
+    edges = [ring.rows.until(round(grid.start_ns + place * grid.width_ns)) for place in range(grid.buckets + 1)]
+    found = [ring.rows["value"][low:high] for low, high in pairwise(edges)]
+    hold = int(_RING_HOLD_NS / grid.width_ns)
+    return Lines(
+        _held([sum(values) / len(values) if values else None for values in found], hold),
+        _held([min(values, default=None) for values in found], hold),
+        _held([max(values, default=None) for values in found], hold),
+    )
+
+
+def gpu_lines(gpu: GpuHistory, metric: str, grid: Grid, hold_seconds: float) -> Lines:
+    """One metric of a GPU, from its ring where that is finer."""
+    ring = {"utilization_percent": gpu.utilization_ring, "power_watts": gpu.power_ring}.get(metric)
+    lines = ring_lines(ring, grid) if ring is not None else None
+    return lines or value_lines(gpu.tiers[metric], grid, hold_seconds)
+
+
+def wait_share_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
+    """The wait of the rank that waits longest, bucket by bucket: that is the one that holds up the run."""
+    return _worst([_ratio_lines(each, grid, "wait", "wait_train", "share") for each in trainers], grid)
+
+
+def step_seconds_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
+    """The training seconds per step of the slowest rank."""
+    return _worst([_ratio_lines(each, grid, "train", "steps", "period") for each in trainers], grid)
+
+
+def samples_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
+    """Samples per second of training of all ranks together."""
+    by_rank = [_ratio_lines(trainer, grid, "samples", "samples_train", None).mean for trainer in trainers]
+    together: Line = []
+    for rates in zip(*by_rank, strict=True):
+        measured = [rate for rate in rates if rate is not None]
+        together.append(sum(measured) if measured else None)
+    return Lines(together, together, together)
+
+
+RUN_LINES: Mapping[SeriesName, Callable[[Sequence[TrainerHistory], Grid], Lines]] = {
+    "run.wait_share": wait_share_lines,
+    "run.step_seconds": step_seconds_lines,
+    "run.samples_per_second": samples_lines,
+}
+
+
+def _ratio_lines(trainer: TrainerHistory, grid: Grid, amount: str, of: str, spread: str | None) -> Lines:
+    tiers = trainer.tiers
+    tier = tiers.minutes if _wants_minutes(grid, tiers.seconds) else tiers.seconds
+    ranges = _ranges(tier, grid)
+    mean = _quotients(tier.arrays[amount], tier.arrays[of], ranges)
+    if spread is None:
+        return Lines(mean, mean, mean)
+    lows, highs = tier.arrays[f"{spread}_min"], tier.arrays[f"{spread}_max"]
+    return Lines(
+        mean,
+        [min(known(lows[low:high]), default=None) for low, high in ranges],
+        [max(known(highs[low:high]), default=None) for low, high in ranges],
+    )
+
+
+def _quotients(amounts: array[float], of: array[float], ranges: list[tuple[int, int]]) -> Line:
+    totals = [(sum(amounts[low:high]), sum(of[low:high])) for low, high in ranges]
+    return [amount / total if total > 0 else None for amount, total in totals]
+
+
+def _held(line: Line, most: int) -> Line:
+    """Gaps of up to `most` buckets show the value before them."""
+    held: Line = []
+    last, age = None, 0
+    for value in line:
+        last, age = (value, 0) if value is not None else (last, age + 1)
+        held.append(last if age <= most else None)
+    return held
+
+
+def _worst(lines: Sequence[Lines], grid: Grid) -> Lines:
+    if len(lines) == 1:
+        return lines[0]
+    worst = Lines([], [], [])
+    for place in range(grid.buckets):
+        known_lines = [line for line in lines if line.mean[place] is not None]
+        chosen = max(known_lines, key=lambda line: line.mean[place] or 0.0, default=None)
+        worst.mean.append(chosen.mean[place] if chosen else None)
+        worst.min.append(chosen.min[place] if chosen else None)
+        worst.max.append(chosen.max[place] if chosen else None)
+    return worst
+
+
+def _wants_minutes(grid: Grid, seconds: Buckets) -> bool:
+    return grid.width_ns >= MINUTE_NS or not seconds.reaches(grid.start_ns)
+
+
+def _ranges(tier: Buckets, grid: Grid) -> list[tuple[int, int]]:
+    """The places in the tier that belong to each bucket of the chart.
+
+    Those whose middle it holds; where the chart is finer than the tier, the one that holds its middle.
+    """
+    half, width = tier.width_ns / 2, grid.width_ns
+    if width < tier.width_ns:
+        middles = [math.floor((grid.start_ns + (place + 0.5) * width) / tier.width_ns) for place in range(grid.buckets)]
+        places = [min(max(middle - tier.first, -1), tier.length) for middle in middles]
+        return [(place, place + 1) if 0 <= place < tier.length else (0, 0) for place in places]
+    edges = [
+        min(max(math.ceil((grid.start_ns + place * width - half) / tier.width_ns) - tier.first, 0), tier.length)
+        for place in range(grid.buckets + 1)
+    ]
+    return list(pairwise(edges))

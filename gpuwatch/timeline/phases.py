@@ -1,0 +1,126 @@
+"""A trainer's phases: what lasts now, what there was, and what it adds up to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from itertools import pairwise
+from statistics import median
+
+from gpuwatch.samples import PhaseKind, PhaseSpan
+from gpuwatch.timeline.spans import Span
+from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.windows import PhaseTotals
+
+_KEPT_PER_KIND = 1_024
+_RHYTHM_OF = 32  # the newest spans tell how often they come
+
+PAUSES: frozenset[PhaseKind] = frozenset({"warmup", "eval", "checkpoint", "compile"})
+"""Kinds during which a GPU sample does not speak of training.
+
+Not "gc": pauses of milliseconds, many a second, would with a sensor window each leave no sample. Not "user": it may
+well enclose the steps themselves.
+"""
+
+LOST_TIME: frozenset[PhaseKind] = PAUSES | {"gc"}
+"""Kinds that are taken off the steps."""
+
+
+class PhaseLog:
+    """The phases of one trainer, bounded per kind, so that collections cannot push out evaluations."""
+
+    __slots__ = ("_closed", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[PhaseKind, int], PhaseSpan] = {}
+        self._closed: dict[PhaseKind, deque[tuple[PhaseSpan, int]]] = {}
+
+    def add(self, span: PhaseSpan, steps_done: int) -> None:
+        """Opens or closes a phase. One that ends as it began is taken back: it was training after all."""
+        key = (span.kind, span.start_ns)
+        if span.end_ns is None:
+            self._open[key] = span
+            return
+        self._open.pop(key, None)
+        closed = self._closed.setdefault(span.kind, deque(maxlen=_KEPT_PER_KIND))
+        is_known = any(span.start_ns == known.start_ns for known, _ in reversed(closed) if known.end_ns == span.end_ns)
+        if span.end_ns > span.start_ns and not is_known:
+            closed.append((span, steps_done))
+
+    def step(self, start_ns: int) -> None:
+        """A whole step that began later shows that the end of a phase was lost on the way."""
+        for key in [key for key in self._open if key[0] in LOST_TIME and key[1] < start_ns]:
+            del self._open[key]
+
+    def close_all(self) -> None:
+        """The trainer is gone."""
+        self._open.clear()
+
+    def current(self) -> PhaseSpan | None:
+        """The pause that lasts now: the one that began last."""
+        pauses = [span for span in self._open.values() if span.kind in PAUSES]
+        return max(pauses, key=lambda span: span.start_ns, default=None)
+
+    def last(self, kinds: Collection[PhaseKind]) -> PhaseSpan | None:
+        """The newest of these kinds, open or closed."""
+        newest = [closed[-1][0] for kind, closed in self._closed.items() if kind in kinds and closed]
+        newest += [span for span in self._open.values() if span.kind in kinds]
+        return max(newest, key=lambda span: span.start_ns, default=None)
+
+    def spans(self, start_ns: int) -> Iterator[PhaseSpan]:
+        """All that end after `start_ns` or still last."""
+        for closed in self._closed.values():
+            for span, _ in reversed(closed):
+                if span.end_ns is not None and span.end_ns <= start_ns:
+                    break
+                yield span
+        yield from self._open.values()
+
+    def stretches(self, kinds: Collection[PhaseKind], start_ns: int, now_ns: int) -> list[Span]:
+        """The same of some kinds as (start, end); what still lasts ends now."""
+        return [
+            (span.start_ns, now_ns if span.end_ns is None else span.end_ns)
+            for span in self.spans(start_ns)
+            if span.kind in kinds
+        ]
+
+    def totals(self, start_ns: int, end_ns: int) -> dict[str, PhaseTotals]:
+        """What each kind took of a stretch; a span that reaches over its edge counts by its part inside."""
+        by_kind: dict[PhaseKind, list[PhaseSpan]] = {}
+        for span in self.spans(start_ns):
+            if span.start_ns < end_ns:
+                by_kind.setdefault(span.kind, []).append(span)
+        return {kind: self._total(kind, found, start_ns, end_ns) for kind, found in sorted(by_kind.items())}
+
+    def _total(self, kind: PhaseKind, found: list[PhaseSpan], start_ns: int, end_ns: int) -> PhaseTotals:
+        newest = max(found, key=lambda span: span.start_ns)
+        lengths = [((span.end_ns or end_ns) - span.start_ns) / SECOND_NS for span in found]
+        inside = [(min(span.end_ns or end_ns, end_ns) - max(span.start_ns, start_ns)) / SECOND_NS for span in found]
+        shares = [part / length if length > 0 else 0.0 for part, length in zip(inside, lengths, strict=True)]
+        batches = _weighted([span.batches for span in found], shares)
+        size = _weighted([span.bytes for span in found], shares)
+        recent = list(self._closed.get(kind, ()))[-_RHYTHM_OF:]
+        return PhaseTotals(
+            kind=kind,
+            count=len(found),
+            seconds=sum(inside),
+            share=sum(inside) * SECOND_NS / (end_ns - start_ns),
+            longest_seconds=max(lengths),
+            wait_seconds=_weighted([span.wait_seconds for span in found], shares),
+            batches=None if batches is None else round(batches),
+            bytes=None if size is None else round(size),
+            every_steps=_rhythm([steps for _, steps in recent]),
+            every_seconds=_rhythm([span.start_ns / SECOND_NS for span, _ in recent]),
+            loader=newest.loader,
+            file=newest.file,
+            line=newest.line,
+        )
+
+
+def _weighted(amounts: list[int | None] | list[float | None], shares: list[float]) -> float | None:
+    known = [amount * share for amount, share in zip(amounts, shares, strict=True) if amount is not None]
+    return sum(known) if known else None
+
+
+def _rhythm(positions: list[int] | list[float]) -> float | None:
+    return median(after - before for before, after in pairwise(positions)) if len(positions) > 1 else None

@@ -1,0 +1,121 @@
+"""The history of one training process and its workers, as /proc shows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gpuwatch.samples import ProcessSample
+from gpuwatch.timeline.columns import Table, number
+from gpuwatch.timeline.odometer import Odometer
+from gpuwatch.timeline.stats import known, mean
+from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.windows import ProcessTotals, WorkerTotals
+from gpuwatch.timeline.worker_fetches import FetchTotals
+
+RAW_NS = 600 * SECOND_NS
+_MOST_ROWS = 2_048
+
+_MEANS = (
+    "main_thread_cores",
+    "tree_cores",
+    "run_delay_share",
+    "involuntary_switches_per_second",
+    "worker_cores",
+    "worker_blocked_share",
+)
+_COUNTERS = ("cgroup_periods", "cgroup_throttled_periods", "cgroup_throttled_seconds")
+
+
+class ProcessHistory:
+    """One process, named by pid and start time."""
+
+    def __init__(self) -> None:
+        columns = dict.fromkeys(_MEANS, "f") | dict.fromkeys(_COUNTERS, "d") | {"workers": "i", "pids_changed": "b"}
+        self.rows = Table(columns, max_age_ns=RAW_NS, max_rows=_MOST_ROWS)
+        self.latest: ProcessSample | None = None
+        self._odometers = [Odometer() for _ in _COUNTERS]
+
+    def add(self, sample: ProcessSample) -> None:
+        """One second of the process."""
+        if self.latest is not None and sample.time_ns <= self.latest.time_ns:
+            return
+        self.latest = sample
+        cores = [worker.cpu_cores for worker in sample.workers if worker.cpu_cores is not None]
+        blocked = [worker.blocked_share for worker in sample.workers if worker.blocked_share is not None]
+        counters = [meter.read(getattr(sample, name)) for meter, name in zip(self._odometers, _COUNTERS, strict=True)]
+        self.rows.add(
+            sample.time_ns,
+            [
+                *(number(getattr(sample, name)) for name in _MEANS[:4]),
+                number(mean(cores)),
+                number(mean(blocked)),
+                *counters,
+                len(sample.workers),
+                sample.worker_pids_changed,
+            ],
+        )
+
+    def totals(self, start_ns: int, now_ns: int) -> ProcessTotals | None:
+        """The process over (start, now]; None before its first sample."""
+        if self.latest is None:
+            return None
+        periods = self._gain("cgroup_periods", start_ns, now_ns)
+        throttled = self._gain("cgroup_throttled_periods", start_ns, now_ns)
+        return ProcessTotals(
+            latest=self.latest,
+            main_thread_cores=self._mean("main_thread_cores", start_ns, now_ns),
+            tree_cores=self._mean("tree_cores", start_ns, now_ns),
+            throttled_period_share=throttled / periods if periods and throttled is not None else None,
+            throttled_seconds=self._gain("cgroup_throttled_seconds", start_ns, now_ns),
+            involuntary_switches_per_second=self._mean("involuntary_switches_per_second", start_ns, now_ns),
+            run_delay_share=self._mean("run_delay_share", start_ns, now_ns),
+        )
+
+    def workers(self, start_ns: int, now_ns: int) -> WorkerTotals | None:
+        """The workers over (start, now], less their batches; None where none was seen."""
+        if self.latest is None:
+            return None
+        counts = [count for count in self._slice("workers", start_ns, now_ns) if count > 0]
+        if not counts:
+            return None
+        workers = self.latest.workers
+        threads = [worker.threads for worker in workers if worker.threads is not None]
+        rss = mean(worker.rss_bytes for worker in workers if worker.rss_bytes is not None)
+        return WorkerTotals(
+            count=int(Counter(counts).most_common(1)[0][0]),
+            cpu_cores=self._mean("worker_cores", start_ns, now_ns),
+            blocked_share=self._mean("worker_blocked_share", start_ns, now_ns),
+            threads=sum(threads) if threads else None,
+            rss_bytes=None if rss is None else round(rss),
+            min_affinity_cores=min((w.affinity_cores for w in workers if w.affinity_cores is not None), default=None),
+            pids_changed=any(self.rows["pids_changed"]),
+        )
+
+    def _slice(self, name: str, start_ns: int, now_ns: int) -> list[float]:
+        return known(self.rows[name][self.rows.since(start_ns) : self.rows.until(now_ns)])
+
+    def _mean(self, name: str, start_ns: int, now_ns: int) -> float | None:
+        return mean(self._slice(name, start_ns, now_ns))
+
+    def _gain(self, name: str, start_ns: int, now_ns: int) -> float | None:
+        readings = self._slice(name, start_ns, now_ns)
+        return readings[-1] - readings[0] if len(readings) > 1 else None
+
+
+def with_batches(workers: WorkerTotals | None, fetched: FetchTotals | None) -> WorkerTotals | None:
+    """The workers as /proc shows them, and what they say of their batches themselves."""
+    if fetched is None:
+        return workers
+    seen = workers or WorkerTotals(count=fetched.workers)
+    return WorkerTotals(
+        count=seen.count,
+        cpu_cores=seen.cpu_cores,
+        blocked_share=seen.blocked_share,
+        busy_share=fetched.busy_share,
+        batch_seconds=fetched.batch_seconds,
+        batch_cpu_seconds=fetched.batch_cpu_seconds,
+        threads=seen.threads,
+        rss_bytes=seen.rss_bytes,
+        min_affinity_cores=seen.min_affinity_cores,
+        pids_changed=seen.pids_changed,
+    )

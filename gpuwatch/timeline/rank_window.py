@@ -1,0 +1,178 @@
+"""What one trainer did in a window: the RankWindow of a history."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import compress
+
+from gpuwatch.timeline.process_history import ProcessHistory, with_batches
+from gpuwatch.timeline.run_history import RAW_NS, TrainerHistory
+from gpuwatch.timeline.stats import known, stats
+from gpuwatch.timeline.step_tiers import share
+from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.windows import MemoryTotals, RankWindow, StepColumns
+
+_SLOW_STEP_SECONDS = 2.0
+_SLOW_STEPS = 30
+_MOST_COLUMNS = 4_096
+_SESSION_SHARE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The stretch that is looked at: not before the trainer began, not after it ended."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return (self.end_ns - self.start_ns) / SECOND_NS
+
+
+def bounds_of(history: TrainerHistory, now_ns: int, window_ns: int) -> Bounds:
+    """The window of this trainer; where steps take over 2 s it is stretched to 30 of them, 15 min at most."""
+    usual = history.usual_step_seconds() or 0.0
+    if usual > _SLOW_STEP_SECONDS:
+        window_ns = max(window_ns, min(round(_SLOW_STEPS * usual * SECOND_NS), RAW_NS))
+    end_ns = min(now_ns, history.ended.time_ns) if history.ended else now_ns
+    start_ns = max(now_ns - window_ns, began_ns(history))
+    return Bounds(min(start_ns, end_ns), end_ns)
+
+
+def began_ns(history: TrainerHistory) -> int:
+    """When the first step or batch began that was seen; before one, when the trainer was first heard of."""
+    return history.first_ns if history.first_ns is not None else history.seen_ns
+
+
+def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns: int, window_ns: int) -> RankWindow:
+    """One trainer over (now - window, now].
+
+    Sums are of the whole window; where it is longer than the raw steps reach (15 min or 16 384 steps), distributions
+    and columns are of its newest part. `history.facts` must be known.
+    """
+    facts = history.facts
+    assert facts is not None
+    bounds = bounds_of(history, now_ns, window_ns)
+    steps = history.steps
+    rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns))
+    is_whole = steps.reaches(bounds.start_ns)
+    sums = _raw_sums(history, rows) if is_whole else history.tiers.sums(bounds.start_ns, bounds.end_ns)
+    train_loader = history.train_loader()
+    fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns)
+    workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
+    return RankWindow(
+        trainer=history.trainer,
+        facts=facts,
+        window_seconds=bounds.seconds,
+        train_seconds=sums["train"],
+        steps=round(sums["steps"]),
+        steps_total=history.steps_total,
+        warm=history.warm_up.over_ns is not None,
+        columns=_columns(history, rows),
+        step_seconds=stats(steps["period"][rows]),
+        step_p99_session_seconds=history.session.quantile(_SESSION_SHARE),
+        wait_share=share(sums, "wait", "wait_train"),
+        settled_wait_share=share(sums, "settled_wait", "settled_train"),
+        gap_share=share(sums, "gap", "gap_train"),
+        copy_share=_part(history, "copy", rows),
+        forward_share=_part(history, "forward", rows),
+        backward_share=_part(history, "backward", rows),
+        optimizer_share=_part(history, "optimizer", rows),
+        wait_cpu_share=_quotient(steps["wait_cpu"][rows], steps["wait"][rows]),
+        samples_per_second=share(sums, "samples", "samples_train"),
+        last_step_ns=history.last_step_ns,
+        open_phase=history.phases.current(),
+        phases=history.phases.totals(bounds.start_ns, bounds.end_ns) if bounds.seconds > 0 else {},
+        train_loader=train_loader,
+        eval_loaders=tuple(loader for loader in facts.loaders if loader.role == "eval"),
+        workers=with_batches(workers, fetched),
+        process=process.totals(bounds.start_ns, bounds.end_ns) if process else None,
+        memory=_memory(history, bounds),
+        epochs=history.epochs.totals(
+            _session_seconds(history), train_loader.batches_per_epoch if train_loader else None
+        ),
+        ended=history.ended.how if history.ended else None,
+        dropped_records=sum(loss.dropped for loss in history.losses if loss.time_ns > bounds.start_ns),
+    )
+
+
+def _raw_sums(history: TrainerHistory, rows: slice) -> Mapping[str, float]:
+    """The same sums as the tiers', exactly within the window."""
+    steps = history.steps
+    period, settled = steps["period"][rows], steps["settled"][rows]
+    wait, wait_train = _paired(steps["wait"][rows], period)
+    samples, samples_train = _paired(steps["samples"][rows], period)
+    settled_period = array("f", compress(period, settled))
+    settled_wait, settled_train = _paired(array("f", compress(steps["wait"][rows], settled)), settled_period)
+    gap, gap_train = _paired(array("f", compress(steps["gap"][rows], settled)), settled_period)
+    return {
+        "steps": float(len(period)),
+        "train": sum(period),
+        "wait": wait,
+        "wait_train": wait_train,
+        "samples": samples,
+        "samples_train": samples_train,
+        "settled_wait": settled_wait,
+        "settled_train": settled_train,
+        "gap": gap,
+        "gap_train": gap_train,
+    }
+
+
+def _paired(amounts: array[float], seconds: array[float]) -> tuple[float, float]:
+    """The sum of the known amounts, and of the seconds that belong to them."""
+    total = sum(amounts)
+    if total == total:
+        return total, sum(seconds)
+    pairs = [(amount, second) for amount, second in zip(amounts, seconds, strict=True) if amount == amount]
+    return sum(amount for amount, _ in pairs), sum(second for _, second in pairs)
+
+
+def _quotient(amounts: array[float], seconds: array[float]) -> float | None:
+    total, of = _paired(amounts, seconds)
+    return total / of if of > 0 else None
+
+
+def _part(history: TrainerHistory, name: str, rows: slice) -> float | None:
+    return _quotient(history.steps[name][rows], history.steps["period"][rows])
+
+
+def _columns(history: TrainerHistory, rows: slice) -> StepColumns:
+    steps = history.steps
+    newest = slice(max(rows.start, rows.stop - _MOST_COLUMNS), rows.stop)
+    return StepColumns(
+        number=steps["number"][newest],
+        end_ns=steps.times[newest],
+        period_seconds=steps["period"][newest],
+        wait_seconds=steps["wait"][newest],
+        gap_seconds=steps["gap"][newest],
+        samples=steps["samples"][newest],
+        epoch_position=steps["epoch_position"][newest],
+        settled=[bool(each) for each in steps["settled"][newest]],
+    )
+
+
+def _memory(history: TrainerHistory, bounds: Bounds) -> MemoryTotals | None:
+    latest = history.latest_memory
+    if latest is None:
+        return None
+    rows = history.memory
+    low = max(0, rows.since(bounds.start_ns) - 1)
+    retries = known(rows["alloc_retries"][low : rows.until(bounds.end_ns)])
+    return MemoryTotals(
+        allocated_peak_bytes=latest.allocated_peak_bytes,
+        reserved_peak_bytes=latest.reserved_peak_bytes,
+        total_bytes=latest.total_bytes,
+        alloc_retries=round(max(0.0, retries[-1] - retries[0])) if len(retries) > 1 else None,
+        out_of_memory=latest.out_of_memory,
+    )
+
+
+def _session_seconds(history: TrainerHistory) -> float:
+    if history.last_step_ns is None or history.first_ns is None:
+        return 0.0
+    return (history.last_step_ns - history.first_ns) / SECOND_NS

@@ -1,0 +1,141 @@
+"""Which trainers make one run, what it is called, and which GPUs it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from gpuwatch.samples import HostSample, RunFacts, TrainerEnded
+from gpuwatch.timeline.gpu_history import GpuHistory
+from gpuwatch.timeline.process_history import ProcessHistory
+from gpuwatch.timeline.run_history import TrainerHistory
+from gpuwatch.timeline.tiers import SECOND_NS
+
+_GONE_NS = 5 * SECOND_NS
+_INTERPRETER_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The trainers of one job, by rank; every one has facts."""
+
+    id: str
+    title: str
+    trainers: tuple[TrainerHistory, ...]
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of its trainers."""
+        return frozenset(trainer.facts.pid for trainer in self.trainers if trainer.facts)
+
+    @property
+    def seen_ns(self) -> int:
+        """When any of them was heard last."""
+        return max(trainer.seen_ns for trainer in self.trainers)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether none of them lives."""
+        return all(trainer.ended is not None for trainer in self.trainers)
+
+
+def grouped(trainers: Iterable[TrainerHistory]) -> list[Run]:
+    """The runs, oldest first. Trainers that have not introduced themselves belong to none yet."""
+    members: dict[str, list[TrainerHistory]] = {}
+    for trainer in trainers:
+        if trainer.facts is not None:
+            members.setdefault(trainer.facts.group or trainer.trainer, []).append(trainer)
+    return [_run(run_id, found) for run_id, found in members.items()]
+
+
+def _run(run_id: str, members: list[TrainerHistory]) -> Run:
+    """Where an elastic job was restarted, a rank's newest trainer stands for it."""
+    by_rank: dict[object, TrainerHistory] = {}
+    for trainer in members:
+        assert trainer.facts is not None
+        rank = trainer.facts.rank
+        by_rank[trainer.trainer if rank is None else rank] = trainer
+    ordered = sorted(by_rank.values(), key=_rank)
+    first = ordered[0].facts
+    assert first is not None
+    return Run(run_id, title_of(first.command), tuple(ordered))
+
+
+def _rank(trainer: TrainerHistory) -> tuple[int, int]:
+    assert trainer.facts is not None
+    rank = trainer.facts.rank
+    return (0 if rank is None else rank, trainer.facts.pid)
+
+
+def unhooked(pid: int, start_ticks: int, process: ProcessHistory, host: HostSample | None) -> Run:
+    """A process without a hook, as a run without steps. Once the host goes on without it, it has ended."""
+    sample = process.latest
+    assert sample is not None
+    trainer = TrainerHistory(f"{pid}.{start_ticks}")
+    trainer.add_facts(
+        RunFacts(
+            time_ns=sample.time_ns,
+            trainer=trainer.trainer,
+            pid=pid,
+            start_ticks=start_ticks,
+            command=tuple((sample.command or f"process {pid}").split()),
+            cpu_affinity=sample.affinity_cores,
+            rung="proc",
+        )
+    )
+    trainer.first_ns = process.rows.times[0]
+    if host is not None and host.time_ns - sample.time_ns > _GONE_NS:
+        trainer.end(TrainerEnded(trainer.trainer, sample.time_ns, "exited"))
+    return _run(trainer.trainer, [trainer])
+
+
+def title_of(command: tuple[str, ...]) -> str:
+    """What a user calls the run: the script's or module's name, without the interpreter and its options."""
+    words = iter(command[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, word)
+        if word == "-c":
+            return f"{PurePath(command[0]).name} -c"
+        if word in _INTERPRETER_OPTIONS_WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return PurePath(word).name
+    return PurePath(command[0]).name if command else "unknown command"
+
+
+def gpus_of(
+    run: Run, gpus: Mapping[str, GpuHistory], processes: Mapping[tuple[int, int], ProcessHistory]
+) -> tuple[str, ...]:
+    """The UUIDs of its GPUs, by index: what the trainers say, else where NVML sees their processes."""
+    said = {uuid for trainer in run.trainers if trainer.facts for uuid in trainer.facts.gpu_uuids}
+    if said:
+        return _by_index({uuid for uuid in gpus if any(_same(uuid, other) for other in said)}, gpus)
+    pids = set(run.pids)
+    for trainer in run.trainers:
+        assert trainer.facts is not None
+        process = processes.get((trainer.facts.pid, trainer.facts.start_ticks))
+        if process is not None and process.latest is not None:
+            pids.update(worker.pid for worker in process.latest.workers)
+    return _by_index({uuid for uuid, gpu in gpus.items() if pids & _pids_on(gpu)}, gpus)
+
+
+def _pids_on(gpu: GpuHistory) -> set[int]:
+    status = gpu.latest_status
+    if status is None or status.processes is None:
+        return set()
+    return {process.pid for process in status.processes if process.pid is not None}
+
+
+def _same(uuid: str, other: str) -> bool:
+    """NVML writes "GPU-1f2e...", torch the same without the prefix."""
+    return uuid == other or uuid.removeprefix("GPU-").lower() == other.removeprefix("GPU-").lower()
+
+
+def _by_index(uuids: set[str], gpus: Mapping[str, GpuHistory]) -> tuple[str, ...]:
+    def index(uuid: str) -> tuple[int, str]:
+        facts = gpus[uuid].facts
+        return (facts.index if facts else len(gpus), uuid)
+
+    return tuple(sorted(uuids, key=index))

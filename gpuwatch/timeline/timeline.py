@@ -1,0 +1,321 @@
+"""The one bounded history: samples go in, windows and charts come out."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpuwatch.samples import (
+    BatchWait,
+    GpuFacts,
+    GpuGap,
+    GpuHealth,
+    GpuLost,
+    GpuSample,
+    GpuStatus,
+    HostSample,
+    LinkLoss,
+    MachineFacts,
+    NvmlState,
+    PhaseSpan,
+    ProcessSample,
+    RunFacts,
+    RunMemory,
+    Sample,
+    StepEnd,
+    TrainerEnded,
+    WorkerFetch,
+    XidEvent,
+)
+from gpuwatch.timeline import charts
+from gpuwatch.timeline.gpu_history import GpuHistory
+from gpuwatch.timeline.gpu_status import status_of
+from gpuwatch.timeline.gpu_window import gpu_window
+from gpuwatch.timeline.host_history import HostHistory
+from gpuwatch.timeline.process_history import ProcessHistory
+from gpuwatch.timeline.quality import QualityLog
+from gpuwatch.timeline.run_history import TrainerHistory
+from gpuwatch.timeline.run_window import pauses_of, run_window
+from gpuwatch.timeline.runs import Run, gpus_of, grouped, unhooked
+from gpuwatch.timeline.series import Chart, Series
+from gpuwatch.timeline.spans import united
+from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.windows import Scene
+
+RUNS_KEPT = 64
+_DAY_NS = 24 * 3600 * SECOND_NS
+_PROCESS_KEPT_NS = 600 * SECOND_NS
+_XIDS_KEPT = 256
+_HOLD_INTERVALS = 1.6  # two polls are 1.2 intervals apart at most (their jitter); a missed one is a gap
+
+
+class Timeline:
+    """The history of all GPUs, runs and the host.
+
+    The monitor's thread writes, views read charts from theirs: both under `lock`. Bounded whatever comes: raw samples
+    for 10 min, seconds for 2 h, minutes for 24 h, GPUs and runs until their last minute has aged out, 64 runs at most.
+
+    Args:
+        started_ns: when watching began; it moves back to the first poll of a GPU or the host that is older.
+        interval_seconds: between two polls of a GPU, to tell a late one from a missing one.
+    """
+
+    def __init__(self, *, started_ns: int | None = None, interval_seconds: float = 1.0) -> None:
+        self.lock = threading.RLock()
+        self.interval_seconds = interval_seconds
+        self.started_ns = started_ns
+        self.gpus: dict[str, GpuHistory] = {}
+        self.trainers: dict[str, TrainerHistory] = {}
+        self.processes: dict[tuple[int, int], ProcessHistory] = {}
+        self.host = HostHistory()
+        self.machine: MachineFacts | None = None
+        self.nvml: NvmlState | None = None
+        self._quality = QualityLog(interval_seconds)
+        self._xids: deque[XidEvent] = deque(maxlen=_XIDS_KEPT)
+        self._takers: dict[type, Callable[[Any], None]] = {
+            GpuFacts: lambda sample: self._gpu(sample.uuid).add_facts(sample),
+            GpuSample: self._add_poll,
+            GpuStatus: self._add_gpu_status,
+            GpuHealth: self._add_gpu_health,
+            GpuLost: self._add_gpu_lost,
+            XidEvent: self._add_xid,
+            NvmlState: self._add_nvml,
+            MachineFacts: self._add_machine,
+            HostSample: self._add_host,
+            ProcessSample: self._add_process,
+            RunFacts: lambda sample: self._trainer(sample.trainer).add_facts(sample),
+            StepEnd: self._add_step,
+            BatchWait: self._add_wait,
+            GpuGap: lambda sample: self._trainer(sample.trainer).add_gap(sample),
+            PhaseSpan: lambda sample: self._trainer(sample.trainer).add_phase(sample),
+            WorkerFetch: self._add_fetch,
+            RunMemory: lambda sample: self._trainer(sample.trainer).add_memory(sample),
+            TrainerEnded: self._add_end,
+            LinkLoss: self._add_loss,
+        }
+
+    def add(self, sample: Sample) -> None:
+        """Takes up one sample, in any order of time within its own subject."""
+        with self.lock:
+            self._takers[type(sample)](sample)
+
+    def extend(self, samples: Iterable[Sample]) -> None:
+        """Takes up several at once, so that a reader sees all of them or none."""
+        with self.lock:
+            for sample in samples:
+                self._takers[type(sample)](sample)
+
+    def scene(
+        self,
+        now_ns: int,
+        window_seconds: float,
+        *,
+        only_pids: frozenset[int] | None = None,
+        own_cpu_share: float | None = None,
+    ) -> Scene:
+        """Everything over (now - window, now], frozen.
+
+        Args:
+            now_ns: the end of the window.
+            window_seconds: its length; the scene's is shorter while less has been seen.
+            only_pids: narrows it to the runs of these processes and their GPUs.
+            own_cpu_share: what gpuwatch itself costs, of one core.
+        """
+        with self.lock:
+            window_ns = round(window_seconds * SECOND_NS)
+            start_ns = now_ns - window_ns
+            started_ns = now_ns if self.started_ns is None else self.started_ns
+            runs = self.runs(now_ns, window_ns, only_pids)
+            used = {run.id: gpus_of(run, self.gpus, self.processes) for run in runs}
+            gpus = self.gpus_in_order({uuid for uuids in used.values() for uuid in uuids} if only_pids else None)
+            return Scene(
+                now_ns=now_ns,
+                started_ns=started_ns,
+                window_seconds=min(window_ns, now_ns - started_ns) / SECOND_NS,
+                machine=self.machine,
+                host=self.host.window(start_ns, now_ns),
+                gpus=tuple(
+                    gpu_window(
+                        gpu,
+                        now_ns,
+                        window_ns,
+                        status_of(gpu, now_ns, self.interval_seconds, self.nvml),
+                        united(
+                            span
+                            for run in runs
+                            if gpu.uuid in used[run.id]
+                            for span in pauses_of(run, start_ns, now_ns)
+                        ),
+                        self._xids_of(gpu, len(self.gpus)),
+                    )
+                    for gpu in gpus
+                ),
+                runs=tuple(run_window(run, self.gpus, used[run.id], self.processes, now_ns, window_ns) for run in runs),
+                quality=self._quality.window(gpus, start_ns, now_ns, own_cpu_share),
+                xids=() if len(self.gpus) == 1 else tuple(self._xids),
+            )
+
+    def chart(self, series: Series, start_ns: int, end_ns: int, buckets: int) -> Chart:
+        """One series in equal buckets.
+
+        A view that scrolls does well to ask for bounds that are multiples of the bucket's width: else the same samples
+        fall into other buckets at each call, and the line shimmers.
+        """
+        grid = charts.Grid(start_ns, end_ns, buckets)
+        with self.lock:
+            lines = self._lines(series, grid)
+        return Chart(series, start_ns, end_ns, lines.mean, lines.min, lines.max)
+
+    def runs(self, now_ns: int, window_ns: int, only_pids: frozenset[int] | None = None) -> list[Run]:
+        """The runs that lived in the window, oldest first.
+
+        Where only some processes are asked for and none of them has a hook, each stands as a run of the rung "proc".
+        """
+        with self.lock:
+            runs = [
+                run for run in grouped(self.trainers.values()) if not run.has_ended or run.seen_ns > now_ns - window_ns
+            ]
+            if only_pids is None:
+                return runs
+            asked = [run for run in runs if run.pids & only_pids]
+            return asked or [
+                unhooked(pid, start_ticks, process, self.host.latest)
+                for (pid, start_ticks), process in self.processes.items()
+                if pid in only_pids
+            ]
+
+    def gpus_in_order(self, only: set[str] | None = None) -> list[GpuHistory]:
+        """The GPUs that have introduced themselves, by index; all of them where `only` names none."""
+        with self.lock:
+            known = [gpu for gpu in self.gpus.values() if gpu.facts is not None and (not only or gpu.uuid in only)]
+            return sorted(known, key=lambda gpu: (gpu.facts.index if gpu.facts else 0, gpu.uuid))
+
+    def trainers_with_steps(self, count: int) -> frozenset[str]:
+        """The trainers of which at least so many steps are known."""
+        return frozenset(name for name, each in self.trainers.items() if len(each.steps) >= count)
+
+    def live_trainer_pids(self) -> list[int]:
+        """The pids of all trainers that have not ended: what the host source is to look at."""
+        with self.lock:
+            return [each.facts.pid for each in self.trainers.values() if each.facts is not None and each.ended is None]
+
+    def worker_pids(self, trainer_pid: int) -> set[int]:
+        """The DataLoader workers that made a batch for this trainer lately, as they say themselves."""
+        with self.lock:
+            return {
+                pid
+                for each in self.trainers.values()
+                if each.facts is not None and each.facts.pid == trainer_pid and each.ended is None
+                for pid in each.fetches.pids(each.seen_ns - 60 * SECOND_NS)
+            }
+
+    def prune(self, now_ns: int) -> None:
+        """Forgets what has aged out: to be called about once a minute."""
+        with self.lock:
+            for gpu in self.gpus.values():
+                gpu.prune(now_ns)
+            for trainer in self.trainers.values():
+                trainer.prune(now_ns)
+            self.gpus = {uuid: gpu for uuid, gpu in self.gpus.items() if now_ns - gpu.seen_ns <= _DAY_NS}
+            self.processes = {
+                key: process
+                for key, process in self.processes.items()
+                if process.latest and now_ns - process.latest.time_ns <= _PROCESS_KEPT_NS
+            }
+            self.trainers = {name: each for name, each in self.trainers.items() if now_ns - each.seen_ns <= _DAY_NS}
+            self._keep_newest_runs()
+
+    def _keep_newest_runs(self) -> None:
+        runs = grouped(self.trainers.values())
+        by_worth = sorted(runs, key=lambda run: (run.has_ended, -run.seen_ns))
+        kept = {run.id for run in by_worth[:RUNS_KEPT]}
+        nameless = sorted(
+            (each for each in self.trainers.values() if each.facts is None), key=lambda each: each.seen_ns
+        )
+        forgotten = {each.trainer for each in nameless[:-RUNS_KEPT]}
+        self.trainers = {
+            name: each
+            for name, each in self.trainers.items()
+            if (name not in forgotten if each.facts is None else (each.facts.group or name) in kept)
+        }
+
+    def _lines(self, series: Series, grid: charts.Grid) -> charts.Lines:
+        subject, metric = series.name.split(".", 1)
+        hold_seconds = _HOLD_INTERVALS * self.interval_seconds
+        if subject == "host":
+            return charts.value_lines(self.host.tiers[metric], grid, _HOLD_INTERVALS * max(1.0, self.interval_seconds))
+        if subject == "gpu":
+            gpu = self.gpus.get(series.key)
+            return charts.gpu_lines(gpu, metric, grid, hold_seconds) if gpu else charts.empty(grid)
+        run = next((run for run in grouped(self.trainers.values()) if run.id == series.key), None)
+        if run is None:
+            return charts.empty(grid)
+        return charts.RUN_LINES[series.name](run.trainers, grid)
+
+    def _gpu(self, uuid: str) -> GpuHistory:
+        return self.gpus.get(uuid) or self.gpus.setdefault(uuid, GpuHistory(uuid))
+
+    def _trainer(self, name: str) -> TrainerHistory:
+        return self.trainers.get(name) or self.trainers.setdefault(name, TrainerHistory(name))
+
+    def _add_poll(self, sample: GpuSample) -> None:
+        self._begin(sample.time_ns)
+        self._gpu(sample.uuid).add_poll(sample)
+
+    def _add_host(self, sample: HostSample) -> None:
+        self._begin(sample.time_ns)
+        self.host.add(sample)
+
+    def _begin(self, time_ns: int) -> None:
+        if self.started_ns is None or time_ns < self.started_ns:
+            self.started_ns = time_ns
+
+    def _add_gpu_status(self, sample: GpuStatus) -> None:
+        self._gpu(sample.uuid).latest_status = sample
+
+    def _add_gpu_health(self, sample: GpuHealth) -> None:
+        self._gpu(sample.uuid).latest_health = sample
+
+    def _add_gpu_lost(self, sample: GpuLost) -> None:
+        gpu = self._gpu(sample.uuid)
+        gpu.lost = gpu.lost or sample
+
+    def _add_xid(self, event: XidEvent) -> None:
+        (self._xids if event.uuid is None else self._gpu(event.uuid).xids).append(event)
+
+    def _xids_of(self, gpu: GpuHistory, gpu_count: int) -> tuple[XidEvent, ...]:
+        """Its own; and those without a GPU, where it is the only one they can mean."""
+        return (*gpu.xids, *(self._xids if gpu_count == 1 else ()))
+
+    def _add_nvml(self, state: NvmlState) -> None:
+        self.nvml = state
+        self._quality.nvml(state)
+
+    def _add_machine(self, facts: MachineFacts) -> None:
+        self.machine = facts
+
+    def _add_process(self, sample: ProcessSample) -> None:
+        self.processes.setdefault((sample.pid, sample.start_ticks), ProcessHistory()).add(sample)
+
+    def _add_step(self, step: StepEnd) -> None:
+        self._quality.received(step.end_ns)
+        self._trainer(step.trainer).add_step(step)
+
+    def _add_wait(self, wait: BatchWait) -> None:
+        self._quality.received(wait.end_ns)
+        self._trainer(wait.trainer).add_wait(wait)
+
+    def _add_fetch(self, fetch: WorkerFetch) -> None:
+        self._quality.received(fetch.end_ns)
+        self._trainer(fetch.trainer).add_fetch(fetch)
+
+    def _add_end(self, ended: TrainerEnded) -> None:
+        if ended.trainer in self.trainers:
+            self.trainers[ended.trainer].end(ended)
+
+    def _add_loss(self, loss: LinkLoss) -> None:
+        self._quality.lost(loss)
+        if loss.trainer is not None:
+            self._trainer(loss.trainer).add_loss(loss)
