@@ -44,6 +44,12 @@ class Feed:
         self._guard = guard
         self.may_rest = False
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What sources cannot do here, with the cure, as far as they say."""
+        found = (getattr(outlet.source, "problem", None) for outlet in self._outlets)
+        return tuple(problem for problem in found if problem)
+
     def plan(self, now_ns: int) -> tuple[list[int], int | None]:
         """The files to wait for input on, and until when at most."""
         files: list[int] = []

@@ -231,7 +231,7 @@ class Monitor:
             evaluation=self._evaluation,
             next_evaluation_ns=self._evaluation_due_ns if self._engine is not None else None,
             only_pids=self._asked_pids(),
-            notices=self._guard.notices,
+            notices=(*self._feed.problems, *self._guard.notices),
         )
 
     def _scene(self, now_ns: int, window_seconds: float) -> Scene:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from gpuwatch.timeline.gpu_history import GpuHistory, Ring
+from gpuwatch.timeline.host_history import HostHistory
 from gpuwatch.timeline.run_history import TrainerHistory
-from gpuwatch.timeline.series import SeriesName
+from gpuwatch.timeline.runs import grouped
+from gpuwatch.timeline.series import Series, SeriesName
 from gpuwatch.timeline.stats import known
 from gpuwatch.timeline.tiers import MINUTE_NS, SECOND_NS, Buckets, ValueBuckets, ValueTiers
 
 _RING_HOLD_NS = SECOND_NS // 2
+_HOLD_INTERVALS = 1.6  # two polls are 1.2 intervals apart at most (their jitter); a missed one is a gap
 
 Line = list["float | None"]
 
@@ -40,6 +43,25 @@ class Lines:
     mean: Line
     min: Line
     max: Line
+
+
+def lines_of(
+    series: Series,
+    grid: Grid,
+    gpus: Mapping[str, GpuHistory],
+    trainers: Iterable[TrainerHistory],
+    host: HostHistory,
+    interval_seconds: float,
+) -> Lines:
+    """One series on a grid; nothing where its GPU or run is not known."""
+    subject, metric = series.name.split(".", 1)
+    if subject == "host":
+        return value_lines(host.tiers[metric], grid, _HOLD_INTERVALS * max(1.0, interval_seconds))
+    if subject == "gpu":
+        gpu = gpus.get(series.key)
+        return gpu_lines(gpu, metric, grid, _HOLD_INTERVALS * interval_seconds) if gpu else empty(grid)
+    run = next((run for run in grouped(trainers) if run.id == series.key), None)
+    return RUN_LINES[series.name](run.trainers, grid) if run else empty(grid)
 
 
 def empty(grid: Grid) -> Lines:

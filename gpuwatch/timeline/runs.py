@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -45,8 +45,22 @@ def grouped(trainers: Iterable[TrainerHistory]) -> list[Run]:
     members: dict[str, list[TrainerHistory]] = {}
     for trainer in trainers:
         if trainer.facts is not None:
-            members.setdefault(trainer.facts.group or trainer.trainer, []).append(trainer)
+            members.setdefault(run_id_of(trainer.facts), []).append(trainer)
     return [_run(run_id, found) for run_id, found in members.items()]
+
+
+def newest(trainers: Collection[TrainerHistory], count: int) -> set[str]:
+    """The trainers of so many runs, living ones first, and as many that have not introduced themselves."""
+    runs = sorted(grouped(trainers), key=lambda run: (run.has_ended, -run.seen_ns))
+    ids = {run.id for run in runs[:count]}
+    nameless = sorted((each for each in trainers if each.facts is None), key=lambda each: -each.seen_ns)
+    named = {each.trainer for each in trainers if each.facts and run_id_of(each.facts) in ids}
+    return named | {each.trainer for each in nameless[:count]}
+
+
+def run_id_of(facts: RunFacts) -> str:
+    """The run that a trainer belongs to."""
+    return facts.group or facts.trainer
 
 
 def _run(run_id: str, members: list[TrainerHistory]) -> Run:

@@ -38,7 +38,7 @@ from gpuwatch.timeline.process_history import ProcessHistory
 from gpuwatch.timeline.quality import QualityLog
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.run_window import pauses_of, run_window
-from gpuwatch.timeline.runs import Run, gpus_of, grouped, unhooked
+from gpuwatch.timeline.runs import Run, gpus_of, grouped, newest, unhooked
 from gpuwatch.timeline.series import Chart, Series
 from gpuwatch.timeline.spans import united
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -48,7 +48,6 @@ RUNS_KEPT = 64
 _DAY_NS = 24 * 3600 * SECOND_NS
 _PROCESS_KEPT_NS = 600 * SECOND_NS
 _XIDS_KEPT = 256
-_HOLD_INTERVALS = 1.6  # two polls are 1.2 intervals apart at most (their jitter); a missed one is a gap
 
 
 class Timeline:
@@ -165,7 +164,7 @@ class Timeline:
         """
         grid = charts.Grid(start_ns, end_ns, buckets)
         with self.lock:
-            lines = self._lines(series, grid)
+            lines = charts.lines_of(series, grid, self.gpus, self.trainers.values(), self.host, self.interval_seconds)
         return Chart(series, start_ns, end_ns, lines.mean, lines.min, lines.max)
 
     def runs(self, now_ns: int, window_ns: int, only_pids: frozenset[int] | None = None) -> list[Run]:
@@ -196,6 +195,11 @@ class Timeline:
         """The trainers of which at least so many steps are known."""
         return frozenset(name for name, each in self.trainers.items() if len(each.steps) >= count)
 
+    def trainer_pids(self) -> list[int]:
+        """The pids of all trainers that are remembered."""
+        with self.lock:
+            return [each.facts.pid for each in self.trainers.values() if each.facts is not None]
+
     def live_trainer_pids(self) -> list[int]:
         """The pids of all trainers that have not ended: what the host source is to look at."""
         with self.lock:
@@ -225,34 +229,8 @@ class Timeline:
                 if process.latest and now_ns - process.latest.time_ns <= _PROCESS_KEPT_NS
             }
             self.trainers = {name: each for name, each in self.trainers.items() if now_ns - each.seen_ns <= _DAY_NS}
-            self._keep_newest_runs()
-
-    def _keep_newest_runs(self) -> None:
-        runs = grouped(self.trainers.values())
-        by_worth = sorted(runs, key=lambda run: (run.has_ended, -run.seen_ns))
-        kept = {run.id for run in by_worth[:RUNS_KEPT]}
-        nameless = sorted(
-            (each for each in self.trainers.values() if each.facts is None), key=lambda each: each.seen_ns
-        )
-        forgotten = {each.trainer for each in nameless[:-RUNS_KEPT]}
-        self.trainers = {
-            name: each
-            for name, each in self.trainers.items()
-            if (name not in forgotten if each.facts is None else (each.facts.group or name) in kept)
-        }
-
-    def _lines(self, series: Series, grid: charts.Grid) -> charts.Lines:
-        subject, metric = series.name.split(".", 1)
-        hold_seconds = _HOLD_INTERVALS * self.interval_seconds
-        if subject == "host":
-            return charts.value_lines(self.host.tiers[metric], grid, _HOLD_INTERVALS * max(1.0, self.interval_seconds))
-        if subject == "gpu":
-            gpu = self.gpus.get(series.key)
-            return charts.gpu_lines(gpu, metric, grid, hold_seconds) if gpu else charts.empty(grid)
-        run = next((run for run in grouped(self.trainers.values()) if run.id == series.key), None)
-        if run is None:
-            return charts.empty(grid)
-        return charts.RUN_LINES[series.name](run.trainers, grid)
+            kept = newest(self.trainers.values(), RUNS_KEPT)
+            self.trainers = {name: each for name, each in self.trainers.items() if name in kept}
 
     def _gpu(self, uuid: str) -> GpuHistory:
         return self.gpus.get(uuid) or self.gpus.setdefault(uuid, GpuHistory(uuid))

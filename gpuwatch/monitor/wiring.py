@@ -1,0 +1,80 @@
+"""Puts monitors together: over this machine, or over a simulated one.
+
+Sources are imported here, inside the functions: a demo needs no NVML, and a live monitor no simulator.
+"""
+
+from __future__ import annotations
+
+import time
+
+from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.monitor.attached import AttachedTree
+from gpuwatch.monitor.clock import CatchUpClock, Clock, SystemClock, VirtualClock
+from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.own_cost import OwnCost
+from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.timeline.timeline import Timeline
+
+_VIRTUAL_START_NS = 86_400_000_000_000  # any, but always the same: a simulated report is reproducible
+
+
+def live_monitor(*, interval_seconds: float = 1.0, attach_pid: int | None = None) -> Monitor:
+    """A monitor of all GPUs and hooked runs here, or of one process tree and its GPUs.
+
+    Args:
+        interval_seconds: between two polls.
+        attach_pid: the root of the tree. Without a hook in it, it is watched from outside.
+    """
+    from gpuwatch.sources.hook_link.source import HookLinkSource
+    from gpuwatch.sources.host.source import HostSource
+    from gpuwatch.sources.nvml import NvmlSource
+
+    clock = SystemClock()
+    timeline = Timeline(started_ns=clock.now_ns(), interval_seconds=interval_seconds)
+    tree = None if attach_pid is None else AttachedTree(attach_pid, timeline.trainer_pids)
+    host = HostSource(
+        interval_seconds,
+        targets=timeline.live_trainer_pids if tree is None else lambda: tree.targets(timeline.live_trainer_pids()),
+        known_workers=timeline.worker_pids,
+    )
+    return Monitor(
+        [NvmlSource(interval_seconds), host, HookLinkSource()],
+        origin=Origin("live", "LIVE"),
+        clock=clock,
+        engine=Engine(),
+        only_pids=tree.pids if tree is not None else None,
+        interval_seconds=interval_seconds,
+        timeline=timeline,
+        own_cost=OwnCost(),
+    )
+
+
+def simulated_monitor(
+    scenario: str,
+    *,
+    seed: int = 0,
+    virtual: bool = False,
+    history_seconds: float = 0.0,
+    interval_seconds: float = 1.0,
+) -> Monitor:
+    """A monitor of a made-up machine; its origin says so at all times.
+
+    Args:
+        scenario: one of `gpuwatch.sources.simulator.SCENARIOS`.
+        seed: the same seed gives the same run.
+        virtual: whether time jumps from event to event, instead of passing.
+        history_seconds: past that is lived through at once at the start, evaluations included; not if virtual.
+        interval_seconds: between two polls.
+    """
+    from gpuwatch.sources.simulator import SimulatorSource
+
+    clock: Clock
+    clock = VirtualClock(_VIRTUAL_START_NS, time.time()) if virtual else CatchUpClock(round(history_seconds * 1e9))
+    return Monitor(
+        [SimulatorSource(scenario, seed=seed, start_ns=clock.now_ns(), interval_seconds=interval_seconds)],
+        origin=Origin("simulated", f"SIMULATED {scenario}"),
+        clock=clock,
+        engine=Engine(),
+        interval_seconds=interval_seconds,
+        own_cost=None if virtual else OwnCost(),
+    )
