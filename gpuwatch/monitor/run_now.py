@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpuwatch.monitor.snapshot import RankNow, RunNow, RunState
-from gpuwatch.samples import PhaseKind, PhaseSpan
+from gpuwatch.samples import PhaseKind, PhaseSpan, RunFacts
+from gpuwatch.timeline.columns import number
 from gpuwatch.timeline.phases import LOST_TIME
 from gpuwatch.timeline.process_history import ProcessHistory
-from gpuwatch.timeline.rank_window import Bounds, bounds_of
+from gpuwatch.timeline.rank_window import Bounds, bounds_of, sums_over
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.runs import Run
 from gpuwatch.timeline.spans import covered_ns
-from gpuwatch.timeline.stats import stats
+from gpuwatch.timeline.stats import known, stats
 from gpuwatch.timeline.step_tiers import share
 from gpuwatch.timeline.tiers import SECOND_NS
 
@@ -21,6 +23,7 @@ _BANDS_NS = 600 * SECOND_NS
 _SHORTEST_BAND_SECONDS = 0.05
 _MOST_BANDS = 256
 _MOST_STEPS = 1_024  # for percentiles
+_MOST_ROWS = 512  # summed one by one; beyond, the tiers' seconds are exact enough and cheaper
 
 _SILENT_STEPS = 10
 _SILENT_SECONDS = 5.0
@@ -51,48 +54,52 @@ _HOW_TO_CLIMB = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """One trainer's last minute."""
+
+    trainer: TrainerHistory
+    facts: RunFacts
+    state: RunState
+    bounds: Bounds
+    sums: Mapping[str, float]
+
+    @property
+    def wait_share(self) -> float:
+        """What part of training waits; 0 where that is not seen, to compare ranks."""
+        return share(self.sums, "wait", "wait_train") or 0.0
+
+
 def run_now(
     run: Run, gpu_indices: tuple[int, ...], processes: Mapping[tuple[int, int], ProcessHistory], now_ns: int
 ) -> RunNow:
     """One run. Shares are of the critical rank, the one that waits longest, and of wall time."""
-    ranks = [_rank_now(trainer, processes, now_ns) for trainer in run.trainers]
-    critical = max(range(len(ranks)), key=lambda place: (ranks[place].state != "ended", ranks[place].wait_share or 0.0))
-    trainer = run.trainers[critical]
-    facts = trainer.facts
-    assert facts is not None
-    bounds = bounds_of(trainer, now_ns, _RECENT_NS)
-    sums = trainer.tiers.sums(bounds.start_ns, bounds.end_ns)
-    low, high = trainer.steps.since(bounds.start_ns), trainer.steps.until(bounds.end_ns)
-    recent = slice(max(low, high - _MOST_STEPS), high)
-    percentiles = stats(trainer.steps["period"][recent])
-    rates = [_samples_per_second(each, now_ns) for each in run.trainers if each.ended is None or run.has_ended]
-    lost = trainer.phases.stretches(LOST_TIME, bounds.start_ns, bounds.end_ns)
-    shares = {
-        "wait_share": _of_wall(sums["wait"] if sums["wait_train"] else None, bounds),
-        **_parts(trainer, recent, sums["train"], bounds),
-        "phase_share": _of_wall(covered_ns(lost, bounds.start_ns, bounds.end_ns) / SECOND_NS, bounds),
-    }
-    lead = run.trainers[0].facts
-    assert lead is not None
+    ranks = [_recent(trainer, processes, now_ns) for trainer in run.trainers]
+    critical = max(ranks, key=lambda rank: (rank.state != "ended", rank.wait_share))
+    counted = [rank for rank in ranks if rank.state != "ended"] or ranks
+    rates = [share(rank.sums, "samples", "samples_train") for rank in counted]
+    last_steps = [rank.trainer.last_step_ns for rank in ranks if rank.trainer.last_step_ns is not None]
+    rows = _newest_steps(critical)
+    percentiles = stats(critical.trainer.steps["period"][rows])
     return RunNow(
         id=run.id,
         title=run.title,
-        pid=lead.pid,
-        command=lead.command,
-        rung=facts.rung,
+        pid=ranks[0].facts.pid,
+        command=ranks[0].facts.command,
+        rung=critical.facts.rung,
         state=min((rank.state for rank in ranks), key=_LOUDEST.index),
-        ranks=tuple(ranks),
+        ranks=tuple(_rank_now(rank) for rank in ranks),
         gpu_indices=gpu_indices,
-        seconds=bounds.seconds,
-        steps_total=max(rank.steps_total for rank in ranks),
-        last_step_ns=max((rank.last_step_ns for rank in ranks if rank.last_step_ns is not None), default=None),
+        seconds=critical.bounds.seconds,
+        steps_total=max(rank.trainer.steps_total for rank in ranks),
+        last_step_ns=max(last_steps, default=None),
         step_seconds_p50=percentiles.p50 if percentiles else None,
         step_seconds_p95=percentiles.p95 if percentiles else None,
-        samples_per_second=sum(known) if (known := [rate for rate in rates if rate is not None]) else None,
-        gap_share=_of_wall(_gap_seconds(sums), bounds),
-        **_fitted(shares),
+        samples_per_second=sum(known(number(rate) for rate in rates)) if any(rates) else None,
+        gap_share=_of_wall(_gap_seconds(critical.sums), critical.bounds),
+        **_fitted(_parts(critical, rows)),
         phases=_bands(run, now_ns),
-        how_to_climb=_HOW_TO_CLIMB.get(facts.rung),
+        how_to_climb=_HOW_TO_CLIMB.get(critical.facts.rung),
     )
 
 
@@ -124,25 +131,41 @@ def _lasts(phase: PhaseSpan, trainer: TrainerHistory, now_ns: int) -> bool:
     return is_after_step and (now_ns - phase.end_ns) / SECOND_NS <= patience
 
 
-def _rank_now(trainer: TrainerHistory, processes: Mapping[tuple[int, int], ProcessHistory], now_ns: int) -> RankNow:
+def _recent(trainer: TrainerHistory, processes: Mapping[tuple[int, int], ProcessHistory], now_ns: int) -> _Recent:
     facts = trainer.facts
     assert facts is not None
-    bounds = bounds_of(trainer, now_ns, _RECENT_NS)
-    sums = trainer.tiers.sums(bounds.start_ns, bounds.end_ns)
+    state = state_of(trainer, processes.get((facts.pid, facts.start_ticks)), now_ns)
+    bounds = _bounds(trainer, state, now_ns)
+    return _Recent(trainer, facts, state, bounds, sums_over(trainer, bounds, most_rows=_MOST_ROWS))
+
+
+def _bounds(trainer: TrainerHistory, state: RunState, now_ns: int) -> Bounds:
+    """The last minute; of a run that ended, its own last one.
+
+    Of a run that steps it goes up to the last step: the one that is being made belongs to no part yet.
+    """
+    bounds = bounds_of(trainer, trainer.ended.time_ns if trainer.ended else now_ns, _RECENT_NS)
+    if state in ("training", "warming up") and trainer.last_step_ns is not None:
+        return Bounds(bounds.start_ns, max(bounds.start_ns, min(bounds.end_ns, trainer.last_step_ns)))
+    return bounds
+
+
+def _newest_steps(rank: _Recent) -> slice:
+    steps = rank.trainer.steps
+    low, high = steps.since(rank.bounds.start_ns), steps.until(rank.bounds.end_ns)
+    return slice(max(low, high - _MOST_STEPS), high)
+
+
+def _rank_now(rank: _Recent) -> RankNow:
     return RankNow(
-        trainer=trainer.trainer,
-        facts=facts,
-        state=state_of(trainer, processes.get((facts.pid, facts.start_ticks)), now_ns),
-        steps_total=trainer.steps_total,
-        last_step_ns=trainer.last_step_ns,
-        step_seconds=share(sums, "train", "steps"),
-        wait_share=share(sums, "wait", "wait_train"),
+        trainer=rank.trainer.trainer,
+        facts=rank.facts,
+        state=rank.state,
+        steps_total=rank.trainer.steps_total,
+        last_step_ns=rank.trainer.last_step_ns,
+        step_seconds=share(rank.sums, "train", "steps"),
+        wait_share=share(rank.sums, "wait", "wait_train"),
     )
-
-
-def _samples_per_second(trainer: TrainerHistory, now_ns: int) -> float | None:
-    bounds = bounds_of(trainer, now_ns, _RECENT_NS)
-    return share(trainer.tiers.sums(bounds.start_ns, bounds.end_ns), "samples", "samples_train")
 
 
 def _of_wall(seconds: float | None, bounds: Bounds) -> float | None:
@@ -155,15 +178,16 @@ def _gap_seconds(sums: Mapping[str, float]) -> float | None:
     return None if gap is None else gap * sums["train"]
 
 
-def _parts(trainer: TrainerHistory, rows: slice, training: float, bounds: Bounds) -> dict[str, float | None]:
-    """The parts of the newest steps, scaled to all training of the minute."""
-    steps = trainer.steps
+def _parts(rank: _Recent, rows: slice) -> dict[str, float | None]:
+    """The parts of the bar. Those of the newest steps are scaled to all training of the minute."""
+    steps, bounds, sums = rank.trainer.steps, rank.bounds, rank.sums
+    parts = {"wait_share": _of_wall(sums["wait"] if sums["wait_train"] else None, bounds)}
     period = sum(steps["period"][rows])
-    parts: dict[str, float | None] = {}
     for name in ("copy", "forward", "backward", "optimizer"):
-        seconds = sum(value for value in steps[name][rows] if value == value)
-        is_known = any(value == value for value in steps[name][rows])
-        parts[f"{name}_share"] = _of_wall(seconds / period * training if is_known and period else None, bounds)
+        measured = known(steps[name][rows])
+        parts[f"{name}_share"] = _of_wall(sum(measured) / period * sums["train"] if measured else None, bounds)
+    lost = rank.trainer.phases.stretches(LOST_TIME, bounds.start_ns, bounds.end_ns)
+    parts["phase_share"] = _of_wall(covered_ns(lost, bounds.start_ns, bounds.end_ns) / SECOND_NS, bounds)
     return parts
 
 

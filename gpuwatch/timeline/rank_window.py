@@ -48,6 +48,15 @@ def began_ns(history: TrainerHistory) -> int:
     return history.first_ns if history.first_ns is not None else history.seen_ns
 
 
+def sums_over(history: TrainerHistory, bounds: Bounds, *, most_rows: int) -> Mapping[str, float]:
+    """The sums of a stretch: from its steps where they are all there and few enough, else from whole buckets."""
+    steps = history.steps
+    rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns))
+    if steps.reaches(bounds.start_ns) and rows.stop - rows.start <= most_rows:
+        return _raw_sums(history, rows)
+    return history.tiers.sums(bounds.start_ns, bounds.end_ns)
+
+
 def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns: int, window_ns: int) -> RankWindow:
     """One trainer over (now - window, now].
 
@@ -59,8 +68,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     bounds = bounds_of(history, now_ns, window_ns)
     steps = history.steps
     rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns))
-    is_whole = steps.reaches(bounds.start_ns)
-    sums = _raw_sums(history, rows) if is_whole else history.tiers.sums(bounds.start_ns, bounds.end_ns)
+    sums = sums_over(history, bounds, most_rows=len(steps))
     train_loader = history.train_loader()
     fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns)
     workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
