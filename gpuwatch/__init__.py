@@ -69,5 +69,5 @@ def _hook() -> ModuleType | Any | None:
         return api
     try:
         return importlib.import_module(package + ".api")
-    except Exception:  # noqa: BLE001 - a platform without Unix sockets or /proc trains unwatched
+    except (ImportError, AttributeError, OSError):  # a platform without Unix sockets or /proc trains unwatched
         return None

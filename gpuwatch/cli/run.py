@@ -1,8 +1,8 @@
 """`gpuwatch run [--] COMMAND...`: the command with the hook in it.
 
-The command is exec'd: gpuwatch is then no parent of it and owns none of its terminal, signals, ports or exit code. Where
-it cannot be, the exit codes are those of env, nohup and the shell, which whoever writes job scripts tests for already:
-127 not found, 126 found and not executable, 2 used wrongly.
+The command is exec'd: gpuwatch is then no parent of it and owns none of its terminal, signals, ports or exit code.
+Where it cannot be, the exit codes are those of env, nohup and the shell, which job scripts test for already: 127 not
+found, 126 found and not executable, 2 used wrongly.
 """
 
 from __future__ import annotations

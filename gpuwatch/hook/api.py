@@ -26,7 +26,7 @@ def step(samples: Optional[int] = None) -> None:
     now_ns = monotonic_ns()
     state = local.state
     state.trains = True
-    append((USER_STEP, 0, 0, state.native, now_ns, now_ns, -1 if samples is None else int(samples), 0))
+    append((USER_STEP, 0, 0, state.native, now_ns, now_ns, samples if isinstance(samples, int) else -1, 0))
     if now_ns >= pulse.due_ns:
         pulse.flush(now_ns)
 

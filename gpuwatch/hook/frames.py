@@ -1,4 +1,4 @@
-"""Finds the user's line: the first frame outside site-packages, the standard library and this hook."""
+"""Finds the user's line: the first frame outside site-packages, the standard library and gpuwatch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from types import FrameType
 from typing import NamedTuple, Optional
 
-_HOOK = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_GPUWATCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _DEPTH = 100
 
@@ -27,7 +27,7 @@ def is_user_file(name: str) -> bool:
         return name.startswith(("<stdin>", "<string>", "<ipython-input"))
     if "/site-packages/" in name or "/dist-packages/" in name:
         return False
-    return not name.startswith((_HOOK, _STANDARD_LIBRARY))
+    return not name.startswith((_GPUWATCH, _STANDARD_LIBRARY))
 
 
 def calling_place() -> Optional[Place]:
@@ -42,7 +42,20 @@ def calling_place() -> Optional[Place]:
         if is_user_file(name) and (not name.startswith("<") or frame.f_globals.get("__name__") == "__main__"):
             file = name if name.startswith("<") else os.path.abspath(name)
             return Place(file, frame.f_lineno, code.co_name, direct=libraries == 0)
-        if not name.startswith(_HOOK) and "/torch/" not in name:
+        if not name.startswith(_GPUWATCH) and "/torch/" not in name:
             libraries += 1
         frame = frame.f_back
     return None
+
+
+def raised_by_the_user(error: BaseException) -> bool:
+    """Whether an exception that surfaced in the hook is the program's.
+
+    A signal handler runs between any two bytecodes, so what it raises may come up in our lines.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        if is_user_file(trace.tb_frame.f_code.co_filename):
+            return True
+        trace = trace.tb_next
+    return False

@@ -76,7 +76,11 @@ def imported(name: str) -> None:
 def _attempt(label: str, function: Any, argument: Any) -> bool:
     try:
         function(argument)
-    except Exception as error:  # noqa: BLE001 - another version of a library must not hurt the run
+    except Exception as error:  # another version of a library must not hurt the run
+        from .frames import raised_by_the_user
+
+        if raised_by_the_user(error):
+            raise
         failed.append(f"{label}: {type(error).__name__}: {error}"[:200])
         return False
     return True

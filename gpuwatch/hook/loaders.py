@@ -180,6 +180,7 @@ def _keep(iterator: Any, entry: LoaderEntry) -> Iteration:
 
 def _adopt(iterator: Any) -> Iteration:
     # An iterator from before the hook: it does not know its loader, but shares the sampler with it.
+    pulse.begin()
     for entry in _by_id.values():
         loader = entry.reference()
         if loader is not None and getattr(loader, "_index_sampler", loader) is iterator._index_sampler:

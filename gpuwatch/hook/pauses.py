@@ -20,7 +20,7 @@ SHORTEST_NS = 100_000
 
 # Each call of `_callback(phase, info)` asks `max` for the keys of its two arguments; each key is
 # `next(_stamper)`, which appends the time. So a collection leaves four stamps: two as it starts, two as it ends.
-_stamps: Deque[int] = deque(maxlen=4 * 256)
+_stamps: Deque[int] = deque(maxlen=4 * 1024)
 _stamper: Iterator[Tuple[None]] = zip(map(_stamps.append, iter(monotonic_ns, -1)))
 _callback = partial(max, key=partial(next, _stamper))
 _counted: List[Tuple[int, int]] = []

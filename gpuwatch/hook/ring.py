@@ -14,7 +14,6 @@ from typing import Callable, Deque, List, Tuple
 from .wire import Record
 
 FLUSH_PERIOD_NS = 50_000_000
-NEVER_NS = 1 << 62
 
 
 class ThreadState:
@@ -44,18 +43,22 @@ class Pulse:
     __slots__ = ("begin", "due_ns", "facts_changed", "flush")
 
     def __init__(self) -> None:
-        self.due_ns = NEVER_NS
+        self.due_ns = 0
         self.facts_changed = True
         self.begin: Callable[[], None] = lambda: None
-        self.flush: Callable[[int], None] = lambda now_ns: None
+        self.flush: Callable[[int], None] = discard
 
 
+def discard(now_ns: int) -> None:
+    """The flush of a process that has no session, or none any more."""
+    pulse.due_ns = now_ns + FLUSH_PERIOD_NS
+    pending.clear()
+
+
+pending: Deque[Record] = deque()
+append = pending.append
 local = _Local()
 pulse = Pulse()
-
-# The maximum is only reached if flushing has stopped: it bounds the memory at about 1 MB.
-pending: Deque[Record] = deque(maxlen=4096)
-append = pending.append
 
 
 def record(kind: int, start_ns: int, identity: int = 0, flags: int = 0, a: int = 0, b: int = 0) -> None:

@@ -80,4 +80,4 @@ def _size(target: Any) -> int:
         return -1
 
 
-PATCHES = {name: (wrap_savers,) for name in _SAVERS}
+PATCHES = dict.fromkeys(_SAVERS, (wrap_savers,))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import _thread
 import os
 from collections import deque
+from time import monotonic_ns
 from typing import Any, Deque, Dict, Optional, Tuple
 
 from . import cuda, facts, pauses, process, wire
 from .folder import Folder, rendezvous_path
-from .frames import is_user_file
+from .frames import raised_by_the_user
 from .link import Link, allow_reading, connect
-from .ring import FLUSH_PERIOD_NS, NEVER_NS, ThreadState, local, pending, pulse
+from .ring import FLUSH_PERIOD_NS, ThreadState, discard, local, pending, pulse
 
 HISTORY = 1024
 MONITORS = 4
 _ORPHAN_DEPTH = 3
 _RETRY_NS = 100_000_000
 _RETRY_LIMIT_NS = 60_000_000_000
+_NEVER_NS = 1 << 62
 
 
 class Session:
@@ -44,6 +46,7 @@ class Session:
         self._begun = True
         if os.environ.get("GPUWATCH_DISABLE"):
             return
+        pulse.flush = self.flush
         try:
             user = os.geteuid()
             self._folder = Folder(rendezvous_path(os.environ, user), user)
@@ -54,8 +57,7 @@ class Session:
                 atexit.register(self.end)
                 pauses.start()
         except OSError:
-            return  # no working folder, no /proc: then there is nobody to meet
-        pulse.due_ns = 0
+            pulse.flush = discard  # no working folder, no /proc: then there is nobody to meet
 
     def become_worker(self, worker: Dict[str, Any]) -> None:
         """Makes this process a DataLoader worker: it sends FETCH records on a connection of its own."""
@@ -77,7 +79,7 @@ class Session:
             if self._links:
                 self._send(now_ns)
         except Exception as error:  # a fault of the hook ends the hook, not the training
-            if _comes_from_a_signal_handler(error):
+            if raised_by_the_user(error):
                 raise
             self._stop()
         finally:
@@ -88,9 +90,13 @@ class Session:
         if self._lock.acquire(False):
             try:
                 self._collect()
+                if self._links:
+                    self._send(monotonic_ns())
                 for link in self._links.values():
-                    link.send_records(self._history, self._recorded)
                     link.send_bye("exit")
+            except Exception as error:  # as in flush
+                if raised_by_the_user(error):
+                    raise
             finally:
                 self._lock.release()
         if self._folder is not None:
@@ -103,8 +109,7 @@ class Session:
         self._reset()
         pending.clear()
         local.state = ThreadState()
-        if pulse.due_ns != NEVER_NS:
-            pulse.due_ns = 0
+        pulse.due_ns = 0
         cuda.forget()
         pauses.forget()
         process.forget()
@@ -116,7 +121,7 @@ class Session:
         self._links.clear()
 
     def _stop(self) -> None:
-        pulse.due_ns = NEVER_NS
+        pulse.flush = discard
         self.close_links()
 
     def _collect(self) -> None:
@@ -165,7 +170,7 @@ class Session:
         if link.alive:
             allow_reading(link.monitor_pid)
             self._links[name] = link
-            self._retries[name] = (self._retries[name][0], NEVER_NS)
+            self._retries[name] = (self._retries[name][0], _NEVER_NS)
 
     def _send(self, now_ns: int) -> None:
         if self._worker is None and (pulse.facts_changed or now_ns >= self._facts_due_ns):
@@ -183,18 +188,7 @@ class Session:
             self._retries[name] = (wait_ns, now_ns + wait_ns)  # a peer that keeps closing is asked ever less
 
 
-def _comes_from_a_signal_handler(error: BaseException) -> bool:
-    # A handler runs between any two bytecodes, so its exception may surface here; it is the user's.
-    trace = error.__traceback__
-    while trace is not None:
-        if is_user_file(trace.tb_frame.f_code.co_filename):
-            return True
-        trace = trace.tb_next
-    return False
-
-
 session = Session()
 pulse.begin = session.begin
-pulse.flush = session.flush
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=session.forget)

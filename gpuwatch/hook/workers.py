@@ -10,6 +10,7 @@ import functools
 import os
 import pkgutil
 import pydoc
+import queue
 import sys
 from importlib.machinery import PathFinder
 from time import monotonic_ns, thread_time_ns
@@ -17,12 +18,13 @@ from types import ModuleType
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import process
-from .ring import append, local, pulse
+from .ring import append, local, pending, pulse
 from .wire import FETCH
 
 starting = 0
 """The number of the loader whose workers are being started; a forked worker finds it here."""
 
+_IDLE_SECONDS = 0.05
 _NO_BATCH = ("_IterableDatasetStopIteration", "ExceptionWrapper", "_AckStartup")
 _resolve: Callable[[str], Any] = getattr(pkgutil, "resolve_name", pydoc.locate)  # resolve_name is new in 3.9
 
@@ -122,13 +124,20 @@ class _Clock:
 class _Tasks:
     """The index queue; a task is a tuple, everything else steers the worker."""
 
-    def __init__(self, queue: Any, clock: _Clock) -> None:
-        self._queue = queue
+    def __init__(self, inner: Any, clock: _Clock) -> None:
+        self._queue = inner
         self._clock = clock
 
     def get(self, *arguments: Any, **named: Any) -> Any:
         """The queue's own `get`; a task starts the clock."""
-        task = self._queue.get(*arguments, **named)
+        if pending and "timeout" in named:
+            try:
+                task = self._queue.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                pulse.flush(monotonic_ns())  # nothing to do: tell what is held back, lest a kill takes it along
+                task = self._queue.get(*arguments, **named)
+        else:
+            task = self._queue.get(*arguments, **named)
         if isinstance(task, tuple):
             self._clock.start()
         return task
@@ -140,8 +149,8 @@ class _Tasks:
 class _Results:
     """The data queue."""
 
-    def __init__(self, queue: Any, clock: _Clock) -> None:
-        self._queue = queue
+    def __init__(self, inner: Any, clock: _Clock) -> None:
+        self._queue = inner
         self._clock = clock
 
     def put(self, result: Any, *arguments: Any, **named: Any) -> Any:

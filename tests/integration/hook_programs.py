@@ -1,0 +1,87 @@
+"""Small training programs, run with and without the hook, for the tests of the hook."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gpuwatch
+
+ROOT = Path(gpuwatch.__file__).resolve().parent.parent
+SITE = ROOT / "gpuwatch" / "hook" / "site"
+
+PREAMBLE = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(32, 4), torch.randint(2, (32,)))
+
+def train_on(batch):
+    inputs, labels = batch
+    loss = torch.nn.functional.cross_entropy(net(inputs), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+"""Enough of a training to be hooked; a test's program goes on from here."""
+
+
+def environment(folder: Path, hooked: bool = True, **extra: str) -> dict[str, str]:
+    """The environment of a program that meets monitors in `folder`."""
+    paths = [str(SITE), str(ROOT)] if hooked else [str(ROOT)]
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MASTER_PORT")}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "GPUWATCH_DIR": str(folder), **extra}
+
+
+def command(folder: Path, source: str, *arguments: str) -> list[str]:
+    """The command line that runs a source, written to a file in the folder above the rendezvous."""
+    script = folder.parent / "train.py"
+    script.write_text(source, encoding="utf-8")
+    return [sys.executable, str(script), *arguments]
+
+
+@contextmanager
+def started(folder: Path, source: str, *arguments: str, hooked: bool = True) -> Iterator[subprocess.Popen[str]]:
+    """A running program; it is killed if the test leaves it behind."""
+    process = subprocess.Popen(
+        command(folder, source, *arguments),
+        env=environment(folder, hooked),
+        cwd=folder.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def finished(folder: Path, source: str, *arguments: str, hooked: bool = True) -> subprocess.CompletedProcess[str]:
+    """A program that has run to its end, whatever that is."""
+    return subprocess.run(
+        command(folder, source, *arguments),
+        env=environment(folder, hooked),
+        cwd=folder.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def rendezvous(tmp_path: Path) -> Path:
+    """A folder in which a trainer and a monitor may meet."""
+    folder = tmp_path / "rendezvous"
+    folder.mkdir(mode=0o700)
+    return folder

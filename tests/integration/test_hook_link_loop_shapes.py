@@ -1,0 +1,175 @@
+"""Loops as people write them, run with the hook: what is derived against what each loop knows itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from link_monitor import LinkMonitor
+
+from gpuwatch.samples import LinkLoss, PhaseSpan, RunFacts, StepEnd, TrainerEnded, WorkerFetch
+from gpuwatch.sources.hook_link.source import HookLinkSource
+
+SHAPES = Path(__file__).parent / "loop_shapes"
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "gpuwatch" / "hook" / "site"
+POINT = 0.01
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was derived from a run, and what the run says of itself."""
+
+    monitor: LinkMonitor
+    truth: dict[str, Any]
+
+    @property
+    def steps(self) -> list[StepEnd]:
+        return self.monitor.of(StepEnd)
+
+    @property
+    def facts(self) -> RunFacts:
+        return self.monitor.of(RunFacts)[-1]
+
+    def wait_share(self) -> float:
+        waited = sum(step.wait_seconds or 0 for step in self.steps)
+        return waited / sum((s.end_ns - s.start_ns) / 1e9 - s.phase_seconds for s in self.steps)
+
+    def true_wait_share(self) -> float:
+        return float(self.truth["wait_seconds"] / self.truth["train_seconds"])
+
+    def true_seconds(self, kind: str) -> list[float]:
+        return [seconds for named, seconds in self.truth["phases"] if named == kind]
+
+    def spans(self, kind: str) -> list[PhaseSpan]:
+        found = {s.start_ns: s for s in self.monitor.of(PhaseSpan) if s.kind == kind}
+        return [span for span in found.values() if span.end_ns != span.start_ns]
+
+    def seconds(self, kind: str) -> list[float]:
+        return [((span.end_ns or 0) - span.start_ns) / 1e9 for span in self.spans(kind)]
+
+
+def run(folder: Path, shape: str, arguments: Sequence[str] = ()) -> Outcome:
+    """Runs a loop to its end with a monitor beside it."""
+    rendezvous = folder / "gpuwatch"
+    environment = {
+        **os.environ,
+        "GPUWATCH_DIR": str(rendezvous),
+        "PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)]),
+        "LOOP_TRUTH": str(folder / "truth.json"),
+    }
+    command = [sys.executable, str(SHAPES / f"{shape}.py"), *arguments]
+    log = folder / "output.txt"
+    with LinkMonitor(HookLinkSource(rendezvous)) as monitor, log.open("w") as output:
+        with subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process:
+            monitor.until(lambda: process.poll() is not None or bool(monitor.of(TrainerEnded)), seconds=240)
+            code = process.wait()
+        assert code == 0, log.read_text()
+        monitor.until(lambda: bool(monitor.of(TrainerEnded)))
+    assert [end.how for end in monitor.of(TrainerEnded)] == ["exited"]
+    assert monitor.of(LinkLoss) == []
+    return Outcome(monitor, json.loads((folder / "truth.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "plain",
+        "workers",
+        "iterable_dataset",
+        "accumulation",
+        "two_optimizers",
+        "gan",
+        "lbfgs_closure",
+        "super_step",
+        "optimizer_in_backward",
+        "handwritten_optimizer",
+        "zipped_loaders",
+        "stateful_loader",
+    ],
+)
+def test_steps_and_wait_share_are_the_loops_own(shape: str, tmp_path: Path) -> None:
+    outcome = run(tmp_path, shape)
+    assert len(outcome.steps) == outcome.truth["steps"]
+    assert outcome.wait_share() == pytest.approx(outcome.true_wait_share(), abs=POINT)
+    assert outcome.spans("eval") == []
+    shown = [loader for loader in outcome.facts.loaders if loader.role == "train"]
+    assert len(shown) == (2 if shape == "zipped_loaders" else 1)
+    assert Path(shown[0].file or "").name == f"{shape}.py"
+    positions = [step.epoch_position for step in outcome.steps]
+    assert positions[0] == 0
+    assert None not in positions
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "evaluation_on_another_loader",
+        "evaluation_inside_the_loop",
+        "evaluation_on_the_same_loader",
+        "accelerated",
+        "hugging_face_trainer",
+    ],
+)
+def test_evaluations_are_phases_and_none_of_the_training_wait(shape: str, tmp_path: Path) -> None:
+    outcome = run(tmp_path, shape)
+    assert len(outcome.steps) == outcome.truth["steps"]
+    assert outcome.wait_share() == pytest.approx(outcome.true_wait_share(), abs=POINT)
+    truth = outcome.true_seconds("eval")
+    assert len(outcome.seconds("eval")) == len(truth)
+    for derived, true in zip(outcome.seconds("eval"), truth, strict=True):
+        assert derived == pytest.approx(true, rel=0.1)
+
+
+def test_lightning_with_its_sanity_check(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "lightning_module")
+    assert len(outcome.steps) == outcome.truth["steps"] == 24
+    assert outcome.wait_share() == pytest.approx(outcome.true_wait_share(), abs=POINT)
+    assert [span.batches for span in outcome.spans("eval")] == [2, 8]
+    backward = sum(step.backward_seconds or 0 for step in outcome.steps)
+    optimizer = sum(step.optimizer_seconds or 0 for step in outcome.steps)
+    forward = sum(step.forward_seconds or 0 for step in outcome.steps)
+    assert forward > 24 * 0.03
+    assert optimizer < forward / 2, "the forward and backward inside the optimizer's closure are none of its own"
+    assert backward > 0
+
+
+def test_checkpoint_of_each_step_is_a_phase(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "autocast_and_save")
+    assert len(outcome.steps) == outcome.truth["steps"]
+    assert outcome.wait_share() == pytest.approx(outcome.true_wait_share(), abs=POINT)
+    assert sum(outcome.seconds("checkpoint")) == pytest.approx(sum(outcome.true_seconds("checkpoint")), rel=0.1)
+    assert len(outcome.spans("checkpoint")) == outcome.truth["steps"]
+    assert outcome.facts.model.autocast_dtype == "bfloat16"
+
+
+def test_workers_report_what_they_fetched(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "workers")
+    fetches = outcome.monitor.of(WorkerFetch)
+    assert len(fetches) == outcome.truth["steps"]
+    assert {fetch.trainer for fetch in fetches} == {outcome.facts.trainer}
+    assert {fetch.worker for fetch in fetches} == {0, 1}
+    assert all(fetch.end_ns - fetch.start_ns > 0.012e9 for fetch in fetches)
+
+
+@pytest.mark.parametrize("shape", ["background_generator", "get_batch"])
+def test_wait_that_no_hook_can_see_is_unknown_until_the_iterator_is_named(shape: str, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    bare = run(tmp_path / "bare", shape)
+    assert len(bare.steps) >= bare.truth["steps"] - 2
+    assert {step.wait_seconds for step in bare.steps[4:]} == {None}
+    assert any("gpuwatch.loader" in note for note in bare.facts.notes)
+    (tmp_path / "wrapped").mkdir()
+    wrapped = run(tmp_path / "wrapped", shape, ["wrapped"])
+    assert len(wrapped.steps) == wrapped.truth["steps"]
+    assert wrapped.wait_share() == pytest.approx(wrapped.true_wait_share(), abs=POINT)
+    assert wrapped.facts.notes == ()
+    (named,) = [loader for loader in wrapped.facts.loaders if loader.role == "train"]
+    assert Path(named.file or "").name == f"{shape}.py"
