@@ -70,24 +70,19 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
     # libcst takes 0.1 s to import: only for a report that has an edit to show.
     from gpuwatch.report.diff import edit_diff
 
-    started = _started(seen, finding.run)
+    run = next((run for run in seen.scene.runs if run.id == finding.run), None)
+    facts = run.critical.facts if run else None
+    started = process_started(facts.start_ticks, seen.snapshot.wall_time) if facts else None
+    folder = Path(facts.cwd) if facts and facts.cwd else Path()
 
     def read_unchanged(path: Path) -> bytes:
-        return read(path, started)
+        return read(folder / path, started)
 
     diff = edit_diff(fix.edit, read_unchanged)
     return (
         None if diff.text is None else encodable(diff.text),
         None if diff.reason is None else encodable(diff.reason),
     )
-
-
-def _started(seen: Observation, run_id: str | None) -> float | None:
-    """When the run's process started, in wall time; None where it is not known."""
-    for run in seen.scene.runs:
-        if run.id == run_id:
-            return process_started(run.critical.facts.start_ticks, seen.snapshot.wall_time)
-    return None
 
 
 def process_started(start_ticks: int, wall_time: float) -> float | None:

@@ -15,7 +15,7 @@ SENSOR_SECONDS = 1 / 6
 
 _POWER_LAG_SECONDS = 0.12
 _HEAT_LAG_SECONDS = 14.0
-_CLOCK_DOWN, _CLOCK_UP = 0.02, 0.01  # per reading, above the temperature limit and below it
+_CLOCK_DOWN, _CLOCK_UP = 0.04, 0.01  # per reading, above the temperature limit and below it
 _CLOCK_LEAST = 0.3
 _START_BELOW_LIMIT_CELSIUS = 10.0
 _REASON_IDLE = 0x1
