@@ -7,7 +7,6 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -22,11 +21,13 @@ from gpuwatch.dashboard.glyphs import Glyphs, glyphs_for_terminal
 from gpuwatch.dashboard.history import History, Timeline
 from gpuwatch.dashboard.launch import run_dashboard
 from gpuwatch.dashboard.messages import SnapshotArrived
+from gpuwatch.dashboard.panels.finding_page import EditDiff
 from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Look, look, textual_themes
-from gpuwatch.dashboard.view import WINDOWS_SECONDS, FindingKey, View, key_of
-from gpuwatch.dashboard.wording import change_words, place_of
+from gpuwatch.dashboard.view import FindingKey, View, key_of
+from gpuwatch.dashboard.viewing import Viewing
+from gpuwatch.dashboard.wording import fix_to_copy, place_of
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
 
@@ -35,7 +36,6 @@ __all__ = ["DashboardApp", "run_dashboard"]
 MIN_FRAME_SECONDS = 0.5
 """At most two frames a second, whatever the poll interval: cost follows painted area, eyes do not."""
 
-SNOOZE_NS = 3600 * 10**9
 INTERRUPTED = 130
 
 
@@ -62,6 +62,7 @@ class DashboardApp(App[int]):
         origin_label: What the top bar says until the first snapshot does.
         clock: Monotonic seconds, to notice a monitor that has gone silent.
         glyphs: The signs to use; by default those that the terminal can show.
+        edit_diff: Makes a unified diff of an edit, or says why it cannot.
     """
 
     CSS_PATH = "dashboard.tcss"
@@ -88,26 +89,33 @@ class DashboardApp(App[int]):
         origin_label: str = "LIVE",
         clock: Callable[[], float] = time.monotonic,
         glyphs: Glyphs | None = None,
+        edit_diff: EditDiff | None = None,
     ) -> None:
+        self._themes: dict[str, Theme] = {}  # read for every line that Textual draws
         super().__init__()
         self.monitor = monitor
         self.history = History(monitor.timeline)
-        self.view = View(narrowed_to=narrowed_to)
+        interval = getattr(monitor.timeline, "interval_seconds", None)
+        self.viewing = Viewing(View(narrowed_to=narrowed_to, planned_interval_seconds=interval), clock)
         self.origin_label = origin_label
+        self.edit_diff = edit_diff
         self._clock = clock
         self._glyphs = glyphs or glyphs_for_terminal(os.environ)
         self._newest: Snapshot | None = None
-        self._newest_at = clock()
         self._drawn_at = float("-inf")
         self._announced = False
         self._draw_planned = False
-        self._paused_at: float | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._leaving: int | None = None
-        self._snoozed: dict[FindingKey, int] = {}
-        for theme in textual_themes():
+        self._themes = {theme.name: theme for theme in textual_themes()}
+        for theme in self._themes.values():
             self.register_theme(theme)
         self.theme = DEFAULT_THEME
+
+    @property
+    def view(self) -> View:
+        """What the screens draw."""
+        return self.viewing.view
 
     @property
     def look(self) -> Look:
@@ -124,14 +132,14 @@ class DashboardApp(App[int]):
         if self._leaving is not None:
             self.exit(self._leaving, return_code=self._leaving)
         self.theme_changed_signal.subscribe(self, lambda _theme: self.redraw())
-        self.monitor.subscribe(self._on_snapshot)
+        self.monitor.subscribe(self.receive)
         self.set_interval(1.0, self._check_silence)
         # What start-up allocated stays; without it the collector walks all of Textual's classes again and again.
         gc.collect()
         gc.freeze()
 
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
-        """On the monitor's thread: leaves the snapshot and one message, however many come before it is read."""
+    def receive(self, snapshot: Snapshot) -> None:
+        """Takes a snapshot, on the monitor's thread: leaves it and one message, however many come before it is read."""
         self._newest = snapshot
         if not self._announced and self.is_running:
             self._announced = True
@@ -143,7 +151,7 @@ class DashboardApp(App[int]):
     def on_snapshot_arrived(self) -> None:
         """Draws it now, or when the last frame is old enough."""
         self._announced = False
-        self._newest_at = self._clock()
+        self.viewing.take(self._newest)
         wait = self._drawn_at + MIN_FRAME_SECONDS - self._clock()
         if wait <= 0.05:
             self.redraw()
@@ -155,30 +163,12 @@ class DashboardApp(App[int]):
         """Forms the view anew and draws it."""
         self._draw_planned = False
         self._drawn_at = self._clock()
-        self.view = self._next_view()
+        self.viewing.form()
         if isinstance(self.screen, ViewScreen):
             self.screen.show()
 
-    def _next_view(self) -> View:
-        held = self._paused_at is not None
-        snapshot = self.view.snapshot if held and self.view.snapshot is not None else self._newest
-        now_ns = self._newest.time_ns if self._newest is not None else 0
-        self._snoozed = {key: until for key, until in self._snoozed.items() if until > now_ns}
-        return replace(
-            self.view,
-            snapshot=snapshot,
-            paused_seconds=None if self._paused_at is None else self._clock() - self._paused_at,
-            silent_seconds=self._silence(),
-            snoozed=frozenset(self._snoozed),
-        )
-
-    def _silence(self) -> float | None:
-        """Seconds without a snapshot, once that is longer than two polls and a second."""
-        silence = self._clock() - self._newest_at
-        return silence if silence > 1.0 + 2 * (self.view.interval_seconds or 1.0) else None
-
     def _check_silence(self) -> None:
-        if self._silence() is not None and self._clock() - self._drawn_at >= 1.0:
+        if self.viewing.silence() is not None and self._clock() - self._drawn_at >= 1.0:
             self.redraw()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -245,14 +235,12 @@ class DashboardApp(App[int]):
 
     def action_pause(self) -> None:
         """Holds the picture or lets it go on; collection is never touched."""
-        self._paused_at = self._clock() if self._paused_at is None else None
+        self.viewing.toggle_pause()
         self.redraw()
 
     def action_zoom(self, steps: int) -> None:
         """Shows less or more time."""
-        now = WINDOWS_SECONDS.index(int(self.view.window_seconds))
-        index = max(0, min(len(WINDOWS_SECONDS) - 1, now + steps))
-        self.view = replace(self.view, window_seconds=WINDOWS_SECONDS[index])
+        self.viewing.zoom(steps)
         self.redraw()
 
     def action_filter(self) -> None:
@@ -278,31 +266,30 @@ class DashboardApp(App[int]):
 
     def set_filter(self, text: str) -> None:
         """Shows only what holds this text."""
-        self.view = replace(self.view, filter=text.strip())
+        self.viewing.filter(text)
         self.redraw()
 
     def copy_fix(self, finding: Finding | None) -> None:
         """Puts the fix on the clipboard."""
-        if finding is None or finding.fix is None or self.view.snapshot is None:
+        text = fix_to_copy(finding) if finding is not None else None
+        if finding is None or text is None:
             self.notify("There is no fix to copy here.", severity="warning")
             return
-        text = finding.fix.code or change_words(finding, self.view.snapshot).split("→")[-1].strip()
         self.copy_to_clipboard(text)
         place = place_of(finding)
         self.notify(f"Copied{f' for {place}' if place else ''}: {text}", markup=False)
 
     def snooze(self, finding: Finding | None) -> None:
         """Hides a finding for an hour."""
-        if finding is None or self._newest is None:
+        if finding is None:
             return
-        self._snoozed[key_of(finding)] = self._newest.time_ns + SNOOZE_NS
+        self.viewing.snooze(key_of(finding))
         self.notify(f"{finding.rule} is quiet for an hour; u brings it back.", markup=False)
         self.redraw()
 
     def action_undo_snooze(self) -> None:
         """Brings the last snoozed finding back."""
-        if self._snoozed:
-            self._snoozed.popitem()
+        if self.viewing.undo_snooze():
             self.redraw()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -318,6 +305,4 @@ class DashboardApp(App[int]):
     @property
     def available_themes(self) -> dict[str, Theme]:
         """Only ours: the panels' colours have no meaning in the others."""
-        everything = super().available_themes
-        ours = {name: theme for name, theme in everything.items() if name.startswith("gpuwatch-")}
-        return ours or everything
+        return self._themes or super().available_themes

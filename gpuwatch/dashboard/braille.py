@@ -5,7 +5,7 @@ Pure. The range is always given: a chart that scales itself shows a steady 94 % 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 # A column of four dots from the bottom up, as bits 0..3, to the bits of its braille pattern (Unicode chapter 21).
 _LEFT_DOTS = (0x40, 0x04, 0x02, 0x01)
@@ -27,19 +27,22 @@ def values_per_cell(unicode: bool) -> int:
     return 2 if unicode else 1
 
 
+@lru_cache(maxsize=512)
 def area(
-    values: Sequence[float | None],
+    values: tuple[float | None, ...],
     *,
     low: float,
     high: float,
     height: int = 1,
-    peaks: Sequence[float | None] | None = None,
+    peaks: tuple[float | None, ...] | None = None,
+    headroom: bool = True,
     unicode: bool = True,
-) -> list[str]:
+) -> tuple[str, ...]:
     """A filled chart, `height` rows from the top down.
 
     A measured value shows at least its lowest dot; None and NaN show nothing: a gap is not a zero. `peaks` adds
-    one dot per value above the area, which makes swings inside one value's bucket visible.
+    one dot per value above the area, which makes swings inside one value's bucket visible. Cached: most charts of a
+    frame are those of the frame before.
 
     Args:
         values: Oldest first; one dot column each.
@@ -47,15 +50,24 @@ def area(
         high: The value at the top edge.
         height: Rows of text.
         peaks: The largest reading inside each value's bucket.
+        headroom: Leaves the topmost dots free, so that full charts in lines below each other stay apart.
         unicode: False draws with ASCII characters, one value per cell.
     """
     if not unicode:
         return _ascii_area(values, low, high, height)
-    top = 4 * height
+    top = 4 * height - (1 if headroom else 0)
     scale = top / (high - low) if high > low else 0.0
-    columns = [_column(value, low, scale, top) for value in values]
+    # One comprehension per chart: 20 charts of 90 values a second cost 40 ms a minute this way, thrice with calls.
+    levels = [
+        0 if value is None or value != value else max(1, min(top, int((value - low) * scale + 0.5))) for value in values
+    ]
+    columns = [(1 << level) - 1 for level in levels]
     if peaks is not None:
-        columns = [_with_peak(column, peak, low, scale, top) for column, peak in zip(columns, peaks, strict=True)]
+        tops = [0 if peak is None or peak != peak else int((peak - low) * scale + 0.5) for peak in peaks]
+        columns = [
+            column | 1 << max(0, min(top, peak) - 1) if column else 0
+            for column, peak in zip(columns, tops, strict=True)
+        ]
     if len(columns) % 2:
         columns.append(0)
     rows = []
@@ -69,26 +81,10 @@ def area(
                 ]
             )
         )
-    return rows
+    return tuple(rows)
 
 
-def _level(value: float, low: float, scale: float, top: int) -> int:
-    return max(1, min(top, round((value - low) * scale)))
-
-
-def _column(value: float | None, low: float, scale: float, top: int) -> int:
-    if value is None or value != value:
-        return 0
-    return (1 << _level(value, low, scale, top)) - 1
-
-
-def _with_peak(column: int, peak: float | None, low: float, scale: float, top: int) -> int:
-    if peak is None or peak != peak or not column:
-        return column
-    return column | 1 << (_level(peak, low, scale, top) - 1)
-
-
-def _ascii_area(values: Sequence[float | None], low: float, high: float, height: int) -> list[str]:
+def _ascii_area(values: tuple[float | None, ...], low: float, high: float, height: int) -> tuple[str, ...]:
     steps = len(_ASCII_LEVELS) - 1
     scale = steps * height / (high - low) if high > low else 0.0
     rows = []
@@ -98,7 +94,7 @@ def _ascii_area(values: Sequence[float | None], low: float, high: float, height:
             if value is None or value != value:
                 cells.append(" ")
                 continue
-            level = _level(value, low, scale, steps * height) - steps * row
+            level = max(1, int((value - low) * scale + 0.5)) - steps * row
             cells.append(_ASCII_LEVELS[max(0, min(steps, level))])
         rows.append("".join(cells))
-    return rows
+    return tuple(rows)

@@ -30,13 +30,16 @@ class Timeline(Protocol):
         """The series cut into equal buckets of time."""
 
 
+Values = tuple["float | None", ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Equal buckets of one series, oldest first; None where nothing was measured."""
 
-    mean: Sequence[float | None] = ()
-    peak: Sequence[float | None] = ()
-    low: Sequence[float | None] = ()
+    mean: Values = ()
+    peak: Values = ()
+    low: Values = ()
 
     @property
     def largest(self) -> float | None:
@@ -76,9 +79,11 @@ class Grid:
 class _Column:
     """The kept buckets of one series."""
 
-    __slots__ = ("bucket_ns", "first", "low", "mean", "peak")
+    __slots__ = ("asked_ns", "bucket_ns", "first", "low", "mean", "peak", "trace")
 
     def __init__(self, grid: Grid, chart: Chart) -> None:
+        self.asked_ns = 0
+        self.trace = Trace()
         self.bucket_ns = grid.bucket_ns
         self.first = grid.first
         self.mean = list(chart.mean)
@@ -102,10 +107,13 @@ class History:
         self._columns: dict[tuple[Series, int, int], _Column] = {}
         self._used: set[tuple[Series, int, int]] = set()
 
-    def refresh(self, wanted: Sequence[tuple[Series, Grid, int]]) -> dict[tuple[Series, Grid], Trace] | None:
+    def refresh(
+        self, wanted: Sequence[tuple[Series, Grid, int]], now_ns: int
+    ) -> dict[tuple[Series, Grid], Trace] | None:
         """The traces of all wanted series, or None while the timeline is locked.
 
         Args:
+            now_ns: The snapshot's time: a bucket that is not half full yet is not worth asking for again.
             wanted: Series, grid, and for how many nanoseconds a value holds until the next (a sensor that is read
                 once a second says nothing of narrower buckets, and a gap would be a lie).
         """
@@ -114,7 +122,7 @@ class History:
         if acquire is not None and not acquire(timeout=LOCK_SECONDS):
             return None
         try:
-            traces = {(series, grid): self._trace(series, grid, hold_ns) for series, grid, hold_ns in wanted}
+            traces = {(series, grid): self._trace(series, grid, hold_ns, now_ns) for series, grid, hold_ns in wanted}
         finally:
             if acquire is not None:
                 lock.release()  # type: ignore[attr-defined]
@@ -123,10 +131,12 @@ class History:
         self._used.clear()
         return traces
 
-    def _trace(self, series: Series, grid: Grid, hold_ns: int) -> Trace:
+    def _trace(self, series: Series, grid: Grid, hold_ns: int, now_ns: int) -> Trace:
         key = (series, grid.bucket_ns, grid.count)
         self._used.add(key)
         column = self._columns.get(key)
+        if column is not None and column.first == grid.first and 0 <= now_ns - column.asked_ns < grid.bucket_ns // 2:
+            return column.trace
         late = LATE_NS // grid.bucket_ns + 2
         last = grid.first + grid.count
         kept_to = column.first + len(column.mean) - late if column else 0
@@ -139,20 +149,22 @@ class History:
             chart = self._ask(series, grid.bucket_ns, kept_to - lead, last - kept_to + lead)
             column.append(kept_to, chart, lead, grid.count)
         hold = hold_ns // grid.bucket_ns
-        return Trace(held(column.mean, hold), held(column.peak, hold), held(column.low, hold))
+        column.asked_ns = now_ns
+        column.trace = Trace(held(column.mean, hold), held(column.peak, hold), held(column.low, hold))
+        return column.trace
 
     def _ask(self, series: Series, bucket_ns: int, first: int, count: int) -> Chart:
         return self._timeline.chart(series, first * bucket_ns, (first + count) * bucket_ns, count)
 
 
-def held(values: Sequence[float | None], buckets: int) -> list[float | None]:
+def held(values: Sequence[float | None], buckets: int) -> Values:
     """The values with gaps of up to `buckets` between two readings closed by the earlier reading.
 
     The end stays open: what comes after the last reading is not known yet.
     """
+    if buckets < 1 or None not in values:
+        return tuple(values)
     out = list(values)
-    if buckets < 1 or None not in out:
-        return out
     last: int | None = None
     for index, value in enumerate(out):
         if value is None:
@@ -160,7 +172,7 @@ def held(values: Sequence[float | None], buckets: int) -> list[float | None]:
         if last is not None and 1 < index - last <= buckets + 1:
             out[last + 1 : index] = [out[last]] * (index - last - 1)
         last = index
-    return out
+    return tuple(out)
 
 
 class NoTimeline:

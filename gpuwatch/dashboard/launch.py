@@ -6,9 +6,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gpuwatch.dashboard.terminal import UNFIT_EXIT_CODE, TerminalGuard, terminal_problem
+
+if TYPE_CHECKING:
+    from gpuwatch.dashboard.app import DashboardApp
+    from gpuwatch.dashboard.panels.finding_page import EditDiff
 
 STOP_SECONDS = 0.7
 """What the sources get to end before the process leaves without them: quitting takes less than a second."""
@@ -19,6 +24,7 @@ def run_dashboard(
     *,
     narrowed_to: str | None = None,
     origin_label: str = "LIVE",
+    edit_diff: EditDiff | None = None,
     environ: Mapping[str, str] = os.environ,
     leave_now: Callable[[int], object] = os._exit,
 ) -> int:
@@ -30,6 +36,7 @@ def run_dashboard(
         monitor: The monitor, not yet started.
         narrowed_to: What the view is narrowed to, for the top bar.
         origin_label: What the top bar says before the first snapshot: "LIVE", "SIMULATED starved".
+        edit_diff: Makes a unified diff of an edit, for a finding's page.
         environ: Asked for TERM.
         leave_now: Ends the process at once; a seam for tests.
 
@@ -44,7 +51,7 @@ def run_dashboard(
     starter = threading.Thread(target=monitor.start, name="gpuwatch-start", daemon=True)
     starter.start()
     try:
-        code = _run_app(monitor, narrowed_to, origin_label, leave_now)
+        code = _run_app(partial(_make_app, monitor, narrowed_to, origin_label, edit_diff), leave_now)
     finally:
         stopper = threading.Thread(target=_stop, args=(monitor, starter), name="gpuwatch-stop", daemon=True)
         stopper.start()
@@ -57,11 +64,14 @@ def _stop(monitor: Any, starter: threading.Thread) -> None:
     monitor.stop()
 
 
-def _run_app(monitor: Any, narrowed_to: str | None, origin_label: str, leave_now: Callable[[int], object]) -> int:
+def _make_app(monitor: Any, narrowed_to: str | None, origin_label: str, edit_diff: EditDiff | None) -> DashboardApp:
     from gpuwatch.dashboard.app import DashboardApp
 
-    app = DashboardApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label)
+    return DashboardApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label, edit_diff=edit_diff)
 
+
+def _run_app(make_app: Callable[[], DashboardApp], leave_now: Callable[[int], object]) -> int:
+    app = make_app()
     guard = TerminalGuard(app.leave, leave_now)
     guard.start()
     try:

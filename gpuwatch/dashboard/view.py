@@ -36,6 +36,7 @@ class View:
     filter: str = ""
     snoozed: frozenset[FindingKey] = frozenset()
     narrowed_to: str | None = None
+    planned_interval_seconds: float | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -66,9 +67,9 @@ class View:
 
     @property
     def interval_seconds(self) -> float | None:
-        """The poll interval, once the monitor has said it."""
+        """The poll interval: as measured with, else as planned."""
         if self.snapshot is None or self.snapshot.scene is None:
-            return None
+            return self.planned_interval_seconds
         return self.snapshot.scene.quality.poll_interval_seconds
 
     def gpu(self, uuid: str | None) -> GpuNow | None:

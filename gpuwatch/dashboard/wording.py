@@ -28,6 +28,9 @@ RUNGS = {
 COUNTING_RUNGS = ("exact", "sampled")
 """On these the steps are counted; on the others a count of 0 means unknown."""
 
+START_SECONDS = 5.0
+"""How long the driver may take to answer before its silence means that there is none."""
+
 START_COMMAND = "gpuwatch run python train.py"
 
 
@@ -48,8 +51,8 @@ class Verdict:
 def verdicts(view: View) -> list[Verdict]:
     """One verdict per run and one per broken GPU, worst first; never empty once there is a snapshot."""
     snapshot = view.snapshot
-    if snapshot is None:
-        return [Verdict(None, "STARTING", "waiting for the first sample")]
+    if snapshot is None or is_starting(snapshot):
+        return [Verdict(None, "STARTING", "looking for GPUs and training runs")]
     told = [finding for finding in snapshot.findings if key_of(finding) not in view.snoozed]
     found: list[Verdict] = []
     spoken_for: set[int] = set()
@@ -65,6 +68,12 @@ def verdicts(view: View) -> list[Verdict]:
         found.append(_without_run(snapshot))
     found += [Verdict(None, "NOTICE", say.escape(notice)) for notice in snapshot.notices]
     return sorted(found, key=_badness)
+
+
+def is_starting(snapshot: Snapshot) -> bool:
+    """Whether it is too early to say that there is nothing to watch: the driver has not answered yet."""
+    young = snapshot.time_ns - snapshot.started_ns < START_SECONDS * 1e9
+    return young and snapshot.nvml is None and not snapshot.gpus and not snapshot.runs
 
 
 def _badness(verdict: Verdict) -> int:
@@ -139,10 +148,13 @@ def _of_finding(finding: Finding, snapshot: Snapshot, run: RunNow | None = None)
     elif run is None and finding.gpu is not None:
         index = gpu_index(finding.gpu, snapshot)
         prefix = "" if index is None or f"GPU {index}" in finding.summary else f"GPU {index}: "
+    summary = finding.summary
+    if prefix and summary.startswith("The "):
+        summary = f"the {summary[4:]}"
     return Verdict(
         severity=finding.severity,
         word=finding.severity.value.upper(),
-        sentence=say.escape(prefix + finding.summary),
+        sentence=say.escape(prefix + summary),
         gain=gain_words(finding),
         because=say.escape(", ".join(measure.text for measure in finding.evidence[:3])),
         place=place_of(finding),
@@ -202,28 +214,41 @@ def place_of(finding: Finding) -> str:
 
 
 def change_words(finding: Finding, snapshot: Snapshot) -> str:
-    """What to write instead of what: "DataLoader(num_workers=4)  →  num_workers=10"."""
+    """What to write instead of what: "DataLoader: num_workers=4 → 10"."""
     fix = finding.fix
     if fix is None:
         return ""
     if fix.edit is not None:
-        new = ", ".join(f"{name}={value}" for name, value in fix.edit.keywords.items())
-        old = _old_keywords(fix.edit, snapshot)
-        return say.escape(f"{fix.edit.call}({old})  →  {new}" if old else f"{fix.edit.call}({new})")
+        old = _live_settings(fix.edit, snapshot)
+        changes = ", ".join(
+            f"{name}={old[name]} → {value}" if name in old else f"{name}={value}"
+            for name, value in fix.edit.keywords.items()
+        )
+        return say.escape(f"{fix.edit.call}: {changes}")
     if fix.code and "\n" not in fix.code.strip():
         return say.escape(fix.code.strip())
     return say.escape(fix.text)
 
 
-def _old_keywords(edit: CallEdit, snapshot: Snapshot) -> str:
-    """The live settings that an edit replaces, as the hook read them off the loader that line built."""
+def fix_to_copy(finding: Finding) -> str | None:
+    """What goes to the clipboard: the keywords to set, else the code, else the advice."""
+    fix = finding.fix
+    if fix is None:
+        return None
+    if fix.edit is not None:
+        return ", ".join(f"{name}={value}" for name, value in fix.edit.keywords.items())
+    return fix.code or fix.text
+
+
+def _live_settings(edit: CallEdit, snapshot: Snapshot) -> dict[str, object]:
+    """The settings that an edit replaces, as the hook read them off the loader which that line built."""
     for run in snapshot.runs:
         for rank in run.ranks:
             for loader in rank.facts.loaders:
                 if loader.file == edit.file and loader.line == edit.line:
                     known = ((name, getattr(loader, name, None)) for name in edit.keywords)
-                    return ", ".join(f"{name}={value}" for name, value in known if value is not None)
-    return ""
+                    return {name: value for name, value in known if value is not None}
+    return {}
 
 
 def gpu_index(uuid: str, snapshot: Snapshot) -> int | None:

@@ -69,9 +69,10 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
     share.run(5)
     share.host(1)
     share.gpu_rows(16)
-    share.gpu_height(2)
     per_line = max(1, (columns(width).left_width - 1) // RANK_FIELD)
     rank_lines = -(-needs.ranks // per_line) if needs.ranks > 1 else 0
+    share.run(5 + min(8, rank_lines))
+    share.gpu_height(2)
     share.run(5 + rank_lines)
     share.other_runs(5)
     share.gpu_rows(64)

@@ -54,7 +54,7 @@ def _right(view: View, look: Look, *, short: bool) -> str:
 def _fitting(snapshot: Snapshot, view: View, room: int, look: Look) -> str:
     """The machine in as many words as fit: names get shorter before facts are dropped."""
     joint = f" {look.glyphs.dot} "
-    versions = [_machine(snapshot, view, short=False), _machine(snapshot, view, short=True)]
+    versions = [_machine(snapshot, view, short=short) for short in (0, 1, 2)]
     for words in versions:
         if len(joint.join(words)) <= room:
             return joint.join(words)
@@ -64,10 +64,11 @@ def _fitting(snapshot: Snapshot, view: View, room: int, look: Look) -> str:
     return joint.join(words)
 
 
-def _machine(snapshot: Snapshot, view: View, *, short: bool) -> list[str]:
+def _machine(snapshot: Snapshot, view: View, *, short: int) -> list[str]:
+    """The facts in words: 0 in full, 1 shorter, 2 as short as can be."""
     words = []
     machine = snapshot.machine
-    if machine is not None:
+    if machine is not None and (short < 2 or snapshot.origin.kind == "live"):
         host = say.escape(machine.hostname)
         words.append(host.split(".", 1)[0][:20] if short else host)
     if view.narrowed_to:
@@ -80,7 +81,8 @@ def _machine(snapshot: Snapshot, view: View, *, short: bool) -> list[str]:
         words.append("no GPU")
     if snapshot.nvml is not None and snapshot.nvml.driver_version:
         version = say.escape(snapshot.nvml.driver_version)
-        words.append(f"driver {'.'.join(version.split('.')[:2]) if short else version}")
+        version = ".".join(version.split(" ")[0].split(".")[:2]) if short else version
+        words.append(version if short > 1 else f"driver {version}")
     if machine is not None:
         quota = machine.cpu_quota_cores
         words.append(f"{machine.cpu_count} cores" + (f", {quota:g} allowed" if quota is not None else ""))

@@ -13,7 +13,7 @@ from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 
-LABEL = 30
+LABEL = 34
 """Cells left of a chart, for its name and its figures."""
 
 
@@ -74,7 +74,8 @@ def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Li
     """One chart: its name and figures, the drawing, its range at the right edge."""
     scale = SCALES[chart.series]
     style: Style = getattr(look, scale.style)
-    high = chart.high or scale.high or round_up(chart.trace.largest or 0.0, scale.unit)
+    # A single outlier must not flatten a chart: its top is set by the buckets' means.
+    high = chart.high or scale.high or round_up(max(filter(None, chart.trace.mean), default=0.0), scale.unit)
     cells = chart_cells(width)
     peaks = chart.trace.peak if height > 1 and scale.unit in ("%", "W") else None
     rows = braille.area(chart.trace.mean, low=0, high=high, height=height, peaks=peaks, unicode=look.glyphs.unicode)
@@ -83,7 +84,9 @@ def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Li
     for y, row in enumerate(rows):
         writer = LineWriter(width, look).to(1)
         if y == 0:
-            writer.put(f"{chart.subject} ", look.strong, LABEL - 2).put(scale.title, style, LABEL - 1 - writer.cells)
+            if chart.subject:
+                writer.put(f"{chart.subject} ", look.strong, LABEL - 2)
+            writer.put(scale.title, style, LABEL - 1 - writer.cells)
             if height == 1:
                 writer.put(f" {figures}", look.dim, LABEL - 1 - writer.cells)
         elif y == 1:
@@ -122,7 +125,10 @@ def figures_of(trace: Trace, unit: str) -> str:
         return "nothing measured here"
     low = min((value for value in trace.low if value is not None), default=min(means))
     high = trace.largest if trace.largest is not None else max(means)
-    return f"mean {amount(sum(means) / len(means), unit)}, {amount(low, unit)} to {amount(high, unit)}"
+    least, most = amount(low, unit), amount(high, unit)
+    suffix = most[most.rfind(" ") :] if " " in most else ""
+    least = least.removesuffix(suffix) if suffix else least
+    return f"mean {amount(sum(means) / len(means), unit)}, {least} to {most}"
 
 
 def amount(value: float, unit: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.panels.evidence import Evidence, evidence_lines
@@ -12,16 +13,33 @@ from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import LEVELS, change_words, gain_words, gpu_index, run_name
-from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix
 from gpuwatch.monitor.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class SourceExcerpt:
-    """Lines of the user's source around the one to change, as they are on disk now."""
+class Diff(Protocol):
+    """A unified diff, or the reason why there is none."""
 
-    first_line: int
-    lines: tuple[str, ...]
+    @property
+    def text(self) -> str | None:
+        """The diff."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is none."""
+
+
+EditDiff = Callable[[CallEdit], Diff]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the user's file says around the line to change: a diff, else the lines, else why neither is there."""
+
+    diff: str | None = None
+    first_line: int = 1
+    lines: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def finding_page(
@@ -31,7 +49,7 @@ def finding_page(
     look: Look,
     *,
     still_there: bool,
-    excerpt: SourceExcerpt | None,
+    source: Source | None,
     evidence: Sequence[Evidence],
 ) -> list[Line]:
     """The whole page."""
@@ -40,7 +58,7 @@ def finding_page(
     page = Page(width, look)
     _sentence(page, finding, snapshot, still_there)
     if finding.fix is not None:
-        _change(page, finding, finding.fix, snapshot, excerpt)
+        _change(page, finding, finding.fix, snapshot, source)
     _gain(page, finding)
     _numbers(page, finding)
     if evidence:
@@ -48,8 +66,9 @@ def finding_page(
         page.add(evidence_lines(evidence, width, look))
     if finding.ruled_out:
         page.heading("Ruled out")
-        for other in finding.ruled_out:
-            page.pair(say.escape(other.cause), other.reason)
+        names = [say.escape(other.cause) for other in finding.ruled_out]
+        for name, other in zip(names, finding.ruled_out, strict=True):
+            page.pair(name, other.reason, name_width=min(40, max(24, *map(len, names)) + 2))
     if finding.confidence_notes:
         page.heading("Less certain because")
         for note in finding.confidence_notes:
@@ -94,24 +113,34 @@ def _subject(finding: Finding, snapshot: Snapshot) -> str:
     return ""
 
 
-def _change(page: Page, finding: Finding, fix: Fix, snapshot: Snapshot, excerpt: SourceExcerpt | None) -> None:
+def _change(page: Page, finding: Finding, fix: Fix, snapshot: Snapshot, source: Source | None) -> None:
     look = page.look
     place = "" if fix.file is None else fix.file if fix.line is None else f"{fix.file}:{fix.line}"
     page.heading("What to change", right=say.escape(place))
     page.prose(fix.text)
-    if excerpt is not None:
+    if source is not None and source.diff:
         page.gap()
-        page.add(_excerpt_lines(excerpt, fix, page.width, look))
+        for line in source.diff.splitlines():
+            if not line.startswith(("---", "+++")):
+                style = look.added if line.startswith("+") else look.removed if line.startswith("-") else look.dim
+                page.code(line, style)
+        return
+    if source is not None and source.lines:
+        page.gap()
+        page.add(_excerpt_lines(source, fix, page.width, look))
     page.gap()
     if fix.edit is not None:
         page.code(change_words(finding, snapshot), look.added)
     elif fix.code:
         page.code(fix.code, look.added)
+    if source is not None and source.reason:
+        page.gap()
+        page.prose(source.reason, look.dim)
 
 
-def _excerpt_lines(excerpt: SourceExcerpt, fix: Fix, width: int, look: Look) -> list[Line]:
+def _excerpt_lines(source: Source, fix: Fix, width: int, look: Look) -> list[Line]:
     lines = []
-    for number, text in enumerate(excerpt.lines, start=excerpt.first_line):
+    for number, text in enumerate(source.lines, start=source.first_line):
         here = number == fix.line
         writer = LineWriter(width, look).to(2).put(look.glyphs.cursor if here else " ", look.accent)
         writer.right(str(number), 5, look.accent if here else look.faint).put("  ", look.text)

@@ -7,7 +7,16 @@ from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line, LineWriter, blanks, rule, selected
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import believed, gain_words, gpu_count, looked_for, place_of, run_name, short_summary
+from gpuwatch.dashboard.wording import (
+    believed,
+    gain_words,
+    gpu_count,
+    is_starting,
+    looked_for,
+    place_of,
+    run_name,
+    short_summary,
+)
 from gpuwatch.diagnosis.finding import Finding
 
 WITH_RULE_NAME_FROM = 140
@@ -16,7 +25,8 @@ WITH_RULE_NAME_FROM = 140
 def findings_head(view: View, width: int, look: Look, *, focused: bool) -> Line:
     """The list's heading with its counts: shown, filtered, snoozed."""
     snapshot = view.snapshot
-    if snapshot is not None and not snapshot.gpus and not snapshot.runs and not snapshot.findings:
+    nothing = snapshot is not None and not snapshot.gpus and not snapshot.runs and not snapshot.findings
+    if snapshot is not None and nothing and not is_starting(snapshot):
         return rule("Looked for", width, look, style=look.strong)
     total = len(snapshot.findings) if snapshot else 0
     words = [f"{len(view.findings)} of {total}" if len(view.findings) != total else str(total)]
@@ -32,14 +42,15 @@ def findings_list(view: View, width: int, height: int, top: int, cursor: int, lo
     findings = view.findings
     if not findings:
         return _without(view, width, height, look)
+    place_width = min(24, width // 5, max(len(place_of(finding)) for finding in findings) + 1)
     lines = []
     for index, finding in enumerate(findings[top : top + height], start=top):
-        line = _entry(finding, view, width, index == cursor, look)
+        line = _entry(finding, view, width, place_width, index == cursor, look)
         lines.append(selected(line, look) if index == cursor else line)
     return lines + blanks(height - len(lines), width, look)
 
 
-def _entry(finding: Finding, view: View, width: int, at_cursor: bool, look: Look) -> Line:
+def _entry(finding: Finding, view: View, width: int, place_width: int, at_cursor: bool, look: Look) -> Line:
     writer = LineWriter(width, look)
     style = look.severity(finding.severity)
     writer.put(look.glyphs.cursor if at_cursor else " ", look.accent)
@@ -51,7 +62,6 @@ def _entry(finding: Finding, view: View, width: int, at_cursor: bool, look: Look
         gain = gain.removesuffix(" faster")
     place = place_of(finding)
     gain_width = 10 if width < WITH_RULE_NAME_FROM else 16
-    place_width = min(24, width // 5)
     tail = place_width + gain_width + 2
     summary = short_summary(finding, view.snapshot) if view.snapshot else ""
     if finding.behind is not None:
@@ -68,7 +78,7 @@ def _entry(finding: Finding, view: View, width: int, at_cursor: bool, look: Look
 def _without(view: View, width: int, height: int, look: Look) -> list[Line]:
     """Why there is nothing to list."""
     snapshot = view.snapshot
-    if snapshot is not None and not snapshot.gpus and not snapshot.runs:
+    if snapshot is not None and not snapshot.gpus and not snapshot.runs and not is_starting(snapshot):
         page = Page(width, look)
         page.gap()
         for name, text in looked_for(snapshot):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 
 from gpuwatch.dashboard import formatting as say
@@ -14,17 +15,34 @@ from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import status_words
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
+from gpuwatch.timeline.windows import GpuWindow
 
-_HIDDEN = {"time_ns", "uuid", "utilization_ring", "power_ring", "unavailable", "processes", "event_reasons"}
-_UNITS = {
+_HIDDEN = {
+    "time_ns",
+    "uuid",
+    "utilization_ring",
+    "power_ring",
+    "unavailable",
+    "ages_seconds",
+    "processes",
+    "event_reasons",
+    # Counters: their totals say nothing, what they gained is in the last minute's section.
+    "energy_joules",
+    "pcie_tx_bytes",
+    "pcie_rx_bytes",
+    "throttled_power_ns",
+    "throttled_sw_thermal_ns",
+    "throttled_hw_thermal_ns",
+    "throttled_power_brake_ns",
+}
+_SPELLED = {"sm": "SM", "pcie": "PCIe", "ecc": "ECC", "dram": "DRAM"}
+_UNITS: dict[str, Callable[[float], str]] = {
     "percent": say.percent,
     "watts": lambda value: f"{value:.1f} W",
     "celsius": say.celsius,
     "mhz": say.megahertz,
     "bytes": say.byte_size,
-    "joules": lambda value: f"{value / 1e3:,.1f} kJ".replace(",", " "),
-    "seconds": lambda value: "instant" if value == 0 else say.seconds(value),
-    "ns": lambda value: say.seconds(value / 1e9),
+    "seconds": lambda value: "instant" if value == 0 else f"{say.seconds(value)} mean",
 }
 
 
@@ -40,6 +58,9 @@ def gpu_page(gpu: GpuNow, view: View, width: int, look: Look, charts: list[Evide
     if charts:
         page.heading("History", right=say.span(view.window_seconds))
         page.add(evidence_lines(charts, width, look))
+    for window in snapshot.scene.gpus if snapshot.scene is not None else ():
+        if window.facts.uuid == gpu.facts.uuid:
+            _last_minute(page, window)
     _sample(page, "Every poll", gpu.latest, snapshot)
     if gpu.latest is not None:
         page.pair("slowed by", slowed_by(gpu, gpu.latest)[0])
@@ -70,6 +91,31 @@ def _facts(page: Page, gpu: GpuNow) -> None:
         page.pair(_label(name)[0], f"{say.UNKNOWN}  ({reason})", page.look.dim)
 
 
+def _last_minute(page: Page, window: GpuWindow) -> None:
+    """The window that the rules judge."""
+    page.heading("Judged window", right=say.span(window.window_seconds))
+    for name, stats, said in (
+        ("utilization", window.utilization, say.percent),
+        ("in training steps only", window.train_utilization, say.percent),
+        ("power", window.power_watts, _UNITS["watts"]),
+        ("temperature", window.temperature_celsius, say.celsius),
+        ("SM clock", window.sm_clock_mhz, say.megahertz),
+    ):
+        if stats is None:
+            page.pair(name, f"{say.UNKNOWN}  (not measured in this window)", page.look.dim)
+        else:
+            spread = f"p5 {said(stats.p5)}, p95 {said(stats.p95)}, most {said(stats.max)}"
+            page.pair(name, f"mean {said(stats.mean)} ±{stats.sigma:.0f}, {spread}, {stats.count} samples")
+    energy = window.energy_joules
+    page.pair("energy", say.UNKNOWN if energy is None else f"{energy / 1e3:.1f} kJ")
+    received, sent = window.pcie_rx_bytes_per_second, window.pcie_tx_bytes_per_second
+    page.pair("PCIe", f"received {say.byte_rate(received)}, sent {say.byte_rate(sent)}")
+    slowed = ", ".join(f"{cause} {say.share(share)}" for cause, share in window.throttle_shares.items())
+    page.pair("time slowed by", slowed or say.UNKNOWN)
+    for event in window.xids:
+        page.pair("XID", f"{event.xid} {event.text}", page.look.warning)
+
+
 def _sample(page: Page, title: str, sample: GpuSample | GpuStatus | GpuHealth | None, snapshot: Snapshot) -> None:
     """One lane's newest reading with its age."""
     if sample is None:
@@ -82,7 +128,9 @@ def _sample(page: Page, title: str, sample: GpuSample | GpuStatus | GpuHealth | 
         label, unit = _label(field.name)
         value = getattr(sample, field.name)
         if value is not None:
-            page.pair(label, _said(value, unit))
+            older = sample.ages_seconds.get(field.name) if isinstance(sample, GpuSample) else None
+            age = f"  ({say.seconds(older)} older)" if older else ""
+            page.pair(label, _said(value, unit) + age)
         else:
             reason = sample.unavailable.get(field.name, "not reported by this GPU or driver")
             page.pair(label, f"{say.UNKNOWN}  ({reason})", page.look.dim)
@@ -90,7 +138,7 @@ def _sample(page: Page, title: str, sample: GpuSample | GpuStatus | GpuHealth | 
 
 def _label(name: str) -> tuple[str, str]:
     """A field's name as words, and its unit."""
-    words = name.split("_")
+    words = [_SPELLED.get(word, word) for word in name.split("_")]
     return (" ".join(words[:-1]), words[-1]) if words[-1] in _UNITS else (" ".join(words), "")
 
 
@@ -98,5 +146,5 @@ def _said(value: object, unit: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
-        return _UNITS[unit](value) if unit else say.count(value)  # type: ignore[no-untyped-call]
+        return _UNITS[unit](value) if unit else say.count(value)
     return str(value)

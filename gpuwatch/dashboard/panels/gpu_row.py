@@ -43,7 +43,9 @@ def gpu_header(view: View, columns: Columns, look: Look, *, focused: bool = Fals
         writer.to(columns.chart_1, look.heading).put(f"util,power {window}", look.heading, columns.chart_width)
     else:
         writer.to(columns.chart_1, look.heading)
-        writer.put(f"util 0-100 %, {window}", look.heading, columns.chart_width)
+        full = f"util 0-100 %, {window}"
+        fitting = full if len(full) <= columns.chart_width else f"util, {window}"
+        writer.put(fitting, look.heading, columns.chart_width)
         writer.to(columns.chart_2, look.heading).put(_power_range(view), look.heading, columns.chart_width)
     return writer.line(look.heading)
 
@@ -90,7 +92,7 @@ def _indent(columns: Columns) -> int:
 
 def _charts(
     gpu: GpuNow, height: int, columns: Columns, look: Look, utilization: Trace, power: Trace
-) -> tuple[list[str], list[str]]:
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The rows of both charts; where they are stacked they share the row's height."""
     unicode = look.glyphs.unicode
     stacked = columns.chart_2 is None

@@ -14,10 +14,7 @@ from gpuwatch.monitor.snapshot import Snapshot
 def host_row(
     snapshot: Snapshot, height: int, columns: Columns, look: Look, cpu: Trace, io_pressure: Trace
 ) -> list[Line]:
-    """CPU, memory and disk in words, CPU and I/O pressure over the charts' time; both charts are 0-100 %."""
-    unicode = look.glyphs.unicode
-    cpu_rows = braille.area(cpu.mean, low=0, high=100, height=height, unicode=unicode)
-    io_rows = braille.area(io_pressure.mean, low=0, high=100, height=height, unicode=unicode)
+    """CPU, memory and disk in words; with a second line also the history of CPU and I/O pressure, 0-100 %."""
     words = _words(snapshot)
     lines = []
     for y in range(height):
@@ -29,11 +26,21 @@ def host_row(
             if writer.cells + len(name) + len(value) + 4 > columns.left_width:
                 break
             writer.put(f"{name} ", look.dim).put(f"{value}   ", look.text)
-        writer.to(columns.chart_1).chart(cpu_rows[y], look.other)
-        if columns.chart_2 is not None:
-            writer.to(columns.chart_2).chart(io_rows[y], look.other)
+        if height > 1:
+            _chart(writer, y, columns.chart_1, "CPU 0-100 %", cpu, columns.chart_width, look)
+            if columns.chart_2 is not None:
+                _chart(writer, y, columns.chart_2, "I/O pressure", io_pressure, columns.chart_width, look)
         lines.append(writer.line())
     return lines
+
+
+def _chart(writer: LineWriter, y: int, column: int, title: str, trace: Trace, width: int, look: Look) -> None:
+    """The title in the first line, the chart in the second."""
+    writer.to(column)
+    if y == 0:
+        writer.put(title, look.dim, width)
+    else:
+        writer.chart(braille.area(trace.mean, low=0, high=100, unicode=look.glyphs.unicode)[0], look.other)
 
 
 def _words(snapshot: Snapshot) -> list[list[tuple[str, str]]]:

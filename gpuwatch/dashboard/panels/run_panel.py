@@ -25,6 +25,13 @@ RANK_FIELD = 26
 """Cells of one rank: "rank 12 1.04 s wait 100 %"."""
 
 
+NOTABLE_WAIT = 0.1
+"""Where data starvation begins to be judged a fault."""
+
+NOTABLY_SLOWER = 1.05
+"""A rank is marked when it is this much slower than the fastest; in step, ranks differ by their clocks' noise."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunTraces:
     """A run's history on the shared grid."""
@@ -111,13 +118,11 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
     elif run.how_to_climb:
         climb = say.wrap(say.escape(run.how_to_climb), width)[:2]
         lines += [_words([(part, look.warning)], width, look) for part in climb]
-    speed = _speed(run, width, look)
-    steps = _steps(run, view, snapshot, width, look)
-    ranks = _ranks(run, width, height - len(lines) - 2, look)
-    lines += [speed, steps]
-    if parts and height > len(lines) + len(ranks):
+    lines += [_speed(run, width, look), _steps(run, view, snapshot, width, look)]
+    room = height - len(lines) - (1 if height >= 4 else 0)
+    lines += _ranks(run, width, room, look)
+    if parts:
         lines.append(_words(legend(parts, width, look), width, look))
-    lines += ranks
     lines += [_words([(text, look.dim)], width, look) for text in about(run)]
     lines = lines[: height if height < 4 else height - 1]
     if height >= 4:
@@ -139,10 +144,14 @@ def _speed(run: RunNow, width: int, look: Look) -> Line:
     writer.put("  p95 ", look.dim).put(say.seconds(run.step_seconds_p95), look.text)
     writer.put(f"   {say.count(run.samples_per_second)}", look.strong).put(" samples/s", look.dim)
     if run.gap_share is not None:
-        writer.put("   GPU waits ", look.dim).put(say.share(run.gap_share), look.wait)
+        writer.put("   GPU waits ", look.dim).put(say.share(run.gap_share), _waiting(run.gap_share, look))
     elif run.wait_share is not None:
-        writer.put("   wait ", look.dim).put(say.share(run.wait_share), look.wait)
+        writer.put("   wait ", look.dim).put(say.share(run.wait_share), _waiting(run.wait_share, look))
     return writer.line()
+
+
+def _waiting(share: float, look: Look) -> Style:
+    return look.wait if share >= NOTABLE_WAIT else look.good
 
 
 def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) -> Line:
@@ -214,12 +223,13 @@ def _ranks(run: RunNow, width: int, height: int, look: Look) -> list[Line]:
         return []
     field = RANK_FIELD
     per_line = max(1, width // field)
-    slowest = max((rank.step_seconds or 0.0 for rank in run.ranks), default=0.0)
+    times = [rank.step_seconds for rank in run.ranks if rank.step_seconds]
+    slow = min(times, default=0.0) * NOTABLY_SLOWER
     lines = []
     for start in range(0, len(run.ranks), per_line):
         writer = LineWriter(width, look)
         for rank in run.ranks[start : start + per_line]:
-            _rank(writer, rank, field, slowest, look)
+            _rank(writer, rank, field, slow, look)
         lines.append(writer.line())
     if len(lines) > height:
         lines = lines[:height]
@@ -229,12 +239,12 @@ def _ranks(run: RunNow, width: int, height: int, look: Look) -> list[Line]:
     return lines
 
 
-def _rank(writer: LineWriter, rank: RankNow, field: int, slowest: float, look: Look) -> None:
+def _rank(writer: LineWriter, rank: RankNow, field: int, slow_seconds: float, look: Look) -> None:
     end = writer.cells + field
     number = "?" if rank.facts.rank is None else str(rank.facts.rank)
     writer.put("rank ", look.dim).left(number, 3 if len(number) < 3 else 4, look.text)
-    slow = rank.step_seconds is not None and rank.step_seconds > 0 and rank.step_seconds >= slowest
-    writer.put(say.seconds(rank.step_seconds), look.strong if slow else look.text)
+    slow = rank.step_seconds is not None and rank.step_seconds > slow_seconds
+    writer.put(say.seconds(rank.step_seconds), look.warning if slow else look.text)
     writer.put(f" wait {say.share(rank.wait_share)}", look.dim)
     writer.to(end)
 
@@ -268,10 +278,14 @@ def _right(
             writer.chart(wait[y], look.wait).to(offset).chart(step[y], look.step)
         lines.append(writer.line())
     if height > 1:
+        now_ns, steps = snapshot.time_ns, traces.step.mean
+        band = phase_runs(run.phases, traces.grid, columns.chart_width, now_ns, look, steps)
         writer = LineWriter(width, look)
         for start in (0,) if offset is None else (0, offset):
             writer.to(start)
-            for text, style in phase_runs(run.phases, traces.grid, columns.chart_width, snapshot.time_ns, look):
+            for text, style in phase_runs(
+                run.phases, traces.grid, columns.chart_width, snapshot.time_ns, look, traces.step.mean
+            ):
                 writer.chart(text, style)
         lines.append(writer.line())
     return lines

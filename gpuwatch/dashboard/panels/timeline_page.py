@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpuwatch.dashboard import braille
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.history import Grid, Trace
+from gpuwatch.dashboard.history import Grid, Trace, Values
 from gpuwatch.dashboard.panels.bands import phase_runs
 from gpuwatch.dashboard.panels.evidence import LABEL, Evidence, axis_line, chart_cells, chart_lines
 from gpuwatch.dashboard.panels.gpu_row import power_limit
@@ -68,7 +68,8 @@ def timeline_page(
         lines += chart_lines(chart, width, rows, look)
         if series.name.startswith("run.") and series.key not in drawn_bands:
             drawn_bands.add(series.key)
-            lines.append(_band(series.key, view, grid, width, look))
+            steps = traces.get(Series("run.step_seconds", series.key), Trace()).mean
+            lines.append(_band(series.key, view, grid, width, look, steps))
     lines.append(axis_line(grid, snapshot.time_ns, snapshot.wall_time, width, look))
     return lines
 
@@ -94,10 +95,10 @@ def _top(series: Series, view: View) -> float | None:
     return tops.get(series.name)
 
 
-def _band(run_id: str, view: View, grid: Grid, width: int, look: Look) -> Line:
+def _band(run_id: str, view: View, grid: Grid, width: int, look: Look, steps: Values) -> Line:
     run = view.run(run_id)
     writer = LineWriter(width, look).to(1).put("phases", look.dim).to(LABEL)
     if run is not None and view.snapshot is not None:
-        for text, style in phase_runs(run.phases, grid, chart_cells(width), view.snapshot.time_ns, look):
+        for text, style in phase_runs(run.phases, grid, chart_cells(width), view.snapshot.time_ns, look, steps):
             writer.chart(text, style)
     return writer.line()

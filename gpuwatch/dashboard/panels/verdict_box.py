@@ -62,7 +62,7 @@ def _lines_of(verdict: Verdict, width: int, look: Look, *, full: bool) -> list[L
             writer.put(label, _style(verdict, look))
         cut = index == 1 and len(sentence) > 2
         writer.to(indent).put(part + (look.glyphs.ellipsis if cut else ""), look.strong)
-        if index == 0 and gain_room:
+        if index == (0 if gain_first else 1) and verdict.gain:
             writer.at_right(verdict.gain, _gain_style(verdict, look))
         lines.append(writer.line())
     has_change = bool(verdict.change or verdict.place)
@@ -70,12 +70,14 @@ def _lines_of(verdict: Verdict, width: int, look: Look, *, full: bool) -> list[L
         parts = say.wrap(verdict.because, width - indent)[: 1 if has_change else 2]
         lines += [LineWriter(width, look).to(indent).put(part, look.dim).line() for part in parts]
     if has_change:
-        lines.append(_change(verdict, width, indent, look, gain_here=not gain_first))
+        lines.append(_change(verdict, width, indent, look, gain_here=not gain_first and len(lines) < 2))
     return lines
 
 
 def _change(verdict: Verdict, width: int, indent: int, look: Look, *, gain_here: bool) -> Line:
-    tail = verdict.gain if gain_here and verdict.gain else "enter: the fix" if verdict.finding is not None else ""
+    needed = indent + len(verdict.place) + 2 + len(verdict.change)
+    key = "enter: the fix" if verdict.finding is not None else ""
+    tail = verdict.gain if gain_here and verdict.gain else key if needed + len(key) + 2 <= width else ""
     style = _gain_style(verdict, look) if tail == verdict.gain else look.dim
     writer = LineWriter(width, look).to(indent)
     if verdict.place:

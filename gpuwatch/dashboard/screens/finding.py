@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -12,17 +11,17 @@ from gpuwatch.dashboard import braille
 from gpuwatch.dashboard.history import Grid
 from gpuwatch.dashboard.panels.bars import Key
 from gpuwatch.dashboard.panels.evidence import SCALES, Evidence, chart_cells
-from gpuwatch.dashboard.panels.finding_page import SourceExcerpt, finding_page
+from gpuwatch.dashboard.panels.finding_page import Source, finding_page
 from gpuwatch.dashboard.panels.gpu_row import power_limit
 from gpuwatch.dashboard.screens.base import PageScreen
+from gpuwatch.dashboard.source import read_source
 from gpuwatch.dashboard.text import Line
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.wording import gpu_index, run_name
-from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.timeline.series import Series
 
-LINES_AROUND = 3
 MAX_CHARTS = 4
 
 
@@ -49,7 +48,7 @@ class FindingScreen(PageScreen):
         super().__init__()
         self._key = key
         self._finding: Finding | None = None
-        self._excerpt: SourceExcerpt | None = None
+        self._source: Source | None = None
 
     def on_mount(self) -> None:
         """The page at once; the source, which may lie on a slow disk, when it is read."""
@@ -62,7 +61,8 @@ class FindingScreen(PageScreen):
             return
         run = self.dashboard.view.run(finding.run)
         folders = [rank.facts.cwd for rank in run.ranks if rank.facts.cwd] if run else []
-        self._excerpt = await asyncio.to_thread(read_excerpt, finding.fix, folders[0] if folders else None)
+        folder = folders[0] if folders else None
+        self._source = await asyncio.to_thread(read_source, finding.fix, folder, self.dashboard.edit_diff)
         self.show()
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
@@ -80,7 +80,7 @@ class FindingScreen(PageScreen):
             width,
             look,
             still_there=current is not None,
-            excerpt=self._excerpt,
+            source=self._source,
             evidence=self._evidence(self._finding, view, width, look),
         )
 
@@ -93,7 +93,7 @@ class FindingScreen(PageScreen):
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
         wanted = _series_of(finding, view)[:MAX_CHARTS]
         hold = round(2.5e9 * (view.interval_seconds or 1.0))
-        traces = self.dashboard.history.refresh([(series, grid, hold) for series in wanted])
+        traces = self.dashboard.history.refresh([(series, grid, hold) for series in wanted], snapshot.time_ns)
         charts = []
         for series in wanted if traces else ():
             gpu, run = view.gpu(series.key), view.run(series.key)
@@ -140,16 +140,3 @@ def _series_of(finding: Finding, view: View) -> list[Series]:
         else:
             series.append(Series(name))  # type: ignore[arg-type]
     return series
-
-
-def read_excerpt(fix: Fix, folder: str | None) -> SourceExcerpt | None:
-    """The source around the line to change, or None where it cannot be read (a container, another machine)."""
-    assert fix.file is not None and fix.line is not None, "asked only with a place"
-    path = Path(folder or ".", fix.file)
-    try:
-        with path.open(encoding="utf-8", errors="backslashreplace") as source:
-            first = max(1, fix.line - LINES_AROUND)
-            lines = [line for number, line in enumerate(source, start=1) if first <= number <= fix.line + LINES_AROUND]
-    except OSError:
-        return None
-    return SourceExcerpt(first, tuple(lines)) if len(lines) > fix.line - first else None

@@ -136,7 +136,7 @@ class MainScreen(ViewScreen):
             wanted += [(Series(name, run.id), grid, run_hold) for name in ("run.wait_share", "run.step_seconds")]
         if plan.host:
             wanted += [(series, grid, hold) for series in (HOST_CPU, HOST_IO)]
-        traces = self.dashboard.history.refresh(wanted)
+        traces = self.dashboard.history.refresh(wanted, snapshot.time_ns)
         if traces is not None:
             self._traces = traces
         table.show(view, plan.gpu_row, cells, look, self._traces, grid, visible)

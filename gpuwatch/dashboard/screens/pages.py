@@ -64,7 +64,7 @@ class TimelineScreen(PageScreen):
         hold = round(2.5e9 * (view.interval_seconds or 1.0))
         steps = {run.id: run.step_seconds_p50 or 0.0 for run in view.runs}
         asked = [(series, grid, max(hold, round(2.5e9 * steps.get(series.key, 0.0)))) for series in wanted]
-        found = self.dashboard.history.refresh(asked)
+        found = self.dashboard.history.refresh(asked, view.snapshot.time_ns if view.snapshot else 0)
         traces = {series: found[series, grid] for series in wanted} if found is not None else {}
         return timeline_page(view, width, height, look, grid, traces, wanted, self.pan_seconds)
 
@@ -114,7 +114,9 @@ class GpuScreen(PageScreen):
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
         names: tuple[SeriesName, ...] = ("gpu.utilization_percent", "gpu.power_watts", "gpu.temperature_celsius")
         hold = round(2.5e9 * (view.interval_seconds or 1.0))
-        found = self.dashboard.history.refresh([(Series(name, self._uuid), grid, hold) for name in names])
+        found = self.dashboard.history.refresh(
+            [(Series(name, self._uuid), grid, hold) for name in names], snapshot.time_ns
+        )
         charts = []
         for name in names if found is not None else ():
             trace = found[Series(name, self._uuid), grid] if found is not None else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual import events
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
@@ -89,13 +88,11 @@ class GpuTable(VerticalScroll, can_focus=True):
         while len(self.rows) > count:
             self.rows.pop().remove()
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Rows that come into sight need their content."""
-        self.call_after_refresh(self._ask_repaint)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Rows that come into sight need their content."""
-        self.call_after_refresh(self._ask_repaint)
+        super().watch_scroll_y(old_value, new_value)
+        if round(old_value) != round(new_value):
+            self._ask_repaint()
 
     def action_cursor(self, step: int) -> None:
         """Moves the cursor."""

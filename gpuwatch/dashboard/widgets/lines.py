@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -22,6 +23,12 @@ class LinesWidget(Widget):
     """Paints lines, and repaints only those that changed."""
 
     ALLOW_SELECT = False
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """The app's, less the search for ANSI colours: our themes are in RGB, or meant for the terminal's own."""
+        return [
+            line_filter for line_filter in super().get_line_filters() if not isinstance(line_filter, ANSIToTruecolor)
+        ]
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)

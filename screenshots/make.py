@@ -1,0 +1,134 @@
+"""Makes the pictures of the README from the demo: `python screenshots/make.py`.
+
+Seeded and on a clock that jumps, so the same code gives the same pictures. SVG always; PNG where a Chromium is
+installed (with a font that has braille, such as DejaVu: `apt-get install chromium fonts-dejavu`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from rich.console import Console  # noqa: E402 - the repository has to be on the path first
+from rich.text import Text  # noqa: E402
+
+from gpuwatch.dashboard.app import DashboardApp  # noqa: E402
+from gpuwatch.dashboard.glyphs import UNICODE  # noqa: E402
+from gpuwatch.diagnosis.engine import Engine  # noqa: E402
+from gpuwatch.monitor.clock import VirtualClock  # noqa: E402
+from gpuwatch.monitor.monitor import Monitor  # noqa: E402
+from gpuwatch.monitor.snapshot import Origin  # noqa: E402
+from gpuwatch.sources.simulator import SimulatorSource  # noqa: E402
+
+START_WALL_TIME = 1_795_183_200.0  # 20 Nov 2026, 14:00 UTC
+WATCHED_SECONDS = 200
+
+PICTURES = (
+    ("dashboard", "starved", (120, 36), ()),
+    ("dashboard-8-gpus", "eight-gpus", (120, 36), ()),
+    ("dashboard-80x24", "starved", (80, 24), ()),
+    ("finding", "starved", (120, 44), ("enter",)),
+    ("timeline", "fluctuation", (120, 36), ("t",)),
+)
+REPORT = ("report", "starved")
+
+
+def watched(scenario: str) -> Monitor:
+    """A monitor that has watched a simulated machine for a while."""
+    clock = VirtualClock(WATCHED_SECONDS * 10**9, START_WALL_TIME)
+    source = SimulatorSource(scenario, start_ns=clock.now_ns())
+    origin = Origin("simulated", f"SIMULATED {scenario}")
+    monitor = Monitor([source], origin=origin, clock=clock, engine=Engine())
+    monitor.run_until(clock.now_ns() + WATCHED_SECONDS * 10**9)
+    return monitor
+
+
+async def picture(scenario: str, size: tuple[int, int], keys: tuple[str, ...]) -> str:
+    """A screen as SVG."""
+    monitor = watched(scenario)
+    app = DashboardApp(monitor, clock=lambda: 0.0, glyphs=UNICODE)
+    async with app.run_test(size=size) as pilot:
+        app.receive(monitor.snapshot())
+        await pilot.pause()
+        app.redraw()
+        for key in keys:
+            await pilot.press(key)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        return app.export_screenshot(title="gpuwatch")
+
+
+def report_picture(scenario: str) -> str:
+    """The report as a terminal shows it."""
+    command = [
+        sys.executable,
+        "-m",
+        "gpuwatch",
+        "report",
+        "--simulate",
+        scenario,
+        "--duration",
+        "120",
+        "--format",
+        "text",
+    ]
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise SystemExit(f"{' '.join(command)} printed nothing: {done.stderr.strip()}")
+    console = Console(record=True, width=104, file=io.StringIO())
+    console.print(Text(f"$ gpuwatch report --simulate {scenario} --duration 120 --format text\n", style="bold green"))
+    for line in done.stdout.splitlines():
+        heading = line.isupper() and not line.startswith(" ")
+        console.print(Text(line, style="bold cyan" if heading else ""))
+    return console.export_svg(title="gpuwatch report")
+
+
+def to_png(svg: Path) -> None:
+    """The PNG beside an SVG."""
+    chromium = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
+    if chromium is None:
+        sys.stderr.write(f"no Chromium is installed: {svg.stem}.png is not made\n")
+        return
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg.read_text(encoding="utf-8"))
+    assert size is not None, "rich's SVG has a view box"
+    width, height = (int(float(part)) + 1 for part in size.groups())
+    with tempfile.TemporaryDirectory() as profile:
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
+        shot = [f"--window-size={width},{height}", f"--screenshot={svg.with_suffix('.png')}", svg.as_uri()]
+        subprocess.run([chromium, *options, *shot], check=True, capture_output=True, timeout=60)
+
+
+def main() -> None:
+    """Makes all pictures, or those named on the command line."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    wanted = set(sys.argv[1:])
+    made = {
+        name: lambda s=scenario, z=size, k=keys: asyncio.run(picture(s, z, k))
+        for name, scenario, size, keys in PICTURES
+    }
+    made[REPORT[0]] = lambda: report_picture(REPORT[1])
+    for name, make in made.items():
+        if wanted and name not in wanted:
+            continue
+        svg = HERE / f"{name}.svg"
+        svg.write_text(make(), encoding="utf-8")
+        to_png(svg)
+        sys.stderr.write(f"{svg.name}\n")
+
+
+if __name__ == "__main__":
+    main()
