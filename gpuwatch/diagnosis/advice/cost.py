@@ -103,7 +103,7 @@ class StepCost:
         """The range of the speed-up with so many workers: quartiles of what each stretch predicts."""
         slow = [block.period / max(self.limits(block, workers, slow=True).values()) for block in self.blocks]
         fast = [block.period / max(self.limits(block, workers, slow=False).values()) for block in self.blocks]
-        return Gain(quartiles(slow)[0], quartiles(fast)[1], self.bound(workers))
+        return Gain(round(quartiles(slow)[0], 3), round(quartiles(fast)[1], 3), self.bound(workers))
 
     def bound(self, workers: int) -> str:
         """What limits the speed then, in words."""
@@ -239,4 +239,4 @@ def _contention(rank: RankWindow, on_gpu: bool) -> tuple[float, float]:
     """The range of what a CPU second of loading costs beside the training, in CPU seconds (measured on 2 cores)."""
     if on_gpu:
         return 1.0, 1.2
-    return (1.1, 1.6) if (rank.facts.torch_threads or 1) > 1 else (1.0, 1.3)
+    return (1.1, 2.0) if (rank.facts.torch_threads or 1) > 1 else (1.0, 1.3)

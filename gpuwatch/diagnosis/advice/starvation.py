@@ -35,11 +35,6 @@ class Starvation:
     steps: int
     seconds: float
 
-    @property
-    def who(self) -> str:
-        """The subject of the sentence."""
-        return "The GPU idles" if self.on_gpu else "Training waits"
-
 
 def starvation_of(case: RunCase) -> Starvation | None:
     """The figure of the run's critical rank; None where it cannot be measured (hardware alone never can)."""

@@ -57,7 +57,7 @@ class WorkerAdvice:
 
 def advise(case: RunCase, cost: StepCost, *, at_least: int = 1) -> WorkerAdvice:
     """The number for the run's training loader, never below `at_least`."""
-    needed = max(at_least, _needed(cost))
+    needed = max(at_least, _to_keep(cost, cost.pace_seconds))
     caps = worker_caps(case, cost)
     tightest = min(caps, key=lambda cap: cap.count)
     count = max(at_least, min(needed, tightest.count))
@@ -85,10 +85,9 @@ def filling_workers(cores: float) -> int:
     return max(1, math.floor(cores) - (1 if cores >= SPARE_CORE_FROM else 0))
 
 
-def _needed(cost: StepCost) -> int:
-    """Workers that make batches at the pace they are computed, where the cores do not set a slower one."""
-    pace = max(cost.pace_seconds, fmean(cost.limits(block, 1, slow=False)["cores"] for block in cost.blocks))
-    return max(1, math.ceil(MARGIN * cost.batch_seconds / max(pace, 1e-6) - 1e-6))
+def _to_keep(cost: StepCost, pace_seconds: float) -> int:
+    """Workers that make batches at a pace, with a fifth of margin."""
+    return max(1, math.ceil(MARGIN * cost.batch_seconds / max(pace_seconds, 1e-6) - 1e-6))
 
 
 def _cpu_cap(cost: StepCost) -> Cap:
@@ -97,6 +96,11 @@ def _cpu_cap(cost: StepCost) -> Cap:
     active = 1.0 if cost.on_gpu else min(1.0, cost.compute_seconds / best)
     training = cost.training_cores_busy * active
     count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, training)
+    useful = _to_keep(
+        cost, max(cost.pace_seconds, fmean(cost.limits(block, 1, slow=False)["cores"] for block in cost.blocks))
+    )
+    if useful < count:
+        return Cap("cpu", useful, f"more than {useful} would only share the {cost.allowed_cores:g} CPU cores")
     each = f"{max(cost.batch_cpu_share, LEAST_CPU_SHARE):.2g} of a core each"
     return Cap("cpu", count, f"the {cost.allowed_cores:g} CPU cores carry {count} beside the training ({each})")
 

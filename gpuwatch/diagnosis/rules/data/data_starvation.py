@@ -99,7 +99,10 @@ def _cause(case: RunCase) -> tuple[str | None, Draft | None]:
 
 def _summary(starvation: Starvation) -> str:
     about = "about " if starvation.level < Level.E3 else ""
-    return f"{starvation.who} {about}{percent(starvation.share)} of the time waiting for the next batch"
+    share = f"{about}{percent(starvation.share)}"
+    if starvation.on_gpu:
+        return f"The GPU idles {share} of the time waiting for the next batch"
+    return f"Training waits {share} of the time for the next batch"
 
 
 def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:

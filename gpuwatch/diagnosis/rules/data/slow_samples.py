@@ -33,7 +33,7 @@ from statistics import median
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, starvation_of
-from gpuwatch.diagnosis.advice.stream import comb, settled
+from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
@@ -45,6 +45,7 @@ STEPS = 200
 WORST = 0.05
 HELD_SHARE = 0.75
 USUAL_LOSS = 0.02
+OUTLYING = 8.0 / MAD_TO_SIGMA  # robust sigmas: 8 median deviations
 RHYTHM = 0.3
 PREFETCH = 8
 WON_BACK = (0.4, 0.75)
@@ -112,9 +113,10 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int) -> Tail | None
         return None
     # A ready batch costs its handover: that is no loss that an item could cause.
     lost = [max(0.0, wait - (0.0 if exact_gpu else HANDOVER_SECONDS)) for _, wait in rows]
-    total = sum(lost)
-    worst = sorted(lost, reverse=True)[: max(1, int(WORST * len(lost)))]
-    if total <= 0.0 or sum(worst) < HELD_SHARE * total or median(lost) >= USUAL_LOSS * median(p for p, _ in rows):
+    total, usual = sum(lost), median(lost)
+    outlying = usual + OUTLYING * robust_sigma(lost)
+    worst = [wait for wait in sorted(lost, reverse=True)[: max(1, int(WORST * len(lost)))] if wait > outlying]
+    if not worst or sum(worst) < HELD_SHARE * total or usual >= USUAL_LOSS * median(period for period, _ in rows):
         return None
     rhythm = comb(lost, workers)
     if rhythm is not None and rhythm >= RHYTHM:

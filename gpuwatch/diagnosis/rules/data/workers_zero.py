@@ -40,7 +40,7 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.samples import LoaderFacts
 
-LEAST_GAIN = 1.05
+LEAST_GAIN = 1.03
 PICKLING = ("spawn", "forkserver")
 
 
@@ -55,7 +55,7 @@ def workers_zero(case: RunCase) -> Draft | None:
     if starvation is None or cost is None:
         return None
     advice = advise(case, cost)
-    if advice.gain.high < LEAST_GAIN:
+    if advice.gain.low < LEAST_GAIN:
         return None
     return Draft(
         summary=(

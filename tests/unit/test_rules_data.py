@@ -1,0 +1,468 @@
+"""The data pipeline's rules: what fires on which picture, with which number, and what stays silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from scene_builder import (
+    SCRIPT,
+    check,
+    epochs,
+    findings,
+    fired,
+    gpu,
+    host,
+    loader,
+    machine,
+    phase,
+    process,
+    rank,
+    run,
+    run_case,
+    scene,
+    workers,
+)
+
+from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
+from gpuwatch.timeline.windows import Scene
+
+STARVED = frozenset({"data-starvation"})
+DATA_RULES = {
+    "data-starvation",
+    "workers-zero",
+    "workers-too-few",
+    "worker-cpu-bound",
+    "host-cpu-exhausted",
+    "too-many-workers",
+    "cpu-quota-throttled",
+    "io-bound",
+    "slow-samples",
+    "epoch-start-stall",
+}
+
+
+def no_workers(load: float, compute: float, **fields: object) -> Scene:
+    """A run that loads in its own process, on a GPU whose events are read."""
+    facts: dict[str, object] = {"wait_cpu_share": 1.0, **fields}
+    trained = rank(step=load + compute, wait=load, gap=load, loader=loader(num_workers=0), **facts)  # type: ignore[arg-type]
+    return scene(run(trained), gpus=[gpu(utilization=100 * compute / (load + compute))])
+
+
+def starved_by_workers(count: int, batch: float, compute: float, cpu: float = 0.95, **fields: object) -> Scene:
+    """Workers that need `batch` seconds each: every count-th step waits until the next round is done."""
+    late = max(0.0, batch - count * compute)
+    usual: dict[str, object] = {
+        "loader": loader(num_workers=count),
+        "workers": workers(count, cpu_cores=cpu, batch_seconds=batch, batch_cpu_seconds=cpu * batch),
+        "process": process(tree_cores=count * cpu + 0.5),
+    }
+    waits = [0.0] * (count - 1) + [late]
+    trained = rank(step=[compute + wait for wait in waits], wait=waits, gap=waits, **(usual | fields))  # type: ignore[arg-type]
+    busy = 100 * compute * count / (compute * count + late)
+    return scene(run(trained), gpus=[gpu(utilization=busy)])
+
+
+def of(said: tuple[Finding, ...], rule: str) -> Finding:
+    (finding,) = [finding for finding in said if finding.rule == rule]
+    return finding
+
+
+def drafted(rule: str, moment: Scene, holding: frozenset[str] = STARVED) -> Draft:
+    draft = check(rule, run_case(moment, holding=holding))
+    assert draft is not None
+    return draft
+
+
+class TestStarvation:
+    def test_the_sentence_says_how_much_of_the_time_the_gpu_idles(self) -> None:
+        finding = of(findings(no_workers(0.041, 0.059)), "data-starvation")
+        assert finding.summary == "The GPU idles 41 % of the time waiting for the next batch"
+        assert (finding.severity, finding.level) == (Severity.CRITICAL, Level.E3)
+
+    def test_on_the_cpu_the_wait_is_the_figure(self) -> None:
+        trained = rank(step=0.1, wait=0.041, device="cpu", loader=loader(num_workers=0), facts={"torch_threads": 1})
+        finding = of(findings(scene(run(trained))), "data-starvation")
+        assert finding.summary == "Training waits 41 % of the time for the next batch"
+        assert finding.level is Level.E3
+
+    def test_without_gpu_events_it_is_the_smaller_of_wait_and_idle_and_never_critical(self) -> None:
+        trained = rank(step=0.1, wait=0.06, loader=loader(num_workers=0))
+        finding = of(findings(scene(run(trained), gpus=[gpu(utilization=70)])), "data-starvation")
+        assert finding.summary == "The GPU idles about 30 % of the time waiting for the next batch"
+        assert (finding.severity, finding.level) == (Severity.WARNING, Level.E2)
+        assert any(note.startswith("likely") for note in finding.confidence_notes)
+
+    def test_without_gpu_events_and_utilization_nothing_is_claimed(self) -> None:
+        trained = rank(step=0.1, wait=0.06, loader=loader(num_workers=0))
+        assert fired(scene(run(trained), gpus=[gpu(utilization=None)])) & DATA_RULES == set()
+
+    def test_a_tenth_warns_and_a_fifth_is_critical(self) -> None:
+        assert drafted("data-starvation", no_workers(0.012, 0.088)).severity is Severity.WARNING
+        assert not drafted("data-starvation", no_workers(0.009, 0.091)).fires
+        assert drafted("data-starvation", no_workers(0.022, 0.078)).severity is Severity.CRITICAL
+        assert check("data-starvation", run_case(no_workers(0.005, 0.095))) is None
+
+    def test_it_points_to_the_fix_of_its_cause(self) -> None:
+        said = findings(no_workers(0.2, 0.1))
+        assert of(said, "data-starvation").fix == of(said, "workers-zero").fix
+        assert of(said, "data-starvation").gain == of(said, "workers-zero").gain
+
+    def test_without_a_cause_it_says_what_is_not_known_and_how_to_find_out(self) -> None:
+        idle = starved_by_workers(4, 0.8, 0.1, workers=workers(4, cpu_cores=0.4, busy_share=0.5))
+        finding = of(findings(idle), "data-starvation")
+        assert finding.fix is not None and "busy only 50 %" in finding.fix.text
+        assert "stacks" in finding.fix.text
+        assert finding.fix.edit is None
+
+    def test_the_rank_that_waits_longest_is_named(self) -> None:
+        ranks = [
+            rank(step=0.1, wait=wait, gap=wait, loader=loader(num_workers=0), pid=pid, facts={"rank": pid})
+            for pid, wait in ((0, 0.01), (1, 0.05))
+        ]
+        finding = of(findings(scene(run(*ranks))), "data-starvation")
+        assert any("rank 1 waits longest" in measure.text for measure in finding.evidence)
+
+
+class TestSilence:
+    """The near misses: none of these is a finding about data."""
+
+    @pytest.mark.parametrize(
+        "moment",
+        [
+            pytest.param(no_workers(0.004, 0.096), id="a batch takes 4 ms of 100"),
+            pytest.param(
+                scene(run(rank(step=0.1, wait=0.059, gap=0.0, loader=loader(num_workers=0)))),
+                id="hidden behind the GPU",
+            ),
+            pytest.param(
+                scene(run(rank(step=0.1, wait=0.059, loader=loader(num_workers=0))), gpus=[gpu(utilization=98)]),
+                id="hidden, by utilization",
+            ),
+            pytest.param(scene(run(rank(step=0.1, wait=0.025, gap=0.003))), id="a wait of 25 % that costs 3 %"),
+            pytest.param(
+                scene(run(rank(step=0.0013, wait=0.0003, device="cpu", loader=loader(num_workers=0)))),
+                id="1 ms steps from memory, no workers",
+            ),
+            pytest.param(
+                scene(
+                    run(
+                        rank(
+                            step=0.008,
+                            wait=[0.001, 0.003, 0.002],
+                            device="cpu",
+                            workers=workers(4, cpu_cores=0.1, busy_share=0.1),
+                        )
+                    )
+                ),
+                id="5 ms steps from memory, workers",
+            ),
+            pytest.param(
+                scene(run(rank(step=0.012, wait=0.0011, gap=0.0009)), gpus=[gpu(utilization=92)]), id="fast steps"
+            ),
+            pytest.param(scene(run(rank(step=2.5, wait=0.01, gap=0.0, steps=40, window=100.0))), id="long steps"),
+            pytest.param(
+                scene(run(rank(step=0.2, loader=loader(num_workers=28), process=process(cores=64)))),
+                id="28 workers on 64 cores",
+            ),
+            pytest.param(
+                scene(run(rank(step=0.2)), host=host(cpu_percent=99, pressure_cpu_percent=50)), id="busy CPU, no wait"
+            ),
+            pytest.param(
+                scene(
+                    run(rank(step=0.2, workers=workers(4, cpu_cores=0.1, blocked_share=0.8))),
+                    host=host(pressure_io_percent=40),
+                ),
+                id="storage waits that nobody waits for",
+            ),
+            pytest.param(
+                scene(run(rank(step=0.1, wait=0.004, gap=0.004, phases={"eval": phase("eval", share=0.4)}))),
+                id="a validation loop",
+            ),
+            pytest.param(
+                scene(run(rank(process=process(throttled_period_share=0.6)))), id="a quota that costs nothing"
+            ),
+        ],
+    )
+    def test_nothing_is_said_about_data(self, moment: Scene) -> None:
+        assert fired(moment) & DATA_RULES == set()
+
+    def test_training_that_needs_the_cores_itself_gets_no_workers_advice(self) -> None:
+        trained = rank(
+            step=0.1,
+            wait=0.025,
+            device="cpu",
+            wait_cpu_share=1.0,
+            loader=loader(num_workers=0),
+            facts={"torch_threads": 2},
+            process=process(cores=2, tree_cores=1.9, main_thread_cores=1.0),
+        )
+        moment = scene(run(trained), host=host(cpu_percent=98), machine=machine(2))
+        assert fired(moment) & DATA_RULES == {"data-starvation"}
+        fix = of(findings(moment), "data-starvation").fix
+        assert fix is not None and "cheaper" in fix.text
+
+
+class TestWorkersZero:
+    def test_the_value_follows_from_load_and_compute_with_a_fifth_of_margin(self) -> None:
+        draft = drafted("workers-zero", no_workers(0.200, 0.100))
+        assert draft.fix is not None and draft.fix.value == 3
+        assert drafted("workers-zero", no_workers(0.600, 0.100)).fix.value == 8  # type: ignore[union-attr]
+
+    def test_the_edit_names_call_place_and_keywords(self) -> None:
+        moment = no_workers(0.2, 0.1)
+        unpinned = loader(num_workers=0, pin_memory=False)
+        moment = scene(run(rank(step=0.3, wait=0.2, gap=0.2, loader=unpinned)), gpus=moment.gpus)
+        fix = drafted("workers-zero", moment).fix
+        assert fix is not None and fix.edit is not None
+        assert (fix.edit.call, fix.edit.file, fix.edit.line) == ("DataLoader", SCRIPT, 88)
+        assert fix.edit.keywords == {"num_workers": "3", "persistent_workers": "True", "pin_memory": "True"}
+        assert fix.code == "DataLoader(..., num_workers=3, persistent_workers=True, pin_memory=True)"
+
+    def test_on_the_cpu_memory_is_not_pinned(self) -> None:
+        unpinned = loader(num_workers=0, pin_memory=False)
+        trained = rank(
+            step=0.3, wait=0.2, device="cpu", loader=unpinned, wait_cpu_share=0.0, facts={"torch_threads": 1}
+        )
+        fix = drafted("workers-zero", scene(run(trained))).fix
+        assert fix is not None and fix.edit is not None and "pin_memory" not in fix.edit.keywords
+
+    def test_the_gain_is_what_computing_alone_leaves(self) -> None:
+        gain = drafted("workers-zero", no_workers(0.2, 0.1)).gain
+        assert gain is not None and gain.cap == "then the GPU"
+        assert gain.low <= 3.0 <= gain.high
+        assert gain.high / gain.low < 1.05
+
+    def test_the_cores_cap_the_value_and_the_gain_and_are_named(self) -> None:
+        draft = drafted("workers-zero", no_workers(1.0, 0.1, process=process(cores=4, main_thread_cores=1.0)))
+        assert draft.fix is not None and draft.fix.value == 3
+        assert "12 workers would keep up, but the 4 CPU cores carry 3" in draft.fix.text
+        assert draft.gain is not None and draft.gain.high == pytest.approx(1.1 / (1.0 / 3), rel=0.05)
+
+    def test_items_that_only_wait_may_have_more_workers_than_cores(self) -> None:
+        waiting = no_workers(1.0, 0.1, process=process(cores=4, main_thread_cores=0.2), wait_cpu_share=0.05)
+        assert drafted("workers-zero", waiting).fix.value == 12  # type: ignore[union-attr]
+
+    def test_memory_shared_memory_and_short_epochs_cap_the_value(self) -> None:
+        def value(**fields: object) -> tuple[object, str]:
+            facts = {key: fields.pop(key) for key in ("batch_bytes", "batches_per_epoch") if key in fields}
+            slow = rank(step=1.1, wait=1.0, gap=1.0, loader=loader(num_workers=0, **facts))
+            fix = drafted("workers-zero", scene(run(slow), host=host(**fields))).fix  # type: ignore[arg-type]
+            assert fix is not None
+            return fix.value, fix.text
+
+        small_shm = value(batch_bytes=10**9, latest={"shm_total_bytes": 5 * 2**30, "shm_used_bytes": 0})
+        assert small_shm[0] == 2 and "/dev/shm has 5.0 GiB free" in small_shm[1]
+        little_memory = value(batch_bytes=10**9, latest={"memory_available_bytes": 12 * 2**30})
+        assert little_memory[0] == 3 and "half of the 12.0 GiB free memory holds 3" in little_memory[1]
+        short = value(batches_per_epoch=16)
+        assert short[0] == 4 and "an epoch of 16 batches keeps 4 busy" in short[1]
+
+    def test_the_ranks_of_one_machine_share_its_cores(self) -> None:
+        shared = no_workers(1.0, 0.1, facts={"local_world_size": 4}, process=process(cores=16))
+        assert drafted("workers-zero", shared).fix.value == 3  # type: ignore[union-attr]
+
+    def test_unknown_cpu_work_is_taken_as_all_and_said(self) -> None:
+        unknown = no_workers(0.2, 0.1, wait_cpu_share=None, process=process(main_thread_cores=None))
+        fix = drafted("workers-zero", unknown).fix
+        assert fix is not None and "not known yet" in fix.text
+
+    def test_a_dataset_for_spawned_workers_must_pickle(self) -> None:
+        spawned = rank(step=0.3, wait=0.2, gap=0.2, loader=loader(num_workers=0, start_method="spawn"))
+        fix = drafted("workers-zero", scene(run(spawned))).fix
+        assert fix is not None and "pickle (spawn workers)" in fix.text
+
+    def test_without_starvation_it_says_nothing(self) -> None:
+        assert check("workers-zero", run_case(no_workers(0.2, 0.1))) is None
+
+
+class TestWorkersTooFew:
+    @pytest.mark.parametrize(
+        ("count", "batch", "value"), [(1, 0.25, 3), (3, 0.6, 8), (4, 0.9, 11)], ids=["one", "three", "four"]
+    )
+    def test_it_says_how_many_keep_up(self, count: int, batch: float, value: int) -> None:
+        moment = starved_by_workers(count, batch, 0.1)
+        assert {"data-starvation", "workers-too-few"} <= fired(moment)
+        draft = drafted("workers-too-few", moment)
+        assert draft.fix is not None and draft.fix.value == value
+        assert draft.gain is not None and draft.gain.low <= max(batch / count, 0.1) / 0.1 <= draft.gain.high * 1.001
+
+    def test_the_evidence_names_busy_workers_free_cores_and_the_rhythm(self) -> None:
+        draft = drafted("workers-too-few", starved_by_workers(4, 0.9, 0.1))
+        assert draft.summary.startswith("The 4 workers are 97 % busy and cannot keep up, while 12 of 16 cores are free")
+        assert {"worker_busy_share", "free_cores", "wait_autocorrelation"} <= {m.name for m in draft.evidence}
+
+    def test_without_worker_records_the_rhythm_of_the_waits_tells(self) -> None:
+        moment = starved_by_workers(4, 0.9, 0.1, workers=workers(4, busy_share=None))
+        assert drafted("workers-too-few", moment).summary.startswith("One batch in 4 comes late")
+
+    def test_one_more_worker_is_the_least_it_asks_for(self) -> None:
+        assert drafted("workers-too-few", starved_by_workers(4, 0.45, 0.1)).fix.value == 6  # type: ignore[union-attr]
+
+    def test_idle_workers_are_not_too_few(self) -> None:
+        moment = starved_by_workers(4, 0.9, 0.1, workers=workers(4, cpu_cores=0.4, busy_share=0.5))
+        assert "workers-too-few" not in fired(moment)
+
+    def test_as_many_as_the_cores_carry_are_not_too_few(self) -> None:
+        assert "workers-too-few" not in fired(starved_by_workers(12, 2.4, 0.1))
+
+
+class TestCpu:
+    def test_busy_workers_that_cannot_be_more_need_cheaper_items(self) -> None:
+        moment = starved_by_workers(14, 3.0, 0.1)
+        assert fired(moment) & DATA_RULES == {"data-starvation", "worker-cpu-bound"}
+        draft = drafted("worker-cpu-bound", moment)
+        assert draft.gain is None and draft.hint is not None
+        assert "2.85 s of CPU" in draft.summary
+
+    def test_all_cores_busy_is_told_instead(self) -> None:
+        moment = replace(starved_by_workers(15, 3.0, 0.1), host=host(cpu_percent=98))
+        assert fired(moment) & DATA_RULES == {"data-starvation", "host-cpu-exhausted"}
+        draft = drafted("host-cpu-exhausted", moment)
+        assert draft.gain is None and draft.hint is not None and "no other number of workers" in draft.hint
+
+    def test_cores_that_others_keep_busy_are_told_as_such(self) -> None:
+        alone = starved_by_workers(6, 1.5, 0.1, process=process(tree_cores=6.0))
+        moment = replace(alone, host=host(cpu_percent=95))
+        draft = drafted("host-cpu-exhausted", moment)
+        assert draft.summary.startswith("Other processes take 57 %")
+        assert draft.fix is not None and "Move the other jobs" in draft.fix.text
+
+    def test_pressure_counts_where_the_percentage_does_not_show_it(self) -> None:
+        moment = replace(starved_by_workers(15, 3.0, 0.1), host=host(cpu_percent=85, pressure_cpu_percent=45))
+        assert drafted("host-cpu-exhausted", moment).fires
+        calm = replace(moment, host=host(cpu_percent=85, pressure_cpu_percent=5))
+        assert not drafted("host-cpu-exhausted", calm).fires
+
+    def test_twenty_eight_workers_on_eight_cores_are_too_many(self) -> None:
+        crowded = starved_by_workers(
+            28,
+            6.0,
+            0.1,
+            workers=workers(28, cpu_cores=0.28, batch_seconds=6.0, batch_cpu_seconds=1.5),
+            process=process(cores=8, tree_cores=7.9),
+        )
+        moment = replace(crowded, host=host(cpu_percent=99, pressure_cpu_percent=70), machine=machine(8))
+        assert fired(moment) & DATA_RULES == {"data-starvation", "too-many-workers"}
+        draft = drafted("too-many-workers", moment)
+        assert draft.fix is not None and draft.fix.value == 7
+        assert draft.summary == "28 loader workers share 8 CPU cores"
+
+    def test_ranks_multiply_workers(self) -> None:
+        trained = rank(
+            step=0.1,
+            wait=0.03,
+            gap=0.03,
+            facts={"local_world_size": 8},
+            loader=loader(num_workers=8),
+            workers=workers(8, cpu_cores=0.25),
+            process=process(cores=16),
+        )
+        moment = scene(run(trained), host=host(pressure_cpu_percent=60))
+        draft = drafted("too-many-workers", moment)
+        assert draft.summary == "64 loader workers in 8 ranks share 16 CPU cores"
+        assert draft.fix is not None and draft.fix.value == 2
+
+    def test_a_crowd_that_sleeps_on_storage_is_allowed(self) -> None:
+        sleeping = rank(
+            step=0.1,
+            wait=0.03,
+            gap=0.03,
+            loader=loader(num_workers=28),
+            workers=workers(28, cpu_cores=0.05),
+            process=process(cores=8),
+        )
+        assert check("too-many-workers", run_case(scene(run(sleeping)), holding=STARVED)) is None
+
+    def test_a_crowd_that_does_no_harm_is_silent(self) -> None:
+        harmless = rank(loader=loader(num_workers=10), workers=workers(10, cpu_cores=0.5), process=process(cores=8))
+        assert "too-many-workers" not in fired(scene(run(harmless)))
+
+    def test_a_quota_that_stops_the_run(self) -> None:
+        limits = {"cpu_quota_cores": 4.0, "cpu_capacity_cores": 4.0}
+        throttled = process(cores=4, tree_cores=3.9, throttled_period_share=0.8, throttled_seconds=90.0, latest=limits)
+        moment = replace(
+            starved_by_workers(16, 4.0, 0.1, process=throttled, workers=workers(16, cpu_cores=0.24)),
+            machine=machine(64),
+        )
+        assert fired(moment) & DATA_RULES == {"data-starvation", "cpu-quota-throttled"}
+        draft = drafted("cpu-quota-throttled", moment)
+        assert draft.summary == "The container's CPU limit of 4 cores stops the run in 80 % of its periods"
+        assert draft.fix is not None and "num_workers=3" in draft.fix.text
+
+
+class TestStorage:
+    def test_blocked_workers_on_a_slow_disk(self) -> None:
+        waiting = starved_by_workers(4, 0.9, 0.1, workers=workers(4, cpu_cores=0.05, blocked_share=0.9))
+        moment = replace(waiting, host=host(cpu_percent=10, pressure_io_percent=60, disk_queue_length=25))
+        assert fired(moment) & DATA_RULES == {"data-starvation", "io-bound"}
+        draft = drafted("io-bound", moment)
+        assert draft.summary == "Workers wait for storage 90 % of their time instead of preparing batches"
+        assert draft.fix is not None and draft.fix.edit is not None
+        assert draft.fix.edit.keywords["prefetch_factor"] == "4"
+
+    def test_blocked_workers_need_a_machine_that_sees_slow_storage(self) -> None:
+        waiting = starved_by_workers(4, 0.9, 0.1, workers=workers(4, cpu_cores=0.05, blocked_share=0.9))
+        assert "io-bound" not in fired(waiting)
+
+    def test_the_first_epoch_may_only_be_filling_the_cache(self) -> None:
+        waiting = starved_by_workers(
+            4, 0.9, 0.1, workers=workers(4, cpu_cores=0.05, blocked_share=0.9), epochs=epochs(count=1)
+        )
+        fix = drafted("io-bound", replace(waiting, host=host(pressure_io_percent=60))).fix
+        assert fix is not None and "first epoch" in fix.text
+
+
+class TestSlowSamples:
+    def tail(self, **fields: object) -> Scene:
+        waits = ([0.0] * 83 + [0.9]) * 8
+        return scene(run(rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=600, **fields)))  # type: ignore[arg-type]
+
+    def test_a_few_late_batches_hold_the_loss(self) -> None:
+        moment = self.tail(workers=workers(4, cpu_cores=0.4, busy_share=0.5))
+        assert fired(moment) & DATA_RULES == {"slow-samples"}
+        draft = drafted("slow-samples", moment)
+        assert "wait about 900 ms each" in draft.summary
+        assert draft.fix is not None and draft.fix.edit is not None
+        assert draft.fix.edit.keywords == {"in_order": "False", "prefetch_factor": "8"}
+
+    def test_a_torch_without_in_order_gets_the_deeper_queue_alone(self) -> None:
+        fix = drafted("slow-samples", self.tail(loader=loader(in_order=None))).fix
+        assert fix is not None and fix.edit is not None and fix.edit.keywords == {"prefetch_factor": "8"}
+
+    def test_waits_in_the_rhythm_of_the_workers_are_no_tail(self) -> None:
+        assert check("slow-samples", run_case(starved_by_workers(4, 0.9, 0.1))) is None
+
+    def test_it_takes_two_hundred_steps(self) -> None:
+        waits = [0.0] * 80 + [0.9]
+        few = rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=150)
+        assert check("slow-samples", run_case(scene(run(few)))) is None
+
+
+class TestEpochStart:
+    SLOW = epochs(count=4, share=0.12, first_wait_seconds=2.5, usual_wait_seconds=0.004, batches_per_epoch=60)
+
+    def test_workers_that_restart_each_epoch(self) -> None:
+        trained = rank(epochs=self.SLOW, loader=loader(persistent_workers=False))
+        moment = scene(run(trained))
+        assert fired(moment) & DATA_RULES == {"epoch-start-stall"}
+        draft = drafted("epoch-start-stall", moment)
+        assert draft.summary == "Every epoch starts with a pause of 2.5 s: 12 % of the time in all"
+        assert draft.fix is not None and draft.fix.edit is not None
+        assert draft.fix.edit.keywords == {"persistent_workers": "True"}
+        assert draft.gain is not None and draft.gain.high == pytest.approx(1 / 0.88, abs=0.001)
+
+    def test_workers_that_persist_leave_sampler_or_dataset(self) -> None:
+        fix = drafted("epoch-start-stall", scene(run(rank(epochs=self.SLOW)))).fix
+        assert fix is not None and fix.edit is None and "sampler or the dataset" in fix.text
+
+    def test_fewer_batches_than_workers_can_use(self) -> None:
+        short = replace(self.SLOW, batches_per_epoch=6)
+        fix = drafted("epoch-start-stall", scene(run(rank(epochs=short)))).fix
+        assert fix is not None and fix.value == 1
+
+    def test_one_epoch_proves_nothing(self) -> None:
+        assert check("epoch-start-stall", run_case(scene(run(rank(epochs=replace(self.SLOW, count=1)))))) is None
+
+    def test_between_three_and_five_percent_it_neither_starts_nor_ends(self) -> None:
+        assert not drafted("epoch-start-stall", scene(run(rank(epochs=replace(self.SLOW, share=0.04))))).fires
