@@ -283,9 +283,7 @@ def _right(
         writer = LineWriter(width, look)
         for start in (0,) if offset is None else (0, offset):
             writer.to(start)
-            for text, style in phase_runs(
-                run.phases, traces.grid, columns.chart_width, snapshot.time_ns, look, traces.step.mean
-            ):
+            for text, style in band:
                 writer.chart(text, style)
         lines.append(writer.line())
     return lines
