@@ -1,0 +1,309 @@
+"""Copies, the link, launches, utilization and phases: what fires, with which number, and what stays silent."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+from scene_builder import (
+    START_NS,
+    check,
+    findings,
+    fired,
+    gpu,
+    gpu_case,
+    host,
+    later,
+    loader,
+    model,
+    phase,
+    process,
+    rank,
+    run,
+    run_case,
+    scene,
+)
+
+from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.diagnosis.finding import Draft, Finding, Severity
+from gpuwatch.samples import GpuProcess, GpuStatus
+from gpuwatch.timeline.windows import Scene
+
+
+def of(said: tuple[Finding, ...], rule: str) -> Finding:
+    (finding,) = [finding for finding in said if finding.rule == rule]
+    return finding
+
+
+def run_draft(rule: str, moment: Scene, *holding: str) -> Draft:
+    draft = check(rule, run_case(moment, holding=holding))
+    assert draft is not None
+    return draft
+
+
+def gpu_draft(rule: str, moment: Scene, *holding: str) -> Draft:
+    draft = check(rule, gpu_case(moment, holding=holding))
+    assert draft is not None
+    return draft
+
+
+class TestPageableTransfer:
+    def unpinned(self, share: float = 0.12, **fields: object) -> Scene:
+        return scene(run(rank(copy_share=share, loader=loader(pin_memory=False), **fields)))  # type: ignore[arg-type]
+
+    def test_copies_from_unpinned_memory(self) -> None:
+        moment = self.unpinned()
+        assert "pageable-transfer" in fired(moment)
+        draft = run_draft("pageable-transfer", moment)
+        assert draft.fix is not None and draft.fix.edit is not None and draft.fix.code is not None
+        assert draft.fix.edit.keywords == {"pin_memory": "True"}
+        assert "non_blocking=True" in draft.fix.code
+        assert draft.gain is not None and draft.gain.high == pytest.approx(1 / 0.88, abs=0.001)
+
+    def test_pinned_memory_cheap_copies_and_the_cpu_are_silent(self) -> None:
+        assert "pageable-transfer" not in fired(scene(run(rank(copy_share=0.12))))
+        assert "pageable-transfer" not in fired(self.unpinned(share=0.02))
+        assert "pageable-transfer" not in fired(self.unpinned(device="cpu"))
+        assert not run_draft("pageable-transfer", self.unpinned(share=0.04)).fires
+
+    def test_a_machine_short_of_memory_is_not_told_to_pin(self) -> None:
+        moment = replace(self.unpinned(), host=host(memory_available_share=0.1))
+        assert "pageable-transfer" not in fired(moment)
+
+
+class TestPcieDegraded:
+    def narrow(self, utilization: float = 95.0, width: int = 4, generation: int = 5) -> Scene:
+        status = GpuStatus(START_NS, "GPU-0", pcie_width=width, pcie_generation=generation)
+        return scene(run(rank()), gpus=[gpu(utilization=utilization, latest_status=status)])
+
+    def test_a_narrow_link_under_load_fires_after_thirty_seconds(self) -> None:
+        engine, moment = Engine(), self.narrow()
+        said = [{f.rule for f in engine.evaluate(later(moment, 5.0 * i))} for i in range(7)]
+        assert ["pcie-degraded" in rules for rules in said] == [False] * 5 + [True] * 2
+        assert gpu_draft("pcie-degraded", moment).summary.endswith("4 lanes of 16")
+
+    def test_an_older_generation_counts_too(self) -> None:
+        assert gpu_draft("pcie-degraded", self.narrow(width=16, generation=3)).summary.endswith("generation 3 of 5")
+
+    def test_an_idle_gpu_saves_power_on_its_link(self) -> None:
+        assert check("pcie-degraded", gpu_case(self.narrow(utilization=20.0))) is None
+
+    def test_a_full_link_is_silent(self) -> None:
+        assert check("pcie-degraded", gpu_case(self.narrow(width=16))) is None
+
+
+class TestLaunchBound:
+    def tiny_kernels(self, utilization: float = 40.0, **fields: object) -> Scene:
+        usual: dict[str, object] = {
+            "step": 0.1,
+            "wait": 0.001,
+            "gap": 0.001,
+            "process": process(main_thread_cores=0.99),
+        }
+        return scene(
+            run(rank(**(usual | fields))),  # type: ignore[arg-type]
+            gpus=[gpu(utilization=utilization)],
+        )
+
+    def test_idle_inside_steps_with_a_busy_thread(self) -> None:
+        moment = self.tiny_kernels()
+        finding = of(findings(moment), "launch-bound")
+        assert finding.summary.startswith("The GPU idles 59 % of the time inside steps")
+        assert finding.gain is None and finding.hint is not None and "at most 2.4x" in finding.hint
+        assert finding.fix is not None and 'mode="reduce-overhead"' in (finding.fix.code or "")
+
+    def test_a_compiled_model_is_not_told_to_compile(self) -> None:
+        fix = run_draft("launch-bound", self.tiny_kernels(facts={"model": model(compiled=True)})).fix
+        assert fix is not None and fix.text.startswith("The model is compiled already")
+
+    def test_an_idle_thread_or_a_crowded_machine_is_something_else(self) -> None:
+        assert "launch-bound" not in fired(self.tiny_kernels(process=process(main_thread_cores=0.3)))
+        assert "launch-bound" not in fired(replace(self.tiny_kernels(), host=host(pressure_cpu_percent=50)))
+        delayed = process(main_thread_cores=0.9, run_delay_share=0.1)
+        assert "launch-bound" not in fired(self.tiny_kernels(process=delayed))
+
+    def test_what_waits_for_data_explain_is_not_counted(self) -> None:
+        moment = self.tiny_kernels(wait=0.06, gap=0.055)
+        assert check("launch-bound", run_case(moment)) is None
+
+    def test_without_a_known_wait_it_cannot_be_told_apart(self) -> None:
+        unknown = self.tiny_kernels()
+        (trained,) = unknown.runs
+        blind = replace(trained.critical, gap_share=None, wait_share=None, settled_wait_share=None)
+        assert check("launch-bound", run_case(scene(run(blind), gpus=unknown.gpus))) is None
+
+
+class TestLowUtil:
+    def test_below_the_target_without_a_cause_says_how_to_climb(self) -> None:
+        unhooked = rank(facts={"rung": "proc"}, gap=None)
+        moment = scene(run(unhooked), gpus=[gpu(utilization=40)])
+        draft = gpu_draft("low-util", moment)
+        assert draft.summary == "GPU 0 is busy only part of the time: 40 % on average, the target is 85 %"
+        assert draft.fix is not None and "gpuwatch run" in draft.fix.text
+        assert draft.gain is None
+
+    def test_it_names_the_cause_and_stands_behind_it(self) -> None:
+        starved = scene(
+            run(rank(step=0.3, wait=0.2, gap=0.2, loader=loader(num_workers=0))), gpus=[gpu(utilization=33)]
+        )
+        finding = of(findings(starved), "low-util")
+        assert finding.behind == "data-starvation"
+        assert finding.fix is not None and finding.fix.text == "See data-starvation"
+
+    def test_hardly_busy_has_its_own_word(self) -> None:
+        moment = scene(run(rank(gap=0.0)), gpus=[gpu(utilization=12)])
+        assert "hardly busy" in gpu_draft("low-util", moment).summary
+
+    def test_an_idle_gpu_without_a_job_is_no_finding_one_in_use_is(self) -> None:
+        assert "low-util" not in fired(scene(gpus=[gpu(utilization=0)]))
+        assert "low-util" not in fired(scene(gpus=[gpu(utilization=40)]))
+        busy = GpuStatus(START_NS, "GPU-0", processes=(GpuProcess(host_pid=99),))
+        assert "low-util" in fired(scene(gpus=[gpu(utilization=40, latest_status=busy)]))
+
+    def test_phases_do_not_count(self) -> None:
+        moment = scene(run(rank(gap=0.0)), gpus=[gpu(utilization=60, train_utilization=96)])
+        assert "low-util" not in fired(moment)
+
+    def test_between_target_and_clearing_nothing_starts(self) -> None:
+        assert not gpu_draft("low-util", scene(run(rank()), gpus=[gpu(utilization=86.5)])).fires
+
+
+class TestFluctuation:
+    def test_swings_below_its_own_good_level(self) -> None:
+        moment = scene(run(rank(gap=0.0)), gpus=[gpu(utilization=[98, 98, 98, 30])])
+        finding = of(findings(moment), "util-fluctuation")
+        assert finding.summary == "GPU 0 swings between 30 and 98 %: 81 ± 30 % on average"
+        assert finding.severity is Severity.WARNING  # 81 % is low as well
+        assert finding.hint is not None and "1.2x" in finding.hint
+
+    def test_alone_it_is_only_for_information(self) -> None:
+        moment = scene(run(rank(gap=0.0)), gpus=[gpu(utilization=[100] * 7 + [65] * 3)])
+        assert of(findings(moment), "util-fluctuation").severity is Severity.INFO
+
+    def test_one_spike_downwards_is_no_fluctuation(self) -> None:
+        assert "util-fluctuation" not in fired(scene(run(rank(gap=0.0)), gpus=[gpu(utilization=[98] * 59 + [20])]))
+
+    def test_a_sensor_that_averages_the_steps_away_shows_nothing(self) -> None:
+        rng = random.Random(1)
+        smooth = [50 + rng.gauss(0, 2) for _ in range(120)]
+        assert "util-fluctuation" not in fired(scene(run(rank(gap=0.0)), gpus=[gpu(utilization=smooth)]))
+
+
+class TestPeriodicDips:
+    EVERY_TEN_SECONDS = [97.0] * 18 + [5.0] * 2
+
+    def dipping(self, values: list[float], gap: float = 0.0, **fields: object) -> Scene:
+        trained = rank(step=0.1, wait=gap, gap=gap, **fields)  # type: ignore[arg-type]
+        return scene(run(trained), gpus=[gpu(utilization=values)], at=60.0)
+
+    def test_dips_at_a_steady_interval(self) -> None:
+        moment = self.dipping(self.EVERY_TEN_SECONDS)
+        assert "periodic-dips" in fired(moment)
+        draft = gpu_draft("periodic-dips", moment)
+        assert draft.summary == "GPU 0 dips every 10 s, 10 % of the time"
+        assert draft.fix is not None and "every 100 steps" in draft.fix.text and "next dip is due in" in draft.fix.text
+
+    def test_the_edge_of_an_epoch_is_suspected_where_it_fits(self) -> None:
+        moment = self.dipping(self.EVERY_TEN_SECONDS, loader=loader(batches_per_epoch=100))
+        fix = gpu_draft("periodic-dips", moment).fix
+        assert fix is not None and "the edge of an epoch (100 batches)" in fix.text
+
+    def test_dips_too_close_to_count_are_found_by_their_echo(self) -> None:
+        wave = [95, 80, 60, 80]
+        assert gpu_draft("periodic-dips", self.dipping(wave)).summary.startswith("GPU 0 dips every 2")  # type: ignore[arg-type]
+
+    def test_irregular_dips_are_not_periodic(self) -> None:
+        rng = random.Random(5)
+        values = list(itertools.chain.from_iterable([97.0] * rng.choice((3, 5, 9, 17, 30)) + [5.0] for _ in range(8)))
+        assert check("periodic-dips", gpu_case(self.dipping((values * 4)[:120]))) is None
+
+    def test_three_dips_prove_nothing(self) -> None:
+        assert check("periodic-dips", gpu_case(self.dipping([97.0] * 38 + [5.0] * 2))) is None
+
+    def test_the_rhythm_of_starved_workers_is_not_told_twice(self) -> None:
+        assert check("periodic-dips", gpu_case(self.dipping(self.EVERY_TEN_SECONDS, gap=0.006))) is None
+
+    def test_dips_that_ended_are_forgotten(self) -> None:
+        gone = later(self.dipping(self.EVERY_TEN_SECONDS), 40)
+        assert check("periodic-dips", gpu_case(gone)) is None
+
+
+class TestEvaluation:
+    def evaluating(self, share: float, waiting: float = 0.0, **fields: object) -> Scene:
+        usual: dict[str, object] = {
+            "share": share,
+            "seconds": share * 60,
+            "wait_seconds": waiting * share * 60,
+            "every_steps": 100.0,
+            "file": "/home/user/train.py",
+            "line": 164,
+            "loader": 2,
+        }
+        validation = loader(loader=2, line=95, num_workers=0, pin_memory=True, role="eval")
+        trained = rank(phases={"eval": phase("eval", **(usual | fields))}, eval_loaders=(validation,))
+        return scene(run(trained))
+
+    def test_a_quarter_of_the_time_is_worth_a_word_not_a_warning(self) -> None:
+        finding = of(findings(self.evaluating(0.3)), "eval-stall")
+        assert finding.severity is Severity.INFO
+        assert finding.summary == "Validation takes 30 % of the time"
+        assert finding.fix is not None and finding.fix.text.startswith("Evaluate every 400 steps instead of every 100")
+        assert finding.fix.line == 164
+        # 30 of 100 s become 30 of 310: a tenth.
+        assert finding.gain is not None and finding.gain.low == pytest.approx(1 / (1 - 0.3 * 0.75), abs=0.001)
+
+    def test_an_evaluation_that_waits_for_its_data_is_a_warning_on_its_own_loader(self) -> None:
+        finding = of(findings(self.evaluating(0.1, waiting=0.8)), "eval-stall")
+        assert finding.severity is Severity.WARNING
+        assert finding.fix is not None and finding.fix.edit is not None
+        assert finding.fix.edit.line == 95
+        assert finding.fix.edit.keywords == {"num_workers": "8", "persistent_workers": "True"}
+
+    def test_it_is_not_blamed_on_the_training_loader(self) -> None:
+        assert "data-starvation" not in fired(self.evaluating(0.3, waiting=0.9))
+
+    def test_rare_evaluations_and_the_first_one_are_silent(self) -> None:
+        assert "eval-stall" not in fired(self.evaluating(0.05))
+        assert "eval-stall" not in fired(self.evaluating(0.4, count=1))
+        assert not run_draft("eval-stall", self.evaluating(0.2)).fires
+
+
+class TestCheckpoint:
+    def saving(self, share: float, **fields: object) -> Scene:
+        usual: dict[str, object] = {"share": share, "seconds": share * 60, "longest_seconds": 2.5, "every_steps": 150.0}
+        return scene(run(rank(phases={"checkpoint": phase("checkpoint", **(usual | fields))})))
+
+    def test_saves_that_stop_training(self) -> None:
+        finding = of(findings(self.saving(0.08, bytes=800_000_000)), "checkpoint-stall")
+        assert finding.summary == "Saving checkpoints stops training 8 % of the time, up to 2.5 s at a time"
+        assert finding.fix is not None and "async_save" in finding.fix.text
+        assert "every 750 steps instead of every 150" in finding.fix.text
+        assert "167 MB/s is slow storage" in finding.fix.text
+        assert finding.gain is not None and finding.gain.high == pytest.approx(1 / 0.92, abs=0.001)
+
+    def test_one_save_or_cheap_ones_are_silent(self) -> None:
+        assert "checkpoint-stall" not in fired(self.saving(0.2, count=1))
+        assert "checkpoint-stall" not in fired(self.saving(0.02))
+        assert not run_draft("checkpoint-stall", self.saving(0.04)).fires
+
+
+class TestGarbageCollection:
+    def collecting(self, share: float, longest: float = 0.1, ranks: int = 1) -> Scene:
+        pauses = {"gc": phase("gc", share=share, seconds=share * 60, longest_seconds=longest)}
+        return scene(run(*(rank(pid=100 + i, gpus=[i], phases=pauses) for i in range(ranks))))
+
+    def test_pauses_of_two_percent(self) -> None:
+        finding = of(findings(self.collecting(0.03)), "gc-stall")
+        assert finding.severity is Severity.INFO
+        assert finding.fix is not None and "gc.freeze()" in (finding.fix.code or "")
+
+    def test_one_long_pause_is_enough(self) -> None:
+        assert "gc-stall" in fired(self.collecting(0.005, longest=1.0))
+
+    def test_in_a_job_of_several_ranks_it_is_a_warning(self) -> None:
+        assert of(findings(self.collecting(0.03, ranks=4)), "gc-stall").severity is Severity.WARNING
+
+    def test_rare_short_pauses_are_silent(self) -> None:
+        assert "gc-stall" not in fired(self.collecting(0.004))
