@@ -26,6 +26,7 @@ class _Subject:
 
     kind: Subject
     key: str
+    place: int  # in the scene
     gpus: frozenset[str] | None  # concerned; None: all
 
 
@@ -44,11 +45,14 @@ class Engine:
             self._tracks.clear()
         self._last_ns = scene.now_ns
         subjects = _subjects(scene)
-        holding: dict[_Subject, set[str]] = {subject: set() for subject in subjects}
+        holding: list[set[str]] = [set() for _ in subjects]
+        around = [[holding[place] for place in places] for places in _neighbours(subjects)]
         for rule in self._rules:
-            for subject in subjects:
+            for subject, names, seen in zip(subjects, holding, around, strict=True):
                 if subject.kind == rule.subject:
-                    self._judge(rule, subject, _case(scene, subject, _holding_for(subject, holding)), holding)
+                    case = _case(scene, subject, frozenset().union(*seen))
+                    if self._judge(rule, subject, case):
+                        names.add(rule.id)
         self._forget_absent(subjects, scene.now_ns)
         return settle(list(self._said(subjects)), self._order)
 
@@ -57,19 +61,19 @@ class Engine:
         """(rule, subject) whose condition held at the last evaluation, not yet for long enough."""
         return tuple(key for key, track in self._tracks.items() if track.state == "pending")
 
-    def _judge(self, rule: Rule, subject: _Subject, case: Case, holding: dict[_Subject, set[str]]) -> None:
+    def _judge(self, rule: Rule, subject: _Subject, case: Case) -> bool:
+        """Asks the rule, if it may judge, and tells whether its condition holds."""
         key = (rule.id, subject.key)
         track = self._tracks.get(key)
         if may_judge(rule, case):
             draft: Draft | None = rule.check(case)
             if draft is None and track is None:
-                return
+                return False
             if draft is not None and draft.severity is Severity.CRITICAL and not may_be_critical(rule, case):
                 draft = replace(draft, severity=Severity.WARNING)
             track = track or self._tracks.setdefault(key, Track())
             track.judge(rule, draft, case.now_ns, case.window_seconds)
-        if track is not None and track.holds():
-            holding[subject].add(rule.id)
+        return track is not None and track.holds()
 
     def _forget_absent(self, subjects: Sequence[_Subject], now_ns: int) -> None:
         present = {subject.key for subject in subjects}
@@ -89,31 +93,33 @@ class Engine:
 
 def _subjects(scene: Scene) -> tuple[_Subject, ...]:
     return (
-        *(_Subject("run", run.id, frozenset(run.gpu_uuids)) for run in scene.runs),
-        *(_Subject("gpu", gpu.facts.uuid, frozenset((gpu.facts.uuid,))) for gpu in scene.gpus),
-        _Subject("machine", "", None),
+        *(_Subject("run", run.id, place, frozenset(run.gpu_uuids)) for place, run in enumerate(scene.runs)),
+        *(_Subject("gpu", gpu.facts.uuid, place, frozenset((gpu.facts.uuid,))) for place, gpu in enumerate(scene.gpus)),
+        _Subject("machine", "", 0, None),
     )
 
 
 def _case(scene: Scene, subject: _Subject, holding: frozenset[str]) -> Case:
     if subject.kind == "run":
-        return run_case_of(scene, next(run for run in scene.runs if run.id == subject.key), holding)
+        return run_case_of(scene, scene.runs[subject.place], holding)
     if subject.kind == "gpu":
-        return gpu_case_of(scene, next(gpu for gpu in scene.gpus if gpu.facts.uuid == subject.key), holding)
+        return gpu_case_of(scene, scene.gpus[subject.place], holding)
     return machine_case_of(scene, holding)
 
 
-def _holding_for(subject: _Subject, holding: dict[_Subject, set[str]]) -> frozenset[str]:
-    """What holds for the subject, for the GPUs or runs it has to do with, and for the machine."""
-    return frozenset(
-        name
-        for other, names in holding.items()
-        if other is subject
-        or other.gpus is None
-        or subject.gpus is None
-        or (other.kind != subject.kind and other.gpus & subject.gpus)
-        for name in names
-    )
+def _neighbours(subjects: Sequence[_Subject]) -> list[list[int]]:
+    """For each subject the places of those whose findings concern it: itself, its GPUs or runs, the machine."""
+    return [
+        [
+            place
+            for place, other in enumerate(subjects)
+            if other is subject
+            or other.gpus is None
+            or subject.gpus is None
+            or (other.kind != subject.kind and not other.gpus.isdisjoint(subject.gpus))
+        ]
+        for subject in subjects
+    ]
 
 
 def _finding(rule: Rule, subject: _Subject, track: Track) -> Finding:

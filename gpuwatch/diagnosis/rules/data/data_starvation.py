@@ -133,7 +133,12 @@ def _how_to_find_out(case: RunCase) -> Fix:
     """No cause of the tree holds: what is not known, and the next step that tells."""
     rank = case.run.critical
     loader, workers = rank.train_loader, rank.workers
-    if loader is None or loader.num_workers is None:
+    if loader is None and rank.facts.rung == "exact":
+        unknown = (
+            "Its batches come from no DataLoader that the hook sees: look at what the loop does before each step, "
+            "or record its stack for a minute (py-spy dump)"
+        )
+    elif loader is None or loader.num_workers is None:
         unknown = "Its loader's settings are not known: start the script with gpuwatch run, so that the hook sees them"
     elif loader.num_workers == 0:
         unknown = (

@@ -33,7 +33,7 @@ from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import in_words
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -58,10 +58,7 @@ def workers_zero(case: RunCase) -> Draft | None:
     if advice.gain.low < LEAST_GAIN:
         return None
     return Draft(
-        summary=(
-            f"Batches are loaded in the training process itself: each takes {seconds(cost.batch_seconds)} "
-            f"during which {'the GPU' if starvation.on_gpu else 'training'} waits"
-        ),
+        summary=_summary(cost, starvation),
         severity=Severity.WARNING,
         level=starvation.level,
         evidence=_evidence(cost),
@@ -84,6 +81,13 @@ def workers_zero(case: RunCase) -> Draft | None:
         ),
         chart=("run.wait_share", "run.samples_per_second"),
     )
+
+
+def _summary(cost: StepCost, starvation: Starvation) -> str:
+    text = f"Batches are loaded in the training process itself: each takes {seconds(cost.batch_seconds)}"
+    if not starvation.on_gpu:
+        return f"{text}, and training waits for it"
+    return f"{text}, and the GPU idles for {seconds(starvation.share * cost.period_seconds)} of it"
 
 
 def _evidence(cost: StepCost) -> tuple[Measure, ...]:
@@ -115,6 +119,8 @@ def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice) -> str:
         text += "; beyond that make an item cheaper (decode smaller, cache, augment on the GPU)"
     if not cost.batch_cpu_known:
         text += "; how much of it is CPU work is not known yet and taken as all"
+    if loader.batches_per_epoch is None:
+        text += "; an IterableDataset must split its items by get_worker_info(), or every worker yields all of them"
     if loader.start_method in PICKLING:
         text += f"; the dataset must pickle ({loader.start_method} workers)"
     return text
