@@ -13,9 +13,8 @@ _UNPRINTABLE = re.compile(
     "\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible, line separators, bidirectional controls
     "\ud800-\udfff]"  # bytes that were not UTF-8 (surrogateescape)
 )
-_MARKDOWN = re.compile(r"[\\`*\[\]<>|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_MARKDOWN = re.compile(r"[\\`*\[\]<|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
-_HTML = {"<": "&lt;", ">": "&gt;"}
 
 _ASCII = str.maketrans(
     {
@@ -53,7 +52,7 @@ def encodable(text: str) -> str:
 def markdown(text: str) -> str:
     """Text as one run of plain Markdown text, also inside a table cell."""
     text = _ENTITY.sub("&amp;", printable(text))
-    return _MARKDOWN.sub(lambda match: _HTML.get(match.group(), f"\\{match.group()}"), text)
+    return _MARKDOWN.sub(lambda match: "&lt;" if match.group() == "<" else f"\\{match.group()}", text)
 
 
 def code_span(text: str) -> str:

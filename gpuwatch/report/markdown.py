@@ -15,7 +15,7 @@ def render_markdown(report: Json) -> str:
         markdown(tables.subtitle(report)),
         *(f"> **{markdown(line)}**" for line in tables.banner(report)),
         "## Verdict",
-        "\n".join(f"- **{tables.severity_word(line)}** {markdown(line['sentence'])}" for line in report["verdict"]),
+        "\n".join(_verdict_line(*line) for line in tables.verdict_lines(report)),
         "## Findings",
         *([_finding(report, finding) for finding in report["findings"]] or ["None."]),
         "## Checklist",
@@ -33,6 +33,11 @@ def render_markdown(report: Json) -> str:
         _bullets(tables.environment_lines(report)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _verdict_line(word: str, sentence: str, change: str) -> str:
+    line = f"- **{word}** {markdown(sentence)}"
+    return f"{line}  \n  {code_span(change)}" if change else line
 
 
 def _finding(report: Json, finding: Json) -> str:

@@ -49,7 +49,17 @@ def place(fix: Json) -> str:
     return fix["file"] if fix["line"] is None else f"{fix['file']}:{fix['line']}"
 
 
-def severity_word(line: Json) -> str:
+def verdict_lines(report: Json) -> list[tuple[str, str, str]]:
+    """Per sentence of the verdict: its word, itself, and the line to change, as far as there is one."""
+    lines = []
+    for line in report["verdict"]:
+        fix = line["fix"]
+        change = "" if fix is None else "  ".join(part for part in (place(fix), fix["code"]) if part)
+        lines.append((_severity_word(line), line["sentence"], change))
+    return lines
+
+
+def _severity_word(line: Json) -> str:
     """The word that stands before a sentence; OK where nothing is wrong."""
     return line["severity"].upper() if line["severity"] else "OK"
 
@@ -58,7 +68,7 @@ def checklist_table(report: Json) -> Table:
     """Target, met or not, and the value."""
     rows = []
     for target in report["checklist"]:
-        value = UNKNOWN if target["value"] is None else f"{number(target['value'], 1)} {target['unit']}"
+        value = UNKNOWN if target["value"] is None else f"{target['value']:.3g} {target['unit']}"
         rows.append((target["status"], target["target"], value + (f" ({target['where']})" if target["where"] else "")))
     return Table(("", "target", "measured"), tuple(rows))
 
@@ -206,13 +216,13 @@ def quality_lines(report: Json) -> list[str]:
     windows = {gpu["sensor_window_seconds"] for gpu in report["gpus"]} - {None}
     if windows:
         lines.append(f"utilization sensor averages over {' or '.join(seconds(each) for each in sorted(windows))}")
-    cost = [f"{share(quality['own_cpu_share'])} of one core"]
-    if quality["nvml_calls_per_gpu_second"] is not None:
+    cost = [] if quality["own_cpu_share"] is None else [f"{share(quality['own_cpu_share'])} of one core"]
+    if quality["nvml_calls_per_gpu_second"]:
         cost.append(f"{number(quality['nvml_calls_per_gpu_second'], 1)} NVML calls per GPU and second")
-    lines.append(f"own cost: {', '.join(cost)}")
+    lines.append(f"own cost: {', '.join(cost) or 'not measured'}")
     nvml = quality["nvml"]
     if nvml and (nvml["status"] != "ok" or nvml["restarts"] or nvml["missed_polls"]):
-        reason = f" ({nvml['reason']})" if nvml["reason"] else ""
+        reason = f" ({nvml['reason'].rstrip('.')})" if nvml["reason"] else ""
         lines.append(f"NVML {nvml['status']}{reason}, {nvml['missed_polls']} missed polls, {nvml['restarts']} restarts")
     return lines
 

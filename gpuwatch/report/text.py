@@ -17,7 +17,7 @@ def render_text(report: Json) -> str:
     """The whole document."""
     blocks = [
         [f"gpuwatch report: {printable(tables.subtitle(report))}", *map(printable, tables.banner(report))],
-        _block("VERDICT", (f"{tables.severity_word(line)} {line['sentence']}" for line in report["verdict"])),
+        ["VERDICT", *_verdict(report)],
         ["FINDINGS", *_findings(report)],
         ["CHECKLIST", *_table(tables.checklist_table(report))],
         ["GPUS", *(_table(tables.gpu_table(report)) or ["  no GPU was seen"])],
@@ -28,6 +28,14 @@ def render_text(report: Json) -> str:
         _block("ENVIRONMENT", tables.environment_lines(report)),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1 or block[0].startswith("gpu")) + "\n"
+
+
+def _verdict(report: Json) -> list[str]:
+    lines: list[str] = []
+    for word, sentence, change in tables.verdict_lines(report):
+        lines += _wrap(f"{word} {sentence}")
+        lines += [f"    {printable(change)}"] if change else []
+    return lines
 
 
 def _block(title: str, lines: Iterable[str]) -> list[str]:
@@ -89,7 +97,7 @@ def _table(table: tables.Table) -> list[str]:
         return []
     rows = [tuple(map(printable, row)) for row in table.rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    headings = [textwrap.wrap(cell, max(width, 7)) for cell, width in zip(table.heading, widths, strict=True)]
+    headings = [textwrap.wrap(cell, max(width, 12)) for cell, width in zip(table.heading, widths, strict=True)]
     height = max(map(len, headings))
     headings = [[""] * (height - len(lines)) + lines for lines in headings]
     rows = [*zip(*headings, strict=True), *rows]

@@ -8,13 +8,17 @@ from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.timeline.windows import RunWindow
 
 _ENOUGH_STEPS = 30
-"""The steps that the rules wait for before they judge a window."""
+_ENOUGH_SECONDS = 15.0
+"""What the rules wait for before they judge a window: these steps, and two evaluations 5 s apart."""
 
 
 def verdict(seen: Observation) -> list[Json]:
     """What a reader needs if they read nothing else."""
     findings = seen.snapshot.findings
-    lines = [_of_run(run, [finding for finding in findings if _concerns(finding, run)]) for run in seen.scene.runs]
+    seconds = (seen.snapshot.time_ns - seen.snapshot.started_ns) / 1e9
+    lines = [
+        _of_run(run, seconds, [finding for finding in findings if _concerns(finding, run)]) for run in seen.scene.runs
+    ]
     told = {id(finding) for run in seen.scene.runs for finding in findings if _concerns(finding, run)}
     lines += [
         _line(None, finding, _sentence(finding))
@@ -33,11 +37,11 @@ def _concerns(finding: Finding, run: RunWindow) -> bool:
     return finding.run == run.id or (finding.run is None and finding.gpu in run.gpu_uuids)
 
 
-def _of_run(run: RunWindow, findings: list[Finding]) -> Json:
+def _of_run(run: RunWindow, seconds: float, findings: list[Finding]) -> Json:
     name = f"{run.title} ({run.critical.facts.pid})"
     worst = min(findings, key=lambda finding: (finding.behind is not None, finding.severity.order), default=None)
     if worst is not None and worst.severity in (Severity.CRITICAL, Severity.WARNING):
-        return _line(run, worst, f"{name}: {_sentence(worst)}")
+        return _line(run, worst, _named(run, name, _sentence(worst)))
     rank = run.critical
     if worst is not None:
         return _line(run, worst, f"{name}: no warning. {_sentence(worst)}")
@@ -45,11 +49,19 @@ def _of_run(run: RunWindow, findings: list[Finding]) -> Json:
         return _line(
             run, None, f"{name}: no warning from hardware and host; start it with gpuwatch run to see its steps"
         )
-    if rank.steps < _ENOUGH_STEPS or not rank.warm:
+    if rank.steps < _ENOUGH_STEPS or seconds < _ENOUGH_SECONDS or not rank.warm:
+        needed = f"{_ENOUGH_STEPS} in {_ENOUGH_SECONDS:.0f} s or more are needed, after the warm-up"
         return _line(
-            run, None, f"{name}: too little was seen to judge ({rank.steps} steps, {_ENOUGH_STEPS} are needed)"
+            run, None, f"{name}: too little was seen to judge ({rank.steps} steps in {seconds:.0f} s; {needed})"
         )
     return _line(run, None, f"{name}: nothing to change (exact, {rank.steps} steps)")
+
+
+def _named(run: RunWindow, name: str, sentence: str) -> str:
+    """The sentence with the run's full name before it, or in place of its title."""
+    if sentence.startswith(f"{run.title} "):
+        return name + sentence[len(run.title) :]
+    return f"{name}: {sentence}"
 
 
 def _sentence(finding: Finding) -> str:
@@ -67,11 +79,19 @@ def gain_text(low: float, high: float) -> str:
 
 def _line(run: RunWindow | None, finding: Finding | None, sentence: str) -> Json:
     gain = finding.gain if finding else None
+    fix = finding.fix if finding else None
     return {
         "run": run.id if run else None,
         "rule": finding.rule if finding else None,
         "severity": finding.severity.value if finding else None,
         "sentence": encodable(sentence),
+        "fix": None
+        if fix is None
+        else {
+            "code": None if fix.code is None else encodable(fix.code),
+            "file": None if fix.file is None else encodable(fix.file),
+            "line": fix.line,
+        },
         "gain": None if gain is None else {"low": figure(gain.low), "high": figure(gain.high), "cap": gain.cap},
     }
 

@@ -43,7 +43,7 @@ def machine_facts(scenario: Scenario, time_ns: int) -> MachineFacts:
         hostname="simulated",
         kernel="simulated",
         cpu_count=scenario.cpu_count,
-        cpu_model=f"simulated CPU, {scenario.cpu_count} cores",
+        cpu_model="simulated",
         memory_total_bytes=scenario.memory_total_bytes,
     )
 

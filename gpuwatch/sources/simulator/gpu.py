@@ -15,7 +15,7 @@ SENSOR_SECONDS = 1 / 6
 
 _POWER_LAG_SECONDS = 0.12
 _HEAT_LAG_SECONDS = 14.0
-_CLOCK_DOWN, _CLOCK_UP = 0.04, 0.01  # per reading, above the temperature limit and below it
+_CLOCK_PER_CELSIUS, _CLOCK_STEP = 0.006, 0.03  # change per reading and degree from the limit, and at most
 _CLOCK_LEAST = 0.3
 _START_BELOW_LIMIT_CELSIUS = 10.0
 _REASON_IDLE = 0x1
@@ -123,7 +123,7 @@ class GpuModel:
         power = min(power, spec.power_limit_watts)
         heat = now.temperature_celsius
         heat += (self.inlet_celsius + self._rise(power) - heat) * (1 - math.exp(-seconds / _HEAT_LAG_SECONDS))
-        step = -_CLOCK_DOWN if heat >= spec.slowdown_celsius else _CLOCK_UP
+        step = max(-_CLOCK_STEP, min(_CLOCK_STEP, _CLOCK_PER_CELSIUS * (spec.slowdown_celsius - heat)))
         self._cool_clock = max(_CLOCK_LEAST, min(1.0, self._cool_clock + step))
         hot = self._cool_clock < 1
         now.time = time

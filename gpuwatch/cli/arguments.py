@@ -1,0 +1,192 @@
+"""The command line: argparse with one-sentence errors and the nearest valid word suggested."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from gpuwatch._version import __version__
+from gpuwatch.cli.errors import GpuwatchError
+
+INTERVAL_SECONDS = (0.1, 60.0)
+"""Faster than 10 Hz a poll holds the driver's lock too often: 25 ms polls of one program held it 10 s of every 15."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises GpuwatchError where argparse would print its usage and exit."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
+
+    def error(self, message: str) -> NoReturn:
+        """One sentence, and where to read on."""
+        raise GpuwatchError(f"{message}; see `{self.prog} --help`")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses all of it, and says for what is left over what may have been meant."""
+        parsed, left = self.parse_known_args(args, namespace)
+        if left:
+            known = [option for parser in self._with_subparsers() for option in parser._option_string_actions]
+            self.error(f"unknown argument {left[0]!r}{did_you_mean(left[0].split('=')[0], known)}")
+        return parsed
+
+    def _with_subparsers(self) -> Iterable[argparse.ArgumentParser]:
+        yield self
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                yield from action.choices.values()
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = "command" if isinstance(action, argparse._SubParsersAction) else _name(action)
+            raise GpuwatchError(unknown(name, str(value), [str(choice) for choice in action.choices]))
+
+
+def unknown(what: str, value: str, known: Sequence[str]) -> str:
+    """The sentence for a word that is none of the known ones."""
+    return f"unknown {what} {value!r}{did_you_mean(value, known)}; there are: {', '.join(known)}"
+
+
+def did_you_mean(value: str, known: Iterable[str]) -> str:
+    """A question in brackets where a known word is near, else nothing."""
+    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of every command but `run`, whose command line belongs to somebody else."""
+    return _parser().parse_args(argv)  # type: ignore[no-any-return]
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gpuwatch",
+        description="Watch GPU training live: why the GPU idles, and the line to change.\n"
+        "Without a command: the dashboard over this machine.",
+        epilog="Exit codes: 0 fine, 1 findings at or above --fail-on, 2 could not measure, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
+    parser.set_defaults(command="dashboard", attach=None, interval=1.0)
+    _add_watching(parser)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    _add_run(commands)
+    _add_report(commands)
+    _add_watch(commands)
+    _add_demo(commands)
+    _add_explain(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    """For the help page only: `run` never gets this far."""
+    commands.add_parser("run", help="start a training with the hook in it: gpuwatch run python train.py")
+
+
+def _add_report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="watch for a while, then write a report",
+        description="Watches, then writes the report to stdout. Ctrl-C writes what was seen so far, marked INCOMPLETE.",
+    )
+    report.set_defaults(command="report")
+    report.add_argument(
+        "--duration", type=_seconds, default=60.0, metavar="S", help="seconds to watch, 0: until Ctrl-C (default 60)"
+    )
+    _add_watching(report)
+    report.add_argument("--format", choices=("md", "json", "text"), default="md", help="default md (Markdown)")
+    report.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
+    report.add_argument("--fail-on", choices=("warning", "critical"), help="exit 1 when a finding is that bad")
+    _add_simulate(report)
+
+
+def _add_watch(commands: Any) -> None:
+    watch = commands.add_parser(
+        "watch",
+        help="one line per second, for logs, pipes and screen readers",
+        description="One line per second on stdout; findings are told on stderr as they come.",
+    )
+    watch.set_defaults(command="watch")
+    _add_watching(watch)
+    _add_simulate(watch)
+
+
+def _add_demo(commands: Any) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="the dashboard over a simulated machine",
+        description="The dashboard over a simulated machine and training run. Scenarios:\n" + _scenario_list(),
+    )
+    demo.set_defaults(command="demo")
+    demo.add_argument("scenario", nargs="?", default="starved", metavar="SCENARIO", help="default: starved")
+
+
+def _add_explain(commands: Any) -> None:
+    explain = commands.add_parser("explain", help="what a rule means and when it fires; without a rule: the list")
+    explain.set_defaults(command="explain")
+    explain.add_argument("rule", nargs="?", metavar="RULE")
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser("doctor", help="what this machine offers, and the cure for each shortcoming")
+    doctor.set_defaults(command="doctor")
+    doctor.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def _add_watching(parser: argparse.ArgumentParser) -> None:
+    """Options of everything that watches. Suppressed defaults, so that they may stand before or after the command."""
+    parser.add_argument(
+        "--attach",
+        type=_pid,
+        metavar="PID",
+        default=argparse.SUPPRESS,
+        help="only this process, what it started, and their GPUs",
+    )
+    parser.add_argument(
+        "--interval", type=_interval, metavar="S", default=argparse.SUPPRESS, help="seconds between polls (default 1)"
+    )
+
+
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--simulate", metavar="SCENARIO", help="a simulated machine in place of this one")
+
+
+def _scenario_list() -> str:
+    from gpuwatch.sources.simulator import SCENARIOS
+
+    width = max(map(len, SCENARIOS))
+    return "\n".join(f"  {name:{width}}  {scenario.description}" for name, scenario in SCENARIOS.items())
+
+
+def _pid(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"a process id is a number such as 4711, not {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value <= 7 * 24 * 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 604800 seconds (a week)")
+    return value
+
+
+def _interval(text: str) -> float:
+    value = _number(text)
+    least, most = INTERVAL_SECONDS
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most:.0f} seconds")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+
+
+def _name(action: argparse.Action) -> str:
+    return max(action.option_strings, key=len, default=action.dest)

@@ -1,0 +1,12 @@
+"""`gpuwatch demo`: the dashboard over a simulated machine, with two minutes of past."""
+
+from __future__ import annotations
+
+from gpuwatch.cli.dashboard import show
+from gpuwatch.cli.session import simulated_session
+
+
+def demo(scenario: str) -> int:
+    """Runs the command."""
+    with simulated_session(scenario, virtual=False) as session:
+        return show(session)

@@ -1,0 +1,7 @@
+"""Failures that are told to the user instead of shown as a traceback."""
+
+from __future__ import annotations
+
+
+class GpuwatchError(Exception):
+    """One sentence with the cause and the cure, printed on stderr; the command ends with exit code 2."""

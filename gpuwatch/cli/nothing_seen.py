@@ -1,0 +1,42 @@
+"""Whether there was anything to watch at all; without a GPU and a run there is nothing to report."""
+
+from __future__ import annotations
+
+from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.monitor.snapshot import Snapshot
+
+_PATIENCE_SECONDS = 10.0
+"""A run links itself within a second of its start; a driver answers within two, or it does not."""
+
+
+class NothingSeen:
+    """Looks at each snapshot. `patient`: the user asked to wait without an end, so nothing is ever sure."""
+
+    def __init__(self, *, patient: bool) -> None:
+        self._patient = patient
+        self.is_sure = False
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Becomes sure once nothing showed up for long enough."""
+        waited = (snapshot.time_ns - snapshot.started_ns) / 1e9
+        self.is_sure = not self._patient and waited >= _PATIENCE_SECONDS and is_empty(snapshot)
+
+    def refuse(self, snapshot: Snapshot) -> None:
+        """Raises what says that nothing could be measured, if that is so."""
+        if is_empty(snapshot):
+            raise GpuwatchError(explanation(snapshot))
+
+
+def is_empty(snapshot: Snapshot) -> bool:
+    """Neither a GPU nor a run."""
+    return not snapshot.gpus and not snapshot.runs
+
+
+def explanation(snapshot: Snapshot) -> str:
+    """What was looked for, and how to get going."""
+    nvml = snapshot.nvml
+    reason = (nvml.reason or f"NVML is {nvml.status}") if nvml else "the driver has not answered yet"
+    return (
+        f"nothing to measure: no GPU ({reason.rstrip('.')}) and no training run with the hook; "
+        "start the training with `gpuwatch run python train.py`, see `gpuwatch doctor`, or try `gpuwatch demo`"
+    )

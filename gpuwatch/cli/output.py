@@ -1,0 +1,117 @@
+"""Writes data to stdout or to a file, and narration to stderr, whatever the encoding and whoever reads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from gpuwatch.cli.errors import GpuwatchError
+
+
+class PipeClosedError(Exception):
+    """The reader of stdout has gone: no failure, but nothing more needs to be written."""
+
+
+def write_stdout(text: str) -> None:
+    """Writes data, at once.
+
+    Raises:
+        PipeClosedError: the reader is gone.
+        GpuwatchError: it cannot be written, as on a full disk.
+    """
+    try:
+        sys.stdout.write(encodable(text, sys.stdout))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon_stdout()
+        raise PipeClosedError from None
+    except OSError as error:
+        abandon_stdout()
+        raise GpuwatchError(
+            f"stdout cannot be written ({error.strerror}): free some space, or write elsewhere with -o FILE"
+        ) from error
+
+
+def abandon_stdout() -> None:
+    """Lets what is still buffered go nowhere: the interpreter flushes at exit, and would complain once more."""
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
+        os.dup2(nowhere.fileno(), 1)
+
+
+def say(text: str) -> None:
+    """Tells the user something on stderr; if nobody listens, nobody misses it."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(encodable(f"{text}\n", sys.stderr))
+        sys.stderr.flush()
+
+
+def encodable(text: str, stream: TextIO) -> str:
+    """The text as the stream's encoding can take it; where it lacks a character, ASCII takes the place of all."""
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        from gpuwatch.report.escape import ascii_only
+
+        return ascii_only(text)
+    return text
+
+
+class OutputFile:
+    """The file of `-o`: written beside its place and moved there, so that it is whole or not there at all.
+
+    What is not a regular file (a pipe, /dev/stdout) is written straight. Made before the measuring starts, so that
+    a folder that cannot be written is told at once and not after five minutes.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._path = Path(name)
+        self._target = Path(os.path.realpath(name))
+        if self._target.is_dir():
+            raise GpuwatchError(f"-o {name} is a folder: give the name of a file in it")
+        self._straight = self._target.exists() and not self._target.is_file()
+        if not self._straight and not os.access(self._target.parent, os.W_OK | os.X_OK):
+            raise GpuwatchError(f"{self._target.parent} cannot be written: give another place with -o FILE")
+
+    def write(self, text: str) -> None:
+        """Writes all of it as UTF-8."""
+        try:
+            if self._straight:
+                with self._target.open("w", encoding="utf-8", newline="") as file:
+                    file.write(text)
+                return
+            with self._beside() as (file, temporary):
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+                temporary.replace(self._target)
+        except BrokenPipeError:
+            raise PipeClosedError from None
+        except OSError as error:
+            raise GpuwatchError(
+                f"{self._path} cannot be written ({error.strerror}): free some space, or give another -o FILE"
+            ) from error
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[tuple[TextIO, Path]]:
+        descriptor, name = tempfile.mkstemp(dir=self._target.parent, prefix=f".{self._target.name[:64]}.", text=True)
+        temporary = Path(name)
+        try:
+            os.fchmod(descriptor, self._mode())
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                yield file, temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _mode(self) -> int:
+        """The permissions of the file that is replaced, else what `open` would have given."""
+        if self._target.exists():
+            return self._target.stat().st_mode & 0o777
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask

@@ -1,0 +1,101 @@
+"""`gpuwatch report`: watches for a while, then writes what was seen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+
+from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.exit_codes import ExitCode
+from gpuwatch.cli.nothing_seen import NothingSeen
+from gpuwatch.cli.output import OutputFile, write_stdout
+from gpuwatch.cli.progress import Progress
+from gpuwatch.cli.session import Session, open_session
+from gpuwatch.cli.stopping import StopSignals
+from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.report.diff import read_source
+from gpuwatch.report.document import build_report
+from gpuwatch.report.observation import Json, Observation
+from gpuwatch.timeline.series import Chart, Series, SeriesName
+
+_HISTORY_BUCKETS = 60
+_FAILING = {None: (), "warning": ("critical", "warning"), "critical": ("critical",)}
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    if arguments.simulate is not None and not arguments.duration:
+        raise GpuwatchError("--duration 0 would never end in simulated time: give the seconds to simulate")
+    output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
+    with open_session(arguments) as session:
+        document = build_report(_watched(session, arguments.duration or None))
+    text = _rendered(document, arguments.format)
+    if output is None:
+        write_stdout(text)
+    else:
+        output.write(text)
+    if document["gpuwatch"]["incomplete"]:
+        return ExitCode.INTERRUPTED
+    failing = _FAILING[arguments.fail_on]
+    return ExitCode.FINDINGS if any(each["severity"] in failing for each in document["findings"]) else ExitCode.OK
+
+
+def _watched(session: Session, duration_seconds: float | None) -> Observation:
+    """Everything that was seen up to the end of the duration, of the attached process, or of the user's patience."""
+    monitor = session.monitor
+    started_ns = session.now_ns()
+    deadline_ns = None if duration_seconds is None else started_ns + round(duration_seconds * 1e9)
+    nothing = NothingSeen(patient=duration_seconds is None)
+    with StopSignals(monitor.stop) as signals, Progress(started_ns, duration_seconds) as progress:
+
+        def on_tick(snapshot: Snapshot) -> None:
+            progress.show(snapshot)
+            nothing.look(snapshot)
+
+        monitor.run_until(deadline_ns, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
+    snapshot = monitor.snapshot()
+    if not signals.received:
+        nothing.refuse(snapshot)
+    # A clock that jumps stops at the deadline; the machine's goes on while the report is made.
+    end_ns = deadline_ns if session.virtual and deadline_ns and not signals.received else session.now_ns()
+    scene = monitor.final_scene(max(1, end_ns - started_ns) / 1e9)
+    notes = [*snapshot.notices]
+    if session.has_ended() and not signals.received:
+        notes.append(f"{session.narrowed_to} ended, and so did the watch")
+    return Observation(
+        snapshot=replace(
+            snapshot,
+            time_ns=scene.now_ns,
+            started_ns=started_ns,
+            wall_time=snapshot.wall_time + (scene.now_ns - snapshot.time_ns) / 1e9,
+        ),
+        scene=scene,
+        charts=_charts(session, snapshot, started_ns, scene.now_ns),
+        interrupted=signals.received,
+        notes=tuple(notes),
+        read_source=read_source if snapshot.origin.kind == "live" else None,
+    )
+
+
+def _charts(session: Session, snapshot: Snapshot, start_ns: int, end_ns: int) -> tuple[Chart, ...]:
+    gpu_series: tuple[SeriesName, ...] = ("gpu.utilization_percent", "gpu.power_watts")
+    run_series: tuple[SeriesName, ...] = ("run.wait_share", "run.step_seconds")
+    wanted = [Series(name, gpu.facts.uuid) for gpu in snapshot.gpus for name in gpu_series]
+    wanted += [Series(name, run.id) for run in snapshot.runs for name in run_series]
+    # A bucket holds at least one poll: finer ones would show gaps that are none.
+    polls = int((end_ns - start_ns) / 1e9 / session.interval_seconds)
+    buckets = max(1, min(_HISTORY_BUCKETS, polls))
+    return tuple(session.monitor.timeline.chart(series, start_ns, end_ns, buckets) for series in wanted)
+
+
+def _rendered(document: Json, form: str) -> str:
+    if form == "json":
+        return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+    if form == "md":
+        from gpuwatch.report.markdown import render_markdown
+
+        return render_markdown(document)
+    from gpuwatch.report.text import render_text
+
+    return render_text(document)

@@ -1,0 +1,71 @@
+"""`gpuwatch watch`: one line per second, for logs, pipes and screen readers."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpuwatch.cli.exit_codes import ExitCode
+from gpuwatch.cli.nothing_seen import NothingSeen
+from gpuwatch.cli.output import say, write_stdout
+from gpuwatch.cli.session import Session, open_session
+from gpuwatch.cli.stopping import StopSignals
+from gpuwatch.cli.watch_line import watch_line
+from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.report.escape import printable
+
+_PAST_NS = 1_500_000_000
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    with open_session(arguments) as session:
+        return watch_session(session)
+
+
+def watch_session(session: Session) -> int:
+    """Writes lines until the user stops it, the reader goes, or the attached process ends."""
+    lines = _Lines(session)
+    nothing = NothingSeen(patient=False)
+
+    def on_tick(snapshot: Snapshot) -> None:
+        nothing.look(snapshot)
+        lines.take(snapshot)
+
+    with StopSignals(session.monitor.stop) as signals:
+        session.monitor.run_until(None, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
+    if nothing.is_sure:
+        nothing.refuse(session.monitor.snapshot())
+    if signals.received:
+        return ExitCode.INTERRUPTED
+    say(f"gpuwatch: {session.narrowed_to} has ended")
+    return ExitCode.OK
+
+
+class _Lines:
+    """Writes a line for a snapshot when it is time for one, and tells of findings as they come and go."""
+
+    def __init__(self, session: Session) -> None:
+        # Polls jitter by 10 %, and a new finding brings a snapshot of its own.
+        self._pause_ns = round(0.7e9 * max(0.5, session.interval_seconds))
+        self._session = session
+        self._written_ns: int | None = None
+        self._told: set[tuple[str, str | None, str | None]] = set()
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Looks at a new snapshot. A simulated one may still be living through its past."""
+        if self._session.now_ns() - snapshot.time_ns > _PAST_NS:
+            return
+        self._tell(snapshot)
+        if self._written_ns is not None and snapshot.time_ns - self._written_ns < self._pause_ns:
+            return
+        self._written_ns = snapshot.time_ns
+        write_stdout(f"{printable(watch_line(snapshot))}\n")
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        now = {(found.rule, found.run, found.gpu): found for found in snapshot.findings}
+        for key, found in now.items():
+            if key not in self._told:
+                say(printable(f"{found.severity.value.upper()} {found.rule}: {found.summary}"))
+        for key in sorted(self._told - now.keys(), key=str):
+            say(f"over: {key[0]}")
+        self._told = set(now)

@@ -1,0 +1,136 @@
+"""One line of `gpuwatch watch`: every figure with its unit, the same order each second, unknown is "n/a"."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
+from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
+
+_UNKNOWN = "n/a"
+_GIB = 1024**3
+
+
+def watch_line(snapshot: Snapshot) -> str:
+    """The line. Several GPUs share it: power and memory as sums, the rest as the range over them."""
+    parts = [time.strftime("%H:%M:%S", time.localtime(snapshot.wall_time))]
+    if snapshot.origin.kind != "live":
+        parts.append(snapshot.origin.label)
+    parts += _gpus(snapshot.gpus) if snapshot.gpus else [_without_gpu(snapshot)]
+    parts += _runs(snapshot.runs)
+    return " | ".join(parts)
+
+
+def _without_gpu(snapshot: Snapshot) -> str:
+    nvml = snapshot.nvml
+    return "waiting for the driver" if nvml is None else "no GPU"
+
+
+def _gpus(gpus: Sequence[GpuNow]) -> list[str]:
+    live = [gpu for gpu in gpus if gpu.status == "live" and gpu.latest is not None]
+    return [
+        f"{_heading(gpus)} {_power(live)}",
+        f"util {_range(live, _utilization, '%')}",
+        f"mem {_memory(live)}",
+        _range(live, lambda gpu: _read(gpu.latest, "temperature_celsius"), "°C"),
+        f"SM {_range(live, lambda gpu: _read(gpu.latest, 'sm_clock_mhz'), 'MHz')}",
+        f"mem clock {_range(live, lambda gpu: _read(gpu.latest_status, 'memory_clock_mhz'), 'MHz')}",
+        *_throttled(live),
+    ]
+
+
+def _heading(gpus: Sequence[GpuNow]) -> str:
+    """The GPU, or how many; and which do not answer: "GPU 0 LOST", "8 GPUs (1 LOST)"."""
+    if len(gpus) == 1:
+        state = "" if gpus[0].status == "live" else f" {gpus[0].status.upper()}"
+        return f"GPU {gpus[0].facts.index}{state}"
+    silent = Counter(gpu.status.upper() for gpu in gpus if gpu.status != "live")
+    marks = ", ".join(f"{count} {status}" for status, count in silent.items())
+    return f"{len(gpus)} GPUs{f' ({marks})' if marks else ''}"
+
+
+def _utilization(gpu: GpuNow) -> float | None:
+    """The mean since the last poll where the driver keeps a ring, else its last reading."""
+    return _ring_mean(gpu.latest.utilization_ring, gpu.latest.utilization_percent) if gpu.latest else None
+
+
+def _mean_power(gpu: GpuNow) -> float | None:
+    """As the utilization."""
+    return _ring_mean(gpu.latest.power_ring, gpu.latest.power_watts) if gpu.latest else None
+
+
+def _ring_mean(ring: Sequence[tuple[int, float]], reading: float | None) -> float | None:
+    return sum(value for _, value in ring) / len(ring) if ring else reading
+
+
+def _read(sample: GpuSample | GpuStatus | GpuHealth | None, field: str) -> float | None:
+    value: float | None = getattr(sample, field, None)
+    return value
+
+
+def _power(gpus: Sequence[GpuNow]) -> str:
+    """Watts, of the limit in percent. Where a GPU's limit is not known, only the watts."""
+    watts = _known([_mean_power(gpu) for gpu in gpus])
+    if watts is None:
+        return f"{_UNKNOWN} W"
+    limits = _known([_limit(gpu) for gpu in gpus])
+    total = sum(watts)
+    if not limits or not sum(limits):
+        return f"{total:.0f} W"
+    return f"{total:.0f}/{sum(limits):.0f} W ({100 * total / sum(limits):.0f} %)"
+
+
+def _limit(gpu: GpuNow) -> float | None:
+    newest = _read(gpu.latest_health, "power_limit_watts")
+    return gpu.facts.power_limit_watts if newest is None else newest
+
+
+def _memory(gpus: Sequence[GpuNow]) -> str:
+    used = _known([_read(gpu.latest, "memory_used_bytes") for gpu in gpus])
+    if used is None:
+        return f"{_UNKNOWN} GiB"
+    totals = _known([gpu.facts.memory_total_bytes for gpu in gpus])
+    total = f"/{sum(totals) / _GIB:.1f}" if totals else ""
+    unified = " (unified)" if any(gpu.facts.memory_unified for gpu in gpus) else ""
+    return f"{sum(used) / _GIB:.1f}{total} GiB{unified}"
+
+
+def _range(gpus: Sequence[GpuNow], read: Callable[[GpuNow], float | None], unit: str) -> str:
+    """The value, or the least and the most of several."""
+    values = _known([read(gpu) for gpu in gpus])
+    if values is None:
+        return f"{_UNKNOWN} {unit}"
+    least, most = f"{min(values):.0f}", f"{max(values):.0f}"
+    return f"{least} {unit}" if least == most else f"{least}-{most} {unit}"
+
+
+def _known(values: Sequence[float | None]) -> list[float] | None:
+    """The values; None where there are none, or where one is missing: a sum without it would be a lie."""
+    known = [value for value in values if value is not None]
+    return known if known and len(known) == len(values) else None
+
+
+def _throttled(gpus: Sequence[GpuNow]) -> list[str]:
+    words = list(dict.fromkeys(word for gpu in gpus for word in gpu.throttled_by))
+    return [f"slowed by {', '.join(words)}"] if words else []
+
+
+def _runs(runs: Sequence[RunNow]) -> list[str]:
+    """The run that waits most; the others are counted."""
+    living = [run for run in runs if run.state != "ended"]
+    if not living:
+        return ["no run"]
+    run = max(living, key=lambda each: (each.wait_share is not None, each.wait_share or 0.0))
+    step = f"step {_seconds(run.step_seconds_p50)}"
+    wait = f"wait {_UNKNOWN}" if run.wait_share is None else f"wait {100 * run.wait_share:.0f} %"
+    others = [f"+{len(living) - 1} runs"] if len(living) > 1 else []
+    state = [] if run.state in ("training", "not hooked") else [run.state]
+    return [step, wait, *state, *others]
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
