@@ -46,6 +46,7 @@ def test_low_power_names_watts_and_limit():
         pytest.param(build.gpu(utilization=98.0, power=None), id="power not reported"),
         pytest.param(build.gpu(utilization=98.0, power=200.0, power_limit_watts=400.0), id="limit lowered by somebody"),
         pytest.param(build.gpu(utilization=98.0, power=300.0, throttle_shares={"power": 0.3}), id="power-capped"),
+        pytest.param(build.gpu(utilization=98.0, power=300.0, throttle_shares={"sw-thermal": 1.0}), id="too hot"),
     ],
 )
 def test_low_power_is_silent_where_power_says_nothing(gpu):

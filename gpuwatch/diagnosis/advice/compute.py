@@ -8,6 +8,7 @@ from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 BUSY_PERCENT = 85.0
 LOW_POWER_SHARE = 0.60
 LOW_POWER_CLEAR_SHARE = 0.70
+SLOWED_SHARE = 0.05
 
 
 def power_share(gpu: GpuWindow) -> float | None:
@@ -18,10 +19,10 @@ def power_share(gpu: GpuWindow) -> float | None:
 
 
 def is_limited(gpu: GpuWindow) -> bool:
-    """Whether the power limit was lowered or already holds the GPU back: low power then says nothing."""
+    """Whether a lowered power limit, or any cause that takes clocks away, explains a low power by itself."""
     default = gpu.facts.power_limit_default_watts
     lowered = bool(default and gpu.power_limit_watts and gpu.power_limit_watts < 0.95 * default)
-    return lowered or gpu.throttle_shares.get("power", 0.0) >= 0.05
+    return lowered or any(share >= SLOWED_SHARE for share in gpu.throttle_shares.values())
 
 
 def works_lightly(gpu: GpuWindow, threshold: float = LOW_POWER_SHARE) -> bool:

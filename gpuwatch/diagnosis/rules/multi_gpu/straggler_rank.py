@@ -28,7 +28,7 @@ from statistics import median
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
 FIRE_SCORE = 0.10
@@ -67,7 +67,7 @@ def straggler_rank(case: RunCase) -> Draft | None:
         severity=Severity.CRITICAL if score >= CRITICAL_SCORE else Severity.WARNING,
         level=Level.E2,
         evidence=(
-            share_measure("straggler_score", score, "of each step is spent waiting"),
+            Measure("straggler_score", round(score, 4), f"{percent(score)} of each step is spent waiting for it"),
             Measure("rank", straggler.facts.rank, name),
             Measure(
                 "backward_wait_seconds",

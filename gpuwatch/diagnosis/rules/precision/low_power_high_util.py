@@ -11,8 +11,8 @@ Fires:
 Clears:
     Power above 70 % of the limit.
 Not when:
-    The power limit was lowered or already holds the clocks back; the run has stopped making steps. Memory-bound
-    models rightly live at 50-70 %: where no cause below applies, this is how the model is.
+    The power limit was lowered, or power or heat already hold the clocks back; the run has stopped making steps.
+    Memory-bound models rightly live at 50-70 %: where no cause below applies, this is how the model is.
 Fix:
     In this order: 16-bit arithmetic (amp-off), TF32 (tf32-off), compilation (compile-off), a larger batch
     (batch-headroom). Each is its own finding when it applies.
@@ -30,7 +30,7 @@ from __future__ import annotations
 from gpuwatch.diagnosis.advice.compute import LOW_POWER_CLEAR_SHARE, power_share, works_lightly
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
-from gpuwatch.diagnosis.wording import gpu_name, percent, share_measure
+from gpuwatch.diagnosis.wording import gpu_name, percent
 
 
 @rule(
@@ -56,7 +56,7 @@ def low_power_high_util(case: GpuCase) -> Draft | None:
             round(gpu.power_watts.mean, 1),
             f"{gpu.power_watts.mean:.0f} of {gpu.power_limit_watts:.0f} W",
         ),
-        share_measure("power_share", share, "of the power limit"),
+        Measure("power_share", round(share, 4), f"{percent(share)} of the power limit"),
     ]
     strong = _tensor_idle(case, measures)
     return Draft(
@@ -72,7 +72,8 @@ def low_power_high_util(case: GpuCase) -> Draft | None:
         hint="power is not speed: prove each change with samples per second",
         ruled_out=(
             RuledOut("a lowered power limit", "the limit is the card's default and does not hold the clocks back"),
-            *([] if strong else [RuledOut("memory-bound kernels", "not ruled out: the tensor pipe is not reported")]),
+            RuledOut("heat", "it does not hold the clocks back"),
+            *((RuledOut("memory-bound kernels on busy tensor cores", "the tensor cores idle"),) if strong else ()),
         ),
         verify="Power over limit and samples per second both rise",
         chart=("gpu.power_watts", "gpu.utilization_percent"),
