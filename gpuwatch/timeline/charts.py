@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from gpuwatch.timeline.gpu_history import GpuHistory, Ring
 from gpuwatch.timeline.host_history import HostHistory
@@ -73,15 +74,13 @@ def empty(grid: Grid) -> Lines:
 def value_lines(tiers: ValueTiers, grid: Grid, hold_seconds: float) -> Lines:
     """One metric. A value holds for `hold_seconds`: polls are jittered, so some seconds have none and are no gap."""
     tier: ValueBuckets = tiers.minutes if _wants_minutes(grid, tiers.seconds) else tiers.seconds
-    means, lows, highs = (tier.arrays[name] for name in ("mean", "min", "max"))
-    lines = Lines([], [], [])
-    for low, high in _ranges(tier, grid):
-        values = known(means[low:high])
-        lines.mean.append(sum(values) / len(values) if values else None)
-        lines.min.append(min(known(lows[low:high]), default=None))
-        lines.max.append(max(known(highs[low:high]), default=None))
+    ranges = _ranges(tier, grid)
     hold = int(hold_seconds * SECOND_NS / grid.width_ns)
-    return Lines(_held(lines.mean, hold), _held(lines.min, hold), _held(lines.max, hold))
+    return Lines(
+        _held(_folded(tier.arrays["mean"], ranges, fmean), hold),
+        _held(_folded(tier.arrays["min"], ranges, min), hold),
+        _held(_folded(tier.arrays["max"], ranges, max), hold),
+    )
 
 
 def ring_lines(ring: Ring, grid: Grid) -> Lines | None:
@@ -140,12 +139,23 @@ def _ratio_lines(trainer: TrainerHistory, grid: Grid, amount: str, of: str, spre
     mean = _quotients(tier.arrays[amount], tier.arrays[of], ranges)
     if spread is None:
         return Lines(mean, mean, mean)
-    lows, highs = tier.arrays[f"{spread}_min"], tier.arrays[f"{spread}_max"]
     return Lines(
         mean,
-        [min(known(lows[low:high]), default=None) for low, high in ranges],
-        [max(known(highs[low:high]), default=None) for low, high in ranges],
+        _folded(tier.arrays[f"{spread}_min"], ranges, min),
+        _folded(tier.arrays[f"{spread}_max"], ranges, max),
     )
+
+
+def _folded(column: array[float], ranges: list[tuple[int, int]], fold: Callable[[list[float]], float]) -> Line:
+    """One value per range, most often of a single bucket; None where nothing is known."""
+    line: Line = []
+    for low, high in ranges:
+        values = known(column[low:high]) if high - low != 1 else None
+        if values is None:
+            line.append(column[low] if column[low] == column[low] else None)
+        else:
+            line.append(fold(values) if values else None)
+    return line
 
 
 def _quotients(amounts: array[float], of: array[float], ranges: list[tuple[int, int]]) -> Line:

@@ -30,11 +30,11 @@ class Table:
         max_rows: however young they are.
     """
 
-    __slots__ = ("_check_at", "_columns", "_max_age_ns", "_max_rows", "times", "trimmed")
+    __slots__ = ("_check_at", "_columns", "_max_age_ns", "_max_rows", "_trimmed_ns", "times")
 
     def __init__(self, columns: Mapping[str, str], *, max_age_ns: int, max_rows: int) -> None:
         self.times: array[int] = array("q")
-        self.trimmed = False
+        self._trimmed_ns: int | None = None
         self._columns: dict[str, array[Any]] = {name: array(typecode) for name, typecode in columns.items()}
         self._max_age_ns = max_age_ns
         self._max_rows = max_rows
@@ -76,13 +76,13 @@ class Table:
 
     def reaches(self, time_ns: int) -> bool:
         """Whether everything since `time_ns` is still here."""
-        return not self.trimmed or (len(self.times) > 0 and self.times[0] <= time_ns)
+        return self._trimmed_ns is None or self._trimmed_ns <= time_ns
 
     def trim(self, now_ns: int) -> None:
         """Drops rows that are too old or too many."""
         dead = max(bisect_left(self.times, now_ns - self._max_age_ns), len(self.times) - self._max_rows)
         if dead > 0:
-            self.trimmed = True
+            self._trimmed_ns = self.times[dead - 1]
             del self.times[:dead]
             for column in self._columns.values():
                 del column[:dead]

@@ -160,8 +160,8 @@ class _CounterDeltas:
             low -= 1
         self._parts = [(polls, slice(low, high))]
         if not polls.reaches(start_ns):
-            marks = history.marks
-            self._parts.insert(0, (marks, slice(marks.since(start_ns), marks.until(polls.times[0]))))
+            marks, first_ns = history.marks, polls.times[0] if polls.times else now_ns
+            self._parts.insert(0, (marks, slice(marks.since(start_ns), marks.until(first_ns))))
 
     def delta(self, name: str) -> float | None:
         """The gain; None with fewer than two readings."""

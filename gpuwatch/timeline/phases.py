@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 
 from gpuwatch.samples import PhaseKind, PhaseSpan
@@ -43,7 +43,8 @@ class PhaseLog:
             return
         self._open.pop(key, None)
         closed = self._closed.setdefault(span.kind, deque(maxlen=_KEPT_PER_KIND))
-        is_known = any(span.start_ns == known.start_ns for known, _ in reversed(closed) if known.end_ns == span.end_ns)
+        newer = takewhile(lambda known: known[0].start_ns >= span.start_ns, reversed(closed))
+        is_known = any((known.start_ns, known.end_ns) == (span.start_ns, span.end_ns) for known, _ in newer)
         if span.end_ns > span.start_ns and not is_known:
             closed.append((span, steps_done))
 

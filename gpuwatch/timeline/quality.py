@@ -10,7 +10,7 @@ from statistics import quantiles
 
 from gpuwatch.samples import LinkLoss, NvmlState
 from gpuwatch.timeline.gpu_history import GpuHistory
-from gpuwatch.timeline.tiers import SECOND_NS, SumBuckets
+from gpuwatch.timeline.tiers import SECOND_NS, Buckets
 from gpuwatch.timeline.windows import Quality
 
 _KEPT_SECONDS = 900
@@ -22,16 +22,22 @@ class QualityLog:
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval_seconds = interval_seconds
-        self._records = SumBuckets(SECOND_NS, _KEPT_SECONDS, "d", ("received", "dropped", "malformed"), ())
+        counts = dict.fromkeys(("received", "dropped", "malformed"), ("Q", 0))
+        self._records = Buckets(SECOND_NS, _KEPT_SECONDS, counts)
         self._states: deque[NvmlState] = deque(maxlen=_STATES_KEPT)
 
     def received(self, time_ns: int) -> None:
         """One sample that came of a training process's records."""
-        self._count(time_ns, (1.0, 0.0, 0.0))
+        place = self._records.place(time_ns)
+        if place >= 0:
+            self._records.arrays["received"][place] += 1
 
     def lost(self, loss: LinkLoss) -> None:
         """Records that did not arrive."""
-        self._count(loss.time_ns, (0.0, loss.dropped, loss.malformed))
+        place = self._records.place(loss.time_ns)
+        if place >= 0:
+            self._records.arrays["dropped"][place] += loss.dropped
+            self._records.arrays["malformed"][place] += loss.malformed
 
     def nvml(self, state: NvmlState) -> None:
         """What NVML has cost so far."""
@@ -49,18 +55,15 @@ class QualityLog:
             gpu_samples=sum(map(len, slices)),
             poll_gap_p95_seconds=quantiles(gaps, n=20, method="inclusive")[18] if len(gaps) > 1 else None,
             longest_gap_seconds=max((*gaps, *waiting), default=None),
-            dropped_records=round(self._records.total("dropped", start_ns, now_ns)),
-            received_records=round(self._records.total("received", start_ns, now_ns)),
-            malformed_packets=round(self._records.total("malformed", start_ns, now_ns)),
+            dropped_records=self._records.total("dropped", start_ns, now_ns),
+            received_records=self._records.total("received", start_ns, now_ns),
+            malformed_packets=self._records.total("malformed", start_ns, now_ns),
             nvml=nvml,
             nvml_calls_per_gpu_second=self._call_rate(start_ns),
             own_cpu_share=own_cpu_share,
             dropped_values=sum(each.dropped_values for each in histories) + (nvml.dropped_values if nvml else 0),
             counter_resets=sum(each.counter_resets for each in histories),
         )
-
-    def _count(self, time_ns: int, amounts: tuple[float, float, float]) -> None:
-        self._records.add(time_ns, time_ns, amounts, ())
 
     def _call_rate(self, start_ns: int) -> float | None:
         """Over the polls of one child: a new one counts from zero."""

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import compress
+from operator import eq
 
 from gpuwatch.timeline.process_history import ProcessHistory, with_batches
 from gpuwatch.timeline.run_history import RAW_NS, TrainerHistory
@@ -136,8 +137,8 @@ def _paired(amounts: array[float], seconds: array[float]) -> tuple[float, float]
     total = sum(amounts)
     if total == total:
         return total, sum(seconds)
-    pairs = [(amount, second) for amount, second in zip(amounts, seconds, strict=True) if amount == amount]
-    return sum(amount for amount, _ in pairs), sum(second for _, second in pairs)
+    is_known = list(map(eq, amounts, amounts))
+    return sum(compress(amounts, is_known)), sum(compress(seconds, is_known))
 
 
 def _quotient(amounts: array[float], seconds: array[float]) -> float | None:

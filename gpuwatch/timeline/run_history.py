@@ -80,6 +80,7 @@ class TrainerHistory:
         self._batch_sizes: Counter[int] = Counter()
         self._usual_batch = 0
         self._heads: dict[int, int] = {}
+        self._epoch_heads: dict[int, int] = {}
         self._gaps_ahead: dict[int, float] = {}
         self._has_batch_waits = False
 
@@ -87,6 +88,7 @@ class TrainerHistory:
         """The newest facts count. New loader settings move the border of an epoch's start."""
         self.facts = facts
         self._hear(facts.time_ns)
+        self._epoch_heads = {loader.loader: max(1, loader.num_workers or 1) for loader in facts.loaders}
         heads = {loader.loader: head_batches(loader) for loader in facts.loaders}
         if heads != self._heads:
             self._heads = heads
@@ -216,11 +218,9 @@ class TrainerHistory:
 
     def _epoch_head(self, loader: int) -> int:
         """The batches that one round of the workers makes: they are the late ones of an epoch."""
-        facts = self.train_loader() if loader == UNKNOWN else self._loader(loader)
-        return max(1, (facts.num_workers or 1) if facts else 1)
-
-    def _loader(self, loader: int) -> LoaderFacts | None:
-        return next((each for each in self.facts.loaders if each.loader == loader), None) if self.facts else None
+        if loader == UNKNOWN and len(self._epoch_heads) == 1:
+            return next(iter(self._epoch_heads.values()))
+        return self._epoch_heads.get(loader, 1)
 
     def _is_settled(self, end_ns: int, position: int, loader: int, samples: float) -> bool:
         if self.warm_up.over_ns is None or end_ns <= self.warm_up.over_ns:

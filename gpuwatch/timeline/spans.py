@@ -29,11 +29,11 @@ def covered_ns(spans: Iterable[Span], start_ns: int, end_ns: int) -> int:
 
 
 def outside(times: Sequence[int], spans: Sequence[Span]) -> list[int]:
-    """The places of the times, in order, that lie in none of the stretches (start, end], in order and united."""
+    """The places of the times, in order, that lie within none of the stretches, in order and united."""
     places = []
     span = 0
     for place, time_ns in enumerate(times):
-        while span < len(spans) and spans[span][1] < time_ns:
+        while span < len(spans) and spans[span][1] <= time_ns:
             span += 1
         if span == len(spans) or time_ns <= spans[span][0]:
             places.append(place)

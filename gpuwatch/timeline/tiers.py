@@ -55,6 +55,10 @@ class Buckets:
         high = (end_ns + half) // self.width_ns - self.first
         return slice(min(max(low, 0), self.length), min(max(high, 0), self.length))
 
+    def total(self, name: str, start_ns: int, end_ns: int) -> Any:
+        """The sum of one column over a stretch."""
+        return sum(self.arrays[name][self.span(start_ns, end_ns)])
+
     def reaches(self, time_ns: int) -> bool:
         """Whether everything since `time_ns` is still here."""
         return not self.trimmed or self.first * self.width_ns <= time_ns
@@ -189,10 +193,6 @@ class SumBuckets(Buckets):
             end = min(end_ns, (bucket + 1) * self.width_ns)
             self._add_to(self.place(begin), (end - begin) / (end_ns - start_ns), amounts, values)
 
-    def total(self, name: str, start_ns: int, end_ns: int) -> float:
-        """The sum over a stretch."""
-        return float(sum(self.arrays[name][self.span(start_ns, end_ns)]))
-
     def _add_to(self, place: int, share: float, amounts: Sequence[float], values: Sequence[float]) -> None:
         if place < 0:
             return
@@ -201,5 +201,7 @@ class SumBuckets(Buckets):
                 column[place] += amount * share
         for (lows, highs), value in zip(self._lows_and_highs, values, strict=True):
             if value == value:
-                lows[place] = value if not lows[place] <= value else lows[place]
-                highs[place] = value if not highs[place] >= value else highs[place]
+                if not lows[place] <= value:
+                    lows[place] = value
+                if not highs[place] >= value:
+                    highs[place] = value

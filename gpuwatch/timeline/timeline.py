@@ -233,10 +233,16 @@ class Timeline:
             self.trainers = {name: each for name, each in self.trainers.items() if name in kept}
 
     def _gpu(self, uuid: str) -> GpuHistory:
-        return self.gpus.get(uuid) or self.gpus.setdefault(uuid, GpuHistory(uuid))
+        gpu = self.gpus.get(uuid)
+        if gpu is None:
+            gpu = self.gpus[uuid] = GpuHistory(uuid)
+        return gpu
 
     def _trainer(self, name: str) -> TrainerHistory:
-        return self.trainers.get(name) or self.trainers.setdefault(name, TrainerHistory(name))
+        trainer = self.trainers.get(name)
+        if trainer is None:
+            trainer = self.trainers[name] = TrainerHistory(name)
+        return trainer
 
     def _add_poll(self, sample: GpuSample) -> None:
         self._begin(sample.time_ns)
@@ -275,7 +281,10 @@ class Timeline:
         self.machine = facts
 
     def _add_process(self, sample: ProcessSample) -> None:
-        self.processes.setdefault((sample.pid, sample.start_ticks), ProcessHistory()).add(sample)
+        key = (sample.pid, sample.start_ticks)
+        if key not in self.processes:
+            self.processes[key] = ProcessHistory()
+        self.processes[key].add(sample)
 
     def _add_step(self, step: StepEnd) -> None:
         self._quality.received(step.end_ns)

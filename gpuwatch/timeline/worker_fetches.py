@@ -12,7 +12,7 @@ from gpuwatch.timeline.tiers import SECOND_NS
 
 _RAW_NS = 600 * SECOND_NS
 _MOST_ROWS = 8_192
-_MOST_JUDGED = 4_096
+_MOST_JUDGED = 1_024
 
 
 @dataclass(frozen=True, slots=True)

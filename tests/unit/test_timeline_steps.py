@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpuwatch.samples import BatchWait, GpuGap, LinkLoss, RunMemory, StepEnd
+from tests.unit.sample_builder import (
+    TRAINER,
+    at,
+    ended,
+    loader,
+    phase,
+    rank_at,
+    run_facts,
+    scene,
+    steps,
+    timeline,
+)
+
+
+def test_shares_are_of_training_time() -> None:
+    rank = rank_at(timeline(run_facts(), steps(300, period=0.2, wait=0.05, copy_seconds=0.02)), 60)
+    assert rank.steps == 300
+    assert rank.train_seconds == pytest.approx(60.0, rel=1e-4)
+    assert rank.wait_share == pytest.approx(0.25)
+    assert rank.copy_share == pytest.approx(0.1)
+    assert rank.samples_per_second == pytest.approx(160.0)
+    assert rank.step_seconds is not None
+    assert rank.step_seconds.p50 == pytest.approx(0.2)
+
+
+def test_phases_are_taken_off_the_step_before_shares_are_formed() -> None:
+    calm = steps(100, period=0.2, wait=0.05)
+    (long,) = steps(1, start=20.0, period=10.2, wait=0.05, first=101, phase_seconds=10.0)
+    rank = rank_at(timeline(run_facts(), calm, long), 31)
+    assert rank.train_seconds == pytest.approx(20.2, rel=1e-4)
+    assert rank.wait_share == pytest.approx(0.25)
+    assert rank.step_seconds is not None
+    assert rank.step_seconds.max == pytest.approx(0.2)
+
+
+def test_parts_that_were_not_measured_are_unknown() -> None:
+    rank = rank_at(timeline(run_facts(), steps(50, samples=None)), 10)
+    assert (rank.copy_share, rank.forward_share, rank.gap_share, rank.wait_cpu_share) == (None, None, None, None)
+    assert rank.samples_per_second is None
+    assert all(math.isnan(value) for value in rank.columns.gap_seconds)
+
+
+def test_wait_that_is_not_seen_is_unknown_and_not_zero() -> None:
+    unseen = rank_at(timeline(run_facts(), steps(50, wait=None)), 10)
+    assert (unseen.wait_share, unseen.settled_wait_share) == (None, None)
+    mixed = rank_at(timeline(run_facts(), steps(100, wait=[0.05, None])), 20)
+    assert mixed.wait_share == pytest.approx(0.5)
+
+
+def test_window_holds_only_its_own_steps() -> None:
+    history = timeline(run_facts(), steps(300, wait=0.0), steps(300, start=30.0, first=301, wait=0.05))
+    assert rank_at(history, 60, window=20).wait_share == pytest.approx(0.5)
+    assert rank_at(history, 60, window=20).steps == 200
+    assert rank_at(history, 60).wait_share == pytest.approx(0.25)
+
+
+def test_window_is_as_long_as_the_run_is_old() -> None:
+    history = timeline(run_facts(time_ns=at(0)), steps(100, start=50.0))
+    assert rank_at(history, 60).window_seconds == pytest.approx(10.0)
+
+
+def test_window_of_slow_steps_is_stretched_to_thirty_of_them() -> None:
+    rank = rank_at(timeline(run_facts(), steps(100, period=5.0)), 500)
+    assert rank.window_seconds == pytest.approx(150.0)
+    assert rank.steps == 30
+    crawling = rank_at(timeline(run_facts(), steps(100, period=60.0)), 6_000)
+    assert crawling.window_seconds == pytest.approx(900.0)
+
+
+def test_sums_of_a_window_beyond_the_raw_steps_come_from_the_tiers() -> None:
+    history = timeline(run_facts(), steps(20_000, period=0.1, wait=0.02), steps(16_000, start=2_000, first=20_001))
+    rank = rank_at(history, 3_600, window=3_600)
+    assert rank.steps == pytest.approx(36_000, rel=0.01)
+    assert rank.train_seconds == pytest.approx(3_600, rel=0.01)
+    assert rank.wait_share == pytest.approx(400 / 3_600, rel=0.01)
+    assert len(rank.columns.number) <= 4_096
+
+
+def test_steady_run_is_warm_after_ten_steps() -> None:
+    assert not rank_at(timeline(run_facts(), steps(9)), 10).warm
+    assert rank_at(timeline(run_facts(), steps(10)), 10).warm
+
+
+def test_compiling_run_is_not_warm_before_its_steps_agree() -> None:
+    compiling = steps(12, period=[8.0, 4.0, 2.0, 1.0, 0.5, 0.3, 0.25, 0.2, 0.15, 0.12, 0.1, 0.1])
+    assert not rank_at(timeline(run_facts(), compiling), 20).warm
+    history = timeline(run_facts(), compiling, steps(10, start=16.72, first=13))
+    assert rank_at(history, 18).warm
+
+
+def test_run_that_waits_for_every_second_batch_gets_warm_too() -> None:
+    history = timeline(run_facts(), steps(20, period=[0.5, 0.1]))
+    assert rank_at(history, 10).warm
+
+
+def test_first_batches_of_an_epoch_are_not_settled() -> None:
+    epoch = [
+        StepEnd(TRAINER, n + 1, at(n * 0.1), at(n * 0.1 + 0.1), 0.0, loader=1, samples=32, epoch_position=n % 50)
+        for n in range(150)
+    ]
+    facts = run_facts(loaders=(loader(num_workers=4, prefetch_factor=2),))
+    columns = rank_at(timeline(facts, epoch), 15).columns
+    unsettled = {
+        position for position, ok in zip(columns.epoch_position[50:], columns.settled[50:], strict=True) if not ok
+    }
+    assert unsettled == set(range(8))
+
+
+def test_first_batch_is_not_settled_without_workers_either() -> None:
+    epoch = [
+        StepEnd(TRAINER, n + 1, at(n * 0.1), at(n * 0.1 + 0.1), 0.0, loader=1, samples=32, epoch_position=n % 50)
+        for n in range(150)
+    ]
+    columns = rank_at(timeline(run_facts(), epoch), 15).columns
+    unsettled = {
+        position for position, ok in zip(columns.epoch_position[50:], columns.settled[50:], strict=True) if not ok
+    }
+    assert unsettled == {0}
+
+
+def test_partial_batches_and_warm_up_are_not_settled() -> None:
+    history = timeline(
+        run_facts(), steps(40), steps(1, start=4.0, first=41, samples=20), steps(1, start=4.1, first=42, samples=30)
+    )
+    settled = rank_at(history, 5).columns.settled
+    assert settled[:10] == [False] * 10
+    assert settled[10:40] == [True] * 30
+    assert settled[40:] == [False, True]  # 20 and 30 of 32
+
+
+def test_loader_facts_that_come_late_settle_the_steps_anew() -> None:
+    early = [
+        StepEnd(TRAINER, n + 1, at(n * 0.1), at(n * 0.1 + 0.1), 0.0, loader=1, samples=32, epoch_position=n % 50)
+        for n in range(100)
+    ]
+    history = timeline(run_facts(loaders=()), early)
+    assert rank_at(history, 10).columns.settled[53]
+    history.add(run_facts(loaders=(loader(num_workers=4, prefetch_factor=None),)))
+    settled = rank_at(history, 10).columns.settled
+    assert settled[50:60] == [False] * 8 + [True] * 2
+
+
+def test_settled_wait_leaves_out_the_start_of_epochs() -> None:
+    epoch = [
+        StepEnd(
+            TRAINER, n + 1, at(n * 0.1), at(n * 0.1 + 0.1), 0.09 if n % 50 == 0 else 0.01,
+            loader=1, samples=32, epoch_position=n % 50,
+        )
+        for n in range(200)
+    ]  # fmt: skip
+    rank = rank_at(timeline(run_facts(), epoch), 20)
+    assert rank.settled_wait_share == pytest.approx(0.1)
+    assert rank.wait_share is not None and rank.wait_share > 0.11
+
+
+def test_gap_finds_its_step_and_counts_settled_steps_only() -> None:
+    history = timeline(run_facts(), steps(100, wait=0.05), [GpuGap(TRAINER, n, 0.03) for n in range(1, 99)])
+    rank = rank_at(history, 10)
+    assert rank.gap_share == pytest.approx(0.3)
+    assert [math.isnan(gap) for gap in rank.columns.gap_seconds[-3:]] == [False, True, True]
+
+
+def test_gap_that_comes_before_its_step_is_kept_for_it() -> None:
+    history = timeline(run_facts(), steps(50), GpuGap(TRAINER, 51, 0.04), steps(1, start=5.0, first=51))
+    assert rank_at(history, 6).columns.gap_seconds[-1] == pytest.approx(0.04)
+
+
+def test_gap_of_a_forgotten_step_is_ignored() -> None:
+    history = timeline(run_facts(), steps(50, first=1_000), GpuGap(TRAINER, 3, 9.0))
+    assert rank_at(history, 6).gap_share is None
+
+
+def test_late_step_is_put_in_order() -> None:
+    made = steps(50)
+    history = timeline(run_facts(), made[:20], made[21:], made[20])
+    columns = rank_at(history, 5).columns
+    assert list(columns.number) == list(range(1, 51))
+    assert list(columns.end_ns) == sorted(columns.end_ns)
+
+
+def test_history_that_a_reconnecting_hook_sends_again_counts_once() -> None:
+    made = steps(50, wait=0.02)
+    history = timeline(
+        run_facts(), made, ended(5.0, how="lost"), run_facts(time_ns=at(6)), made[10:], steps(1, start=6, first=51)
+    )
+    rank = rank_at(history, 7)
+    assert (rank.steps, rank.steps_total, rank.ended) == (51, 51, None)
+
+
+def test_end_stands_unless_the_link_was_merely_lost() -> None:
+    history = timeline(run_facts(), steps(50), ended(6.0, how="killed"))
+    assert rank_at(history, 10).ended == "killed"
+    assert rank_at(history, 10).window_seconds == pytest.approx(6.0)
+
+
+def test_step_that_takes_less_than_its_phases_is_refused() -> None:
+    history = timeline(run_facts(), steps(20), steps(1, start=2.0, first=21, period=0.1, phase_seconds=5.0))
+    assert rank_at(history, 5).steps == 20
+
+
+def test_session_percentile_covers_what_the_window_does_not() -> None:
+    history = timeline(run_facts(), steps(20, period=3.0), steps(380, start=60.0, first=21))
+    rank = rank_at(history, 98, window=10)
+    assert rank.step_seconds is not None and rank.step_seconds.max == pytest.approx(0.1)
+    assert rank.step_p99_session_seconds == pytest.approx(3.0, rel=0.02)
+
+
+def epochs_of(first_wait: float, later_wait: float, count: int, length: int = 20) -> list[BatchWait]:
+    waits = []
+    for number in range(count * length):
+        wait = first_wait if number % length == 0 else later_wait
+        waits.append(BatchWait(TRAINER, 1, "train", at(number), at(number + wait), number % length))
+    return waits
+
+
+def test_epoch_starts_cost_their_excess_over_the_usual_wait() -> None:
+    history = timeline(run_facts(loaders=(loader(batches_per_epoch=20),)), epochs_of(0.9, 0.1, 4), steps(800))
+    epochs = rank_at(history, 80).epochs
+    assert epochs is not None
+    assert epochs.count == 3  # the first one starts the workers whatever the settings
+    assert epochs.excess_seconds == pytest.approx(3 * 0.8, rel=1e-3)
+    assert epochs.share == pytest.approx(2.4 / 80, rel=0.01)
+    assert epochs.first_wait_seconds == pytest.approx(0.9)
+    assert epochs.usual_wait_seconds == pytest.approx(0.1)
+    assert epochs.batches_per_epoch == 20
+
+
+def test_epochs_are_known_from_steps_where_no_single_waits_come() -> None:
+    made = [
+        StepEnd(TRAINER, n + 1, at(n), at(n + 1), 0.5 if n % 20 == 0 else 0.1, loader=1, epoch_position=n % 20)
+        for n in range(80)
+    ]
+    epochs = rank_at(timeline(run_facts(), made), 80).epochs
+    assert epochs is not None
+    assert (epochs.count, epochs.excess_seconds) == (3, pytest.approx(1.2))
+
+
+def test_epochs_are_unknown_before_the_second_one() -> None:
+    assert rank_at(timeline(run_facts(), epochs_of(0.9, 0.1, 1), steps(200)), 20).epochs is None
+
+
+def test_first_waits_of_one_round_of_workers_belong_to_the_start() -> None:
+    waits = []
+    for number in range(80):
+        wait = 0.5 if number % 20 < 4 else 0.1
+        waits.append(BatchWait(TRAINER, 1, "train", at(number), at(number + wait), number % 20))
+    history = timeline(run_facts(loaders=(loader(num_workers=4),)), waits, steps(800))
+    epochs = rank_at(history, 80).epochs
+    assert epochs is not None
+    assert epochs.excess_seconds == pytest.approx(3 * 4 * 0.4, rel=1e-3)
+
+
+def test_evaluation_batches_do_not_start_epochs() -> None:
+    evaluation = [BatchWait(TRAINER, 2, "eval", at(n), at(n + 0.5), n % 5) for n in range(50)]
+    assert rank_at(timeline(run_facts(), evaluation, steps(500)), 50).epochs is None
+
+
+def test_phase_totals_are_cut_to_the_window() -> None:
+    history = timeline(
+        run_facts(),
+        steps(1_000),
+        phase("eval", 35.0, 45.0, wait_seconds=4.0, batches=20, file="train.py", line=160),
+        phase("eval", 70.0, 75.0, wait_seconds=1.0, batches=10, file="train.py", line=164),
+    )
+    evaluation = rank_at(history, 100, window=60).phases["eval"]
+    assert (evaluation.count, evaluation.seconds) == (2, pytest.approx(10.0))
+    assert evaluation.share == pytest.approx(10 / 60)
+    assert evaluation.longest_seconds == pytest.approx(10.0)
+    assert evaluation.wait_seconds == pytest.approx(3.0)  # half of the first one's
+    assert evaluation.batches == 20
+    assert (evaluation.file, evaluation.line) == ("train.py", 164)
+    assert evaluation.every_seconds == pytest.approx(35.0)
+
+
+def test_rhythm_of_saves_is_counted_in_steps() -> None:
+    samples: list[object] = [run_facts()]
+    for save in range(4):
+        samples += [
+            steps(25, start=save * 3.5, first=save * 25 + 1),
+            phase("checkpoint", save * 3.5 + 2.5, save * 3.5 + 3.5),
+        ]
+    saves = rank_at(timeline(*samples), 14).phases["checkpoint"]
+    assert (saves.every_steps, saves.every_seconds) == (25, pytest.approx(3.5))
+
+
+def test_open_phase_lasts_until_it_is_closed() -> None:
+    history = timeline(run_facts(), steps(50), phase("eval", 5.0, None))
+    assert rank_at(history, 8).open_phase == phase("eval", 5.0, None)
+    assert rank_at(history, 8).phases["eval"].seconds == pytest.approx(3.0)
+    history.add(phase("eval", 5.0, 9.0))
+    rank = rank_at(history, 10)
+    assert rank.open_phase is None
+    assert (rank.phases["eval"].count, rank.phases["eval"].seconds) == (1, pytest.approx(4.0))
+
+
+def test_phase_that_was_taken_back_never_was() -> None:
+    rank = rank_at(timeline(run_facts(), steps(50), phase("eval", 5.0, None), phase("eval", 5.0, 5.0)), 8)
+    assert rank.open_phase is None
+    assert rank.phases == {}
+
+
+def test_phase_whose_end_was_lost_ends_with_the_next_whole_step() -> None:
+    history = timeline(run_facts(), steps(50), phase("eval", 5.0, None), steps(2, start=8.0, first=51))
+    assert rank_at(history, 9).open_phase is None
+
+
+def test_phase_sent_again_counts_once() -> None:
+    history = timeline(run_facts(), steps(50), phase("eval", 1.0, 2.0), phase("gc", 2.5, 2.6), phase("eval", 1.0, 2.0))
+    assert rank_at(history, 5).phases["eval"].count == 1
+
+
+def test_allocator_counts_are_of_the_window_and_peaks_of_the_run() -> None:
+    readings = [
+        RunMemory(
+            TRAINER,
+            at(second),
+            allocated_peak_bytes=second,
+            total_bytes=100,
+            alloc_retries=second // 10,
+            out_of_memory=1,
+        )
+        for second in range(1, 101)
+    ]
+    memory = rank_at(timeline(run_facts(), steps(1_000), readings), 100, window=60).memory
+    assert memory is not None
+    assert (memory.alloc_retries, memory.allocated_peak_bytes, memory.out_of_memory) == (6, 100, 1)
+
+
+def test_lost_records_are_counted_where_they_were_lost() -> None:
+    history = timeline(
+        run_facts(),
+        steps(1_000),
+        LinkLoss(TRAINER, at(10), dropped=500),
+        LinkLoss(TRAINER, at(90), dropped=20, malformed=1),
+    )
+    assert rank_at(history, 100, window=60).dropped_records == 20
+    quality = scene(history, 100, window=60).quality
+    assert (quality.dropped_records, quality.malformed_packets) == (20, 1)
+    assert quality.received_records == 600
