@@ -75,9 +75,7 @@ class SimulatedDriver:
 
     def calls(self, function: str, gpu: int | None = None) -> int:
         """Calls of one function, on one GPU or all."""
-        return sum(
-            count for (name, index), count in self.counts().items() if name == function and gpu in (None, index)
-        )
+        return sum(count for (name, index), count in self.counts().items() if name == function and gpu in (None, index))
 
     def uuid(self, index: int) -> str:
         """The UUID a GPU has unless the scenario says otherwise."""

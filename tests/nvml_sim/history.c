@@ -82,6 +82,8 @@ static int read_field(const gpu *g, double t, unsigned id, value *out) {
 
 int nvmlDeviceGetFieldValues(const device *handle, int count, field *values) {
     ENTER_DEVICE(handle);
+    for (int i = 0; i < count; i++)
+        if (world->fields_up_to && values[i].id > (unsigned)world->fields_up_to) return INVALID_ARGUMENT;
     for (int i = 0; i < count; i++) {
         field *f = &values[i];
         f->value.wide = 0, f->type = TYPE_WIDE, f->latency = 0;
@@ -209,7 +211,7 @@ int nvmlDeviceGetProcessUtilization(const device *handle, process_use *out, unsi
     for (int i = 0; i < world->process_count; i++) {
         const process *p = &world->processes[i];
         if (!is_on(p, d)) continue;
-        double age = p->stale ? 3600 : 0;
+        double age = p->stale ? 60 : 0;
         *out++ = (process_use){p->pid, (uint64_t)((t - age + stamp_origin()) * 1e6), p->sm, p->sm / 2, 0, 0};
     }
     return SUCCESS;

@@ -50,9 +50,7 @@ class Gpm:
         return self._metrics(older, newer)
 
     def _probe(self) -> None:
-        support = self._caller.call("nvmlGpmQueryDeviceSupport")
-        if not support.isSupportedDevice:
-            raise CallError(reasons.NOT_SUPPORTED)
+        self._caller.call("nvmlGpmQueryDeviceSupport", using=_require_support)
         alloc = wheel("nvmlGpmSampleAlloc")
         self._samples = [self._caller.call("nvmlGpmSampleAlloc", using=lambda _handle: attempt(alloc)) for _ in "ab"]
         self._supported = True
@@ -72,3 +70,9 @@ class Gpm:
             if value is not None:
                 found[name] = round(min(value, 100.0), 2)
         return found
+
+
+def _require_support(handle: Any) -> None:
+    """Makes "no" an error of the call, which is then remembered as any other refusal."""
+    if not attempt(wheel("nvmlGpmQueryDeviceSupport"), handle).isSupportedDevice:
+        raise CallError(reasons.NOT_SUPPORTED)

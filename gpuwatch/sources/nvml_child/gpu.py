@@ -16,7 +16,7 @@ from gpuwatch.sources.nvml_child.device import Device, Draft, Record
 from gpuwatch.sources.nvml_child.driver import Driver
 from gpuwatch.sources.nvml_child.fields import Fields
 from gpuwatch.sources.nvml_child.gpm import METRICS, Gpm
-from gpuwatch.sources.nvml_child.lanes import Lanes
+from gpuwatch.sources.nvml_child.lanes import Lanes, Reading
 from gpuwatch.sources.nvml_child.processes import PidMap, Processes, unmapped_reason
 from gpuwatch.sources.nvml_child.rings import Ring, StampClock
 from gpuwatch.sources.nvml_child.sanity import Counter
@@ -32,6 +32,7 @@ _COUNTERS = {
 }
 _RECOVERY = ("none", "reset the GPU", "restart the machine", "drain peer-to-peer traffic", "drain and reset the GPU",
              "recover the IMEX domain", "reset the bus", "restart the system")  # fmt: skip
+Entries = list[tuple[int, float]]
 _UTILIZATION = ("utilization_percent", "memory_utilization_percent")
 
 
@@ -89,24 +90,25 @@ class Gpu(Device):
 
     def read(self, now: float) -> list[Record]:
         """Polls what is due: always a GpuSample, sometimes a GpuStatus and a GpuHealth."""
-        first = [self._utilizations, self._values, self._memory, self._sm_clock, self._temperature, self._event_reasons]
+        first = [self._values, self._memory, self._sm_clock, self._temperature, self._event_reasons]
         asked = [reading for reading in first if reading.poll(now)]
         if self._lacks_power_fields() and self._power_usage.poll(now):
             asked.append(self._power_usage)
-        drained = self._utilizations in asked and self._utilizations.value
-        self._rates.period = self.lanes.slow if drained else self.lanes.every_poll
-        if not drained:
+        utilizations = _news(self._utilizations, now)
+        if utilizations or self._utilizations.code:  # a dry ring tells nothing about the GPU
+            asked.append(self._utilizations)
+        self._rates.period = self.lanes.slow if utilizations else self.lanes.every_poll
+        if not utilizations:
             self._rates.hurry()
         if self._rates.poll(now):
             asked.append(self._rates)
         self.judge(asked)
         if self.lost_code:
             return []
-        new_powers = self._powers.poll(now)
+        powers = _news(self._powers, now)
         self._gpm.poll(now)
-        status = self._status(now)
-        sample = self._sample(now, new_powers)
-        return [sample, *status, *self._health_sample(now)]
+        status = self._status(now)  # before the sample: unified memory is the processes' sum
+        return [self._sample(now, utilizations, powers), *status, *self._health_sample(now)]
 
     def reason(self, name: str, code: int) -> str:
         """MIG has its own answer to what is not supported."""
@@ -118,9 +120,11 @@ class Gpu(Device):
         codes = self._sensors.codes
         return bool(codes[fields.POWER_INSTANT] and codes[fields.POWER_AVERAGE])
 
-    def _sample(self, now: float, new_powers: bool) -> Record:
+    def _sample(self, now: float, utilizations: Entries, powers: Entries) -> Record:
         draft = Draft("GpuSample", self, now)
-        self._put_utilization(draft)
+        draft.set("utilization_ring", utilizations)
+        draft.set("power_ring", powers)
+        self._put_utilization(draft, utilizations)
         self._put_power(draft)
         self._put_fields(draft)
         self._put_memory(draft)
@@ -132,13 +136,10 @@ class Gpu(Device):
                 draft.miss(name, self._gpm.code or reasons.NOT_FOUND)
             else:
                 draft.put(name, self._gpm.value[name], self._gpm.when)
-        draft.set("utilization_ring", self._utilizations.value or [])
-        draft.set("power_ring", (self._powers.value or []) if new_powers else [])
         return draft.record()
 
-    def _put_utilization(self, draft: Draft) -> None:
+    def _put_utilization(self, draft: Draft, ring: Entries) -> None:
         """The mean of what the ring holds of the last interval, else the sensor's last window."""
-        ring = self._utilizations.value
         if ring:
             since = ring[-1][0] - self.lanes.interval * 1e9
             recent = [value for time_ns, value in ring if time_ns > since]
@@ -229,6 +230,11 @@ class Gpu(Device):
             else:
                 draft.miss(name, self._health.codes[number])
         return [draft.record()]
+
+
+def _news(ring: Reading, now: float) -> Entries:
+    """What a ring has to tell now; its reading keeps the last drain, which must not be told twice."""
+    return (ring.value or []) if ring.poll(now) else []
 
 
 def _health_value(name: str, value: int, values: dict[int, float]) -> object:

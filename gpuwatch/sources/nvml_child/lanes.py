@@ -104,12 +104,13 @@ class Pace:
     """When the next poll begins: the interval, jittered, and longer where NVML is slow.
 
     Without the +-10 % a training period near a multiple of the interval would always be caught at the same
-    point. One slow round is no reason to slow down: the least of the last three counts.
+    point. A slow round or three, until dear calls have changed lanes, are no reason to slow down: the least of
+    the last four counts.
     """
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        self._rounds = [0.0, 0.0, 0.0]
+        self._rounds = [0.0, 0.0, 0.0, 0.0]
 
     def spent(self, seconds: float) -> None:
         """Tells what one round of polls spent inside NVML."""

@@ -32,36 +32,35 @@ class Watch:
         Raises:
             StartOverError: when only a fresh process helps.
         """
-        ledger = self._machine.ledger
         first = True
         while True:
-            began, before = time.monotonic(), ledger.seconds
+            began = time.monotonic()
             self._round(began, first)
-            self._pace.spent(ledger.seconds - before)
             self._check_any_left()
             self._sleep(began)
             first = False
 
     def _round(self, now: float, first: bool) -> None:
         """All devices once. The first round is told device by device: each is on screen as soon as it can be."""
-        output, interval = self._machine.output, self._pace.interval()
+        output, before = self._machine.output, self._machine.ledger.seconds
         records: list[Record] = self._xids.events()
         for device in self._machine.devices:
             if device.caller.is_avoided_entirely():
                 continue
             records += device.poll(now)
             if first:
-                output.line(next=interval + 2, samples=records)
+                output.line(next=self._machine.lanes.interval + 2, samples=records)
                 records = []
         if now >= self._rare_at:
             self._rare_at = now + self._machine.lanes.rare
             self._check_unchanged()
             records += self._machine.complete_facts()
         self._machine.marker.set(self._idle)
+        self._pace.spent(self._machine.ledger.seconds - before)
         if now >= self._state_at:
             self._state_at = now + self._machine.lanes.slow
             records.append(self._state())
-        output.line(next=interval, samples=records)
+        output.line(next=self._pace.interval(), samples=records)
 
     def _sleep(self, began: float) -> None:
         left = began + self._pace.pause() - time.monotonic()

@@ -1,0 +1,144 @@
+"""What the monitor's side knows of children: lines, blame, and totals over restarts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.samples import GpuFacts, GpuLost, GpuProcess, GpuSample, GpuStatus, NvmlState, Sample
+from gpuwatch.sources.nvml_blame import Blame
+from gpuwatch.sources.nvml_decode import Message, decode
+from gpuwatch.sources.nvml_process import environment
+from gpuwatch.sources.nvml_roster import Roster
+
+MINUTE_NS = 60 * 10**9
+
+
+def line(*samples: tuple[str, dict[str, object]], **content: object) -> bytes:
+    return json.dumps({"next": 1, "samples": samples, **content}).encode()
+
+
+def facts(index: int, uuid: str, **values: object) -> GpuFacts:
+    return GpuFacts(1, uuid, index, "H100", **values)  # type: ignore[arg-type]
+
+
+def take(roster: Roster, *samples: Sample, **values: object) -> list[Sample]:
+    return list(roster.take(Message(1.0, samples, **values), 5))  # type: ignore[arg-type]
+
+
+def test_lists_become_tuples_so_that_samples_are_frozen_through() -> None:
+    message = decode(
+        line(
+            ("GpuSample", {"time_ns": 1, "uuid": "a", "utilization_ring": [[1, 5.0]], "power_ring": []}),
+            ("GpuFacts", {"time_ns": 1, "uuid": "a", "index": 0, "name": "x", "compute_capability": [9, 0]}),
+            ("GpuStatus", {"time_ns": 1, "uuid": "a", "processes": [{"host_pid": 7, "pid": None}]}),
+        )
+    )
+    assert message is not None
+    sample, its_facts, status = message.samples
+    assert isinstance(sample, GpuSample) and sample.utilization_ring == ((1, 5.0),)
+    assert isinstance(its_facts, GpuFacts) and its_facts.compute_capability == (9, 0)
+    assert isinstance(status, GpuStatus) and status.processes == (GpuProcess(7),)
+
+
+@given(st.binary(max_size=200))
+def test_no_line_is_an_exception(content: bytes) -> None:
+    decode(content)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["next", "samples"]), inner),
+        max_leaves=8,
+    )
+)
+def test_no_json_is_an_exception(content: object) -> None:
+    decode(json.dumps(content).encode())
+
+
+def test_a_call_is_left_out_for_a_minute_then_longer() -> None:
+    blame = Blame()
+    assert blame.add("GPU-a", "nvmlDeviceGetFanSpeed", 0)
+    assert blame.avoid(MINUTE_NS - 1) == {"GPU-a": {"nvmlDeviceGetFanSpeed": MINUTE_NS}}
+    assert blame.avoid(MINUTE_NS) == {}
+    blame.add("GPU-a", "nvmlDeviceGetFanSpeed", MINUTE_NS)
+    assert blame.avoid(3 * MINUTE_NS - 1) and not blame.avoid(3 * MINUTE_NS)
+
+
+def test_three_bad_calls_give_up_the_gpu() -> None:
+    blame = Blame()
+    for function in ("a", "b"):
+        blame.add("GPU-a", function, 0)
+    assert "*" not in blame.avoid(1)["GPU-a"]
+    blame.add("GPU-a", "c", 0)
+    assert "*" in blame.avoid(1)["GPU-a"]
+
+
+@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount"])
+def test_what_everything_needs_cannot_be_left_out(function: str) -> None:
+    blame = Blame()
+    assert not blame.add("-", function, 0)
+    assert blame.avoid(1) == {}
+
+
+def test_no_wait_is_longer_than_an_hour() -> None:
+    blame = Blame()
+    for _ in range(50):
+        blame.add("GPU-a", "nvmlDeviceGetFanSpeed", 0)
+    assert blame.avoid(0)["GPU-a"]["nvmlDeviceGetFanSpeed"] == 60 * MINUTE_NS
+
+
+def test_costs_add_up_over_children() -> None:
+    roster = Roster()
+    take(roster, NvmlState(1, "ok", calls=10, call_seconds=0.5, dropped_values=1))
+    roster.child_ended()
+    roster.restarts += 1
+    (state,) = take(roster, NvmlState(2, "ok", calls=4, call_seconds=0.25))
+    assert isinstance(state, NvmlState)
+    assert (state.calls, state.call_seconds, state.dropped_values, state.restarts) == (14, 0.75, 1, 1)
+
+
+def test_a_gpu_that_is_no_longer_listed_is_lost_once() -> None:
+    roster = Roster()
+    take(roster, facts(0, "a"), facts(1, "b"), enumerated=("a", "b"))
+    assert take(roster, facts(0, "a"), enumerated=("a",)) == [
+        facts(0, "a"),
+        GpuLost(5, "b", "the driver no longer lists it"),
+    ]
+    assert take(roster, facts(0, "a"), enumerated=("a",)) == [facts(0, "a")]
+
+
+def test_a_gpu_that_cannot_be_opened_keeps_the_name_it_had() -> None:
+    roster = Roster()
+    take(roster, facts(1, "b"))
+    assert take(roster, lost_index=(1, "it hangs")) == [GpuLost(5, "b", "it cannot be opened: it hangs")]
+    assert take(roster, lost_index=(1, "it hangs")) == []
+
+
+def test_a_gpu_that_was_never_opened_gets_a_row() -> None:
+    row, lost = take(Roster(), lost_index=(3, "no permission"))
+    assert isinstance(row, GpuFacts) and (row.index, row.name) == (3, "GPU 3")
+    assert isinstance(lost, GpuLost) and lost.uuid == row.uuid
+
+
+def test_facts_that_a_later_child_cannot_read_are_remembered() -> None:
+    roster = Roster()
+    take(roster, facts(0, "a", memory_total_bytes=80))
+    (now,) = take(roster, facts(0, "a", unavailable={"memory_total_bytes": "not asked for now"}))
+    assert isinstance(now, GpuFacts) and now.memory_total_bytes == 80 and now.unavailable == {}
+
+
+def test_devices_are_named_as_users_know_them() -> None:
+    roster = Roster()
+    take(roster, facts(2, "a"), found=(3, "b"))
+    assert [roster.name(device) for device in ("a", "b", "index:1", "c")] == ["GPU 2", "GPU 3", "GPU 1", "c"]
+
+
+def test_relative_search_paths_survive_the_change_of_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = environment({"LD_LIBRARY_PATH": "lib:/opt", "PYTHONPATH": "src"})
+    assert all(entry.startswith("/") for entry in env["LD_LIBRARY_PATH"].split(":"))
+    assert all(entry.startswith("/") for entry in env["PYTHONPATH"].split(":"))
