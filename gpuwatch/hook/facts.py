@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from typing import Any, Dict, List, Mapping, Optional
@@ -45,6 +44,8 @@ def _ranks(environment: Mapping[str, str], torch: Any) -> Dict[str, Any]:
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     ranks["group"] = None
     if address and port:
+        import hashlib  # loads OpenSSL, 4 ms: only for distributed jobs
+
         job = ":".join(filter(None, (address, port, environment.get("TORCHELASTIC_RUN_ID"))))
         ranks["group"] = hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return ranks

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import functools
 import os
-import pkgutil
-import pydoc
 import queue
 import sys
 from importlib.machinery import PathFinder
 from time import monotonic_ns, thread_time_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional, Tuple
+
+try:
+    from pkgutil import resolve_name
+except ImportError:  # Python 3.8
+    from pydoc import locate as resolve_name  # type: ignore[assignment]
 
 from . import process
 from .ring import append, local, pending, pulse
@@ -26,7 +29,6 @@ starting = 0
 
 _IDLE_SECONDS = 0.05
 _NO_BATCH = ("_IterableDatasetStopIteration", "ExceptionWrapper", "_AckStartup")
-_resolve: Callable[[str], Any] = getattr(pkgutil, "resolve_name", pydoc.locate)  # resolve_name is new in 3.9
 
 
 def replace_worker_loop(module: ModuleType) -> None:
@@ -50,7 +52,7 @@ class WorkerLoop:
 
     def __reduce__(self) -> Tuple[Callable[..., Any], Tuple[Any, ...]]:
         if not _is_importable_in_children():
-            return _resolve, (f"{self._home}._worker_loop",)
+            return resolve_name, (f"{self._home}._worker_loop",)
         parent = os.getpid()
         origin = {"parent": parent, "parent_start_ticks": process.start_ticks(parent), "loader": starting or None}
         return restore, (self._home, origin)
@@ -78,7 +80,7 @@ class WorkerLoop:
 
 def restore(home: str, origin: Dict[str, Any]) -> WorkerLoop:
     """Unpickles a `WorkerLoop` in a spawned worker."""
-    function = _resolve(f"{home}._worker_loop")
+    function = resolve_name(f"{home}._worker_loop")
     original = function._original if isinstance(function, WorkerLoop) else function
     return WorkerLoop(original, home, origin)
 

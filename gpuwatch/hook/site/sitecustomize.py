@@ -19,20 +19,22 @@ except Exception:  # noqa: BLE001, S110 - a broken hook must not be seen in a pr
     pass
 sys.path[:] = [_path for _path in sys.path if _path != _here]
 
+_absent = ImportError("No module named sitecustomize")
+_absent.name = "sitecustomize"  # the site module passes over this one in silence, as if there were no such file
+
 if sys.version_info[0] == 2:
     import imp  # type: ignore[import-not-found, unused-ignore]
 
     try:
         _found = imp.find_module("sitecustomize", sys.path)
     except ImportError:
-        _found = None
-    if _found is not None:
-        del sys.modules["sitecustomize"]
-        imp.load_module("sitecustomize", *_found)
+        raise _absent  # noqa: B904 - Python 2 knows no `from`
+    imp.load_module("sitecustomize", *_found)
 else:
     # The frozen modules behind importlib are loaded already; importlib.util itself costs 2 ms.
     _spec = sys.modules["_frozen_importlib_external"].PathFinder.find_spec("sitecustomize", sys.path)
-    if _spec is not None and _spec.loader is not None:
-        _module = sys.modules["_frozen_importlib"].module_from_spec(_spec)
-        sys.modules["sitecustomize"] = _module
-        _spec.loader.exec_module(_module)
+    if _spec is None or _spec.loader is None:
+        raise _absent
+    _module = sys.modules["_frozen_importlib"].module_from_spec(_spec)
+    sys.modules["sitecustomize"] = _module
+    _spec.loader.exec_module(_module)
