@@ -190,7 +190,7 @@ class TestSilence:
     def test_training_that_needs_the_cores_itself_gets_no_workers_advice(self) -> None:
         trained = rank(
             step=0.1,
-            wait=0.025,
+            wait=0.012,
             device="cpu",
             wait_cpu_share=1.0,
             loader=loader(num_workers=0),

@@ -14,6 +14,7 @@ from gpuwatch.timeline.windows import RankWindow
 BLOCKS = 12
 """The window in as many stretches, each of which predicts its own gain: their spread is the range given."""
 LEAST_FREE_CORES = 0.25
+FULL_CPU_PERCENT = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,17 @@ class Block:
 class StepCost:
     """Costs of the run's critical rank.
 
-    `pace_seconds` is the first quartile of the computing: the pace that loading has to keep up with. `cores` is
-    this rank's share of what the process may use, less what other processes take of it.
-    `batch_cpu_share` is CPU seconds per second of making a batch: 1 computes, 0 waits for storage.
-    `training_cores_busy` is what the training itself keeps busy while it computes.
+    `pace_seconds` is the first quartile of the computing: the pace that loading has to keep up with. `allowed_cores`
+    is this rank's share of what the process may use, `cores` what other processes leave of it: at worst and at best,
+    which differ where the machine is full and the scheduler divides. `batch_cpu_share` is CPU seconds per second of
+    making a batch: 1 computes, 0 waits for storage. `training_cores_busy` is what the training keeps busy while it
+    computes.
     """
 
     blocks: tuple[Block, ...]
     pace_seconds: float
     workers: int
-    cores: float
+    cores: tuple[float, float]
     allowed_cores: float
     batch_cpu_share: float
     batch_cpu_known: bool
@@ -67,6 +69,16 @@ class StepCost:
         """Mean seconds of a step without any wait for data."""
         return fmean(0.5 * (block.compute_low + block.compute_high) for block in self.blocks)
 
+    @property
+    def best_pace_seconds(self) -> float:
+        """The shortest step that computing and the allowed cores permit, however many workers there are."""
+        loading = self.batch_cpu_seconds * self.contention[0]
+        if self.on_gpu:
+            cores = loading / max(LEAST_FREE_CORES, self.allowed_cores - self.training_cores_busy)
+        else:
+            cores = (loading + self.pace_seconds * self.training_cores_busy) / self.allowed_cores
+        return max(self.pace_seconds, cores, 1e-6)
+
     def limits(self, block: Block, workers: int, *, slow: bool) -> dict[str, float]:
         """Each bound on the step's seconds with so many workers, by what sets it: "compute", "workers", "cores".
 
@@ -82,13 +94,13 @@ class StepCost:
         return {
             "compute": compute + handover,
             "workers": block.batch / workers,
-            "cores": (block.batch * self.batch_cpu_share * factor + computing) / self.loading_cores,
+            "cores": (block.batch * self.batch_cpu_share * factor + computing) / self.loading_cores(slow=slow),
         }
 
-    @property
-    def loading_cores(self) -> float:
+    def loading_cores(self, *, slow: bool) -> float:
         """What loading (and without a GPU, training too) may use: with a GPU its thread keeps what it uses."""
-        return max(LEAST_FREE_CORES, self.cores - self.training_cores_busy) if self.on_gpu else self.cores
+        cores = self.cores[0 if slow else 1]
+        return max(LEAST_FREE_CORES, cores - self.training_cores_busy) if self.on_gpu else cores
 
     def uncrowded(self) -> StepCost:
         """The same for workers that each have a core: a batch then takes its CPU seconds."""
@@ -133,15 +145,19 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
     allowed = allowed_cores(case)
     waited = rank.settled_wait_share if rank.settled_wait_share is not None else rank.wait_share
     known = 1.0 if share is None else share
+    training = _training_cores(rank, found, workers, known, waited or 0.0, starvation.on_gpu)
+    # What training got of the cores while it computed it will get again, whoever else is there.
+    left = min(allowed, max(LEAST_FREE_CORES, allowed - foreign_cores(case), training))
+    full = case.host is not None and (case.host.cpu_percent or 0.0) >= FULL_CPU_PERCENT
     return StepCost(
         blocks=found,
         pace_seconds=pace,
         workers=workers,
-        cores=max(LEAST_FREE_CORES, allowed - foreign_cores(case)),
+        cores=(left, allowed if full else left),
         allowed_cores=allowed,
         batch_cpu_share=known,
         batch_cpu_known=share is not None,
-        training_cores_busy=_training_cores(rank, found, workers, known, waited or 0.0, starvation.on_gpu),
+        training_cores_busy=training,
         on_gpu=starvation.on_gpu,
         contention=_contention(rank, starvation.on_gpu),
     )

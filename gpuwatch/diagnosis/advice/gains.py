@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gpuwatch.diagnosis.finding import Gain
 
 HIGHEST_SHARE = 0.98
@@ -21,6 +23,11 @@ def from_share(low_share: float, high_share: float, cap: str | None = None) -> G
 def from_rarer_phase(share: float, times: float) -> float:
     """The speed-up from doing something `times` as rarely that takes a share of the time."""
     return without(share * (1.0 - 1.0 / max(1.0, times)))
+
+
+def middle(gain: Gain) -> float:
+    """The factor in the middle of the range."""
+    return math.sqrt(gain.low * gain.high)
 
 
 def in_words(gain: Gain) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import fmean
 
 from gpuwatch.diagnosis.advice.cost import StepCost
 from gpuwatch.diagnosis.finding import Gain
@@ -91,14 +90,12 @@ def _to_keep(cost: StepCost, pace_seconds: float) -> int:
 
 
 def _cpu_cap(cost: StepCost) -> Cap:
+    # The number is chosen for cores without foreign load: workers too few cost speed, idle ones nothing.
+    best = cost.best_pace_seconds
     # Without a GPU training computes only part of each step; the rest of its cores is free for loading.
-    best = fmean(max(cost.limits(block, 10**6, slow=False).values()) for block in cost.blocks)
-    active = 1.0 if cost.on_gpu else min(1.0, cost.compute_seconds / best)
-    training = cost.training_cores_busy * active
-    count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, training)
-    useful = _to_keep(
-        cost, max(cost.pace_seconds, fmean(cost.limits(block, 1, slow=False)["cores"] for block in cost.blocks))
-    )
+    active = 1.0 if cost.on_gpu else min(1.0, cost.pace_seconds / best)
+    count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, cost.training_cores_busy * active)
+    useful = _to_keep(cost, best)
     if useful < count:
         return Cap("cpu", useful, f"more than {useful} would only share the {cost.allowed_cores:g} CPU cores")
     each = f"{max(cost.batch_cpu_share, LEAST_CPU_SHARE):.2g} of a core each"

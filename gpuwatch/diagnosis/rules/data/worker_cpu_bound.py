@@ -55,6 +55,7 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
     cost = step_cost(case, starvation) if starvation is not None else None
     if starvation is None or cost is None or not _no_room(cost, loader.num_workers):
         return None
+    affordable = cost.compute_seconds * cost.loading_cores(slow=True)
     return Draft(
         summary=(
             f"The {loader.num_workers} workers compute all the time: a batch costs {seconds(cost.batch_cpu_seconds)} "
@@ -71,7 +72,7 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
         fix=Fix(
             text=(
                 "Make an item cheaper: augment on the GPU after the copy, decode smaller or faster, or store items "
-                f"resized. To keep up, a batch may cost {seconds(cost.compute_seconds * cost.loading_cores)} of CPU"
+                f"resized. To keep up, a batch may cost {seconds(affordable)} of CPU"
             ),
             code="images = transforms.v2.RandomResizedCrop(224)(images.to(device, non_blocking=True))",
             file=loader.file,
@@ -86,6 +87,5 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
 
 def _no_room(cost: StepCost, count: int) -> bool:
     carried = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, cost.training_cores_busy)
-    return (
-        count >= ROOM_SHARE * carried or cost.batch_cpu_seconds / max(cost.compute_seconds, 1e-9) > cost.loading_cores
-    )
+    wanted = cost.batch_cpu_seconds / max(cost.compute_seconds, 1e-9)
+    return count >= ROOM_SHARE * carried or wanted > cost.loading_cores(slow=False)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.rivals import FREE_CORES, free_cores, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import comb, settled
@@ -43,7 +44,7 @@ from gpuwatch.timeline.windows import RankWindow
 BUSY_SHARE = 0.85
 ROOM_SHARE = 0.7
 COMB = 0.6
-LEAST_GAIN = 1.03
+LEAST_GAIN = 1.05
 OTHER_CAUSES = ("slow-samples", "io-bound", "cpu-quota-throttled", "too-many-workers", "host-cpu-exhausted")
 
 
@@ -63,7 +64,7 @@ def workers_too_few(case: RunCase) -> Draft | None:
         return None
     advice = advise(case, cost, at_least=count + 1)
     free = free_cores(case)
-    if not _has_room(cost, count, advice.count, free) or advice.gain.low < LEAST_GAIN:
+    if not _has_room(cost, count, advice.count, free) or middle(advice.gain) < LEAST_GAIN:
         return None
     busy = rank.workers.busy_share if rank.workers else None
     return Draft(

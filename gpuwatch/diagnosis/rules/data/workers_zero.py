@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
-from gpuwatch.diagnosis.advice.gains import in_words
+from gpuwatch.diagnosis.advice.gains import in_words, middle
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
@@ -40,7 +40,7 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.samples import LoaderFacts
 
-LEAST_GAIN = 1.03
+LEAST_GAIN = 1.05
 PICKLING = ("spawn", "forkserver")
 
 
@@ -55,7 +55,7 @@ def workers_zero(case: RunCase) -> Draft | None:
     if starvation is None or cost is None:
         return None
     advice = advise(case, cost)
-    if advice.gain.low < LEAST_GAIN:
+    if middle(advice.gain) < LEAST_GAIN:
         return None
     return Draft(
         summary=_summary(cost, starvation),
@@ -117,6 +117,8 @@ def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice) -> str:
     )
     if advice.cap is not None and advice.cap.name == "cpu":
         text += "; beyond that make an item cheaper (decode smaller, cache, augment on the GPU)"
+    if advice.count > cost.allowed_cores:
+        text += "; PyTorch will warn that these are more than the cores, but items that wait need none"
     if not cost.batch_cpu_known:
         text += "; how much of it is CPU work is not known yet and taken as all"
     if loader.batches_per_epoch is None:
