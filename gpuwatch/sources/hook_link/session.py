@@ -88,10 +88,9 @@ class TrainerSession:
     def check(self, now_ns: int) -> list[Sample]:
         """What time alone decides: silence, and facts whose derived part has changed."""
         samples = self._derivation.check(now_ns)
-        if now_ns >= self._facts_due_ns and self._facts is not None:
+        if now_ns >= self._facts_due_ns:
             self._facts_due_ns = now_ns + _FACTS_PERIOD_NS
-            if self._roles != self._derivation.roles() or self._notes != self._derivation.notes():
-                samples.append(self._run_facts(self._facts, now_ns))
+            samples += self._changed_facts(now_ns)
         return samples
 
     def due_ns(self) -> int | None:
@@ -100,7 +99,12 @@ class TrainerSession:
 
     def finish(self, now_ns: int) -> list[Sample]:
         """The last samples of a trainer that ended."""
-        return self._derivation.finish(now_ns)
+        return self._derivation.finish(now_ns) + self._changed_facts(now_ns)
+
+    def _changed_facts(self, now_ns: int) -> list[Sample]:
+        """The facts, if what was derived for them has changed."""
+        same = self._roles == self._derivation.roles() and self._notes == self._derivation.notes()
+        return [] if same or self._facts is None else [self._run_facts(self._facts, now_ns)]
 
     def _run_facts(self, facts: TrainerFacts, now_ns: int) -> RunFacts:
         self._roles, self._notes = self._derivation.roles(), self._derivation.notes()
