@@ -270,6 +270,8 @@ def textual_themes() -> list[Theme]:
             dark=palette.dark,
             ansi=palette.background == "default",
             variables={
+                "ansi-background": "ansi_default",
+                "ansi-foreground": "ansi_default",
                 "scrollbar": _hex(palette.faint),
                 "scrollbar-hover": _hex(palette.dim),
                 "scrollbar-active": _hex(palette.accent),

@@ -68,7 +68,7 @@ def step_scale(run: RunNow, traces: RunTraces | None) -> float:
         largest = traces.step.largest or 0.0
     if largest <= 0:
         return 1.0
-    return round_up(largest * 1.1, "s")
+    return round_up(largest, "s")
 
 
 def _title(run: RunNow, scale: float, columns: Columns, look: Look) -> Line:
@@ -89,7 +89,7 @@ def _title(run: RunNow, scale: float, columns: Columns, look: Look) -> Line:
 def _one_line(run: RunNow, columns: Columns, look: Look) -> Line:
     """All that fits where a run has but one line."""
     writer = _who(run, columns, look)
-    speed = f"step {say.seconds(run.step_seconds_p50)}, wait {say.share(run.wait_share)}"
+    speed = f"{say.seconds(run.step_seconds_p50)} wait {say.share(run.wait_share)}"
     return writer.to(columns.chart_1).put(speed, look.text).line()
 
 

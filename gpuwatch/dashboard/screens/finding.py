@@ -56,7 +56,7 @@ class FindingScreen(PageScreen):
         self.run_worker(self._read_source())
 
     async def _read_source(self) -> None:
-        finding = self._finding
+        finding = self._now(self.dashboard.view)
         if finding is None or finding.fix is None or finding.fix.file is None or finding.fix.line is None:
             return
         run = self.dashboard.view.run(finding.run)
@@ -67,10 +67,7 @@ class FindingScreen(PageScreen):
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         """The finding as the newest view knows it."""
-        snapshot = view.snapshot
-        current = None
-        if snapshot is not None:
-            current = next((finding for finding in snapshot.findings if key_of(finding) == self._key), None)
+        current = self._now(view)
         self._finding = current or self._finding
         if self._finding is None:
             return []
@@ -83,6 +80,10 @@ class FindingScreen(PageScreen):
             source=self._source,
             evidence=self._evidence(self._finding, view, width, look),
         )
+
+    def _now(self, view: View) -> Finding | None:
+        findings = view.snapshot.findings if view.snapshot is not None else ()
+        return next((finding for finding in findings if key_of(finding) == self._key), None)
 
     def _evidence(self, finding: Finding, view: View, width: int, look: Look) -> list[Evidence]:
         """The charts that the rule names, for the finding's run and its GPUs."""

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import os
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from gpuwatch.dashboard import formatting as say
+
+GIB = 2**30
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (say.percent(58.2), "58 %"),
+        (say.percent(0.4), "0.4 %"),
+        (say.percent(0.0), "0 %"),
+        (say.share(0.413), "41 %"),
+        (say.mean_and_sigma(58.0, 31.2), "58 % ±31"),
+        (say.of_limit(402.4, 700.0, "W"), "402/700 W"),
+        (say.of_limit(402.4, None, "W"), "402 W"),
+        (say.memory_of_total(61.24 * GIB, 80 * GIB), "61.2/80 GiB"),
+        (say.memory_of_total(61.24 * GIB, 80 * GIB, 0), "61/80 GiB"),
+        (say.byte_size(512), "512 B"),
+        (say.byte_size(3.5 * GIB), "3.5 GiB"),
+        (say.byte_rate(210e6), "200 MiB/s"),
+        (say.celsius(61), "61 °C"),
+        (say.megahertz(1755), "1755 MHz"),
+        (say.seconds(0.312), "312 ms"),
+        (say.seconds(0.9996), "1 s"),
+        (say.seconds(4.2e-6), "4 µs"),
+        (say.seconds(212.0), "3.5 min"),
+        (say.age(3_400_000_000), "3 s"),
+        (say.age(312_000_000_000), "5 min"),
+        (say.count(18204), "18 204"),
+        (say.count(2.5), "2.5"),
+        (say.factors(1.5, 1.7), "1.5-1.7x"),
+        (say.factors(2.0, 2.04), "2.0x"),
+        (say.factors(1.0, 1.16), "1.00-1.16x"),
+        (say.gpu_name("NVIDIA H100 80GB HBM3"), "H100 80GB HBM3"),
+        (say.gpu_name("NVIDIA H100 80GB HBM3", 5), "H100"),
+        (say.gpu_name("NVIDIA GeForce RTX 4090", 5), "4090"),
+        (say.gpu_name("NVIDIA RTX PRO 6000 Blackwell Max-Q", 6), "6000"),
+    ],
+)
+def test_numbers_carry_their_unit(text: str, expected: str) -> None:
+    assert text == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        say.percent(None),
+        say.share(None),
+        say.mean_and_sigma(None, 3.0),
+        say.of_limit(None, 700.0, "W"),
+        say.memory_of_total(None, None),
+        say.byte_size(None),
+        say.celsius(None),
+        say.megahertz(None),
+        say.seconds(None),
+        say.seconds(float("nan")),
+        say.count(None),
+    ],
+)
+def test_unknown_is_a_dash_and_never_a_zero(text: str) -> None:
+    assert text == "-"
+
+
+def test_a_moment_of_another_day_says_its_day(utc: None) -> None:
+    noon = 1_795_176_000.0  # 20 Nov 2026, 12:00 UTC
+    hour = 3600 * 10**9
+    assert say.since(0, hour, noon) == "11:00"
+    assert say.since(0, 13 * hour, noon) == "19 Nov 23:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("\x1b]0;owned\x07", "\\x1b]0;owned\\x07"),
+        ("two\nlines\tand tabs", "two\\x0alines\\x09and tabs"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        (os.fsdecode(b"caf\xe9"), "caf\\xe9"),
+        ("[red]not markup[/]", "[red]not markup[/]"),
+        ("学習 ünïcode", "学習 ünïcode"),
+    ],
+)
+def test_foreign_text_is_made_harmless(text: str, expected: str) -> None:
+    assert say.escape(text) == expected
+
+
+@given(st.text(st.characters(codec=None)))
+def test_escaped_text_holds_no_control_character_whatever_comes(text: str) -> None:
+    escaped = say.escape(text)
+    assert all(character == " " or unicodedata.category(character)[0] not in "CZ" for character in escaped)
+
+
+@given(st.text(), st.integers(0, 30))
+def test_fitted_text_never_takes_more_cells_than_there_are(text: str, width: int) -> None:
+    assert cell_len(say.fit(say.escape(text), width)) <= width
+
+
+@given(st.text(), st.integers(2, 40))
+def test_wrapped_text_keeps_all_its_words_within_the_width(text: str, width: int) -> None:
+    text = say.escape(text)
+    lines = say.wrap(text, width)
+    assert all(cell_len(line) <= width for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")

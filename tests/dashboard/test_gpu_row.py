@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from gpuwatch.dashboard.glyphs import ASCII
+from gpuwatch.dashboard.history import Trace
+from gpuwatch.dashboard.panels.columns import columns
+from gpuwatch.dashboard.panels.gpu_row import gpu_header, gpu_row
+from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.themes import look
+from gpuwatch.dashboard.view import View
+from gpuwatch.monitor.snapshot import Snapshot
+from tests.dashboard import situations
+from tests.dashboard.fake_monitor import later
+
+LOOK = look()
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def trace(*values: float | None) -> Trace:
+    return Trace(values, values, values)
+
+
+def rows(snapshot: Snapshot, width: int = 120, height: int = 1, index: int = 0) -> list[str]:
+    cells = columns(width)
+    buckets = cells.chart_width * 2
+    util = trace(*[96.0 if bucket % 8 < 4 else 3.0 for bucket in range(buckets)])
+    power = trace(*[600.0 if bucket % 8 < 4 else 120.0 for bucket in range(buckets)])
+    view = View(snapshot)
+    lines = gpu_row(snapshot.gpus[index], view, height, cells, LOOK, util, power)
+    assert all(sum(segment.cell_length for segment in line) == width for line in lines)
+    return plain([gpu_header(view, cells, LOOK), *lines])
+
+
+def test_a_gpu_in_one_line_at_120_columns() -> None:
+    assert rows(situations.starved()) == [
+        " GPU             util 60 s     power      memory   temp SM clock slowed by"
+        "  util 0-100 %, 2 min   power 0-700 W",
+        " 0 H100 80GB      58 % ±31 402/700 W 61.2/80 GiB  61 °C 1755 MHz none"
+        "       ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶ ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶",
+    ]
+
+
+def test_a_gpu_at_80_columns_has_one_chart_with_power_below_utilization() -> None:
+    assert rows(situations.starved(), 80, 2) == [
+        " GPU     util 60 s     power    memory  temp SM clock slowed util,power 2 min",
+        " 0 H100   58 % ±31 402/700 W 61/80 GiB 61 °C 1755 MHz none   ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
+        "         SM active 44 % · tensor 21 % · memory busy 31 %     ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
+    ]
+
+
+def test_higher_rows_have_details_and_higher_charts() -> None:
+    lines = rows(situations.starved(), 120, 4)[1:]
+    assert [line[17:76].rstrip() for line in lines[1:]] == [
+        "SM active 44 % · tensor 21 % · memory busy 31 %",
+        "memory clock 2619 MHz · PCIe 5 x16 · power: instant",
+        "4711 python train.py  60.8 GiB",
+    ]
+    assert [line[76:78] for line in lines] == ["⣤⣤", "⣿⣿", "⣿⣿", "⣿⣿"]
+
+
+def test_a_wide_terminal_shows_a_meter() -> None:
+    assert rows(situations.starved(), 200)[1][:75] == (
+        " 0 H100 80GB HBM3        █████▊────   58 % ±31    402/700 W    61.2/80 GiB "
+    )
+
+
+def test_a_lost_gpu_is_said_in_words_with_its_time_and_no_numbers() -> None:
+    line = rows(situations.lost(), index=1)[1]
+    assert line[:76].rstrip() == " 1 H100 80GB     LOST since 13:58: XID 79, fallen off the bus; restart the"
+    wrapped = rows(situations.lost(), height=2, index=1)
+    assert "machine" in wrapped[2]
+    assert " W" not in line[:76]
+
+
+def test_a_stale_gpu_repeats_no_old_number() -> None:
+    line = rows(later(situations.stale(), 12), height=2)[1]
+    assert "STALE since 14:03, last reading 12 s ago: the driver has" in line
+    assert "402" not in line
+
+
+def test_a_reading_older_than_two_polls_says_its_age() -> None:
+    assert "old" not in rows(later(situations.starved(), 1.0))[1]
+    assert "4 s old" in rows(later(situations.starved(), 3.0))[1]
+
+
+def test_unknown_is_a_dash_and_a_known_nothing_is_not() -> None:
+    gpu = situations.gpu()
+    assert gpu.latest is not None
+    nothing = replace(
+        gpu.latest, power_watts=None, memory_used_bytes=None, temperature_celsius=None, event_reasons=None
+    )
+    unknown = replace(gpu, latest=nothing, utilization_mean_percent=None, utilization_sigma_percent=None)
+    unknown = replace(unknown, latest=replace(nothing, utilization_percent=None))
+    assert rows(situations.snapshot(gpus=(unknown,)))[1][:72].split() == [
+        *("0", "H100", "80GB", "-", "-", "-/80", "GiB", "-", "1755", "MHz", "-"),
+    ]
+
+
+def test_what_slows_a_gpu_down_is_said_in_words() -> None:
+    hot = situations.gpu(throttled_by=("power", "heat"))
+    assert "power, h…" in rows(situations.snapshot(gpus=(hot,)))[1]
+    assert "power, heat" in rows(situations.snapshot(gpus=(hot,)), 200)[1]
+
+
+def test_nothing_but_ascii_without_unicode() -> None:
+    plain_look = look(glyphs=ASCII)
+    snapshot = situations.starved()
+    lines = gpu_row(snapshot.gpus[0], View(snapshot), 3, columns(120), plain_look, trace(1.0, 99.0), trace(5.0))
+    assert all(line.isascii() for line in plain(lines))
+    assert "58 % +-31" in plain(lines)[0]
+
+
+def test_without_a_gpu_the_header_says_why() -> None:
+    snapshot = situations.cpu_run()
+    said = plain([gpu_header(View(snapshot), columns(80), LOOK)])
+    assert said == [" no GPU: no NVIDIA driver is loaded (libnvidia-ml.so.1 not found)"]

@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from textual.widgets import Input
+
+from gpuwatch.dashboard.panels.columns import columns
+from gpuwatch.dashboard.screens.finding import FindingScreen
+from gpuwatch.dashboard.screens.main import MainScreen
+from gpuwatch.dashboard.screens.pages import GpuScreen, HelpScreen, ProcessesScreen, RuleScreen, TimelineScreen
+from tests.dashboard import situations
+from tests.dashboard.fake_monitor import FakeMonitor, later
+from tests.dashboard.piloting import driven
+
+
+async def test_a_frame_is_there_before_any_data() -> None:
+    async with driven(origin_label="SIMULATED starved") as driver:
+        assert driver.rows[0].startswith(" gpuwatch  SIMULATED starved")
+        assert "STARTING" in driver.text
+        assert "looking for GPUs and training runs" in driver.text
+
+
+async def test_a_snapshot_from_the_monitors_thread_is_drawn() -> None:
+    async with driven(situations.starved()) as driver:
+        assert "the GPU idles 41 % of the time waiting for data" in driver.text
+        await driver.push(situations.healthy())
+        assert "nothing to change" in driver.text
+
+
+async def test_the_top_bar_says_what_is_watched_and_that_it_is_simulated() -> None:
+    simulated = replace(situations.starved(), origin=replace(situations.LIVE, kind="simulated", label="SIMULATED hang"))
+    async with driven(simulated, narrowed_to="train.py (4711)") as driver:
+        assert driver.rows[0].split("   ")[0] == " gpuwatch  SIMULATED hang"
+        for words in (
+            "node07",
+            "only train.py (4711)",
+            "1 x H100",
+            "driver 580.159",
+            "16 cores",
+            "every 1 s",
+            "14:03:27",
+        ):
+            assert words in driver.rows[0]
+        await driver.press("t")
+        assert "SIMULATED hang" in driver.rows[0]
+
+
+async def test_many_snapshots_at_once_are_drawn_once() -> None:
+    async with driven(situations.starved()) as driver:
+        drawn: list[object] = []
+        screen = driver.app.screen
+        assert isinstance(screen, MainScreen)
+        show = screen.show
+        screen.show = lambda: (drawn.append(driver.app.view.snapshot), show())[1]  # type: ignore[method-assign]
+        for second in range(5):
+            driver.monitor.push(later(situations.starved(), second))
+        driver.clock.now += 1
+        await driver.settle()
+        assert len(drawn) == 1
+        assert drawn[0] == driver.monitor.current
+
+
+async def test_the_charts_of_gpus_and_runs_share_one_time_axis() -> None:
+    async with driven(situations.many_gpus(2)) as driver:
+        cells = columns(120)
+        assert cells.chart_2 is not None
+        gpus = next(row for row in driver.rows if row.startswith(" GPU "))
+        run = next(row for row in driver.rows if row.startswith("─ train.py"))
+        band = next(row for row in driver.rows if "▓ evaluation" in row)
+        assert (gpus.index("util 0-100 %"), gpus.index("power 0-700 W")) == (cells.chart_1, cells.chart_2)
+        assert (run.index("wait 0-100 %"), run.index("step 0-")) == (cells.chart_1, cells.chart_2)
+        left = band[cells.chart_1 : cells.chart_1 + cells.chart_width]
+        assert left == band[cells.chart_2 : cells.chart_2 + cells.chart_width] == "────────▓▓▓─────░░───"
+
+
+async def test_pause_holds_the_picture_says_so_and_lets_collection_go_on() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("space")
+        await driver.push(later(situations.healthy(), 7), after_seconds=7)
+        assert "PAUSED 7 s" in driver.rows[0]
+        assert "14:03:27" in driver.rows[0]
+        assert "idles 41 %" in driver.text
+        await driver.press("space")
+        assert "PAUSED" not in driver.rows[0]
+        assert "nothing to change" in driver.text
+
+
+async def test_zoom_changes_the_window_of_all_charts() -> None:
+    async with driven(situations.starved()) as driver:
+        assert "util 0-100 %, 2 min" in driver.text
+        await driver.press("plus")
+        assert "util 0-100 %, 1 min" in driver.text
+        await driver.press("minus", "minus", "minus", "minus")
+        assert "util 0-100 %, 1 h" in driver.text
+        await driver.press(*["minus"] * 9)
+        assert "util 0-100 %, 24 h" in driver.text
+
+
+async def test_a_silent_monitor_is_noticed() -> None:
+    async with driven(situations.starved()) as driver:
+        driver.clock.now += 9
+        driver.app._check_silence()
+        await driver.pilot.pause()
+        assert "NO NEW DATA for 9 s" in driver.rows[0]
+        await driver.push(later(situations.starved(), 10))
+        assert "NO NEW DATA" not in driver.rows[0]
+
+
+async def test_enter_opens_the_finding_under_the_cursor() -> None:
+    async with driven(situations.starved(), (120, 60)) as driver:
+        await driver.press("down", "enter")
+        assert isinstance(driver.app.screen, FindingScreen)
+        assert "○ HINT  amp-off" in driver.text
+        await driver.press("escape", "up", "enter")
+        assert "◆ CRITICAL  data-starvation" in driver.text
+
+
+async def test_the_cursor_stays_on_its_finding_while_others_come() -> None:
+    async with driven(situations.many_findings(6)) as driver:
+        await driver.press("down", "down")
+        newer = situations.many_findings(6)
+        worst = situations.starvation(rule="xid-error", summary="a new one on top")
+        await driver.push(replace(newer, findings=(worst, *newer.findings)))
+        marked = next(row for row in driver.rows if row.startswith("▌"))
+        assert "finding 2" in marked
+
+
+async def test_a_long_list_scrolls_with_the_cursor() -> None:
+    async with driven(situations.many_findings(20), (80, 24)) as driver:
+        await driver.press("end")
+        assert "finding 19" in next(row for row in driver.rows if row.startswith("▌"))
+        assert "finding 1 " not in driver.text
+        await driver.press("home")
+        assert "finding 0" in next(row for row in driver.rows if row.startswith("▌"))
+
+
+async def test_a_snoozed_finding_is_gone_for_an_hour_and_can_be_brought_back() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("s")
+        assert "1 of 2, 1 snoozed (u brings back)" in driver.text
+        assert "idles 41 %" not in "\n".join(driver.rows[1:])
+        await driver.press("u")
+        assert "idles 41 %" in driver.text
+        await driver.press("s")
+        await driver.push(later(situations.starved(), 3601))
+        assert "idles 41 %" in driver.text
+
+
+async def test_c_copies_the_fix() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("c")
+        assert driver.app.clipboard == "num_workers=10"
+        await driver.press("down", "c")
+        assert driver.app.clipboard.startswith('with torch.autocast("cuda"')
+
+
+async def test_e_opens_the_rules_own_page() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("down", "e")
+        assert isinstance(driver.app.screen, RuleScreen)
+        assert "Training runs in 32-bit although the GPU has much faster 16-bit units." in driver.text
+
+
+async def test_the_filter_narrows_findings_and_escape_clears_it() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("slash", *"amp")
+        assert driver.app.query_one(Input).has_focus
+        assert "1 of 2, filter: amp (esc clears)" in driver.text
+        await driver.press("enter")
+        assert not driver.app.query(Input)
+        assert "filter: amp" in driver.text
+        await driver.press("escape")
+        assert "filter:" not in driver.text
+
+
+async def test_letters_in_the_filter_are_text_and_no_keys() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("slash", "q", "t", "space", "h")
+        assert isinstance(driver.app.screen, MainScreen)
+        assert driver.app.query_one(Input).value == "qt h"
+        await driver.press("escape")
+        assert not driver.app.query(Input)
+        assert driver.app.view.filter == ""
+
+
+async def test_the_filter_narrows_runs_by_their_command() -> None:
+    async with driven(situations.two_runs()) as driver:
+        await driver.press("slash", *"finetune", "enter")
+        assert "─ finetune.py (5000)" in driver.text
+        assert "─ train.py (4711)" not in driver.text
+
+
+async def test_tab_leads_to_the_gpus_and_enter_to_all_about_one() -> None:
+    async with driven(situations.lost(), (100, 90)) as driver:
+        await driver.press("tab", "down", "enter")
+        assert isinstance(driver.app.screen, GpuScreen)
+        assert "LOST since 13:58" in driver.text
+        await driver.press("escape", "up", "enter")
+        assert "memory temperature        - (not supported by this GPU)" in driver.text
+        assert "fan                       - (this board has no fan)" in driver.text
+
+
+async def test_64_gpus_scroll_to_the_last_with_its_chart() -> None:
+    async with driven(situations.many_gpus(64)) as driver:
+        assert "63 H100" not in driver.text
+        await driver.press("tab", "end")
+        await driver.pilot.pause()
+        last = next(row for row in driver.rows if row.startswith(" 63 H100"))
+        assert any("⠀" < sign < "⣿" or sign == "⣿" for sign in last)
+
+
+async def test_a_click_chooses_a_finding_and_a_second_one_opens_it() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.pilot.click("#findings", offset=(30, 2))
+        await driver.pilot.pause()
+        assert "after that" in next(row for row in driver.rows if row.startswith("▌"))
+        await driver.pilot.click("#findings", offset=(30, 2))
+        await driver.pilot.pause()
+        assert isinstance(driver.app.screen, FindingScreen)
+
+
+async def test_a_click_on_the_verdict_opens_its_finding_and_one_on_a_key_does_what_the_key_does() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.pilot.click("#verdict", offset=(30, 1))
+        await driver.pilot.pause()
+        assert isinstance(driver.app.screen, FindingScreen)
+        await driver.pilot.click("#keys", offset=(2, 0))
+        await driver.pilot.pause()
+        assert isinstance(driver.app.screen, MainScreen)
+        column = driver.rows[-1].index("t timeline")
+        await driver.pilot.click("#keys", offset=(column, 0))
+        await driver.pilot.pause()
+        assert isinstance(driver.app.screen, TimelineScreen)
+
+
+async def test_a_click_on_a_gpu_opens_its_page() -> None:
+    async with driven(situations.many_gpus(4)) as driver:
+        row = next(index for index, row in enumerate(driver.rows) if row.startswith(" 2 H100"))
+        await driver.pilot.click(offset=(5, row))
+        await driver.pilot.pause()
+        assert "GPU 2  NVIDIA H100 80GB HBM3" in driver.text
+
+
+async def test_keys_of_nvitop_and_htop_lead_where_they_lead_there() -> None:
+    async with driven(situations.starved()) as driver:
+        for key, screen in (
+            ("h", HelpScreen),
+            ("question_mark", HelpScreen),
+            ("t", TimelineScreen),
+            ("p", ProcessesScreen),
+        ):
+            await driver.press(key)
+            assert isinstance(driver.app.screen, screen)
+            await driver.press(key)
+            assert isinstance(driver.app.screen, MainScreen)
+            await driver.press(key, "escape")
+            assert isinstance(driver.app.screen, MainScreen)
+
+
+async def test_q_leaves_with_0_and_ctrl_c_with_130() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("q")
+    assert driver.app.return_code == 0
+    async with driven(situations.starved()) as driver:
+        await driver.press("t", "ctrl+c")
+    assert driver.app.return_code == 130
+
+
+async def test_the_palette_knows_our_commands_and_only_our_themes() -> None:
+    async with driven(situations.starved()) as driver:
+        titles = [command.title for command in driver.app.get_system_commands(driver.app.screen)]
+        assert {"Timeline", "Theme", "Filter", "Quit"} <= set(titles)
+        assert all(name.startswith("gpuwatch-") for name in driver.app.available_themes)
+        await driver.press("ctrl+p", *"processes", "enter")
+        await driver.settle()
+        assert isinstance(driver.app.screen, ProcessesScreen)
+
+
+async def test_snapshots_behind_another_screen_are_seen_on_return() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("question_mark")
+        await driver.push(situations.healthy())
+        await driver.press("escape")
+        assert "nothing to change" in driver.text
+
+
+async def test_a_snapshot_after_the_end_does_no_harm() -> None:
+    monitor = FakeMonitor()
+    async with driven(monitor=monitor) as driver:
+        await driver.press("q")
+    monitor.push(situations.starved())
+    assert driver.app.return_code == 0

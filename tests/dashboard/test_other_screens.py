@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.dashboard.panels.rule_page import rule_page
+from gpuwatch.dashboard.screens.main import MainScreen
+from gpuwatch.dashboard.source import read_source
+from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.themes import look
+from gpuwatch.diagnosis.finding import CallEdit, Fix
+from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.samples import GpuProcess
+from tests.dashboard import situations
+from tests.dashboard.piloting import driven
+
+TRAIN = "\n".join(f"line_{number} = {number}" for number in range(1, 121))
+
+
+class Diff:
+    text = "--- a\n+++ b\n@@ -88 +88 @@\n-loader = DataLoader(data)\n+loader = DataLoader(data, num_workers=10)\n"
+    reason = None
+
+
+async def test_a_finding_says_everything_that_is_known_of_it() -> None:
+    async with driven(situations.starved(), (120, 60)) as driver:
+        await driver.press("enter")
+        for words in (
+            "train.py (4711): the GPU idles 41 % of the time waiting for data",
+            "Use 10 workers: each batch takes a worker 1.2 s, and the GPU needs one every 0.13 s",
+            "DataLoader: num_workers=4 → 10",
+            "1.5-1.7x faster, then the GPU",
+            "exact: GPU events, or exact CPU timings (level E3)",
+            "GPU idle 41 % (60 s, 192 steps)",
+            "over 1 min",
+            "since 13:58 (5 min)",
+            "GPU 0 utilization",
+            "train.py (4711) wait",
+            "workers spend 1 % of their time in state D",
+            "gpuwatch trial num_workers=10 -- python train.py --config base.yaml",
+        ):
+            assert words in driver.text
+
+
+async def test_a_hint_is_called_a_hint_and_not_a_measurement() -> None:
+    async with driven(situations.starved(), (120, 60)) as driver:
+        await driver.press("down", "enter")
+        assert "A hint, not a measurement: 1.0-2.6x, from NVIDIA's A100 examples." in driver.text
+        assert "Comes after data-starvation: change that first" in driver.text
+
+
+async def test_a_finding_that_is_gone_stays_on_its_screen_and_says_so() -> None:
+    async with driven(situations.starved(), (120, 60)) as driver:
+        await driver.press("enter")
+        await driver.push(situations.healthy())
+        assert "no longer there; began 13:58" in driver.text
+        assert "DataLoader: num_workers=4 → 10" in driver.text
+
+
+async def test_the_source_around_the_line_is_shown_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    fix = Fix("Use more workers", file=str(tmp_path / "train.py"), line=88)
+    snapshot = situations.snapshot(findings=(situations.starvation(fix=fix),))
+    async with driven(snapshot, (120, 60)) as driver:
+        await driver.press("enter")
+        await driver.settle()
+        shown = [row.strip() for row in driver.rows if "line_" in row]
+        assert shown == [f"{'▌   ' if n == 88 else ''}{n}  line_{n} = {n}" for n in range(85, 92)]
+
+
+async def test_a_diff_is_shown_where_one_can_be_made() -> None:
+    async with driven(situations.starved(), (120, 60), edit_diff=lambda edit: Diff()) as driver:
+        await driver.press("enter")
+        await driver.settle()
+        assert "-loader = DataLoader(data)" in driver.text
+        assert "+loader = DataLoader(data, num_workers=10)" in driver.text
+
+
+@pytest.mark.parametrize("kind", ["missing", "a folder", "too long", "too short"])
+def test_a_source_that_cannot_be_shown_gives_its_reason(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_text("x\n" * (400_000 if kind == "too long" else 3))
+    source = read_source(Fix("text", file="train.py", line=88), str(tmp_path), None)
+    assert source.lines == ()
+    assert source.reason.startswith(str(path))
+
+
+def test_a_pipe_in_place_of_the_source_is_not_opened(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "train.py")
+    source = read_source(Fix("text", file="train.py", line=1), str(tmp_path), None)
+    assert source.reason.endswith("is not a source file that can be shown")
+
+
+def test_where_no_diff_can_be_made_the_lines_are_shown_with_the_reason(tmp_path: Path) -> None:
+    class NoDiff:
+        text = None
+        reason = "the call takes its arguments from **"
+
+    (tmp_path / "train.py").write_text(TRAIN)
+    edit = CallEdit("DataLoader", "train.py", 88, {"num_workers": "10"})
+    source = read_source(Fix("text", file="train.py", line=88, edit=edit), str(tmp_path), lambda edit: NoDiff())
+    assert source.lines[3] == "line_88 = 88"
+    assert source.reason == "no diff: the call takes its arguments from **"
+
+
+async def test_the_timeline_shows_gpus_steps_waits_and_phases_on_one_axis() -> None:
+    async with driven(situations.starved(), (120, 44)) as driver:
+        await driver.press("t")
+        for words in (
+            "train.py (4711) wait",
+            "train.py (4711) step time",
+            "GPU 0 utilization",
+            "GPU 0 power",
+            "host CPU",
+        ):
+            assert words in driver.text
+        assert "eval" in next(row for row in driver.rows if row.startswith(" phases"))
+        assert "2 min up to now" in driver.text
+        assert "temperature" not in driver.text
+        await driver.press("d")
+        assert "GPU 0 temperature" in driver.text
+
+
+async def test_the_timeline_moves_through_time_and_back_to_now() -> None:
+    async with driven(situations.starved(), (120, 44)) as driver:
+        await driver.press("t", "left")
+        assert "2 min up to 30 s ago" in driver.text
+        axis = driver.rows[2]
+        assert "14:02:57" in axis
+        await driver.press("left", "right", "right", "right")
+        assert "2 min up to now" in driver.text
+        await driver.press("left", "end")
+        assert "2 min up to now" in driver.text
+
+
+async def test_processes_are_listed_with_their_gpu_memory_and_share() -> None:
+    foreign = GpuProcess(host_pid=901, pid=None, memory_bytes=2**30, sm_percent=None, command=None)
+    gpu = situations.gpu()
+    assert gpu.latest_status is not None and gpu.latest_status.processes is not None
+    status = replace(gpu.latest_status, processes=(*gpu.latest_status.processes, foreign))
+    async with driven(situations.snapshot(gpus=(replace(gpu, latest_status=status),))) as driver:
+        await driver.press("p")
+        own = next(row for row in driver.rows if " 4711 " in row)
+        assert own.split() == [
+            *("4711", "0", "60.8", "GiB", "57", "%", "exact", "(hook)", "python", "train.py", "--config", "base.yaml"),
+        ]
+        assert "host 901  0       1.0 GiB      -  NVML" in driver.text
+        assert "not visible from this pid namespace" in driver.text
+        await driver.press("slash", *"901", "enter")
+        assert "4711" not in driver.text
+
+
+async def test_an_unknown_process_list_says_why() -> None:
+    gpu = situations.gpu()
+    assert gpu.latest_status is not None
+    status = replace(gpu.latest_status, processes=None, unavailable={"processes": "no permission"})
+    async with driven(situations.snapshot(gpus=(replace(gpu, latest_status=status),))) as driver:
+        await driver.press("p")
+        assert "GPU 0: process list unknown: no permission" in driver.text
+
+
+async def test_the_help_says_what_gpuwatch_itself_costs() -> None:
+    async with driven(situations.starved(), (100, 70)) as driver:
+        await driver.press("h")
+        assert "CPU                   1 % of one core" in driver.text
+        assert "NVML calls            7.2 per GPU and second" in driver.text
+        await driver.press("escape")
+        assert isinstance(driver.app.screen, MainScreen)
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_every_rule_has_a_page_that_reads_well(rule: object) -> None:
+    lines = plain(rule_page(rule.id, rule.page, 80, look()))  # type: ignore[attr-defined]
+    assert rule.title.split(" ")[0] in lines[1]  # type: ignore[attr-defined]
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_rule_without_a_page_says_so() -> None:
+    assert plain(rule_page("no-such-rule", None, 80, look()))[1].strip() == "There is no page for this rule."

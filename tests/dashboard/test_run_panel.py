@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwatch.dashboard.history import Grid, Trace
+from gpuwatch.dashboard.panels.columns import columns
+from gpuwatch.dashboard.panels.run_panel import RunTraces, run_panel, step_scale
+from gpuwatch.dashboard.text import Line, plain
+from gpuwatch.dashboard.themes import look
+from gpuwatch.dashboard.view import View
+from gpuwatch.monitor.snapshot import RunNow
+from tests.dashboard import situations
+
+LOOK = look()
+
+
+def lines_of(run: RunNow, width: int = 120, height: int = 9) -> list[Line]:
+    cells = columns(width)
+    grid = Grid.ending_at(situations.NOW_NS, 120, cells.chart_width * 2)
+    wait: list[float | None] = [0.7 if bucket % 8 < 4 else 0.1 for bucket in range(grid.count)]
+    step: list[float | None] = [0.5 if bucket % 8 < 4 else 0.3 for bucket in range(grid.count)]
+    for phase in run.phases:
+        first, last = grid.index_of(phase.start_ns), grid.index_of(phase.end_ns or situations.NOW_NS)
+        wait[first:last] = step[first:last] = [None] * (last - first)
+    traces = RunTraces(grid, Trace(tuple(wait)), Trace(tuple(step)))
+    lines = run_panel(run, View(situations.snapshot(runs=(run,))), height, cells, LOOK, traces)
+    assert len(lines) == height
+    assert all(sum(segment.cell_length for segment in line) == width for line in lines)
+    return lines
+
+
+def panel(run: RunNow, width: int = 120, height: int = 8) -> list[str]:
+    return plain(lines_of(run, width, height))
+
+
+def test_a_run_at_120_columns_has_its_charts_side_by_side_over_the_phases() -> None:
+    assert panel(situations.run(), height=6) == [
+        "─ train.py (4711) · GPU 0 · exact (hook) · training ─────────────────────── "
+        "wait 0-100 % ──────── step 0-600 ms ───────",
+        "  wait 45 %                       ││ forward+backward 47 %            │  ││",
+        " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %                 "
+        "⣶⣶  ⣶⣶      ⣶⣶   ⣶  ⣶ ⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿",
+        " steps 18 204   last 0.2 s ago   eval, save 2 %   over 1 min                "
+        "⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿ ⣿⣿⣶⣶⣿⣿⣶⣶  ⣶⣶⣿⣿⣶⣶ ⣿⣶⣶⣿",
+        " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %  █ optimizer 4 %          "
+        "⣿⣿⣤⣤⣿⣿⣤⣤  ⣤⣤⣿⣿⣤⣤ ⣿⣤⣤⣿ ⣿⣿⣿⣿⣿⣿⣿⣿  ⣿⣿⣿⣿⣿⣿ ⣿⣿⣿⣿",
+        " ▓ evaluation   ░ checkpoint                                                "
+        "────────▓▓▓─────░░─── ────────▓▓▓─────░░───",
+    ]
+
+
+def test_a_run_at_80_columns_has_its_charts_one_above_the_other() -> None:
+    assert panel(situations.run(), 80, 6) == [
+        "─ train.py (4711) · GPU 0 · exact (hook) · training ──────── wait, step 600 ms",
+        "  wait 45 %                ││ forward+backward 47 %     │ ││ ⣀⣀  ⣀⣀  ⢀⣀  ⣀⡀  ⣀⣀",
+        " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %  ⣿⣿⣀⣀⣿⣿⣀ ⢸⣿⣀⣀⣿⡇⢀⣀⣿⣿",
+        " steps 18 204   last 0.2 s ago   eval, save 2 %   over 1 min ⣤⣤  ⣤⣤  ⢠⣤  ⣤⡄  ⣤⣤",
+        " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %            ⣿⣿⣶⣶⣿⣿⣶ ⢸⣿⣶⣶⣿⡇⢰⣶⣿⣿",
+        " ▓ evaluation   ░ checkpoint                                 ───────▓▓────░░───",
+    ]
+
+
+def test_a_run_in_one_line_still_says_its_speed() -> None:
+    assert panel(situations.run(), 80, 1) == [
+        "─ train.py (4711) · GPU 0 · exact (hook) · training          312 ms wait 45 %"
+    ]
+
+
+def test_all_ranks_of_a_distributed_run_are_listed_and_the_slow_one_is_marked() -> None:
+    run = situations.many_gpus(8, 8).runs[0]
+    slow = replace(run.ranks[5], step_seconds=0.45)
+    run = replace(run, ranks=(*run.ranks[:5], slow, *run.ranks[6:]))
+    lines = panel(run, 120, 9)
+    assert [line[:60].strip() for line in lines[4:8]] == [
+        "rank 0  310 ms wait 16 %  rank 1  312 ms wait 14 %",
+        "rank 2  314 ms wait 12 %  rank 3  316 ms wait 10 %",
+        "rank 4  318 ms wait 8 %   rank 5  450 ms wait 6 %",
+        "rank 6  322 ms wait 4 %   rank 7  324 ms wait 2 %",
+    ]
+    marked = [segment.text for line in lines_of(run) for segment in line if segment.style == LOOK.warning]
+    assert marked == ["450 ms"]
+
+
+def test_ranks_without_room_are_counted() -> None:
+    run = situations.many_gpus(64, 64).runs[0]
+    assert "60 more ranks, see p" in panel(run, 120, 8)[6]
+
+
+def test_an_unhooked_run_says_how_to_see_more_and_shows_no_zero() -> None:
+    left = [line[:60].rstrip() for line in panel(situations.not_hooked().runs[0], 80, 7)]
+    assert left[1:5] == [
+        " start it with `gpuwatch run python train.py` to see its",
+        " steps and waits",
+        " step -  p95 -   - samples/s",
+        " steps -   over 1 min",
+    ]
+
+
+def test_the_range_of_the_step_chart_is_a_round_number_above_the_slow_steps() -> None:
+    assert step_scale(situations.run(step_seconds_p95=0.31), None) == 0.4
+    assert step_scale(situations.run(step_seconds_p95=None, step_seconds_p50=None), None) == 1.0
+
+
+def test_the_words_of_a_run() -> None:
+    left = [line[:75].rstrip() for line in panel(situations.run(), height=10)]
+    assert left[2:] == [
+        " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %",
+        " steps 18 204   last 0.2 s ago   eval, save 2 %   over 1 min",
+        " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %  █ optimizer 4 %",
+        " python train.py --config base.yaml",
+        " loader train.py:88  num_workers=4, batch_size=64, prefetch_factor=2, pin_…",
+        "",
+        "",
+        " ▓ evaluation   ░ checkpoint",
+    ]

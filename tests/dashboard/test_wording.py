@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwatch.dashboard.view import View, key_of
+from gpuwatch.dashboard.wording import change_words, fix_to_copy, status_words, verdicts
+from gpuwatch.diagnosis.finding import CallEdit, Fix, Gain, Severity
+from gpuwatch.samples import NvmlState
+from tests.dashboard import situations
+
+
+def test_the_verdict_names_what_is_wrong_what_to_change_and_what_it_brings() -> None:
+    verdict = verdicts(View(situations.starved()))[0]
+    assert verdict.word == "CRITICAL"
+    assert verdict.sentence == "train.py (4711): the GPU idles 41 % of the time waiting for data"
+    assert (verdict.place, verdict.change) == ("train.py:88", "DataLoader: num_workers=4 → 10")
+    assert verdict.gain == "1.5-1.7x faster"
+
+
+def test_the_worst_run_comes_first() -> None:
+    snapshot = situations.two_runs()
+    runs = tuple(reversed(snapshot.runs))
+    told = verdicts(View(replace(snapshot, runs=runs)))
+    assert [verdict.word for verdict in told] == ["CRITICAL", "OK"]
+    assert told[1].sentence.startswith("finetune.py (5000): nothing to change")
+
+
+def test_a_healthy_run_says_why_that_can_be_believed() -> None:
+    verdict = verdicts(View(situations.healthy()))[0]
+    assert verdict.sentence == (
+        "train.py (4711): nothing to change, the GPU waits for data 0.4 % of the time (exact, 18 204 steps)"
+    )
+
+
+def test_a_hint_is_offered_but_called_a_hint() -> None:
+    snapshot = replace(situations.healthy(), findings=(situations.hint(behind=None),))
+    verdict = verdicts(View(snapshot))[0]
+    assert (verdict.word, verdict.gain) == ("OK", "hint")
+    assert verdict.change == "to try: Run forward and loss under autocast in bfloat16"
+
+
+def test_a_finding_behind_another_is_not_the_verdict() -> None:
+    behind = situations.starvation(rule="low-util", summary="low", behind="data-starvation")
+    snapshot = situations.snapshot(findings=(behind, situations.starvation(severity=Severity.WARNING)))
+    assert verdicts(View(snapshot))[0].finding == snapshot.findings[1]
+
+
+def test_a_snoozed_finding_is_not_the_verdict() -> None:
+    snapshot = situations.starved()
+    told = verdicts(View(snapshot, snoozed=frozenset({key_of(snapshot.findings[0])})))
+    assert told[0].word == "OK"
+
+
+def test_a_sick_gpu_without_a_run_has_its_own_verdict() -> None:
+    about = situations.starvation(rule="xid-error", summary="fell off the bus (XID 79)", run=None, fix=None, gain=None)
+    about = replace(about, gpu=situations.gpu(1).facts.uuid)
+    snapshot = situations.snapshot(gpus=(situations.gpu(), situations.gpu(1)), runs=(), findings=(about,))
+    told = verdicts(View(snapshot))
+    assert told[0].sentence == "GPU 1: fell off the bus (XID 79)"
+    assert told[1].word == "WATCHING"
+
+
+def test_a_gpu_finding_belongs_to_the_run_on_that_gpu() -> None:
+    about = replace(situations.starvation(run=None), gpu=situations.gpu(0).facts.uuid)
+    told = verdicts(View(situations.snapshot(findings=(about,))))
+    assert len(told) == 1
+    assert told[0].finding == about
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("starting", "no training step yet"),
+        ("warming up", "18 204 steps so far, judged once their time is steady"),
+        ("stopped", "stopped by a signal (SIGSTOP), not starved"),
+        ("silent", "no step for 0 s"),
+        ("ended", "ended after 18 204 steps"),
+        ("not hooked", "not hooked, so its steps and waits are not seen"),
+    ],
+)
+def test_a_run_that_cannot_be_judged_says_why(state: str, words: str) -> None:
+    verdict = verdicts(View(situations.snapshot(runs=(situations.run(state=state),), findings=())))[0]
+    assert verdict.word == state.upper()
+    assert verdict.sentence == f"train.py (4711): {words}"
+
+
+def test_nothing_is_claimed_before_the_driver_has_answered() -> None:
+    young = replace(situations.no_gpu(), nvml=None, started_ns=situations.NOW_NS - 10**9)
+    assert verdicts(View(young))[0].word == "STARTING"
+    assert verdicts(View(None))[0].word == "STARTING"
+    assert verdicts(View(situations.no_gpu()))[0].word == "NOTHING TO WATCH"
+    failing = replace(young, nvml=NvmlState(situations.NOW_NS, "failing", "mismatch"))
+    assert verdicts(View(failing))[0].word == "NOTHING TO WATCH"
+
+
+def test_notices_about_gpuwatch_itself_are_told() -> None:
+    told = verdicts(View(situations.snapshot(notices=("The host source failed.",))))
+    assert (told[-1].word, told[-1].sentence) == ("NOTICE", "The host source failed.")
+
+
+def test_a_change_without_known_old_values_still_says_the_new_ones() -> None:
+    edit = CallEdit("DataLoader", "/elsewhere.py", 3, {"num_workers": "8", "pin_memory": "True"})
+    finding = situations.starvation(fix=Fix("text", edit=edit))
+    snapshot = situations.starved()
+    assert change_words(finding, snapshot) == "DataLoader: num_workers=8, pin_memory=True"
+    assert fix_to_copy(finding) == "num_workers=8, pin_memory=True"
+
+
+def test_code_is_copied_as_it_is() -> None:
+    assert fix_to_copy(situations.hint()).startswith('with torch.autocast("cuda"')  # type: ignore[union-attr]
+    assert fix_to_copy(situations.starvation(fix=None)) is None
+
+
+def test_a_lost_gpu_says_since_when_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = situations.lost()
+    words = status_words(snapshot.gpus[1], snapshot)
+    assert words.startswith("LOST since ")
+    assert words.endswith(": XID 79, fallen off the bus; restart the machine")
+
+
+def test_a_gain_of_one_factor_is_said_once() -> None:
+    verdict = verdicts(View(situations.snapshot(findings=(situations.starvation(gain=Gain(2.0, 2.01)),))))[0]
+    assert verdict.gain == "2.0x faster"
