@@ -92,6 +92,7 @@ class Monitor:
         self._evaluation_due_ns = now_ns + self._evaluate_every_ns
         self._prune_due_ns = now_ns + _PRUNE_NS
         self._published_ns = now_ns
+        self._polls_shown_ns = now_ns - _SNAPSHOT_LEAST_NS
         self._has_gpu_data = False
         self._stepped: frozenset[str] = frozenset()
         self._snapshot = self._build(now_ns)
@@ -169,18 +170,20 @@ class Monitor:
             with self._guard.part(f"timeline of {part}"):
                 self.timeline.extend(samples)
             has_polls |= any(type(sample) is GpuSample for sample in samples)
-        is_first = has_polls and not self._has_gpu_data
         self._has_gpu_data |= has_polls
         self._feed.may_rest = self._has_gpu_data or now_ns >= self._hurry_until_ns
-        self._do_what_is_due(now_ns, has_polls, is_first)
+        self._do_what_is_due(now_ns, has_polls)
 
-    def _do_what_is_due(self, now_ns: int, has_polls: bool, is_first: bool) -> None:
+    def _do_what_is_due(self, now_ns: int, has_polls: bool) -> None:
+        """Evaluates and publishes; new polls are shown at once, even right after an evaluation's snapshot."""
         self._bring_forward(now_ns)
-        is_news = is_first
-        if now_ns >= self._evaluation_due_ns:
-            is_news |= self._evaluate(now_ns)
-        pause_ns = _SNAPSHOT_LEAST_NS if has_polls else self._snapshot_pause_ns()
-        if is_news or now_ns - self._published_ns >= pause_ns:
+        is_evaluation = now_ns >= self._evaluation_due_ns
+        if is_evaluation:
+            self._evaluate(now_ns)
+        shows_polls = has_polls and now_ns - self._polls_shown_ns >= _SNAPSHOT_LEAST_NS
+        if shows_polls:
+            self._polls_shown_ns = now_ns
+        if shows_polls or is_evaluation or now_ns - self._published_ns >= self._snapshot_pause_ns():
             self._publish(now_ns)
         if now_ns >= self._prune_due_ns:
             self._prune_due_ns = now_ns + _PRUNE_NS
@@ -197,8 +200,8 @@ class Monitor:
             self._evaluation_due_ns = min(self._evaluation_due_ns, max(now_ns, earliest_ns))
         self._stepped = stepped
 
-    def _evaluate(self, now_ns: int) -> bool:
-        """Has the rules judge the scene; whether what they say has changed."""
+    def _evaluate(self, now_ns: int) -> None:
+        """Has the rules judge the scene."""
         self._evaluated_ns = now_ns
         self._evaluation_due_ns = now_ns + self._evaluate_every_ns
         if self._own_cost is not None:
@@ -208,10 +211,7 @@ class Monitor:
         with self._guard.part("diagnosis"):
             scene = self._scene(now_ns, self._window_seconds)
             findings = self._engine.evaluate(scene) if self._engine is not None else ()
-        said = [(finding.rule, finding.run, finding.gpu, finding.state) for finding in findings]
-        before = [(each.rule, each.run, each.gpu, each.state) for each in self._evaluation.findings]
         self._evaluation = Evaluation(scene, findings)
-        return said != before
 
     def _publish(self, now_ns: int) -> None:
         self._published_ns = now_ns
