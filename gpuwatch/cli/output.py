@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.report.escape import ascii_only, printable
 
 
 class PipeClosedError(Exception):
@@ -44,9 +45,10 @@ def abandon_stdout() -> None:
 
 
 def say(text: str) -> None:
-    """Tells the user something on stderr; if nobody listens, nobody misses it."""
+    """Tells the user something on stderr, safe to show; if nobody listens, nobody misses it."""
+    lines = (printable(line) for line in text.split("\n"))
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(encodable(f"{text}\n", sys.stderr))
+        sys.stderr.write(encodable("\n".join(lines) + "\n", sys.stderr))
         sys.stderr.flush()
 
 
@@ -56,8 +58,6 @@ def encodable(text: str, stream: TextIO) -> str:
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
-        from gpuwatch.report.escape import ascii_only
-
         return ascii_only(text)
     return text
 

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from dataclasses import dataclass
-from pathlib import PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from gpuwatch.cli.arguments import unknown
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.wiring import live_monitor, simulated_monitor
+from gpuwatch.timeline.runs import title_of
 
 if TYPE_CHECKING:
     from gpuwatch.sources.host.identify import ProcessIdentity
@@ -51,9 +51,7 @@ class Session:
         """The attached process as people say it: "train.py (4711)"."""
         if self.attached is None:
             return None
-        script = next((each for each in self.attached.arguments[1:] if not each.startswith("-")), None)
-        name = PurePath(script or self.attached.executable or "process").name
-        return f"{name} ({self.attached.pid})"
+        return f"{title_of(self.attached.arguments)} ({self.attached.pid})"
 
     def now_ns(self) -> int:
         """The monitor's time."""

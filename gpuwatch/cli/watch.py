@@ -65,7 +65,7 @@ class _Lines:
         now = {(found.rule, found.run, found.gpu): found for found in snapshot.findings}
         for key, found in now.items():
             if key not in self._told:
-                say(printable(f"{found.severity.value.upper()} {found.rule}: {found.summary}"))
+                say(f"{found.severity.value.upper()} {found.rule}: {found.summary}")
         for key in sorted(self._told - now.keys(), key=str):
             say(f"over: {key[0]}")
         self._told = set(now)

@@ -60,8 +60,10 @@ def verdict_lines(report: Json) -> list[tuple[str, str, str]]:
 
 
 def _severity_word(line: Json) -> str:
-    """The word that stands before a sentence; OK where nothing is wrong."""
-    return line["severity"].upper() if line["severity"] else "OK"
+    """The word that stands before a sentence; OK only where all was looked at and nothing is wrong."""
+    if line["severity"]:
+        return str(line["severity"]).upper()
+    return "OK" if line["judged"] else "NOT JUDGED"
 
 
 def checklist_table(report: Json) -> Table:

@@ -26,7 +26,7 @@ def verdict(seen: Observation) -> list[Json]:
         if id(finding) not in told and finding.severity in (Severity.CRITICAL, Severity.WARNING)
     ]
     if not lines:
-        lines = [_line(None, None, _without_runs(seen))]
+        lines = [_line(None, None, _without_runs(seen), judged=False)]
     return sorted(lines, key=lambda line: _ORDER[line["severity"]])
 
 
@@ -46,14 +46,12 @@ def _of_run(run: RunWindow, seconds: float, findings: list[Finding]) -> Json:
     if worst is not None:
         return _line(run, worst, f"{name}: no warning. {_sentence(worst)}")
     if rank.facts.rung != "exact":
-        return _line(
-            run, None, f"{name}: no warning from hardware and host; start it with gpuwatch run to see its steps"
-        )
+        said = f"{name}: no warning from hardware and host; start it with gpuwatch run to see its steps"
+        return _line(run, None, said, judged=False)
     if rank.steps < _ENOUGH_STEPS or seconds < _ENOUGH_SECONDS or not rank.warm:
         needed = f"{_ENOUGH_STEPS} in {_ENOUGH_SECONDS:.0f} s or more are needed, after the warm-up"
-        return _line(
-            run, None, f"{name}: too little was seen to judge ({rank.steps} steps in {seconds:.0f} s; {needed})"
-        )
+        said = f"{name}: too little was seen to judge ({rank.steps} steps in {seconds:.0f} s; {needed})"
+        return _line(run, None, said, judged=False)
     return _line(run, None, f"{name}: nothing to change (exact, {rank.steps} steps)")
 
 
@@ -77,13 +75,14 @@ def gain_text(low: float, high: float) -> str:
     return f"{high_text}x faster" if low_text == high_text else f"{low_text}-{high_text}x faster"
 
 
-def _line(run: RunWindow | None, finding: Finding | None, sentence: str) -> Json:
+def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judged: bool = True) -> Json:
     gain = finding.gain if finding else None
     fix = finding.fix if finding else None
     return {
         "run": run.id if run else None,
         "rule": finding.rule if finding else None,
         "severity": finding.severity.value if finding else None,
+        "judged": judged,
         "sentence": encodable(sentence),
         "fix": None
         if fix is None

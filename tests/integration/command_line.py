@@ -1,0 +1,120 @@
+"""Starts the gpuwatch command in processes that see neither a GPU nor somebody else's training."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 120  # only a command that hangs gets there
+
+WAITING_PYTHON = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+"""A Python process that lives until its stdin is closed."""
+
+
+def lonely_environment(folder: Path, **more: str) -> dict[str, str]:
+    """No hooked run: the rendezvous is an own folder. No GPU: the first libnvidia-ml.so.1 is none."""
+    libraries = folder / "libraries"
+    libraries.mkdir(exist_ok=True)
+    (libraries / "libnvidia-ml.so.1").write_bytes(b"")
+    runtime = folder / "runtime"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    kept = {name: value for name, value in os.environ.items() if name not in ("GPUWATCH_DIR", "GPUWATCH_TRACEBACK")}
+    return (
+        kept
+        | {
+            "PYTHONPATH": str(ROOT),
+            "XDG_RUNTIME_DIR": str(runtime),
+            "LD_LIBRARY_PATH": str(libraries),
+            "LC_ALL": "C.UTF-8",
+            "TERM": "xterm-256color",
+        }
+        | more
+    )
+
+
+def gpuwatch(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, without a terminal."""
+    environment = lonely_environment(folder, **options.pop("environment", {}))
+    return subprocess.run(
+        [sys.executable, "-m", "gpuwatch", *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        encoding="utf-8",
+        timeout=PATIENCE_SECONDS,
+        **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
+    )
+
+
+WITHOUT_SOURCES = """\
+import sys
+from gpuwatch.__main__ import main
+from gpuwatch.cli import session
+from gpuwatch.monitor.clock import SystemClock
+from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.snapshot import Origin
+session.live_monitor = lambda **_: Monitor([], origin=Origin("live", "LIVE"), clock=SystemClock())
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def with_nothing_to_see(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command whose monitor has no source: on a real machine a GPU or another user's run may be about."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_SOURCES, *arguments],
+        env=lonely_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+
+
+@contextmanager
+def waiting_python() -> Iterator[subprocess.Popen[bytes]]:
+    """A process to attach to; closing its stdin ends it."""
+    process = subprocess.Popen(WAITING_PYTHON, stdin=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class OnTerminal:
+    """A command whose stderr is a terminal and whose stdout is a pipe."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._main, side = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gpuwatch", *arguments],
+            env=lonely_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=side,
+        )
+        os.close(side)
+        self.shown = ""
+
+    def wait_for(self, text: str) -> None:
+        """Reads the terminal until the text is on it."""
+        while text not in self.shown:
+            ready, _, _ = select.select([self._main], [], [], PATIENCE_SECONDS)
+            assert ready, f"{text!r} never came, only {self.shown!r}"
+            self.shown += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(self._main, 4096).decode())
+
+    def end_with(self, number: signal.Signals) -> tuple[str, int]:
+        """Sends a signal; returns stdout and the exit code."""
+        self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=PATIENCE_SECONDS)
+        os.close(self._main)
+        return out.decode(), self.process.returncode

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from gpuwatch.cli.arguments import did_you_mean, parse
+from gpuwatch.cli.errors import GpuwatchError
+
+
+def test_no_command_is_the_dashboard_over_everything() -> None:
+    arguments = parse([])
+    assert (arguments.command, arguments.attach, arguments.interval) == ("dashboard", None, 1.0)
+
+
+def test_options_of_watching_stand_before_or_behind_the_command() -> None:
+    for argv in (["--attach", "5", "--interval", "2", "watch"], ["watch", "--attach", "5", "--interval", "2"]):
+        arguments = parse(argv)
+        assert (arguments.command, arguments.attach, arguments.interval) == ("watch", 5, 2.0)
+
+
+def test_report_defaults() -> None:
+    arguments = parse(["report"])
+    assert (arguments.duration, arguments.format, arguments.output, arguments.fail_on) == (60.0, "md", None, None)
+    assert (arguments.attach, arguments.simulate) == (None, None)
+
+
+def test_options_are_not_guessed_from_their_beginning() -> None:
+    with pytest.raises(GpuwatchError, match="did you mean '--duration'"):
+        parse(["report", "--durat", "5"])
+
+
+def test_nothing_near_is_nothing_suggested() -> None:
+    assert did_you_mean("qqq", ["report", "watch"]) == ""

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.nothing_seen import NothingSeen
+from gpuwatch.samples import NvmlState
+from tests.unit.snapshot_builder import gpu, run, snapshot
+
+ABSENT = NvmlState(time_ns=0, status="absent", reason="libnvidia-ml.so.1 was not found: install the driver.")
+
+
+def test_is_sure_after_ten_seconds_without_anything() -> None:
+    nothing = NothingSeen(patient=False)
+    nothing.look(snapshot(seconds=9))
+    assert not nothing.is_sure
+    nothing.look(snapshot(seconds=10))
+    assert nothing.is_sure
+
+
+def test_is_never_sure_while_something_shows_or_the_user_waits() -> None:
+    nothing = NothingSeen(patient=False)
+    nothing.look(snapshot(gpu(), seconds=100))
+    assert not nothing.is_sure
+    nothing.look(snapshot(runs=(run(),), seconds=100))
+    assert not nothing.is_sure
+    patient = NothingSeen(patient=True)
+    patient.look(snapshot(seconds=1000))
+    assert not patient.is_sure
+
+
+def test_refuses_an_empty_snapshot_with_the_drivers_reason_and_the_way_to_get_going() -> None:
+    with pytest.raises(GpuwatchError) as refused:
+        NothingSeen(patient=False).refuse(snapshot(nvml=ABSENT))
+    text = str(refused.value)
+    for part in ("libnvidia-ml.so.1 was not found", "no training run", "gpuwatch run", "doctor", "demo"):
+        assert part in text
+    NothingSeen(patient=False).refuse(snapshot(gpu()))

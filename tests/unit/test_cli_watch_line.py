@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from gpuwatch.cli.watch_line import watch_line
+from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.samples import NvmlState
+from tests.unit.snapshot_builder import gpu, run, snapshot
+
+
+def parts(*arguments: object, **fields: object) -> list[str]:
+    return watch_line(snapshot(*arguments, **fields)).split(" | ")[1:]  # type: ignore[arg-type]
+
+
+def test_one_gpu_and_its_run() -> None:
+    assert parts(gpu(), runs=(run(),)) == [
+        "GPU 0 400/700 W (57 %)",
+        "util 58 %",
+        "mem 60.0/80.0 GiB",
+        "61 °C",
+        "SM 1755 MHz",
+        "mem clock 2619 MHz",
+        "step 312 ms",
+        "wait 41 %",
+    ]
+
+
+def test_rings_give_the_mean_since_the_last_poll() -> None:
+    rings = {"utilization_ring": ((1, 0.0), (2, 100.0)), "power_ring": ((1, 100.0), (2, 600.0))}
+    assert parts(gpu(**rings))[:2] == ["GPU 0 350/700 W (50 %)", "util 50 %"]
+
+
+def test_several_gpus_share_the_line_as_sums_and_ranges() -> None:
+    line = parts(gpu(0), gpu(1, utilization_percent=97.0, temperature_celsius=70.0, sm_clock_mhz=1200.0))
+    assert line[:5] == [
+        "2 GPUs 800/1400 W (57 %)",
+        "util 58-97 %",
+        "mem 120.0/160.0 GiB",
+        "61-70 °C",
+        "SM 1200-1755 MHz",
+    ]
+
+
+def test_unknown_is_never_zero_and_spoils_a_sum() -> None:
+    silent = {"power_watts": None, "utilization_percent": None, "memory_used_bytes": None}
+    line = parts(gpu(0), gpu(1, **silent))
+    assert line[:3] == ["2 GPUs n/a W", "util n/a %", "mem n/a GiB"]
+
+
+def test_lost_gpu_is_named_and_left_out() -> None:
+    assert parts(gpu(0), gpu(1, status="lost"))[0] == "2 GPUs (1 LOST) 400/700 W (57 %)"
+    assert parts(gpu(0, status="stale"))[0] == "GPU 0 STALE n/a W"
+
+
+def test_unified_memory_is_said() -> None:
+    assert "mem 60.0/80.0 GiB (unified)" in parts(gpu(facts={"memory_unified": True}))
+
+
+def test_simulation_is_said_on_every_line() -> None:
+    assert parts(gpu(), origin=Origin("simulated", "SIMULATED starved"))[0] == "SIMULATED starved"
+
+
+def test_without_gpu_and_run() -> None:
+    assert parts() == ["waiting for the driver", "no run"]
+    assert parts(nvml=NvmlState(time_ns=0, status="absent")) == ["no GPU", "no run"]
+
+
+def test_run_that_waits_most_is_shown_and_the_others_counted() -> None:
+    line = parts(runs=(run(1, wait_share=0.1), run(2, wait_share=0.5, state="silent"), run(3, state="ended")))
+    assert line[1:] == ["step 312 ms", "wait 50 %", "silent", "+1 runs"]
+
+
+def test_run_without_hook_has_unknown_steps() -> None:
+    line = parts(runs=(run(step_seconds_p50=None, wait_share=None, state="not hooked"),))
+    assert line[1:] == ["step n/a", "wait n/a"]
