@@ -57,6 +57,19 @@ class Driven:
         return ["".join(segment.text for segment in strip).rstrip() for strip in strips]
 
     @property
+    def painted(self) -> str:
+        """The screen as runs of text with their colours, which no release of rich or Textual writes otherwise."""
+        lines = []
+        for number, strip in enumerate(self.app.screen._compositor.render_strips()):
+            for segment in strip.simplify():
+                style = segment.style
+                color = style.color.name if style and style.color else "-"
+                background = style.bgcolor.name if style and style.bgcolor else "-"
+                bold = " bold" if style and style.bold else ""
+                lines.append(f"{number:3} {color} on {background}{bold} |{segment.text}|")
+        return "\n".join(lines)
+
+    @property
     def text(self) -> str:
         return "\n".join(self.rows)
 

@@ -35,7 +35,9 @@ async def test_the_other_screens_read_as_they_did(
         matches_snapshot(f"{name}-120x44.txt", driver.text)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_colours_are_as_they_were(size: tuple[int, int], matches_snapshot: Callable[[str, str], None]) -> None:
-    async with driven(situations.starved(), size) as driver:
-        matches_snapshot(f"starved-{size[0]}x{size[1]}.svg", driver.app.export_screenshot())
+@pytest.mark.parametrize("theme", ["gpuwatch-night", "gpuwatch-colour-blind"])
+async def test_colours_are_as_they_were(theme: str, matches_snapshot: Callable[[str, str], None]) -> None:
+    async with driven(situations.starved(), (80, 24)) as driver:
+        driver.app.theme = theme
+        await driver.pilot.pause()
+        matches_snapshot(f"colours-{theme}.txt", driver.painted)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gpuwatch.dashboard.terminal import terminal_problem
+from tests.dashboard.pseudo_terminal import ROOT, PseudoTerminal
+
+DASHBOARD = "tests.dashboard.fake_main"
+DRAWN = "the GPU idles 41 %"
+
+
+@pytest.mark.parametrize(("keys", "code"), [(b"q", 0), (b"\x03", 130)])
+def test_a_key_ends_it_and_gives_the_terminal_back(keys: bytes, code: int) -> None:
+    with PseudoTerminal(DASHBOARD) as terminal:
+        terminal.read_until(DRAWN)
+        terminal.type(keys)
+        assert terminal.wait() == code
+        assert terminal.is_restored
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_gives_the_terminal_back(number: signal.Signals) -> None:
+    with PseudoTerminal(DASHBOARD) as terminal:
+        terminal.read_until(DRAWN)
+        terminal.send(number)
+        assert terminal.wait() == 128 + number
+        assert terminal.is_restored
+
+
+def test_it_ends_although_a_source_does_not() -> None:
+    with PseudoTerminal(DASHBOARD, "hanging") as terminal:
+        terminal.read_until(DRAWN)
+        terminal.type(b"q")
+        assert terminal.wait() == 0
+        assert terminal.is_restored
+
+
+@pytest.mark.parametrize("controlling", [True, False], ids=["with SIGHUP", "without SIGHUP"])
+def test_it_ends_with_its_terminal(controlling: bool) -> None:
+    with PseudoTerminal(DASHBOARD, controlling=controlling) as terminal:
+        terminal.read_until(DRAWN)
+        terminal.disappear()
+        assert terminal.wait() == 128 + signal.SIGHUP
+
+
+def test_a_terminal_that_takes_no_output_does_not_keep_it_alive() -> None:
+    with PseudoTerminal(DASHBOARD) as terminal:
+        terminal.read_until("gpuwatch")
+        terminal.send(signal.SIGTERM)
+        terminal.process.wait(30)  # nothing is read any more
+        assert terminal.process.returncode == 128 + signal.SIGTERM
+
+
+def test_it_refuses_a_dumb_terminal_with_one_sentence() -> None:
+    with PseudoTerminal(DASHBOARD, term="dumb") as terminal:
+        assert terminal.wait() == 2
+        assert b"\x1b" not in terminal.output
+        assert terminal.output.decode().startswith("gpuwatch: the dashboard needs a terminal that can move its cursor")
+
+
+def test_it_refuses_a_pipe_with_one_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", DASHBOARD],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "gpuwatch: the dashboard needs a terminal, but standard input is not one; "
+        "use `gpuwatch watch` or `gpuwatch report`\n"
+    )
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_each_of_the_three_streams_has_to_be_a_terminal(descriptor: int) -> None:
+    problem = terminal_problem({"TERM": "xterm"}, lambda asked: asked != descriptor)
+    assert problem is not None
+    assert ["standard input", "standard output", "standard error"][descriptor] in problem
+
+
+def test_a_usual_terminal_is_fine_and_one_without_a_name_is_not() -> None:
+    assert terminal_problem({"TERM": "xterm-256color"}, lambda _: True) is None
+    assert "TERM is not set" in (terminal_problem({}, lambda _: True) or "")
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}; import sys; print(' '.join(sys.modules))"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return set(subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True).stdout.split())
+
+
+def test_the_launcher_loads_no_textual_before_it_has_to() -> None:
+    assert "textual" not in modules_after("import gpuwatch.dashboard.launch, gpuwatch.dashboard.terminal")
+
+
+def test_the_first_frame_loads_only_what_it_draws() -> None:
+    loaded = modules_after("import gpuwatch.dashboard.app")
+    assert "textual.app" in loaded
+    assert not loaded & {
+        "numpy",
+        "torch",
+        "libcst",
+        "markdown_it",
+        "gpuwatch.diagnosis.rules",
+        "gpuwatch.dashboard.screens.finding",
+        "gpuwatch.dashboard.screens.pages",
+    }
