@@ -25,7 +25,7 @@ def test_control_characters_are_shown_as_codes(text: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
         ("a | b", r"a \| b"),
         ("[red]x[/red](http://evil)", r"\[red\]x\[/red\](http://evil)"),
         ("`rm -rf`", r"\`rm -rf\`"),
