@@ -92,13 +92,20 @@ def facts() -> List[Dict[str, Any]]:
     for entry in [entry for entry in _entries if entry.iterated][-_KEPT:]:
         loader = entry.reference()
         if loader is not None:
-            entry.settings.update(read_settings(loader))
-            if "batches_per_epoch" not in entry.settings:
-                entry.settings["batches_per_epoch"] = batches_per_epoch(loader)
+            _note_settings(entry, loader)
         place = entry.place
         lines = {"file": place.file, "line": place.line, "function": place.function} if place else {}
         found.append({"loader": entry.number, **lines, **entry.settings})
     return found
+
+
+def _note_settings(entry: LoaderEntry, loader: Any) -> None:
+    try:
+        entry.settings.update(read_settings(loader))
+    except Exception:  # noqa: BLE001 - a property of the user's own loader may raise anything
+        return
+    if "batches_per_epoch" not in entry.settings:
+        entry.settings["batches_per_epoch"] = batches_per_epoch(loader)
 
 
 def new_entry(place: Optional[Place]) -> LoaderEntry:
@@ -162,6 +169,8 @@ def _registering(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, loader: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - as above
         original(self, loader, *arguments, **named)
         entry = _by_id.get(id(loader)) or _register(loader, None)
+        if not entry.iterated:
+            _note_settings(entry, loader)  # `for batch in DataLoader(...)` keeps the iterator, not the loader
         _keep(self, entry)
         workers.starting = entry.number  # the subclass starts its workers next
 
