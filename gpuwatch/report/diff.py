@@ -18,6 +18,7 @@ import libcst as cst
 from gpuwatch.diagnosis.finding import CallEdit
 
 _LARGEST_FILE_BYTES = 512 * 1024
+_SAVED_THEN_STARTED_SECONDS = 2.0  # some file systems round times of change to as much
 
 _POSITIONS: Mapping[str, tuple[str, ...]] = {
     "DataLoader": (
@@ -61,7 +62,7 @@ def read_source(path: Path, not_newer_than: float | None = None) -> bytes:
             raise UnreadableSourceError(f"{path} is not a regular file")
         if status.st_size > _LARGEST_FILE_BYTES:
             raise UnreadableSourceError(f"{path} is larger than {_LARGEST_FILE_BYTES // 1024} KiB")
-        if not_newer_than is not None and status.st_mtime > not_newer_than:
+        if not_newer_than is not None and status.st_mtime > not_newer_than + _SAVED_THEN_STARTED_SECONDS:
             raise UnreadableSourceError(f"{path} was changed after the training started")
         return path.read_bytes()
     except OSError as error:

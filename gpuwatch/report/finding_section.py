@@ -72,7 +72,7 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
 
     run = next((run for run in seen.scene.runs if run.id == finding.run), None)
     facts = run.critical.facts if run else None
-    started = process_started(facts.start_ticks, seen.snapshot.wall_time) if facts else None
+    started = process_started(facts.start_ticks) if facts else None
     folder = Path(facts.cwd) if facts and facts.cwd else Path()
 
     def read_unchanged(path: Path) -> bytes:
@@ -85,11 +85,11 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
     )
 
 
-def process_started(start_ticks: int, wall_time: float) -> float | None:
+def process_started(start_ticks: int) -> float | None:
     """`start_ticks` of /proc/PID/stat (hundredths of a second after boot, on Linux) as wall time."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return None
-    return wall_time - time.clock_gettime(time.CLOCK_BOOTTIME) + start_ticks / 100
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + start_ticks / 100
 
 
 def iso_time(wall_time: float) -> str:

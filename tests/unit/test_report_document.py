@@ -3,14 +3,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import jsonschema
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.diagnosis.finding import Measure, Severity
 from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.report.finding_section import process_started
 from gpuwatch.report.observation import Json
 from gpuwatch.timeline.windows import MemoryTotals, Scene
 from tests.unit import scene_builder as build
@@ -201,3 +204,10 @@ def test_bytes_that_are_not_utf8_are_shown_as_their_codes() -> None:
     document = report(build.scene(run))
     assert document["runs"][0]["title"] == r"tr\xffain.py"
     json.dumps(document, ensure_ascii=False).encode("utf-8")
+
+
+def test_process_start_is_wall_time() -> None:
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = process_started(int(fields[19]))
+    assert started is not None
+    assert started == pytest.approx(psutil.Process().create_time(), abs=1)
