@@ -115,6 +115,7 @@ def outcome_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcom
     [
         "plain",
         "workers",
+        "loader_made_anew",
         "iterable_dataset",
         "accumulation",
         "two_optimizers",
@@ -135,6 +136,8 @@ def test_steps_and_wait_share_are_the_loops_own(shape: str, outcome_of: Callable
     shown = [loader for loader in outcome.facts.loaders if loader.role == "train"]
     assert len(shown) == (2 if shape == "zipped_loaders" else 1)
     assert Path(shown[0].file or "").name == f"{shape}.py"
+    assert shown[0].num_workers == (2 if shape == "workers" else 0)
+    assert {step.samples for step in outcome.steps[:-1]} == {outcome.steps[0].samples} != {None}
     positions = [step.epoch_position for step in outcome.steps]
     assert positions[0] == 0
     assert None not in positions

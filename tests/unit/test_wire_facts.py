@@ -183,9 +183,18 @@ def test_changed_facts_go_over_the_older_ones() -> None:
 
 def test_only_loaders_that_were_iterated_are_shown_with_their_role() -> None:
     run = read({"loaders": [{"loader": 1}, {"loader": 2}, {"loader": 3}]}).run
+    assert [one.loader for one in with_roles(run, {}, (), 5).loaders] == []
     shown = with_roles(run, {1: "train", 3: "eval"}, ("note",), 5)
     assert [(one.loader, one.role) for one in shown.loaders] == [(1, "train"), (3, "eval")]
     assert (shown.notes, shown.time_ns) == (("note",), 5)
+
+
+def test_loaders_that_agree_in_everything_are_shown_as_the_newest_of_them() -> None:
+    loaders = [{**LOADER, "loader": 1}, {**LOADER, "loader": 2, "line": 90}, {**LOADER, "loader": 3}]
+    shown = with_roles(read({"loaders": loaders}).run, {1: "train", 2: "train", 3: "train"}, (), 5)
+    assert sorted(one.loader for one in shown.loaders) == [2, 3]
+    shown = with_roles(read({"loaders": loaders}).run, {1: "eval", 2: "train", 3: "train"}, (), 5)
+    assert len(shown.loaders) == 3
 
 
 JSON = st.recursive(

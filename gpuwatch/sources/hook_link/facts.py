@@ -257,6 +257,11 @@ def _notes(fields: Fields) -> tuple[str, ...]:
 
 
 def with_roles(run: RunFacts, roles: Mapping[int, Role], notes: tuple[str, ...], time_ns: int) -> RunFacts:
-    """The facts with what was derived: only loaders that were iterated, each with its role."""
-    loaders = tuple(replace(one, role=roles[one.loader]) for one in run.loaders if one.loader in roles)
-    return replace(run, time_ns=time_ns, loaders=loaders, notes=run.notes + notes)
+    """The facts with what was derived: only loaders that were iterated, each with its role.
+
+    Of loaders that agree in everything, such as those of a script that builds one per epoch, the newest stands
+    for all.
+    """
+    iterated = [replace(one, role=roles[one.loader]) for one in run.loaders if one.loader in roles]
+    newest = {replace(one, loader=0): one for one in iterated}
+    return replace(run, time_ns=time_ns, loaders=tuple(newest.values()), notes=run.notes + notes)
