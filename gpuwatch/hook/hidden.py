@@ -23,11 +23,25 @@ def hidden(function: AnyFunction) -> AnyFunction:
     code = function.__code__
     function.__code__ = code.replace(co_filename=code.co_filename + MARK)
     if "torch" in sys.modules:
-        try:
-            from torch._C._dynamo import eval_frame
-
-            skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
-            eval_frame.set_code_exec_strategy(function.__code__, skip)
-        except (ImportError, AttributeError, TypeError):
-            pass  # before torch 2.6 there is no such switch, and Dynamo compiles the wrapper at worst
+        _skip(function, with_what_it_calls=False)
     return function
+
+
+def hide_from_dynamo(*functions: Callable[..., Any]) -> None:
+    """Makes Dynamo skip functions with everything they call.
+
+    Called from a wrapper inside a compiled step, a flush would otherwise be compiled, 15 frames of it.
+    """
+    for function in functions:
+        _skip(function, with_what_it_calls=True)
+
+
+def _skip(function: Callable[..., Any], with_what_it_calls: bool) -> None:
+    try:
+        from torch._C._dynamo import eval_frame
+
+        action = eval_frame._FrameAction
+        strategy = eval_frame._FrameExecStrategy(action.SKIP, action.SKIP if with_what_it_calls else action.DEFAULT)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    except (ImportError, AttributeError, TypeError):
+        pass  # before torch 2.6 there is no such switch, and Dynamo compiles the function at worst

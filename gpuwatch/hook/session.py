@@ -6,11 +6,13 @@ import _thread
 import os
 from collections import deque
 from time import monotonic_ns
+from types import ModuleType
 from typing import Any, Deque, Dict, Optional, Tuple
 
 from . import cuda, facts, pauses, process, wire
 from .folder import Folder, rendezvous_path
-from .frames import raised_by_the_user
+from .frames import calling_place, raised_by_the_user
+from .hidden import hide_from_dynamo
 from .link import Link, allow_reading, connect
 from .ring import FLUSH_PERIOD_NS, ThreadState, discard, local, pending, pulse
 
@@ -187,6 +189,13 @@ class Session:
             wait_ns, _ = self._retries.get(name, (_RETRY_NS, 0))
             self._retries[name] = (wait_ns, now_ns + wait_ns)  # a peer that keeps closing is asked ever less
 
+
+def hide_sessions(torch: ModuleType) -> None:
+    """Keeps Dynamo out of what a wrapper may call inside a compiled step."""
+    hide_from_dynamo(Session.flush, Session.begin, calling_place)
+
+
+PATCHES = {"torch": (hide_sessions,)}
 
 session = Session()
 pulse.begin = session.begin
