@@ -1,0 +1,86 @@
+"""The sample count of a batch: read where it is certain, unknown where it is not."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from typing import Any
+
+import pytest
+
+from gpuwatch.hook.batches import UNKNOWN, describe, learn
+
+
+class Tensor:
+    """As much of a tensor as a batch is measured by."""
+
+    dtype = "torch.float32"
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def element_size(self) -> int:
+        return 4
+
+
+class Encoding(UserDict[str, Any]):
+    """Like transformers' BatchEncoding."""
+
+
+class Guarded:
+    """A user's batch that must not be touched."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"touched {name}")
+
+
+Pair = namedtuple("Pair", "images labels")
+
+
+@pytest.mark.parametrize(
+    ("batch", "batch_size", "samples"),
+    [
+        (Tensor(8, 3), 8, 8),
+        ([Tensor(8, 3), Tensor(8)], 8, 8),
+        (Pair(Tensor(8, 3), Tensor(8)), 8, 8),
+        ({"image": Tensor(8, 3), "label": Tensor(8)}, 8, 8),
+        (Encoding(input_ids=Tensor(8, 128)), 8, 8),
+        ({"index": Tensor(), "image": Tensor(8, 3)}, 8, 8),
+        ([[Tensor(3, 5, 5)] * 8, [Tensor(4)] * 8], 8, 8),
+        ([Tensor(3, 5, 5)] * 8, 8, 8),
+        ([Tensor(64, 3), Tensor(64)], None, 64),
+        ([Tensor(3, 5, 5), Tensor(3, 5, 5)], None, UNKNOWN),
+        ([Tensor(3, 5, 5), Tensor()], None, UNKNOWN),
+        (Tensor(3, 5, 5), None, UNKNOWN),
+        (Tensor(3, 5, 5), 8, UNKNOWN),
+        ([], 8, UNKNOWN),
+        (Guarded(), 8, UNKNOWN),
+        (7, 8, UNKNOWN),
+    ],
+    ids=lambda value: str(value)[:40] if not isinstance(value, (Tensor, Guarded)) else type(value).__name__,
+)
+def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int) -> None:
+    assert learn(batch, batch_size, Tensor)(batch) == samples
+
+
+def test_a_smaller_last_batch_is_measured_and_another_kind_is_unknown() -> None:
+    measure = learn([Tensor(8, 3), Tensor(8)], 8, Tensor)
+    assert measure([Tensor(5, 3), Tensor(5)]) == 5
+    assert measure([]) == UNKNOWN
+    assert measure(Guarded()) == UNKNOWN
+    assert measure([7]) == UNKNOWN
+
+
+def test_a_batch_is_described_by_its_tensors() -> None:
+    batch = {"image": Tensor(8, 3), "nested": [Tensor(8), (Tensor(2, 2), "text")]}
+    assert describe(batch, Tensor) == ((24 + 8 + 4) * 4, "float32[8,3], float32[8], float32[2,2]")
+    assert describe([Tensor(1)] * 6, Tensor) == (24, ", ".join(["float32[1]"] * 4) + ", ...")
+    assert describe(Guarded(), Tensor) == (None, None)

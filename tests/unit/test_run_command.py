@@ -1,0 +1,36 @@
+"""The environment that `gpuwatch run` hands on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.cli import run
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "{site}"),
+        ({"PYTHONPATH": ""}, "{site}"),
+        ({"PYTHONPATH": "/a:/b"}, "{site}:/a:/b"),
+        ({"PYTHONPATH": "/a:"}, "{site}:/a:"),
+        ({"PYTHONPATH": "/a:{site}"}, "{site}:/a"),
+    ],
+)
+def test_the_hook_comes_first_once_and_the_rest_keeps_its_order(before: dict[str, str], after: str) -> None:
+    site = str(run.SITE)
+    environment = {name: value.format(site=site) for name, value in before.items()}
+    hooked = run.hooked_environment({**environment, "HOME": "/h"})
+    assert hooked == {"HOME": "/h", "PYTHONPATH": after.format(site=site)}
+    assert run.hooked_environment(hooked) == hooked
+
+
+def test_a_folder_that_cannot_stand_on_a_path_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "SITE", Path(f"/a{os.pathsep}b"))
+    assert run.hooked_environment({"PYTHONPATH": "/x"}) == {"PYTHONPATH": "/x"}
+    assert "cannot go on PYTHONPATH" in capsys.readouterr().err
