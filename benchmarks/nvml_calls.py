@@ -1,6 +1,6 @@
 """What watching GPUs asks of the driver and costs in CPU and memory, counted by the simulated driver itself.
 
-    python benchmarks/nvml_calls.py [--seconds 30] [--gpus 1 8 64]
+    python -m benchmarks.nvml_calls [--seconds 30] [--gpus 1 8 64]
 
 One child at the default interval over N simulated GPUs of two kinds: an H100 (GPM, no fan) and an RTX 4090 (fan,
 no GPM). Start-up is left out. Exits 1 if a GPU is asked more than 8 times a second.
@@ -18,12 +18,9 @@ from pathlib import Path
 
 import psutil
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
-
-import nvml_sim
-
 from gpuwatch.samples import NvmlState
 from gpuwatch.sources.nvml import NvmlSource
+from tests import nvml_sim
 
 MOST_CALLS = 8.0
 KINDS = {"H100": ["process * 1 1000000000 80"], "RTX 4090": ["gpu * gpm 0", "gpu * has_fan 1", "gpu * has_ecc 0"]}

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpuwatch.samples import NvmlState, Sample
 from gpuwatch.sources.nvml_blame import Blame
-from gpuwatch.sources.nvml_child.marker import EVENT_WAIT, LIBRARY
+from gpuwatch.sources.nvml_child.marker import LIBRARY
 from gpuwatch.sources.nvml_decode import Message
 from gpuwatch.sources.nvml_process import Child, ChildProcess, default_command, environment
 from gpuwatch.sources.nvml_roster import Roster
@@ -26,6 +26,7 @@ MOST_OUTSTANDING = 2
 """Children at a time. One in state D cannot be killed, only abandoned; more would pile up (nvitop#139)."""
 
 _LEAST_INTERVAL_SECONDS = 0.1  # 25 ms polls hold the driver's lock 10 s of every 15 (MangoHud PR 2104)
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
 _JITTER = 1.1
 _SECOND = 10**9
 _FIRST_BACKOFF_SECONDS = 0.5
@@ -198,7 +199,7 @@ class NvmlSource:
             return
         delay = self._back_off(now_ns)
         if code < 0:
-            where = self._accuse(last_call, now_ns, crashed=True)
+            where = self._accuse(last_call, now_ns) if -code in _CRASHES else ""
             cause = f"was ended by {_signal_name(-code)}{where}"
         else:
             cause = f"ended with code {code}: {error or 'no message'}"
@@ -208,7 +209,7 @@ class NvmlSource:
     def _silent(self, child: Child, now_ns: int) -> Iterable[Sample]:
         seconds = (now_ns - self._deadline) / _SECOND + self._plan.silence_seconds
         self._roster.missed_polls += max(1, int(seconds / self._interval))
-        where = self._accuse(child.last_call(), now_ns, crashed=False)
+        where = self._accuse(child.last_call(), now_ns)
         child.kill()
         self._part_from(child)
         self._abandoned.append(child)
@@ -216,9 +217,9 @@ class NvmlSource:
         reason = f"The NVIDIA driver has not answered{where}; another process asks in {delay:.1f} s."
         yield self._state("stale", reason, now_ns)
 
-    def _accuse(self, last_call: tuple[str, str] | None, now_ns: int, crashed: bool) -> str:
+    def _accuse(self, last_call: tuple[str, str] | None, now_ns: int) -> str:
         """Has the next child leave out the call that this one was in; returns it in words."""
-        if last_call is None or (last_call == (LIBRARY, EVENT_WAIT) and not crashed):
+        if last_call is None:
             return ""
         device, function = last_call
         left_out = self._blame.add(device, function, now_ns)

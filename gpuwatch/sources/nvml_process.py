@@ -21,7 +21,7 @@ from gpuwatch.sources.nvml_decode import Message, decode
 MODULE = "gpuwatch.sources.nvml_child"
 _READ_BYTES = 1 << 18
 _LONGEST_LINE = 1 << 22
-_STDERR_BYTES = 2000
+_STDERR_BYTES = 10_000
 _WSL_LIBRARIES = "/usr/lib/wsl/lib"
 
 
@@ -38,7 +38,7 @@ class Child(Protocol):
         """As of Popen.poll: negative for a signal, None while it lives."""
 
     def last_call(self) -> tuple[str, str] | None:
-        """(device, function) that was being called."""
+        """(device, function) that it is or was in; after a crash, that of the thread that crashed."""
 
     def error(self) -> str:
         """The last line it wrote to standard error."""
@@ -97,7 +97,11 @@ class ChildProcess:
         return self._process.poll()
 
     def last_call(self) -> tuple[str, str] | None:
-        """(device, function) that was being called when it was last seen, from the shared memory."""
+        """From the shared memory; a crash in the events' thread is known from faulthandler's words."""
+        self._drain_errors()
+        _, _, crashed = self._errors.partition(b"Current thread")
+        if marker.EVENT_WAIT.encode() in crashed.partition(b"\n\n")[0]:
+            return marker.LIBRARY, marker.EVENT_WAIT
         return marker.read(self._marker)
 
     def error(self) -> str:

@@ -15,7 +15,7 @@ import nvml_sim
 from gpuwatch.samples import GpuSample, Sample
 from gpuwatch.sources.nvml import NvmlSource, PollPlan
 
-BRISK = PollPlan(slow_seconds=0.4, rare_seconds=0.8, retry_seconds=0.3, init_seconds=10.0)
+BRISK = PollPlan(slow_seconds=0.4, rare_seconds=0.8, retry_seconds=0.3, init_seconds=10.0, silence_seconds=1.5)
 DEADLINE_SECONDS = 30.0
 
 Kind = TypeVar("Kind")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,7 +50,7 @@ def test_a_process_has_its_memory_share_and_command(simulated_driver: SimulatedD
 def test_a_real_process_is_found_by_its_pid(
     simulated_driver: SimulatedDriver, trainer: subprocess.Popen[bytes]
 ) -> None:
-    if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":
+    if str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]":
         pytest.skip("in a container the host's pids, which NVML gives, cannot be mapped")
     simulated_driver.write(f"process 0 {trainer.pid} 1500000000 70")
     _, process = first_process(simulated_driver, Path("/proc"))

@@ -84,6 +84,14 @@ def test_utilization_is_the_rings_mean_over_the_last_interval(simulated_driver: 
     assert sample.utilization_percent == pytest.approx(50, abs=20)
 
 
+def test_a_driver_that_wants_the_exact_room_for_its_ring_gets_it(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("exact_room 1", "ring_entries 50")
+    with reading(simulated_driver) as reader:
+        sample = reader.until(GpuSample)
+        reader.until(GpuSample, lambda sample: bool(sample.utilization_ring))
+    assert len(sample.utilization_ring) == len(sample.power_ring) == 50
+
+
 @pytest.mark.parametrize("ring", [0, 2])
 def test_without_a_ring_the_sensor_is_read(simulated_driver: SimulatedDriver, ring: int) -> None:
     simulated_driver.write(f"gpu 0 ring {ring}")

@@ -36,6 +36,7 @@ int nvmlDeviceGetSamples(const device *handle, unsigned kind, uint64_t last_seen
     if (PROPERTY(ring) == 2) return NOT_FOUND;
     *type = TYPE_WORD;
     if (!out) return *count = (unsigned)world->ring_entries, SUCCESS;
+    if (world->exact_room && *count != (unsigned)world->ring_entries) return INVALID_ARGUMENT;
     double period = world->ring_period, window = kind == 0 ? period : PROPERTY(sensor_window);
     uint64_t newest = (uint64_t)(t / period), given = 0;
     for (uint64_t k = newest - (uint64_t)world->ring_entries + 1; k <= newest && given < *count; k++) {

@@ -192,6 +192,7 @@ static void parse_line(scenario *s, char *line) {
     else if (!strcmp(kind, "ring_entries")) s->ring_entries = atoi(text);
     else if (!strcmp(kind, "stamps")) s->epoch_stamps = !strcmp(text, "epoch");
     else if (!strcmp(kind, "fields_up_to")) s->fields_up_to = atoi(text);
+    else if (!strcmp(kind, "exact_room")) s->exact_room = atoi(text);
     else if (!strcmp(kind, "record_bytes")) s->record_bytes = atoi(text);
     else if (!strcmp(kind, "event") && s->event_count < EVENTS_MAX) {
         event *e = &s->events[s->event_count++];

@@ -50,7 +50,7 @@ typedef struct { long sequence; int gpu; uint64_t xid; } event;
 typedef struct {
     char driver[TEXT];
     int cuda, gpu_count, ring_entries, epoch_stamps, record_bytes;
-    int fields_up_to, fault_count, field_count, process_count, event_count;
+    int fields_up_to, exact_room, fault_count, field_count, process_count, event_count;
     double ring_period;
     gpu gpus[GPUS_MAX];
     fault faults[FAULTS_MAX];

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from gpuwatch.sources.nvml_child.run import run
 def main() -> None:
     """Ends when its reader does. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()  # the parent reads in which thread the driver crashed
     output = Output()
     output.end_with_reader()
     with contextlib.suppress(BrokenPipeError):  # the reader has gone

@@ -60,25 +60,35 @@ class Driver:
 
     def samples(self, handle: Any, kind: int, last_seen: int) -> list[RingEntry]:
         """Drains one ring: entries later than `last_seen`, in time order. A dry ring is an empty list."""
-        value_type, count = ctypes.c_uint(), ctypes.c_uint(RING_ROOM)
+        code, value_type, count = self._read_ring(handle, kind, last_seen, self._samples)
+        if code in (reasons.INVALID_ARGUMENT, reasons.INSUFFICIENT_SIZE):
+            code, _, room = self._read_ring(handle, kind, last_seen, None)
+            if not code:
+                self._samples = (pynvml.c_nvmlSample_t * room)()
+                code, value_type, count = self._read_ring(handle, kind, last_seen, self._samples)
+        if code == reasons.NOT_FOUND:
+            return []
+        if code:
+            raise CallError(code)
+        found = [
+            RingEntry(entry.timeStamp, union_value(entry.sampleValue, value_type))
+            for entry in self._samples[: min(count, len(self._samples))]
+            if entry.timeStamp > last_seen
+        ]
+        return sorted(found, key=lambda entry: entry.stamp)
+
+    def _read_ring(self, handle: Any, kind: int, last_seen: int, into: Any) -> tuple[int, int, int]:
+        """(code, type of the values, how many); without a buffer, how many there may be."""
+        value_type, count = ctypes.c_uint(), ctypes.c_uint(len(into) if into is not None else 0)
         code = self._symbol("nvmlDeviceGetSamples")(
             handle,
             ctypes.c_uint(kind),
             ctypes.c_ulonglong(last_seen),
             ctypes.byref(value_type),
             ctypes.byref(count),
-            self._samples,
+            into,
         )
-        if code == reasons.NOT_FOUND:
-            return []
-        if code:
-            raise CallError(code)
-        found = [
-            RingEntry(entry.timeStamp, union_value(entry.sampleValue, value_type.value))
-            for entry in self._samples[: min(count.value, RING_ROOM)]
-            if entry.timeStamp > last_seen
-        ]
-        return sorted(found, key=lambda entry: entry.stamp)
+        return code, value_type.value, count.value
 
     def processes(self, handle: Any) -> list[ProcessRecord]:
         """The compute processes of a GPU.

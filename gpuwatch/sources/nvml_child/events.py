@@ -40,9 +40,7 @@ class XidWatch:
         self._uuid_by_handle = {_address(caller.handle): caller.device for caller in callers}
         avoided = avoid.get(LIBRARY, {}).get(EVENT_WAIT, 0) > time.monotonic_ns()
         event_set = None if avoided else self._register(callers)
-        self.waiting = event_set is not None
-        """Whether a thread of ours is inside NVML even between polls."""
-        if self.waiting:
+        if event_set is not None:
             threading.Thread(target=self._wait, args=(event_set,), name="xid", daemon=True).start()
 
     def events(self) -> list[Record]:

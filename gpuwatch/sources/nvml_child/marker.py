@@ -12,7 +12,7 @@ SIZE = 256
 LIBRARY = "-"
 """The "device" of calls that have none."""
 EVENT_WAIT = "nvmlEventSetWait"
-"""What a thread of the child is in whenever the child itself sleeps."""
+"""The one call that is made by another thread, and so is not in the marker."""
 
 
 class Marker:

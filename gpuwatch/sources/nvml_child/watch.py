@@ -9,7 +9,6 @@ from gpuwatch.sources.nvml_child.device import Record
 from gpuwatch.sources.nvml_child.events import XidWatch
 from gpuwatch.sources.nvml_child.lanes import Pace
 from gpuwatch.sources.nvml_child.machine import Machine, StartOverError, costs
-from gpuwatch.sources.nvml_child.marker import EVENT_WAIT, LIBRARY, line
 
 
 class Watch:
@@ -21,7 +20,6 @@ class Watch:
         pci = {gpu.uuid: gpu.pci_bus_id for gpu in machine.gpus if gpu.pci_bus_id}
         callers = [gpu.caller for gpu in machine.gpus]
         self._xids = XidWatch(callers, pci, machine.options.kernel_log, machine.options.avoid)
-        self._idle = line(LIBRARY, EVENT_WAIT) if self._xids.waiting else b"\0"
         self._missed_polls = 0
         self._state_at = 0.0
         self._rare_at = time.monotonic() + machine.lanes.rare
@@ -55,7 +53,7 @@ class Watch:
             self._rare_at = now + self._machine.lanes.rare
             self._check_unchanged()
             records += self._machine.complete_facts()
-        self._machine.marker.set(self._idle)
+        self._machine.marker.clear()
         self._pace.spent(self._machine.ledger.seconds - before)
         if now >= self._state_at:
             self._state_at = now + self._machine.lanes.slow
