@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Sequence
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import PipeClosedError, abandon_stdout, say
+from gpuwatch.cli.output import PipeClosedError, abandon_stdout, flush_stdout, say
 
 
 def dispatch(argv: Sequence[str]) -> int:
     """Runs the command that `argv` names; whatever happens ends in an exit code, never in a traceback."""
     try:
         code = _run(argv)
-        sys.stdout.flush()
+        flush_stdout()
     except GpuwatchError as error:
         say(f"gpuwatch: {error}")
         return ExitCode.CANNOT_MEASURE
@@ -46,7 +45,7 @@ def dispatch(argv: Sequence[str]) -> int:
 def _flushed(code: int) -> int:
     """The code, after what is buffered has gone out or has been given up."""
     try:
-        sys.stdout.flush()
+        flush_stdout()
     except OSError:
         abandon_stdout()
     return code

@@ -25,6 +25,8 @@ def write_stdout(text: str) -> None:
         PipeClosedError: the reader is gone.
         GpuwatchError: it cannot be written, as on a full disk.
     """
+    if sys.stdout is None:
+        raise GpuwatchError("stdout is closed: write to a file with -o FILE")
     try:
         sys.stdout.write(encodable(text, sys.stdout))
         sys.stdout.flush()
@@ -38,6 +40,12 @@ def write_stdout(text: str) -> None:
         ) from error
 
 
+def flush_stdout() -> None:
+    """Writes what is buffered, which a command may have printed without `write_stdout`."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
 def abandon_stdout() -> None:
     """Lets what is still buffered go nowhere: the interpreter flushes at exit, and would complain once more."""
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
@@ -46,6 +54,8 @@ def abandon_stdout() -> None:
 
 def say(text: str) -> None:
     """Tells the user something on stderr, safe to show; if nobody listens, nobody misses it."""
+    if sys.stderr is None:
+        return
     lines = (printable(line) for line in text.split("\n"))
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(encodable("\n".join(lines) + "\n", sys.stderr))

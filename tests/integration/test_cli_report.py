@@ -105,6 +105,20 @@ def test_closed_pipe_ends_silently(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_closed_descriptors_are_no_crash(tmp_path: Path) -> None:
+    target = tmp_path / "report.md"
+    for arguments, redirections, code in [
+        ("", ">&-", 2),
+        (f"-o {target}", "<&- >&- 2>&-", 0),
+    ]:
+        command = f"exec {sys.executable} -m gpuwatch report --simulate healthy {arguments} {redirections}"
+        done = subprocess.run(["bash", "-c", command], env=lonely_environment(tmp_path), capture_output=True, text=True)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+        assert "internal error" not in done.stderr
+    assert target.read_text().startswith("# gpuwatch report")
+
+
 def test_posix_locale_gets_ascii_and_the_same_findings(tmp_path: Path) -> None:
     environment = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     done = gpuwatch(tmp_path, "report", "--simulate", "starved", "--format", "text", environment=environment)

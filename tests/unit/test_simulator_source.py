@@ -93,6 +93,7 @@ def test_hang_ends_the_steps_and_keeps_the_gpus_busy_at_low_power() -> None:
     late = [sample for sample in samples if isinstance(sample, GpuSample) and sample.time_ns > START + 60 * SECOND]
     assert {sample.utilization_percent for sample in late} == {100.0}
     assert max(sample.power_watts or 0 for sample in late) < 0.45 * 700
+    assert {sample.tensor_activity_percent for sample in late} == {0.0}
 
 
 def test_phases_open_and_close_and_lie_inside_the_next_step() -> None:

@@ -25,12 +25,16 @@ _REASON_SW_THERMAL = 0x20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A stretch of GPU work: how much of it a kernel runs, and the share of the power limit that kernel draws."""
+    """A stretch of GPU work: how much of it a kernel runs, and what that kernel does.
+
+    `intensity` is the share of the power limit that it draws, `tensor_percent` how busy it keeps the tensor cores.
+    """
 
     start: float
     end: float
     busy_share: float
     intensity: float
+    tensor_percent: float = 0.0
 
 
 @dataclass(slots=True)
@@ -39,6 +43,7 @@ class Reading:
 
     time: float
     utilization_percent: float = 0.0
+    tensor_percent: float = 0.0
     power_watts: float = 0.0
     temperature_celsius: float = 0.0
     clock_share: float = 1.0
@@ -94,11 +99,12 @@ class GpuModel:
         """Takes the readings up to `until`."""
         while (time := (self._readings + 1) * SENSOR_SECONDS) <= until:
             self._readings += 1
-            busy, intensity = self._load(self.now.time, time)
+            busy, intensity, self.now.tensor_percent = self._load(self.now.time, time)
             self._sense(time, busy, intensity)
 
-    def _load(self, start: float, end: float) -> tuple[float, float]:
-        busy = drawn = 0.0
+    def _load(self, start: float, end: float) -> tuple[float, float, float]:
+        """Means over the stretch: busy share, share of the power limit, tensor activity in percent."""
+        busy = drawn = tensor = 0.0
         for work in self._work:
             if work.start >= end:
                 break
@@ -106,9 +112,10 @@ class GpuModel:
             if overlap > 0:
                 busy += overlap
                 drawn += overlap * work.intensity
+                tensor += overlap * work.tensor_percent
         while self._work and self._work[0].end <= end:
             self._work.popleft()
-        return min(1.0, busy / (end - start)), drawn / (end - start)
+        return min(1.0, busy / (end - start)), drawn / (end - start), tensor / (end - start)
 
     def _sense(self, time: float, busy: float, intensity: float) -> None:
         spec, now = self.spec, self.now
@@ -141,7 +148,7 @@ class GpuModel:
         self.utilization_ring.append((time, now.utilization_percent))
         self.power_ring.append((time, round(power, 3)))
 
-    def poll(self, uuid: str, origin_ns: int, time_ns: int, memory_used_bytes: int, tensor_percent: float) -> GpuSample:
+    def poll(self, uuid: str, origin_ns: int, time_ns: int, memory_used_bytes: int) -> GpuSample:
         """The 1 s lane's sample at `time_ns`, of the latest reading; takes the rings with it."""
         spec, now = self.spec, self.now
 
@@ -171,7 +178,7 @@ class GpuModel:
             pcie_tx_bytes=round(self.received_bytes * 0.02),
             pcie_rx_bytes=round(self.received_bytes),
             sm_activity_percent=round(busy * 0.84, 1) if spec.has_gpm else None,
-            tensor_activity_percent=round(busy * tensor_percent / 100, 1) if spec.has_gpm else None,
+            tensor_activity_percent=round(now.tensor_percent, 1) if spec.has_gpm else None,
             dram_activity_percent=round(busy * 0.5, 1) if spec.has_gpm else None,
             utilization_ring=ring(self.utilization_ring),
             power_ring=ring(self.power_ring),

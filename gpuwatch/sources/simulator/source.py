@@ -143,13 +143,8 @@ class SimulatorSource:
         time_ns = self._to_ns(time)
         self._emit(time, facts.nvml_state(self.scenario, time_ns))
         for index, gpu in enumerate(self._gpus):
-            sample = gpu.poll(
-                facts.gpu_uuid(index),
-                self._origin_ns,
-                time_ns,
-                facts.memory_used(self.scenario),
-                self.scenario.compute.tensor_activity_percent,
-            )
+            used = facts.memory_used(self.scenario)
+            sample = gpu.poll(facts.gpu_uuid(index), self._origin_ns, time_ns, used)
             self._emit(time, sample)
             if self._is_due(_STATUS_SECONDS):
                 busy = sample.utilization_percent or 0.0

@@ -86,7 +86,15 @@ class Training:
         for rank, batch in zip(self._ranks, handed, strict=True):
             own = compute.gpu_seconds / rank.gpu.clock_share * (1 + abs(self._rng.gauss(0, compute.spread)))
             start = max(rank.gpu.free_at, batch.returned + _LAUNCH_LATENCY_SECONDS)
-            rank.gpu.queue(Work(start, start + own, self._rng.uniform(*_KERNEL_SHARE), compute.intensity))
+            rank.gpu.queue(
+                Work(
+                    start,
+                    start + own,
+                    self._rng.uniform(*_KERNEL_SHARE),
+                    compute.intensity,
+                    compute.tensor_activity_percent,
+                )
+            )
             rank.gpu.received_bytes += loader.batch_bytes
             own_ends.append((own, start + own))
         reduced = max(end for _, end in own_ends)
