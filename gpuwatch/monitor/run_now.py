@@ -39,13 +39,14 @@ _LOUDEST: tuple[RunState, ...] = (
     "saving",
     "evaluating",
     "silent",
-    "starting",
     "warming up",
     "training",
+    "starting",
     "not hooked",
     "ended",
 )
-"""Which rank's state speaks for the run: while one saves, the others are silent because of it."""
+"""Which rank's state speaks for the run: while one saves, the others are silent because of it. A process of the job
+that makes no steps (the parent of `mp.spawn`) says nothing of those that do."""
 
 _HOW_TO_CLIMB = {
     "sampled": "steps and waits are estimated from stacks; `gpuwatch run COMMAND` measures them exactly",

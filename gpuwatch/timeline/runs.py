@@ -64,13 +64,19 @@ def run_id_of(facts: RunFacts) -> str:
 
 
 def _run(run_id: str, members: list[TrainerHistory]) -> Run:
-    """Where an elastic job was restarted, a rank's newest trainer stands for it."""
+    """Where a job was started again under its old address, a rank's newest trainer stands for it.
+
+    Ranks beyond the newest trainer's world are those of the larger job before.
+    """
     by_rank: dict[object, TrainerHistory] = {}
+    world_size = None
     for trainer in members:
         assert trainer.facts is not None
-        rank = trainer.facts.rank
+        rank, world_size = trainer.facts.rank, trainer.facts.world_size
         by_rank[trainer.trainer if rank is None else rank] = trainer
-    ordered = sorted(by_rank.values(), key=_rank)
+    ordered = [
+        each for each in sorted(by_rank.values(), key=_rank) if world_size is None or _rank(each)[0] < world_size
+    ]
     first = ordered[0].facts
     assert first is not None
     return Run(run_id, title_of(first.command), tuple(ordered))

@@ -99,6 +99,11 @@ def test_run_saves_while_one_rank_does_although_the_others_are_silent() -> None:
     assert [rank.state for rank in saving.ranks] == ["saving", "silent"]
 
 
+def test_process_of_the_job_that_makes_no_steps_does_not_speak_for_it() -> None:
+    history = timeline(run_facts(4700, group="job"), run_facts(4711, group="job", rank=0), steps(50))
+    assert run(history, 5.1).state == "training"
+
+
 def test_run_lives_while_one_rank_does() -> None:
     history = timeline(
         [run_facts(4711 + rank, group="job", rank=rank) for rank in (0, 1)],

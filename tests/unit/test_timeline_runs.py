@@ -79,6 +79,14 @@ def test_restarted_rank_takes_the_place_of_its_predecessor() -> None:
     assert [rank.facts.pid for rank in run.ranks] == [4711, 6000]
 
 
+def test_ranks_of_a_larger_job_at_the_same_address_are_gone() -> None:
+    old = [run_facts(4711 + rank, group="job", rank=rank, world_size=4) for rank in range(4)]
+    over = [ended(5, f"{4711 + rank}.1") for rank in range(4)]
+    new = [run_facts(5000 + rank, group="job", rank=rank, world_size=2) for rank in range(2)]
+    (run,) = scene(timeline(old, over, new), 6).runs
+    assert [rank.facts.pid for rank in run.ranks] == [5000, 5001]
+
+
 def test_run_that_ended_before_the_window_is_not_in_it() -> None:
     history = timeline(run_facts(), steps(100), ended(10))
     assert len(scene(history, 60).runs) == 1
