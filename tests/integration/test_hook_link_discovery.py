@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,6 +127,29 @@ def test_trainer_in_a_container_is_known_by_the_pid_it_has_here(tmp_path: Path) 
             os.kill(pid, 9)
             monitor.until(lambda: bool(monitor.of(TrainerEnded)))
             assert monitor.of(TrainerEnded)[0].how == "killed"
+
+
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+
+def can_be_nobody() -> bool:
+    command = [*NOBODY, "test", "-r", __file__]
+    return os.geteuid() == 0 and shutil.which("setpriv") is not None and subprocess.run(command).returncode == 0
+
+
+@pytest.mark.skipif(
+    not can_be_nobody(),
+    reason="acting as another user takes root, setpriv (util-linux) and a checkout that others may read",
+)
+def test_root_sees_the_trainers_of_all_users() -> None:
+    with tempfile.TemporaryDirectory() as job:
+        Path(job).chmod(0o777)
+        with trainer(*NOBODY, TMPDIR=job) as process:
+            proc = proc_with(Path(job) / "proc", process.pid)
+            source = HookLinkSource(Path(job) / "own", proc_root=proc, discover=True)
+            with LinkMonitor(source) as monitor:
+                monitor.until(lambda: bool(monitor.of(RunFacts)))
+                assert monitor.of(RunFacts)[0].pid == process.pid
 
 
 @needs_namespaces

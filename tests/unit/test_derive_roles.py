@@ -328,7 +328,9 @@ def test_long_epoch_outlives_hundreds_of_evaluations() -> None:
     loop.iter(0, 0)
     for step in range(600):
         loop.step(0, 0)
-        loop.evaluate(1, 1000 + step, batches=2)
-    samples = derive(loop, packet=100)
+        loop.evaluate(1 + step, 1000 + step, batches=2)
+    derivation = RunDerivation("1.1")
+    samples = derive(loop, derivation, packet=100)
+    assert derivation.roles()[0] == "train"
     assert train_wait_ms(samples) == {4}
     assert steps_of(samples)[-1].epoch_position == 599

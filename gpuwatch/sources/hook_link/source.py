@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
 from gpuwatch.sources.hook_link.server import Server
 from gpuwatch.sources.hook_link.session import TrainerSession, WorkerSession
 
+_CHECK_NS: Final = 200_000_000
 _HOUSEKEEPING_NS: Final = 1_000_000_000
 _DISCOVERY_NS: Final = 5_000_000_000
 _RETRY_NS: Final = 10_000_000_000
@@ -47,6 +49,12 @@ class HookLinkSource:
         limits: Limits | None = None,
         discover: bool | None = None,
     ) -> None:
+        self.problem: str | None = None
+        """Why this source cannot listen in its own folder, with the cure; None while it can."""
+        self._closed = sys.platform != "linux"
+        if self._closed:
+            self.problem = "hooked runs are only seen on Linux: the link needs epoll and /proc"
+            return
         self._user = os.geteuid()
         settings = os.environ if environment is None else environment
         self._path = folder or rendezvous_path(settings, self._user)
@@ -65,12 +73,10 @@ class HookLinkSource:
         self._now_ns = 0
         self._refused = 0
         self._refusal = ""
+        self._check_ns = 0
         self._housekeeping_ns = 0
         self._discovery_ns = 0
         self._retry_ns = 0
-        self._closed = False
-        self.problem: str | None = None
-        """Why this source cannot listen in its own folder, with the cure; None while it can."""
         self._open_own_folder(0)
 
     @property
@@ -86,9 +92,11 @@ class HookLinkSource:
 
     def due_ns(self) -> int | None:
         """The next housekeeping, or what a session or the server waits for."""
-        due = [self._housekeeping_ns, self._server.due_ns()]
-        due += [session.due_ns() for session in self._sessions.values() if session.connection is not None]
-        return min(time for time in due if time is not None)
+        if self._closed:
+            return None
+        linked = [session.due_ns() for session in self._sessions.values() if session.connection is not None]
+        checks = [max(due, self._check_ns) for due in linked if due is not None]
+        return min(self._server.due_ns() or self._housekeeping_ns, self._housekeeping_ns, *checks)
 
     def collect(self, now_ns: int) -> list[Sample]:
         """All samples that are there."""
@@ -96,9 +104,11 @@ class HookLinkSource:
             return []
         self._now_ns = now_ns
         self._server.poll(now_ns)
-        for session in self._sessions.values():
-            if session.connection is not None:
-                self._out += session.check(now_ns)
+        if now_ns >= self._check_ns:
+            self._check_ns = now_ns + _CHECK_NS
+            for session in self._sessions.values():
+                if session.connection is not None:
+                    self._out += session.check(now_ns)
         if now_ns >= self._housekeeping_ns:
             self._housekeeping_ns = now_ns + _HOUSEKEEPING_NS
             self._keep_house(now_ns)

@@ -201,7 +201,8 @@ class Loaders:
         if state is None:
             state = self.loaders[loader] = LoaderState(loader)
             if len(self.loaders) > _MAX_LOADERS:
-                self.loaders.popitem(last=False)
+                older = list(self.loaders)[:-1]
+                del self.loaders[next((key for key in older if not self.loaders[key].train_steps), older[0])]
         return state
 
     def iterator(self, loader: int, number: int, thread: int) -> IteratorState:
