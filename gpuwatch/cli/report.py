@@ -13,8 +13,8 @@ from gpuwatch.cli.output import OutputFile, write_stdout
 from gpuwatch.cli.progress import Progress
 from gpuwatch.cli.session import Session, open_session
 from gpuwatch.cli.stopping import StopSignals
+from gpuwatch.edits.source import read_source
 from gpuwatch.monitor.snapshot import Snapshot
-from gpuwatch.report.diff import read_source
 from gpuwatch.report.document import build_report
 from gpuwatch.report.observation import Json, Observation
 from gpuwatch.timeline.series import Chart, Series, SeriesName

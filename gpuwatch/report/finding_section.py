@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.edits.source import process_started
 from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, Observation, figure
 
@@ -68,7 +68,7 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
     if read is None:
         return None, "the source file is not on this machine"
     # libcst takes 0.1 s to import: only for a report that has an edit to show.
-    from gpuwatch.report.diff import edit_diff
+    from gpuwatch.edits.diff import edit_diff
 
     run = next((run for run in seen.scene.runs if run.id == finding.run), None)
     facts = run.critical.facts if run else None
@@ -83,13 +83,6 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
         None if diff.text is None else encodable(diff.text),
         None if diff.reason is None else encodable(diff.reason),
     )
-
-
-def process_started(start_ticks: int) -> float | None:
-    """`start_ticks` of /proc/PID/stat (hundredths of a second after boot, on Linux) as wall time."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return None
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + start_ticks / 100
 
 
 def iso_time(wall_time: float) -> str:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.diagnosis.finding import Measure, Severity
+from gpuwatch.edits.source import process_started
 from gpuwatch.monitor.snapshot import Origin
-from gpuwatch.report.finding_section import process_started
 from gpuwatch.report.observation import Json
 from gpuwatch.timeline.windows import MemoryTotals, Scene
 from tests.unit import scene_builder as build

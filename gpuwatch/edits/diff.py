@@ -6,7 +6,6 @@ import ast
 import difflib
 import io
 import re
-import stat
 import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,9 +15,7 @@ from typing import TypeVar
 import libcst as cst
 
 from gpuwatch.diagnosis.finding import CallEdit
-
-_LARGEST_FILE_BYTES = 512 * 1024
-_SAVED_THEN_STARTED_SECONDS = 2.0  # some file systems round times of change to as much
+from gpuwatch.edits.source import UnreadableSourceError
 
 _POSITIONS: Mapping[str, tuple[str, ...]] = {
     "DataLoader": (
@@ -42,31 +39,6 @@ class Diff:
 
     text: str | None = None
     reason: str | None = None
-
-
-class UnreadableSourceError(Exception):
-    """The file cannot be read as the source that runs; the message says why."""
-
-
-def read_source(path: Path, not_newer_than: float | None = None) -> bytes:
-    """The bytes of a source file. The path comes from another process: only a small regular file is opened.
-
-    `not_newer_than` is when the training started: a file changed since then is not what runs, and its lines may
-    have moved.
-    """
-    if not path.is_absolute():
-        raise UnreadableSourceError(f"{path} is not an absolute path")
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UnreadableSourceError(f"{path} is not a regular file")
-        if status.st_size > _LARGEST_FILE_BYTES:
-            raise UnreadableSourceError(f"{path} is larger than {_LARGEST_FILE_BYTES // 1024} KiB")
-        if not_newer_than is not None and status.st_mtime > not_newer_than + _SAVED_THEN_STARTED_SECONDS:
-            raise UnreadableSourceError(f"{path} was changed after the training started")
-        return path.read_bytes()
-    except OSError as error:
-        raise UnreadableSourceError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def edit_diff(edit: CallEdit, read: Callable[[Path], bytes]) -> Diff:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.diagnosis.finding import CallEdit
-from gpuwatch.report.diff import Diff, UnreadableSourceError, edit_diff, read_source
+from gpuwatch.edits.diff import Diff, edit_diff
+from gpuwatch.edits.source import UnreadableSourceError, read_source
 
 FILE = "/home/user/train.py"
 

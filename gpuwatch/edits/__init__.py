@@ -1,0 +1,1 @@
+"""Edits: a fix as a change of the user's own file. Files are read, never written."""
