@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation
-from gpuwatch.diagnosis.advice.stream import blocks, quartiles, settled
+from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import RankWindow
@@ -15,6 +15,9 @@ BLOCKS = 12
 """The window in as many stretches, each of which predicts its own gain: their spread is the range given."""
 LEAST_FREE_CORES = 0.25
 FULL_CPU_PERCENT = 90.0
+AWAKE = 0.45
+"""Threads that sleep through every wait get their cores back slowly on a busy machine. Kept busy by workers, the mean
+computing time fell to 0.42-0.68 of what it was in four runs beside heavy foreign load; on a quiet machine it stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,25 +212,32 @@ def batch_cpu_share(rank: RankWindow, workers: int) -> float | None:
 
 
 def _blocks(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[tuple[Block, ...], float]:
+    """The stretches, and the pace of computing."""
     columns = rank.columns
     exact_gpu = starvation.on_gpu and starvation.level is Level.E3
     lost = columns.gap_seconds if exact_gpu else columns.wait_seconds
     rows = settled(rank, columns.period_seconds, columns.wait_seconds, lost)
     made = rank.workers.batch_seconds if rank.workers is not None else None
-    found = []
-    for period, wait, idle in blocks(rows, BLOCKS, max(1, workers)):
+    found, paces = [], []
+    for stretch in stretches(rows, BLOCKS, max(1, workers)):
+        period, wait, idle = (fmean(column) for column in zip(*stretch, strict=True))
         if period <= 0.0:
             continue
         # While starved every worker is busy all the time, so one makes a batch in `workers` periods.
         batch = wait if workers == 0 else made if made is not None else workers * period
-        if starvation.level is Level.E3:
-            low = high = max(period - idle, 0.0)
-        else:
+        pace = None
+        if starvation.level < Level.E3:
             # min(wait, 1 - utilization) is an upper estimate of the idle time: the true one may be half of it.
             low, high = period * (1.0 - starvation.share), period * (1.0 - starvation.share / 2)
+        elif starvation.on_gpu:
+            # A GPU's queue moves its idle time into other steps than the wait's: only stretches of steps add up.
+            low = high = max(period - idle, 0.0)
+        else:
+            computing = sorted(max(step - waited, 0.0) for step, waited, _ in stretch)
+            pace, high = fmean(computing[: (len(computing) + 1) // 2]), fmean(computing)
+            low = max(pace, AWAKE * high)
+        paces.append(low if pace is None else pace)
         found.append(Block(period, low, high, batch))
-    # A GPU's queue moves its idle time into other steps than the wait's, so only stretches of steps add up there.
-    paces = [block.compute_low for block in found] if starvation.on_gpu else [max(p - w, 0.0) for p, w, _ in rows]
     return tuple(found), quartiles(paces)[0] if paces else 0.0
 
 

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from itertools import compress
 from statistics import fmean, median
+from typing import TypeVar
 
 from gpuwatch.timeline.windows import RankWindow
 
 NEWEST = 1024
 """Steps looked at, at most: enough for any share to a point, and cheap at 1 ms steps."""
 MAD_TO_SIGMA = 1.4826
+
+_T = TypeVar("_T")
 
 
 def settled(rank: RankWindow, *columns: Sequence[float]) -> list[tuple[float, ...]]:
@@ -21,13 +24,11 @@ def settled(rank: RankWindow, *columns: Sequence[float]) -> list[tuple[float, ..
     return [row for row in zip(*newest, strict=True) if not any(map(math.isnan, row))]
 
 
-def blocks(rows: Sequence[tuple[float, ...]], count: int, rhythm: int = 1) -> list[tuple[float, ...]]:
-    """Column means of at most `count` equal stretches of rows, each of whole rhythms where rows repeat in one."""
+def stretches(rows: Sequence[_T], count: int, rhythm: int = 1) -> list[Sequence[_T]]:
+    """At most `count` equal stretches of rows, each of whole rhythms where rows repeat in one."""
     size = rhythm * max(1, math.ceil(len(rows) / count / rhythm))
     return [
-        tuple(fmean(column) for column in zip(*rows[start : start + size], strict=True))
-        for start in range(0, len(rows), size)
-        if start == 0 or len(rows) - start >= size
+        rows[start : start + size] for start in range(0, len(rows), size) if start == 0 or len(rows) - start >= size
     ]
 
 

@@ -30,11 +30,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.starvation import starvation_of
-from gpuwatch.diagnosis.advice.stream import autocorrelation, blocks, robust_sigma
+from gpuwatch.diagnosis.advice.stream import autocorrelation, robust_sigma, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, RunCase, rule
 from gpuwatch.diagnosis.wording import gpu_name, listed, percent, seconds
@@ -141,7 +141,7 @@ def _by_autocorrelation(stats: Stats, series: Sequence[tuple[int, float]]) -> Rh
     """Dips too shallow to count that still repeat: the first peak of the autocorrelation, and its double."""
     if stats.sigma < 10.0:
         return None
-    values = [value for (value,) in blocks([(value,) for _, value in series], BUCKETS)]
+    values = [fmean(value for _, value in stretch) for stretch in stretches(series, BUCKETS)]
     longest = len(values) // LEAST_PERIODS
     found = [autocorrelation(values, lag) or 0.0 for lag in range(1, 2 * longest + 2)]
     for lag in range(3, longest + 1):
