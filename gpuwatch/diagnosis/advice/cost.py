@@ -96,9 +96,19 @@ class StepCost:
         handover = 0.0 if self.on_gpu and not slow else HANDOVER_SECONDS
         return {
             "compute": compute + handover,
-            "workers": block.batch / workers,
+            "workers": block.batch * (self._crowding(workers) if slow else 1.0) / workers,
             "cores": (block.batch * self.batch_cpu_share * factor + computing) / self.loading_cores(slow=slow),
         }
+
+    def _crowding(self, workers: int) -> float:
+        """How much longer a worker takes at worst, because the threads of the training compete for its core.
+
+        Half of what an even division among all of them would cost: they do not all compute all the time.
+        """
+        threads = 0.0 if self.on_gpu else self.training_cores_busy
+        computing = max(1.0, workers * self.batch_cpu_share)
+        crowd = max(1.0, (threads + computing) / self.allowed_cores)
+        return 1.0 + self.batch_cpu_share * (crowd - 1.0) / 2.0
 
     def loading_cores(self, *, slow: bool) -> float:
         """What loading (and without a GPU, training too) may use: with a GPU its thread keeps what it uses."""

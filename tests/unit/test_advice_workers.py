@@ -1,0 +1,181 @@
+"""The worker formula against what real DataLoaders were measured to do, and the caps around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from scene_builder import gpu, host, loader, machine, process, rank, run, run_case, scene, workers
+
+from gpuwatch.diagnosis.advice.cost import StepCost, foreign_cores, step_cost
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, middle, without
+from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.stream import autocorrelation, comb, robust_sigma, stretches
+from gpuwatch.diagnosis.advice.workers import advise, cpu_workers, filling_workers
+from gpuwatch.diagnosis.finding import Gain
+from gpuwatch.diagnosis.rule import RunCase
+
+
+def cost_of(case: RunCase) -> StepCost:
+    starvation = starvation_of(case)
+    assert starvation is not None
+    cost = step_cost(case, starvation)
+    assert cost is not None
+    return cost
+
+
+def on_gpu(load: float, compute: float, **fields: object) -> RunCase:
+    usual: dict[str, object] = {"loader": loader(num_workers=0), "wait_cpu_share": 0.02}
+    trained = rank(step=load + compute, wait=load, gap=load, **(usual | fields))  # type: ignore[arg-type]
+    return run_case(scene(run(trained), gpus=[gpu(utilization=50)]))
+
+
+def on_cpu(
+    load: float,
+    compute: float,
+    cpu_share: float,
+    *,
+    cores: int = 2,
+    threads: int = 1,
+    busy: float = 1.0,
+    **fields: object,
+) -> RunCase:
+    """Training on the CPU, `busy` of whose cores are used by this run while it computes."""
+    period = load + compute
+    trained = rank(
+        step=period,
+        wait=load,
+        device="cpu",
+        loader=loader(num_workers=0, batch_bytes=100_000),
+        wait_cpu_share=cpu_share,
+        facts={"torch_threads": threads, "cpu_affinity": cores},
+        process=process(cores=cores, tree_cores=(load * cpu_share + compute * busy) / period, main_thread_cores=1.0),
+        **fields,  # type: ignore[arg-type]
+    )
+    used = trained.process.tree_cores if trained.process and trained.process.tree_cores else 0.0
+    return run_case(scene(run(trained), gpus=[], host=host(cpu_percent=100 * used / cores), machine=machine(cores)))
+
+
+@pytest.mark.parametrize(("count", "wait_share"), [(1, 0.77), (2, 0.51), (3, 0.29), (4, 0.06), (5, 0.07), (8, 0.05)])
+def test_waits_of_real_loaders_are_predicted(count: int, wait_share: float) -> None:
+    """80 ms to load, 20 ms to compute, as measured on 2 cores with items that wait."""
+    cost = cost_of(on_cpu(0.080, 0.020, 0.0))
+    period = max(cost.limits(cost.blocks[0], count, slow=False).values())
+    assert 1 - 0.020 / period == pytest.approx(wait_share, abs=0.06)
+
+
+def test_the_number_of_workers_has_a_fifth_of_margin() -> None:
+    case = on_gpu(0.080, 0.020)
+    assert advise(case, cost_of(case)).count == 5
+
+
+@pytest.mark.parametrize(
+    ("case", "measured"),
+    [
+        pytest.param(on_cpu(0.083, 0.0179, 0.02, threads=2, busy=1.9), {2: 2.37, 4: 4.66}, id="items that wait"),
+        pytest.param(on_cpu(0.0328, 0.0155, 1.0), {1: 1.43, 2: 1.6}, id="items that compute, one thread"),
+        pytest.param(on_cpu(0.033, 0.0107, 1.0, threads=2, busy=2.0), {1: 1.33, 2: 1.47}, id="items that compute"),
+        pytest.param(on_cpu(0.0667, 0.0124, 0.26, threads=2, busy=2.0), {2: 2.1, 4: 3.0}, id="items that do both"),
+    ],
+)
+def test_speed_ups_of_real_runs_lie_in_the_predicted_range(case: RunCase, measured: dict[int, float]) -> None:
+    """Plain torch scripts on 2 cores: samples per second with so many workers over those with none."""
+    cost = cost_of(case)
+    for count, ratio in measured.items():
+        gain = cost.gain(count)
+        assert gain.low * 0.93 <= ratio <= gain.high * 1.07
+
+
+def test_without_a_gpu_computing_and_loading_share_the_cores() -> None:
+    alone = cost_of(on_cpu(0.030, 0.030, 1.0, cores=16)).gain(2)
+    crowded = cost_of(on_cpu(0.030, 0.030, 1.0, cores=2, threads=2, busy=2.0)).gain(2)
+    assert middle(alone) == pytest.approx(1.9, abs=0.1)
+    assert crowded.high < 1.4
+
+
+def test_other_processes_take_cores_from_the_prediction() -> None:
+    free = on_cpu(0.060, 0.020, 1.0, cores=4)
+    assert foreign_cores(free) == pytest.approx(0.0, abs=0.01)
+    assert free.host is not None
+    busy = replace(free, host=replace(free.host, cpu_percent=85.0))
+    assert foreign_cores(busy) == pytest.approx(2.4, abs=0.1)
+    assert cost_of(busy).gain(3).high < cost_of(free).gain(3).low
+
+
+def test_on_a_full_machine_the_range_reaches_to_a_fair_share() -> None:
+    case = on_cpu(0.060, 0.020, 1.0, cores=4)
+    assert case.host is not None
+    full = cost_of(replace(case, host=replace(case.host, cpu_percent=97.0))).gain(3)
+    assert full.high / full.low > 1.5
+
+
+def test_a_noisy_stretch_widens_the_range_a_quiet_run_keeps_it_tight() -> None:
+    quiet = cost_of(on_gpu(0.2, 0.1)).gain(3)
+    assert quiet.high / quiet.low < 1.03
+    loads = [0.2] * 100 + [0.4] * 100
+    trained = rank(step=[load + 0.1 for load in loads], wait=loads, gap=loads, loader=loader(num_workers=0))
+    noisy = cost_of(run_case(scene(run(trained), gpus=[gpu()]))).gain(5)
+    assert noisy.high / noisy.low > 1.5
+
+
+def test_an_estimate_by_utilization_gives_half_of_it_at_worst() -> None:
+    trained = rank(step=0.1, wait=0.05, loader=loader(num_workers=0))
+    gain = cost_of(run_case(scene(run(trained), gpus=[gpu(utilization=60)]))).gain(8)
+    assert gain.low == pytest.approx(1 / (1 - 0.2), rel=0.03)
+    assert gain.high == pytest.approx(1 / (1 - 0.4), rel=0.03)
+
+
+def test_starved_workers_tell_a_batch_by_the_steps_where_they_do_not_report_it() -> None:
+    waits = [0.0, 0.0, 0.3]
+    trained = rank(
+        step=[0.1 + wait for wait in waits], wait=waits, gap=waits, loader=loader(num_workers=3), workers=workers(3)
+    )
+    cost = cost_of(run_case(scene(run(trained), gpus=[gpu()])))
+    assert cost.batch_seconds == pytest.approx(0.6)
+    assert cost.compute_seconds == pytest.approx(0.1)
+
+
+def test_the_cpu_share_of_loading_falls_back_to_the_main_thread() -> None:
+    sampled = cost_of(on_gpu(0.06, 0.04, wait_cpu_share=0.5))
+    assert (sampled.batch_cpu_share, sampled.batch_cpu_known) == (0.5, True)
+    derived = cost_of(on_gpu(0.06, 0.04, wait_cpu_share=None, process=process(main_thread_cores=0.3)))
+    assert derived.batch_cpu_share == pytest.approx(0.5)
+    unknown = cost_of(on_gpu(0.06, 0.04, wait_cpu_share=None, process=process(main_thread_cores=None)))
+    assert (unknown.batch_cpu_share, unknown.batch_cpu_known) == (1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("cores", "cpu_share", "training", "count"),
+    [(16, 1.0, 1.0, 15), (16, 0.5, 1.0, 30), (2, 1.0, 0.1, 2), (2, 1.0, 1.0, 1), (1, 1.0, 1.0, 1), (2, 0.0, 0.5, 15)],
+)
+def test_cores_carry_workers(cores: float, cpu_share: float, training: float, count: int) -> None:
+    assert cpu_workers(cores, cpu_share, training) == count
+
+
+def test_small_machines_are_filled_larger_ones_keep_a_core_for_training() -> None:
+    assert [filling_workers(cores) for cores in (1, 1.5, 2, 3, 4, 8, 64)] == [1, 1, 2, 3, 3, 7, 63]
+
+
+def test_factors_of_shares_and_rarer_phases() -> None:
+    assert without(0.5) == 2.0
+    assert without(1.0) == pytest.approx(50.0)
+    assert from_rarer_phase(0.3, 3) == pytest.approx(1.25)
+    assert middle(Gain(1.0, 4.0)) == 2.0
+
+
+def test_a_comb_has_the_rhythm_of_its_workers() -> None:
+    waits = [0.0, 0.0, 0.0, 0.3] * 40
+    assert comb(waits, 4) == pytest.approx(1.0, abs=0.05)
+    assert (autocorrelation(waits, 3) or 0.0) < 0.0
+    assert comb(waits[:60], 4) is None
+    assert comb([0.1] * 200, 4) is None
+    assert comb(waits, 1) is None
+
+
+def test_stretches_keep_whole_rhythms() -> None:
+    assert [len(stretch) for stretch in stretches(range(100), 12, 4)] == [12] * 8
+    assert [list(stretch) for stretch in stretches(range(3), 12, 4)] == [[0, 1, 2]]
+
+
+def test_an_outlier_does_not_move_the_robust_spread() -> None:
+    assert robust_sigma([1.0, 1.1, 0.9, 1.0, 50.0]) == pytest.approx(0.148, abs=0.01)
