@@ -18,7 +18,7 @@ def seconds(value: float) -> str:
     """A duration with three significant digits and its unit: "312 ms", "4.2 s", "3.5 min"."""
     if value < 1e-3:
         return f"{value * 1e6:.0f} us"
-    if value < 1:
+    if value < 0.9995:  # above it three digits round to 1e+03
         return f"{value * 1e3:.3g} ms"
     if value < 120:
         return f"{value:.3g} s"
@@ -28,6 +28,11 @@ def seconds(value: float) -> str:
 def gibibytes(value: float) -> str:
     """Bytes as GiB with one decimal."""
     return f"{value / 2**30:.1f} GiB"
+
+
+def cpu_cores(count: float) -> str:
+    """1 CPU core, 16 CPU cores, 1.5 CPU cores."""
+    return f"{count:g} CPU core{'' if count == 1 else 's'}"
 
 
 def listed(words: Iterable[str]) -> str:

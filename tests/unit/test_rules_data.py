@@ -236,7 +236,7 @@ class TestWorkersZero:
     def test_the_cores_cap_the_value_and_the_gain_and_are_named(self) -> None:
         draft = drafted("workers-zero", no_workers(1.0, 0.1, process=process(cores=4, main_thread_cores=1.0)))
         assert draft.fix is not None and draft.fix.value == 3
-        assert "12 workers would keep up, but the 4 CPU cores carry 3" in draft.fix.text
+        assert "12 workers would keep up, but the 4 CPU cores cannot carry more than 3" in draft.fix.text
         assert draft.gain is not None and draft.gain.high == pytest.approx(1.1 / (1.0 / 3), rel=0.05)
 
     def test_items_that_only_wait_may_have_more_workers_than_cores(self) -> None:
@@ -327,6 +327,11 @@ class TestCpu:
         draft = drafted("host-cpu-exhausted", moment)
         assert draft.summary.startswith("Other processes take 57 %")
         assert draft.fix is not None and "Move the other jobs" in draft.fix.text
+
+    def test_items_that_wait_do_not_blame_the_cores(self) -> None:
+        sleeping = workers(4, cpu_cores=0.1, batch_seconds=0.9, batch_cpu_seconds=0.05)
+        moment = replace(starved_by_workers(4, 0.9, 0.1, workers=sleeping), host=host(cpu_percent=98))
+        assert check("host-cpu-exhausted", run_case(moment, holding=STARVED)) is None
 
     def test_pressure_counts_where_the_percentage_does_not_show_it(self) -> None:
         moment = replace(starved_by_workers(15, 3.0, 0.1), host=host(cpu_percent=85, pressure_cpu_percent=45))

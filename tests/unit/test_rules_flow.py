@@ -305,5 +305,10 @@ class TestGarbageCollection:
     def test_in_a_job_of_several_ranks_it_is_a_warning(self) -> None:
         assert of(findings(self.collecting(0.03, ranks=4)), "gc-stall").severity is Severity.WARNING
 
+    def test_what_set_up_left_behind_is_not_held_against_a_young_run(self) -> None:
+        young = replace(self.collecting(0.06), window_seconds=20.0)
+        assert "gc-stall" not in fired(young)
+        assert "gc-stall" in fired(replace(self.collecting(0.2), window_seconds=20.0))
+
     def test_rare_short_pauses_are_silent(self) -> None:
         assert "gc-stall" not in fired(self.collecting(0.004))

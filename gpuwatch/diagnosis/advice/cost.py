@@ -9,6 +9,7 @@ from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation
 from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.wording import cpu_cores
 from gpuwatch.timeline.windows import RankWindow
 
 BLOCKS = 12
@@ -141,7 +142,7 @@ class StepCost:
             return "then the GPU" if self.on_gpu else "then the computation itself"
         if name == "workers":
             return f"then the {workers} workers" if workers > 1 else "then the one worker"
-        return f"then the {self.allowed_cores:g} CPU cores"
+        return f"then the {cpu_cores(self.allowed_cores)}"
 
 
 def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:

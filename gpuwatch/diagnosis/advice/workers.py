@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.cost import StepCost
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import gibibytes, seconds
+from gpuwatch.diagnosis.wording import cpu_cores, gibibytes, seconds
 from gpuwatch.timeline.windows import RankWindow
 
 MARGIN = 1.2
@@ -97,9 +97,11 @@ def _cpu_cap(cost: StepCost) -> Cap:
     count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, cost.training_cores_busy * active)
     useful = _to_keep(cost, best)
     if useful < count:
-        return Cap("cpu", useful, f"more than {useful} would only share the {cost.allowed_cores:g} CPU cores")
+        return Cap("cpu", useful, f"more than {useful} would only share the {cpu_cores(cost.allowed_cores)}")
     each = f"{max(cost.batch_cpu_share, LEAST_CPU_SHARE):.2g} of a core each"
-    return Cap("cpu", count, f"the {cost.allowed_cores:g} CPU cores carry {count} beside the training ({each})")
+    return Cap(
+        "cpu", count, f"the {cpu_cores(cost.allowed_cores)} cannot carry more than {count} beside the training ({each})"
+    )
 
 
 def _memory_cap(case: RunCase, rank: RankWindow) -> Cap | None:

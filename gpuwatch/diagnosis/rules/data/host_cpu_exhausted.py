@@ -10,8 +10,8 @@ Fires:
 Clears:
     CPU below 80 %, or the wait below 6 %.
 Not when:
-    There are more workers than cores, or a CPU quota throttles: those have their own rules. Without workers the
-    cores are not what limits.
+    There are more workers than cores, or a CPU quota throttles: those have their own rules. Without workers, or with
+    items that compute less than 30 % of their time, the cores are not what limits.
 Fix:
     Where other processes own more than 30 % of the cores: move them away. Otherwise less CPU per item (augment on
     the GPU, decode smaller, precompute), or more cores.
@@ -25,18 +25,19 @@ Source:
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.cost import allowed_cores, foreign_cores
+from gpuwatch.diagnosis.advice.cost import allowed_cores, batch_cpu_share, foreign_cores
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.diagnosis.wording import cpu_cores, percent
 
 CLEAR_CPU_PERCENT = 80.0
 FOREIGN_SHARE = 0.30
 CROWD = 1.2
+COMPUTING_SHARE = 0.3
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "too-many-workers")
 
 
@@ -49,6 +50,8 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
         return None
     starvation = starvation_of(case)
     cores = allowed_cores(case)
+    if (batch_cpu_share(rank, count) or 1.0) < COMPUTING_SHARE:
+        return None
     if starvation is None or host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < CLEAR_CPU_PERCENT:
         return None
     foreign = foreign_cores(case)
@@ -81,8 +84,9 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
 
 def _summary(cores: float, foreign_share: float) -> str:
     if foreign_share > FOREIGN_SHARE:
-        return f"Other processes take {percent(foreign_share)} of the {cores:g} CPU cores that loading needs"
-    return f"All {cores:g} CPU cores are busy, so batches cannot be prepared any faster"
+        return f"Other processes take {percent(foreign_share)} of the {cpu_cores(cores)} that loading needs"
+    busy = f"All {cpu_cores(cores)} are" if cores > 1 else "The one CPU core is"
+    return f"{busy} busy, so batches cannot be prepared any faster"
 
 
 def _fix(case: RunCase, cores: float, foreign_share: float) -> Fix:

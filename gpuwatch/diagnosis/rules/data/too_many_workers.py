@@ -33,6 +33,7 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import cpu_cores
 
 CROWD = 1.2
 PRESSURE_CPU_PERCENT = 20.0
@@ -63,12 +64,12 @@ def too_many_workers(case: RunCase) -> Draft | None:
     total = loader.num_workers * local_ranks
     ranks = f" in {local_ranks} ranks" if local_ranks > 1 else ""
     return Draft(
-        summary=f"{total} loader workers{ranks} share {cores * local_ranks:g} CPU cores",
+        summary=f"{total} loader workers{ranks} share {cpu_cores(cores * local_ranks)}",
         severity=Severity.WARNING,
         level=Level.E1 if starvation is None else min(starvation.level, Level.E2),
         evidence=(
             Measure("num_workers", loader.num_workers, f"num_workers={loader.num_workers}{ranks}"),
-            Measure("cpu_cores", cores, f"{cores:g} CPU cores per rank"),
+            Measure("cpu_cores", cores, f"{cpu_cores(cores)} per rank"),
             Measure(
                 "worker_cpu_cores", round(workers.cpu_cores, 2), f"a worker gets {workers.cpu_cores:.2f} of a core"
             ),

@@ -33,7 +33,7 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import batch_against_step, cpu_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import seconds
+from gpuwatch.diagnosis.wording import cpu_cores, seconds
 
 WORKER_CORES = 0.85
 SEVERAL_CORES = 1.2
@@ -67,7 +67,7 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
             Measure("worker_cpu_cores", round(cores, 2), f"a worker uses {cores:.2f} of a core"),
             Measure("batch_cpu_seconds", round(cost.batch_cpu_seconds, 6), batch_against_step(cost)),
             Measure("num_workers", loader.num_workers, f"num_workers={loader.num_workers}"),
-            Measure("cpu_cores", cost.allowed_cores, f"{cost.allowed_cores:g} CPU cores for this rank"),
+            Measure("cpu_cores", cost.allowed_cores, f"{cpu_cores(cost.allowed_cores)} for this rank"),
         ),
         fix=Fix(
             text=(

@@ -37,7 +37,7 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.diagnosis.wording import cpu_cores, percent, seconds
 from gpuwatch.samples import LoaderFacts
 
 LEAST_GAIN = 1.05
@@ -97,7 +97,7 @@ def _evidence(cost: StepCost) -> tuple[Measure, ...]:
         Measure(
             "compute_seconds", round(cost.compute_seconds, 6), f"{seconds(cost.compute_seconds)} to compute a step"
         ),
-        Measure("cpu_cores", cost.allowed_cores, f"{cost.allowed_cores:g} CPU cores for this rank"),
+        Measure("cpu_cores", cost.allowed_cores, f"{cpu_cores(cost.allowed_cores)} for this rank"),
     ]
     if cost.batch_cpu_known:
         measures.append(
