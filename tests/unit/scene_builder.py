@@ -151,6 +151,7 @@ def rank(
     wait: float | Sequence[float] = 0.0,
     gap: float | Sequence[float] | None = None,
     steps: int | None = None,
+    batches: int = 1,
     window: float = 60.0,
     device: str | None = "cuda",
     gpus: Sequence[int] = (0,),
@@ -159,7 +160,7 @@ def rank(
     pid: int = 4711,
     **fields: Any,
 ) -> RankWindow:
-    """One trainer: training step, wait inside it and GPU idle it caused, in seconds.
+    """One trainer: training step, wait inside it and GPU idle it caused, in seconds; `batches` go into a step.
 
     `gap=None` on "cuda" means that no event pairs are read, so the level is at most E2.
     """
@@ -175,7 +176,7 @@ def rank(
         clock += int(period * SECOND)
         ends.append(clock)
     train_seconds = sum(periods)
-    batch = float(train_loader.batch_size or 32)
+    batch = float(train_loader.batch_size or 32) * batches
     run_facts: dict[str, Any] = {
         "time_ns": START_NS,
         "trainer": f"{pid}.1",

@@ -135,6 +135,15 @@ def test_starved_workers_tell_a_batch_by_the_steps_where_they_do_not_report_it()
     assert cost.compute_seconds == pytest.approx(0.1)
 
 
+def test_accumulated_gradients_take_several_batches_a_step() -> None:
+    made = workers(4, batch_seconds=0.2, batch_cpu_seconds=0.19)
+    case = run_case(scene(run(rank(step=0.3, wait=0.1, gap=0.1, batches=4, workers=made)), gpus=[gpu()]))
+    cost = cost_of(case)
+    assert (cost.batches_per_step, cost.batch_seconds) == (4, pytest.approx(0.8))
+    assert advise(case, cost, at_least=5).count == 5
+    assert cost.gain(5).high == pytest.approx(1.5, rel=0.02)
+
+
 def test_the_cpu_share_of_loading_falls_back_to_the_main_thread() -> None:
     sampled = cost_of(on_gpu(0.06, 0.04, wait_cpu_share=0.5))
     assert (sampled.batch_cpu_share, sampled.batch_cpu_known) == (0.5, True)

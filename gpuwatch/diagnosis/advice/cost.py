@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, median
 
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation
 from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
@@ -23,7 +23,7 @@ computing time fell to 0.42-0.68 of what it was in four runs beside heavy foreig
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of the window: mean seconds of a step, of its computing, and of one worker making a batch."""
+    """A stretch of the window: mean seconds of a step, of its computing, and of one worker making its batches."""
 
     period: float
     compute_low: float
@@ -39,11 +39,12 @@ class StepCost:
     is this rank's share of what the process may use, `cores` what other processes leave of it: at worst and at best,
     which differ where the machine is full and the scheduler divides. `batch_cpu_share` is CPU seconds per second of
     making a batch: 1 computes, 0 waits for storage. `training_cores_busy` is what the training keeps busy while it
-    computes.
+    computes. All seconds are per step, which takes several batches where gradients are accumulated.
     """
 
     blocks: tuple[Block, ...]
     pace_seconds: float
+    batches_per_step: int
     workers: int
     cores: tuple[float, float]
     allowed_cores: float
@@ -60,12 +61,12 @@ class StepCost:
 
     @property
     def batch_seconds(self) -> float:
-        """Mean seconds in which one worker makes one batch."""
+        """Mean seconds in which one worker makes the batches of a step."""
         return fmean(block.batch for block in self.blocks)
 
     @property
     def batch_cpu_seconds(self) -> float:
-        """CPU seconds of making one batch."""
+        """CPU seconds of making the batches of a step."""
         return self.batch_seconds * self.batch_cpu_share
 
     @property
@@ -94,7 +95,7 @@ class StepCost:
         factor = self.contention[1] if slow else self.contention[0]
         computing = 0.0 if self.on_gpu else compute * self.training_cores_busy
         # GPU work still queued hides the handover unless the loop waits for the GPU every step.
-        handover = 0.0 if self.on_gpu and not slow else HANDOVER_SECONDS
+        handover = 0.0 if self.on_gpu and not slow else HANDOVER_SECONDS * self.batches_per_step
         return {
             "compute": compute + handover,
             "workers": block.batch * (self._crowding(workers) if slow else 1.0) / workers,
@@ -166,6 +167,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
     return StepCost(
         blocks=found,
         pace_seconds=pace,
+        batches_per_step=batches_per_step(rank),
         workers=workers,
         cores=(left, allowed if full else left),
         allowed_cores=allowed,
@@ -200,6 +202,13 @@ def foreign_cores(case: RunCase) -> float:
     return foreign * min(1.0, allowed_cores(case) / case.machine.cpu_count)
 
 
+def batches_per_step(rank: RankWindow) -> int:
+    """How many batches a step takes: more than one where gradients are accumulated."""
+    size = rank.train_loader.batch_size if rank.train_loader else None
+    known = [samples for (samples,) in settled(rank, rank.columns.samples)]
+    return max(1, round(median(known) / size)) if size and known else 1
+
+
 def batch_cpu_share(rank: RankWindow, workers: int) -> float | None:
     """CPU seconds per second of making a batch, 0..1; None where neither workers nor samples told it."""
     if workers == 0:
@@ -229,13 +238,14 @@ def _blocks(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[tup
     lost = columns.gap_seconds if exact_gpu else columns.wait_seconds
     rows = settled(rank, columns.period_seconds, columns.wait_seconds, lost)
     made = rank.workers.batch_seconds if rank.workers is not None else None
+    batches = batches_per_step(rank)
     found, paces = [], []
     for stretch in stretches(rows, BLOCKS, max(1, workers)):
         period, wait, idle = (fmean(column) for column in zip(*stretch, strict=True))
         if period <= 0.0:
             continue
-        # While starved every worker is busy all the time, so one makes a batch in `workers` periods.
-        batch = wait if workers == 0 else made if made is not None else workers * period
+        # While starved every worker is busy all the time, so one makes a step's batches in `workers` periods.
+        batch = wait if workers == 0 else made * batches if made is not None else workers * period
         pace = None
         if starvation.level < Level.E3:
             # min(wait, 1 - utilization) is an upper estimate of the idle time: the true one may be half of it.

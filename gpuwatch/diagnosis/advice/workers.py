@@ -156,4 +156,7 @@ def _local_ranks(rank: RankWindow) -> int:
 
 def batch_against_step(cost: StepCost) -> str:
     """In words: a batch takes 320 ms to load, a step 80 ms to compute."""
+    if cost.batches_per_step > 1:
+        count, load, compute = cost.batches_per_step, seconds(cost.batch_seconds), seconds(cost.compute_seconds)
+        return f"the {count} batches of a step take {load} to load and {compute} to compute"
     return f"a batch takes {seconds(cost.batch_seconds)} to load, a step {seconds(cost.compute_seconds)} to compute"

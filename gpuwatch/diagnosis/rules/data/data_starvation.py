@@ -81,6 +81,7 @@ def data_starvation(case: RunCase) -> Draft | None:
         fires=share >= FIRE_SHARE,
         fix=draft.fix if draft is not None else _how_to_find_out(case),
         gain=draft.gain if draft is not None else from_share(0.0, starvation.share, "once the cause is found"),
+        hint=draft.hint if draft is not None else None,
         ruled_out=draft.ruled_out if draft is not None else rivals(case),
         verify=f"Less than {percent(CLEAR_SHARE)} lost to waits for a minute, and samples per second up by 3 % or more",
         chart=("gpu.utilization_percent", "run.wait_share") if starvation.on_gpu else ("run.wait_share",),

@@ -55,17 +55,18 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
     cost = step_cost(case, starvation) if starvation is not None else None
     if starvation is None or cost is None or not _no_room(cost, loader.num_workers):
         return None
-    affordable = cost.compute_seconds * cost.loading_cores(slow=True)
+    per_batch = cost.batch_cpu_seconds / cost.batches_per_step
+    affordable = cost.compute_seconds * cost.loading_cores(slow=True) / cost.batches_per_step
     return Draft(
         summary=(
-            f"The {loader.num_workers} workers compute all the time: a batch costs {seconds(cost.batch_cpu_seconds)} "
+            f"The {loader.num_workers} workers compute all the time: a batch costs {seconds(per_batch)} "
             f"of CPU and the {cost.allowed_cores:g} cores carry no more workers"
         ),
         severity=Severity.WARNING,
         level=starvation.level,
         evidence=(
             Measure("worker_cpu_cores", round(cores, 2), f"a worker uses {cores:.2f} of a core"),
-            Measure("batch_cpu_seconds", round(cost.batch_cpu_seconds, 6), batch_against_step(cost)),
+            Measure("batch_cpu_seconds", round(per_batch, 6), batch_against_step(cost)),
             Measure("num_workers", loader.num_workers, f"num_workers={loader.num_workers}"),
             Measure("cpu_cores", cost.allowed_cores, f"{cpu_cores(cost.allowed_cores)} for this rank"),
         ),

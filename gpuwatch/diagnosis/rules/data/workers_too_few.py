@@ -109,7 +109,9 @@ def _evidence(
         measures.append(Measure("free_cores", round(free, 1), f"{free:.1f} of {cost.allowed_cores:g} cores free"))
     if rhythm is not None and rhythm >= COMB:
         measures.append(Measure("wait_autocorrelation", round(rhythm, 2), f"one batch in {count} late ({rhythm:.2f})"))
-    measures.append(Measure("batch_seconds", round(cost.batch_seconds, 6), batch_against_step(cost)))
+    measures.append(
+        Measure("batch_seconds", round(cost.batch_seconds / cost.batches_per_step, 6), batch_against_step(cost))
+    )
     return tuple(measures)
 
 

@@ -71,7 +71,8 @@ def workers_zero(case: RunCase) -> Draft | None:
         gain=advice.gain,
         ruled_out=(
             RuledOut(
-                "loading too cheap for workers", f"a batch takes {seconds(cost.batch_seconds)}, handing one over 1.2 ms"
+                "loading too cheap for workers",
+                f"a batch takes {seconds(cost.batch_seconds / cost.batches_per_step)}, handing one over 1.2 ms",
             ),
             *rivals(case, "cpu"),
         ),
@@ -84,16 +85,19 @@ def workers_zero(case: RunCase) -> Draft | None:
 
 
 def _summary(cost: StepCost, starvation: Starvation) -> str:
-    text = f"Batches are loaded in the training process itself: each takes {seconds(cost.batch_seconds)}"
+    per_batch = cost.batch_seconds / cost.batches_per_step
+    text = f"Batches are loaded in the training process itself: each takes {seconds(per_batch)}"
     if not starvation.on_gpu:
         return f"{text}, and training waits for it"
-    return f"{text}, and the GPU idles for {seconds(starvation.share * cost.period_seconds)} of it"
+    idle = starvation.share * cost.period_seconds / cost.batches_per_step
+    return f"{text}, and the GPU idles for {seconds(idle)} of it"
 
 
 def _evidence(cost: StepCost) -> tuple[Measure, ...]:
+    per_batch = cost.batch_seconds / cost.batches_per_step
     measures = [
         Measure("num_workers", 0, "num_workers=0"),
-        Measure("batch_seconds", round(cost.batch_seconds, 6), f"{seconds(cost.batch_seconds)} to load a batch"),
+        Measure("batch_seconds", round(per_batch, 6), f"{seconds(per_batch)} to load a batch"),
         Measure(
             "compute_seconds", round(cost.compute_seconds, 6), f"{seconds(cost.compute_seconds)} to compute a step"
         ),
