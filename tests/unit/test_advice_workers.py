@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from scene_builder import gpu, host, loader, machine, process, rank, run, run_case, scene, workers
 
-from gpuwatch.diagnosis.advice.cost import StepCost, foreign_cores, step_cost
+from gpuwatch.diagnosis.advice.cores import foreign_cores
+from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, middle, without
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import autocorrelation, comb, robust_sigma, stretches

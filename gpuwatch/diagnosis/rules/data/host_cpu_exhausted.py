@@ -25,7 +25,7 @@ Source:
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.cost import allowed_cores, batch_cpu_share, foreign_cores
+from gpuwatch.diagnosis.advice.cores import allowed_cores, batch_cpu_share, foreign_cores
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of

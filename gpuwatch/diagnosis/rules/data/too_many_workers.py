@@ -26,7 +26,8 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.cost import allowed_cores, step_cost
+from gpuwatch.diagnosis.advice.cores import allowed_cores
+from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of

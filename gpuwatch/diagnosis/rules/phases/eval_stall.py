@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 
 from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
-from gpuwatch.diagnosis.advice.cost import allowed_cores
+from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, without
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity

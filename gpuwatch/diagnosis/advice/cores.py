@@ -1,0 +1,51 @@
+"""CPU cores: what a run may use, what others take of them, and how much of loading is CPU work."""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.timeline.windows import RankWindow
+
+
+def allowed_cores(case: RunCase) -> float:
+    """min(affinity, tightest quota) over the ranks that share it."""
+    rank = case.run.critical
+    latest = rank.process.latest if rank.process else None
+    cores = latest.cpu_capacity_cores if latest else None
+    if cores is None:
+        cores = rank.facts.cpu_affinity or (case.machine.cpu_count if case.machine else None)
+    return max(1.0, float(cores or 1.0) / max(1, rank.facts.local_world_size or 1))
+
+
+def foreign_cores(case: RunCase) -> float:
+    """Cores that processes outside this run keep busy; 0 where that is not known."""
+    if case.host is None or case.host.cpu_percent is None or case.machine is None:
+        return 0.0
+    busy = case.host.cpu_percent / 100.0 * case.machine.cpu_count
+    own = [rank.process.tree_cores for rank in case.run.ranks if rank.process is not None]
+    if not own or None in own:
+        return 0.0
+    foreign = max(0.0, busy - sum(cores for cores in own if cores is not None))
+    # Others spread over all cores; of a part of them they take a part.
+    return foreign * min(1.0, allowed_cores(case) / case.machine.cpu_count)
+
+
+def batch_cpu_share(rank: RankWindow, workers: int) -> float | None:
+    """CPU seconds per second of making a batch, 0..1; None where neither workers nor samples told it."""
+    if workers == 0:
+        if rank.wait_cpu_share is not None:
+            return min(1.0, max(0.0, rank.wait_cpu_share))
+        main = rank.process.main_thread_cores if rank.process else None
+        wait = rank.wait_share
+        if main is None or not wait:
+            return None
+        # A computation on the CPU keeps its thread busy; launching GPU work may not, so this is an upper bound there.
+        computing = 1.0 - wait if rank.facts.device == "cpu" else 0.0
+        return min(1.0, max(0.0, main - computing) / wait)
+    totals = rank.workers
+    if totals is None:
+        return None
+    if totals.batch_seconds and totals.batch_cpu_seconds is not None:
+        return min(1.0, totals.batch_cpu_seconds / totals.batch_seconds)
+    if totals.cpu_cores is None:
+        return None
+    return min(1.0, totals.cpu_cores / max(totals.busy_share or 1.0, 0.05))
