@@ -59,9 +59,7 @@ def one_kind(kind: str, folder: Path, seconds: float) -> bool:
     if finding is None:
         print(f"{kind:8} no finding with a patch and a gain: {[one['rule'] for one in report['findings']]}")
         return False
-    subprocess.run(
-        ["git", "apply", "-"], input=relative(finding["fix"]["diff"], script), text=True, cwd=folder, check=True
-    )
+    subprocess.run(["git", "apply", "-"], input=finding["fix"]["diff"], text=True, cwd=folder, check=True)
     after = folder / "after.log"
     training = start([sys.executable, str(script), "--kind", kind, "--log", str(after)], folder)
     try:
@@ -85,11 +83,6 @@ def compare(kind: str, before: float, after: float, finding: dict[str, Any]) -> 
         flush=True,
     )
     return abs(error) <= TOLERANCE
-
-
-def relative(diff: str, script: Path) -> str:
-    """The patch with the script's name for its path, as `git apply` wants it."""
-    return diff.replace(f"--- {script}", f"--- a/{script.name}").replace(f"+++ {script}", f"+++ b/{script.name}")
 
 
 def start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:

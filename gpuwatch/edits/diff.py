@@ -15,7 +15,7 @@ from typing import TypeVar
 import libcst as cst
 
 from gpuwatch.diagnosis.finding import CallEdit
-from gpuwatch.edits.source import UnreadableSourceError
+from gpuwatch.edits.source import UnreadableSourceError, name_in_patch
 
 _POSITIONS: Mapping[str, tuple[str, ...]] = {
     "DataLoader": (
@@ -41,8 +41,10 @@ class Diff:
     reason: str | None = None
 
 
-def edit_diff(edit: CallEdit, read: Callable[[Path], bytes]) -> Diff:
+def edit_diff(edit: CallEdit, read: Callable[[Path], bytes], folder: Path | None = None) -> Diff:
     """The unified diff that sets the keywords of the call at `edit.file:edit.line`.
+
+    It names the file as `git apply` takes it; `folder` is where the training runs.
 
     Only the call itself goes through libcst, and only after CPython's parser took the file: libcst 1.9.0 dies of
     a stack overflow (SIGSEGV) on 3000 nested brackets and needs minutes for a sum of 20 000 terms.
@@ -68,7 +70,8 @@ def edit_diff(edit: CallEdit, read: Callable[[Path], bytes]) -> Diff:
     except (cst.ParserSyntaxError, RecursionError):
         return Diff(reason=f"the call in line {edit.line} of {edit.file} cannot be edited")
     after = text[:start] + changed + text[end:]
-    lines = difflib.unified_diff(_lines(text), _lines(after), edit.file, edit.file)
+    name = name_in_patch(Path(edit.file), folder)
+    lines = difflib.unified_diff(_lines(text), _lines(after), f"a/{name}", f"b/{name}")
     diff = "".join(_complete(line) for line in lines)
     return Diff(text=diff) if diff else Diff(reason="the call already has these arguments")
 

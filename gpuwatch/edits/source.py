@@ -35,6 +35,24 @@ def read_source(path: Path, not_newer_than: float | None = None) -> bytes:
         raise UnreadableSourceError(f"{path} cannot be read ({error.strerror})") from error
 
 
+def name_in_patch(path: Path, folder: Path | None) -> str:
+    """What a patch calls the file: its path from the repository's root, else from the training's folder, else its name.
+
+    `git apply` refuses absolute names, and skips in silence what is not named from the root of its repository.
+    """
+    if not path.is_absolute() and folder is not None:
+        path = folder / path
+    root = next((parent for parent in path.parents if _holds_repository(parent)), folder)
+    return path.relative_to(root).as_posix() if root is not None and path.is_relative_to(root) else path.name
+
+
+def _holds_repository(folder: Path) -> bool:
+    try:
+        return (folder / ".git").exists()
+    except OSError:  # a folder that may not be looked into
+        return False
+
+
 def process_started(start_ticks: int) -> float | None:
     """`start_ticks` of /proc/PID/stat (hundredths of a second after boot, on Linux) as wall time."""
     if not hasattr(time, "CLOCK_BOOTTIME"):

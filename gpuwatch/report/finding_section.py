@@ -73,12 +73,12 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
     run = next((run for run in seen.scene.runs if run.id == finding.run), None)
     facts = run.critical.facts if run else None
     started = process_started(facts.start_ticks) if facts else None
-    folder = Path(facts.cwd) if facts and facts.cwd else Path()
+    folder = Path(facts.cwd) if facts and facts.cwd else None
 
     def read_unchanged(path: Path) -> bytes:
-        return read(folder / path, started)
+        return read(path if folder is None else folder / path, started)
 
-    diff = edit_diff(fix.edit, read_unchanged)
+    diff = edit_diff(fix.edit, read_unchanged, folder)
     return (
         None if diff.text is None else encodable(diff.text),
         None if diff.reason is None else encodable(diff.reason),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def added(source: str, **keywords: str) -> list[str]:
 def test_changes_a_keyword_and_nothing_else() -> None:
     text = diff("a = 1\nb = DataLoader( x,num_workers = 0 , shuffle=True )  # note\n", line=2, num_workers="10").text
     assert text == (
-        f"--- {FILE}\n+++ {FILE}\n@@ -1,2 +1,2 @@\n a = 1\n"
+        "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n a = 1\n"
         "-b = DataLoader( x,num_workers = 0 , shuffle=True )  # note\n"
         "+b = DataLoader( x,num_workers = 10 , shuffle=True )  # note\n"
     )
@@ -40,7 +41,7 @@ def test_adds_keywords_on_the_same_line() -> None:
 def test_adds_keywords_on_their_own_lines_where_arguments_have_theirs() -> None:
     source = "b = torch.utils.data.DataLoader(\n    x,\n    batch_size=32,  # as in the paper\n)\n"
     assert diff(source, num_workers="10").text == (
-        f"--- {FILE}\n+++ {FILE}\n@@ -1,4 +1,5 @@\n b = torch.utils.data.DataLoader(\n     x,\n"
+        "--- a/train.py\n+++ b/train.py\n@@ -1,4 +1,5 @@\n b = torch.utils.data.DataLoader(\n     x,\n"
         "     batch_size=32,  # as in the paper\n+    num_workers=10,\n )\n"
     )
 
@@ -118,3 +119,25 @@ def test_anything_but_a_small_regular_file_is_refused(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UnreadableSourceError, match=reason):
             read_source(path)
+
+
+@pytest.mark.parametrize("name", ["src/train.py", "src/my model.py"])
+@pytest.mark.parametrize("repository", [True, False])
+def test_diff_applies_with_git_in_the_repository_or_else_in_the_folder_of_the_training(
+    tmp_path: Path, name: str, repository: bool
+) -> None:
+    script = tmp_path / name
+    script.parent.mkdir()
+    script.write_text("b = DataLoader(x)\n")
+    if repository:
+        subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    started_in = script.parent if repository else tmp_path
+    edit = CallEdit("DataLoader", str(script), 1, {"num_workers": "10"})
+    text = edit_diff(edit, read_source, started_in).text
+    assert text is not None
+    subprocess.run(["git", "apply", "-"], input=text, cwd=tmp_path, text=True, check=True)
+    assert script.read_text() == "b = DataLoader(x, num_workers=10)\n"
+
+
+def test_diff_of_a_file_outside_of_everything_known_has_its_bare_name() -> None:
+    assert (diff("b = DataLoader(x)\n", num_workers="10").text or "").startswith("--- a/train.py\n+++ b/train.py\n")
