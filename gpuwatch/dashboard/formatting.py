@@ -6,6 +6,7 @@ import math
 import time
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 
@@ -130,6 +131,7 @@ def since(event_ns: int, now_ns: int, wall_time: float) -> str:
     return clock(moment, seconds_too=False) if same_day else time.strftime("%d %b %H:%M", time.localtime(moment))
 
 
+@lru_cache(maxsize=256)
 def gpu_name(name: str, width: int | None = None) -> str:
     """A GPU's name without its vendor's words, and without its last words until it fits: "H100 80GB HBM3", "H100"."""
     text = escape(name)

@@ -6,9 +6,7 @@ them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,10 +19,22 @@ LOCK_SECONDS = 0.05
 """A frame is skipped rather than waited for: keys must stay live while the monitor holds its lock."""
 
 
+class Lock(Protocol):
+    """What is needed of threading's locks."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Takes it, if it can be had in time."""
+
+    def release(self) -> None:
+        """Gives it back."""
+
+
 class Timeline(Protocol):
     """What the dashboard needs of the monitor's timeline."""
 
-    lock: AbstractContextManager[object]
+    @property
+    def lock(self) -> Lock:
+        """Held by the monitor while it writes, by views while they read."""
 
     def chart(self, series: Series, start_ns: int, end_ns: int, buckets: int) -> Chart:
         """The series cut into equal buckets of time."""
@@ -107,25 +117,22 @@ class History:
         self._columns: dict[tuple[Series, int, int], _Column] = {}
         self._used: set[tuple[Series, int, int]] = set()
 
-    def refresh(
-        self, wanted: Sequence[tuple[Series, Grid, int]], now_ns: int
-    ) -> dict[tuple[Series, Grid], Trace] | None:
+    def refresh(self, grid: Grid, wanted: Sequence[tuple[Series, int]], now_ns: int) -> dict[Series, Trace] | None:
         """The traces of all wanted series, or None while the timeline is locked.
 
         Args:
+            grid: The chart's time.
+            wanted: Series, and for how many nanoseconds a value holds until the next (a sensor that is read once a
+                second says nothing of narrower buckets, and a gap would be a lie).
             now_ns: The snapshot's time: a bucket that is not half full yet is not worth asking for again.
-            wanted: Series, grid, and for how many nanoseconds a value holds until the next (a sensor that is read
-                once a second says nothing of narrower buckets, and a gap would be a lie).
         """
         lock = self._timeline.lock
-        acquire = getattr(lock, "acquire", None)
-        if acquire is not None and not acquire(timeout=LOCK_SECONDS):
+        if not lock.acquire(timeout=LOCK_SECONDS):
             return None
         try:
-            traces = {(series, grid): self._trace(series, grid, hold_ns, now_ns) for series, grid, hold_ns in wanted}
+            traces = {series: self._trace(series, grid, hold_ns, now_ns) for series, hold_ns in wanted}
         finally:
-            if acquire is not None:
-                lock.release()  # type: ignore[attr-defined]
+            lock.release()
         for unused in self._columns.keys() - self._used:
             del self._columns[unused]
         self._used.clear()
@@ -173,15 +180,3 @@ def held(values: Sequence[float | None], buckets: int) -> Values:
             out[last + 1 : index] = [out[last]] * (index - last - 1)
         last = index
     return tuple(out)
-
-
-class NoTimeline:
-    """A timeline that has nothing, for the first frame."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-    def chart(self, series: Series, start_ns: int, end_ns: int, buckets: int) -> Chart:
-        """Empty buckets."""
-        empty = [None] * buckets
-        return Chart(series, start_ns, end_ns, empty, empty, empty)

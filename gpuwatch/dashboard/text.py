@@ -44,12 +44,18 @@ class LineWriter:
 
     def put(self, text: str, style: Style, limit: int | None = None) -> LineWriter:
         """Appends text, in at most `limit` cells."""
-        text = self._glyphs.say(text)
-        room = self.room if limit is None else min(limit, self.room)
-        text = fit(text, room, self._glyphs.ellipsis)
-        if text:
+        room = self.width - self._cells
+        if limit is not None and limit < room:
+            room = limit
+        if not text.isascii():
+            text = self._glyphs.say(text)
+        cells = len(text) if text.isascii() else cell_len(text)
+        if cells > room:
+            text = fit(text, room, self._glyphs.ellipsis)
+            cells = len(text) if text.isascii() else cell_len(text)
+        if cells:
             self._segments.append(Segment(text, style))
-            self._cells += len(text) if text.isascii() else cell_len(text)
+            self._cells += cells
         return self
 
     def chart(self, text: str, style: Style) -> LineWriter:
@@ -62,21 +68,36 @@ class LineWriter:
 
     def to(self, column: int, style: Style | None = None) -> LineWriter:
         """Appends blanks up to a column."""
-        gap = min(column, self.width) - self._cells
+        gap = (column if column < self.width else self.width) - self._cells
         if gap > 0:
             self._segments.append(Segment(" " * gap, style or self._look.text))
             self._cells += gap
         return self
 
+    def gap(self, cells: int, style: Style | None = None) -> LineWriter:
+        """Appends so many blanks."""
+        return self.to(self._cells + cells, style)
+
     def left(self, text: str, width: int, style: Style) -> LineWriter:
-        """Appends a left-aligned field."""
+        """Appends a left-aligned field, as one segment."""
+        if text.isascii() and len(text) <= width <= self.width - self._cells:
+            self._segments.append(Segment(text.ljust(width), style))
+            self._cells += width
+            return self
         end = self._cells + width
         return self.put(text, style, width).to(end, style)
 
     def right(self, text: str, width: int, style: Style) -> LineWriter:
-        """Appends a right-aligned field."""
-        said = fit(self._glyphs.say(text), width, self._glyphs.ellipsis)
-        return self.to(self._cells + width - _cells(said), style).put(said, style)
+        """Appends a right-aligned field, as one segment."""
+        if not text.isascii():
+            text = self._glyphs.say(text)
+        cells = _cells(text)
+        if cells <= width <= self.width - self._cells:
+            self._segments.append(Segment(" " * (width - cells) + text, style))
+            self._cells += width
+            return self
+        text = fit(text, width, self._glyphs.ellipsis)
+        return self.to(self._cells + width - _cells(text), style).put(text, style)
 
     def at_right(self, text: str, style: Style, margin: int = 0, filler: Style | None = None) -> LineWriter:
         """Appends text that ends `margin` cells before the line's end, if there is room for it."""

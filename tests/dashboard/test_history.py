@@ -34,10 +34,10 @@ def test_what_is_kept_and_what_is_new_together_is_what_asking_for_all_gives(step
     for step in steps:
         now += step
         grid = Grid.ending_at(now * SECOND_NS, 120, buckets)
-        traces = history.refresh([(UTILIZATION, grid, 0)], now * SECOND_NS)
+        traces = history.refresh(grid, [(UTILIZATION, 0)], now * SECOND_NS)
         assert traces is not None
         whole = timeline().chart(UTILIZATION, grid.start_ns, grid.end_ns, grid.count)
-        assert traces[UTILIZATION, grid].mean == pytest.approx(whole.mean)
+        assert traces[UTILIZATION].mean == pytest.approx(whole.mean)
 
 
 def test_only_the_newest_buckets_are_asked_for_again() -> None:
@@ -45,7 +45,7 @@ def test_only_the_newest_buckets_are_asked_for_again() -> None:
     history = History(source)
     for second in range(10):
         now_ns = (1_000 + second) * SECOND_NS
-        history.refresh([(UTILIZATION, Grid.ending_at(now_ns, 120, 90), 0)], now_ns)
+        history.refresh(Grid.ending_at(now_ns, 120, 90), [(UTILIZATION, 0)], now_ns)
     assert source.asked[0] == (UTILIZATION, 90)
     assert all(buckets < 12 for _, buckets in source.asked[1:])
 
@@ -55,13 +55,13 @@ def test_late_samples_still_find_their_bucket() -> None:
     source = timeline(lambda seconds: 80.0 if seconds < known_until[0] else None)
     history = History(source)
     now_ns = 1_000 * SECOND_NS
-    history.refresh([(UTILIZATION, Grid.ending_at(now_ns, 60, 60), 0)], now_ns)
+    history.refresh(Grid.ending_at(now_ns, 60, 60), [(UTILIZATION, 0)], now_ns)
     known_until[0] = 1_003.0
     later_ns = 1_003 * SECOND_NS
     grid = Grid.ending_at(later_ns, 60, 60)
-    traces = history.refresh([(UTILIZATION, grid, 0)], later_ns)
+    traces = history.refresh(grid, [(UTILIZATION, 0)], later_ns)
     assert traces is not None
-    assert traces[UTILIZATION, grid].mean[-4:-1] == (80.0, 80.0, 80.0)
+    assert traces[UTILIZATION].mean[-4:-1] == (80.0, 80.0, 80.0)
 
 
 def test_a_locked_timeline_is_not_waited_for() -> None:
@@ -78,7 +78,7 @@ def test_a_locked_timeline_is_not_waited_for() -> None:
     taken.wait()
     try:
         grid = Grid.ending_at(SECOND_NS * 100, 60, 30)
-        assert History(source).refresh([(UTILIZATION, grid, 0)], SECOND_NS * 100) is None
+        assert History(source).refresh(grid, [(UTILIZATION, 0)], SECOND_NS * 100) is None
     finally:
         done.set()
         holder.join()
@@ -95,8 +95,8 @@ def test_series_that_are_no_longer_shown_are_forgotten() -> None:
     history = History(source)
     grid = Grid.ending_at(SECOND_NS * 100, 60, 30)
     other = Series("gpu.utilization_percent", "GPU-1")
-    history.refresh([(UTILIZATION, grid, 0), (other, grid, 0)], SECOND_NS * 100)
-    history.refresh([(UTILIZATION, grid, 0)], SECOND_NS * 101)
+    history.refresh(grid, [(UTILIZATION, 0), (other, 0)], SECOND_NS * 100)
+    history.refresh(grid, [(UTILIZATION, 0)], SECOND_NS * 101)
     source.asked.clear()
-    history.refresh([(UTILIZATION, grid, 0), (other, grid, 0)], SECOND_NS * 102)
+    history.refresh(grid, [(UTILIZATION, 0), (other, 0)], SECOND_NS * 102)
     assert (other, 30) in source.asked

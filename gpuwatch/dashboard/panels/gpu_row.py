@@ -119,7 +119,7 @@ def _first_line(
     facts = gpu.facts
     index = str(facts.index)
     name = f"{index} {say.gpu_name(facts.name, columns.name - len(index) - 1)}"
-    writer.to(1).left(name, columns.name, look.strong).to(writer.cells + columns.gap)
+    writer.to(1).left(name, columns.name + columns.gap, look.strong)
     if sick or gpu.latest is None:
         style = {"lost": look.critical, "stale": look.warning}.get(gpu.status, look.dim)
         writer.put(sick[0] if sick else say.UNKNOWN, style, columns.left_width - writer.cells)
@@ -141,34 +141,28 @@ def _status_lines(gpu: GpuNow, snapshot: Snapshot, room: int) -> list[str]:
 def _numbers(
     writer: LineWriter, gpu: GpuNow, latest: GpuSample, columns: Columns, look: Look, skip_utilization: bool = False
 ) -> None:
+    gap = columns.gap
     mean = gpu.utilization_mean_percent if gpu.utilization_mean_percent is not None else latest.utilization_percent
-    if not skip_utilization:
+    if skip_utilization:
+        start = _indent(columns) + (columns.meter + gap if columns.meter else 0)
+        writer.to(start + columns.utilization)
+    else:
         if columns.meter:
             _meter(writer, mean, columns.meter, look)
-            writer.to(writer.cells + columns.gap)
-        text = say.mean_and_sigma(mean, gpu.utilization_sigma_percent)
-        writer.right(text, columns.utilization, look.utilization)
-    else:
-        start = _indent(columns) + (columns.meter + columns.gap if columns.meter else 0)
-        writer.to(start + columns.utilization)
+            writer.gap(gap)
+        writer.right(say.mean_and_sigma(mean, gpu.utilization_sigma_percent), columns.utilization, look.utilization)
     temperature = latest.temperature_celsius
     hot = look.critical if temperature is not None and temperature >= HOT_CELSIUS else look.text
-    total = gpu.facts.memory_total_bytes
-    for text, width, style in (
-        (say.of_limit(latest.power_watts, power_limit(gpu), "W"), columns.power, look.power),
-        (
-            say.memory_of_total(latest.memory_used_bytes, total, 1 if columns.memory > 9 else 0),
-            columns.memory,
-            look.text,
-        ),
-        (say.celsius(temperature), columns.temperature, hot),
-        (say.megahertz(latest.sm_clock_mhz), columns.clock, look.text),
-    ):
-        if width:
-            writer.to(writer.cells + columns.gap).right(text, width, style)
+    decimals = 1 if columns.memory > 9 else 0
+    memory = say.memory_of_total(latest.memory_used_bytes, gpu.facts.memory_total_bytes, decimals)
+    writer.right(say.of_limit(latest.power_watts, power_limit(gpu), "W"), columns.power + gap, look.power)
+    writer.right(memory, columns.memory + gap, look.text)
+    writer.right(say.celsius(temperature), columns.temperature + gap, hot)
+    if columns.clock:
+        writer.right(say.megahertz(latest.sm_clock_mhz), columns.clock + gap, look.text)
     if columns.slowed:
         words, slowed = slowed_by(gpu, latest)
-        writer.to(writer.cells + columns.gap).left(words, columns.slowed, look.warning if slowed else look.dim)
+        writer.gap(gap).left(words, columns.slowed, look.warning if slowed else look.dim)
 
 
 def slowed_by(gpu: GpuNow, latest: GpuSample) -> tuple[str, bool]:

@@ -51,13 +51,13 @@ def run_panel(
         return [_one_line(run, columns, look)][:height]
     scale = step_scale(run, traces)
     lines = [_title(run, scale, columns, look)]
-    left = _left(run, view, snapshot, columns.left_width - 1, height - 1, look)
+    width = columns.left_width - 1
+    left = _left(run, view, snapshot, width, height - 1, look)
     right = _right(run, snapshot, scale, height - 1, columns, look, traces)
-    for y in range(height - 1):
-        words = left[y] if y < len(left) else ()
-        used = 1 + sum(segment.cell_length for segment in words)
-        gap = Segment(" " * max(0, columns.chart_1 - used), look.text)
-        lines.append((Segment(" ", look.text), *words, gap, *right[y]))
+    edge, gap = Segment(" ", look.text), Segment(" " * columns.gap, look.text)
+    nothing = (Segment(" " * width, look.text),)
+    left += [nothing] * (height - 1 - len(left))
+    lines += [(edge, *words, gap, *charts) for words, charts in zip(left, right, strict=True)]
     return lines
 
 

@@ -7,9 +7,7 @@ from rich.style import Style
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.text import Line, LineWriter, boxed, rule
 from gpuwatch.dashboard.themes import Look
-from gpuwatch.dashboard.themes import look as default_look
-from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import Verdict, verdicts
+from gpuwatch.dashboard.wording import Verdict
 
 TITLE = "What to change"
 
@@ -17,9 +15,8 @@ GAIN_BESIDE_FROM = 96
 """Below this width the gain stands beside the change, so that the sentence has the whole line."""
 
 
-def verdict_box(view: View, width: int, height: int, look: Look, *, framed: bool) -> list[Line]:
+def verdict_box(told: list[Verdict], width: int, height: int, look: Look, *, framed: bool) -> list[Line]:
     """The verdicts in exactly `height` lines, the worst first; those without room are counted."""
-    told = verdicts(view)
     inner = width - 4 if framed else width - 2
     room = height - (2 if framed else 1)
     lines: list[Line] = []
@@ -38,11 +35,10 @@ def verdict_box(view: View, width: int, height: int, look: Look, *, framed: bool
     return [rule(TITLE, width, look, right=more), *((*edge, *line, *edge) for line in lines)]
 
 
-def wanted_lines(view: View, width: int, *, framed: bool) -> int:
+def wanted_lines(told: list[Verdict], width: int, look: Look, *, framed: bool) -> int:
     """How many lines the box would like, frame included."""
-    look = default_look()
     inner = width - 4 if framed else width - 2
-    lines = sum(len(_lines_of(verdict, inner, look, full=framed)) for verdict in verdicts(view))
+    lines = sum(len(_lines_of(verdict, inner, look, full=framed)) for verdict in told)
     return lines + (2 if framed else 1)
 
 

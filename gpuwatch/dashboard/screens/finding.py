@@ -94,13 +94,13 @@ class FindingScreen(PageScreen):
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
         wanted = _series_of(finding, view)[:MAX_CHARTS]
         hold = round(2.5e9 * (view.interval_seconds or 1.0))
-        traces = self.dashboard.history.refresh([(series, grid, hold) for series in wanted], snapshot.time_ns)
+        traces = self.dashboard.history.refresh(grid, [(series, hold) for series in wanted], snapshot.time_ns)
         charts = []
         for series in wanted if traces else ():
             gpu, run = view.gpu(series.key), view.run(series.key)
             subject = f"GPU {gpu_index(series.key, snapshot)}" if gpu else run_name(run) if run else ""
             high = power_limit(gpu) if gpu and series.name == "gpu.power_watts" else None
-            trace = traces[series, grid] if traces else None
+            trace = traces[series] if traces else None
             if trace is not None:
                 charts.append(Evidence(subject, series.name, trace, grid, snapshot.time_ns, snapshot.wall_time, high))
         return charts

@@ -19,6 +19,7 @@ from gpuwatch.dashboard.panels.host_row import host_row
 from gpuwatch.dashboard.panels.run_panel import RunTraces, run_panel
 from gpuwatch.dashboard.panels.verdict_box import verdict_box, wanted_lines
 from gpuwatch.dashboard.screens.base import ViewScreen
+from gpuwatch.dashboard.text import Line
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.widgets.findings_list import FindingsList
@@ -26,12 +27,28 @@ from gpuwatch.dashboard.widgets.gpu_table import GpuTable, Traces
 from gpuwatch.dashboard.widgets.lines import LinesWidget, set_height
 from gpuwatch.dashboard.wording import no_gpu_reason, verdicts
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.monitor.snapshot import RunNow
+from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.series import Series
 
 HOST_CPU = Series("host.cpu_percent")
 HOST_IO = Series("host.pressure_io_percent")
 NO_TRACE = Trace()
+
+HOLD_POLLS = 2.5
+"""A value stands until the next one, for so many polls or steps at most: later is a gap."""
+
+
+def _needs(view: View, verdict_lines: int) -> Needs:
+    snapshot, runs = view.snapshot, view.runs
+    return Needs(
+        verdict_lines=verdict_lines,
+        gpus=len(snapshot.gpus) if snapshot else 0,
+        runs=len(runs),
+        ranks=len(runs[0].ranks) if runs else 0,
+        findings=len(view.findings),
+        host=snapshot is not None and snapshot.host is not None,
+        reason=snapshot is not None and bool(runs) and no_gpu_reason(snapshot) is not None,
+    )
 
 
 class VerdictBox(LinesWidget):
@@ -57,15 +74,18 @@ class MainScreen(ViewScreen):
     def __init__(self) -> None:
         super().__init__()
         self._traces: Traces = {}
+        self._plan: Arrangement | None = None
+        self._parts = (
+            VerdictBox(id="verdict"),
+            LinesWidget(id="gpu-head"),
+            GpuTable(id="gpus"),
+            LinesWidget(id="body"),
+            FindingsList(id="findings"),
+        )
 
     def content(self) -> Iterable[Widget]:
         """From the verdict down to the findings."""
-        yield VerdictBox(id="verdict")
-        yield LinesWidget(id="gpu-head")
-        yield GpuTable(id="gpus")
-        yield LinesWidget(id="host")
-        yield LinesWidget(id="runs")
-        yield FindingsList(id="findings")
+        return self._parts
 
     def keys(self, view: View) -> list[Key]:
         """What can be done here and now."""
@@ -86,75 +106,58 @@ class MainScreen(ViewScreen):
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         """Shares out the height, gets the charts' values, and lets every widget show its lines."""
-        snapshot = view.snapshot
-        runs = view.runs
-        plan = arrange(
-            width,
-            height,
-            Needs(
-                verdict_lines=wanted_lines(view, width, framed=height >= FRAMED_FROM),
-                gpus=len(snapshot.gpus) if snapshot else 0,
-                runs=len(runs),
-                ranks=len(runs[0].ranks) if runs else 0,
-                findings=len(view.findings),
-                reason=snapshot is not None and bool(runs) and no_gpu_reason(snapshot) is not None,
-                host=snapshot is not None and snapshot.host is not None,
-            ),
-        )
+        told = verdicts(view)
+        plan = arrange(width, height, _needs(view, wanted_lines(told, width, look, framed=height >= FRAMED_FROM)))
         cells = columns(width)
-        verdict = self.query_one("#verdict", VerdictBox)
-        set_height(verdict, plan.verdict)
-        verdict.show(verdict_box(view, width, plan.verdict, look, framed=plan.framed), width)
-        self._draw_history(view, runs, plan, cells, look)
-        findings = self.query_one("#findings", FindingsList)
-        set_height(findings, plan.findings + 1)
+        parts = self._parts
+        if plan != self._plan:
+            self._plan = plan
+            heights = (plan.verdict, plan.gpu_head, plan.gpu_lines, plan.host + sum(plan.runs), plan.findings + 1)
+            for part, lines in zip(parts, heights, strict=True):
+                set_height(part, lines)
+        verdict, head, table, body, findings = parts
+        verdict.show(verdict_box(told, width, plan.verdict, look, framed=plan.framed), width)
+        head.show([gpu_header(view, cells, look, focused=table.has_focus)], width)
+        if view.snapshot is not None:
+            visible = {gpu.facts.uuid for gpu in table.visible_gpus(view, plan.gpu_lines, plan.gpu_row)}
+            grid = self._refresh_traces(view, view.snapshot, plan, cells, look, visible)
+            table.show(view, plan.gpu_row, cells, look, self._traces, visible)
+            body.show(self._body(view, view.snapshot, plan, cells, look, grid), width)
         findings.update(view, width, plan.findings, look)
 
-    def _draw_history(
-        self, view: View, runs: tuple[RunNow, ...], plan: Arrangement, cells: Columns, look: Look
-    ) -> None:
-        """The GPUs' rows and the runs' panels, whose charts share one grid of time."""
-        table = self.query_one("#gpus", GpuTable)
-        head = self.query_one("#gpu-head", LinesWidget)
-        panels = self.query_one("#runs", LinesWidget)
-        set_height(head, plan.gpu_head)
-        head.show([gpu_header(view, cells, look, focused=table.has_focus)], cells.width)
-        set_height(table, plan.gpu_lines)
-        set_height(panels, sum(plan.runs))
-        snapshot = view.snapshot
-        if snapshot is None:
-            return
+    def _refresh_traces(
+        self, view: View, snapshot: Snapshot, plan: Arrangement, cells: Columns, look: Look, visible: set[str]
+    ) -> Grid:
+        """Asks for the values of all charts in sight; while the timeline is busy, those of the last frame stay."""
         per_cell = braille.values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells.chart_width * per_cell)
-        visible = {gpu.facts.uuid for gpu in table.visible_gpus(view, plan.gpu_lines, plan.gpu_row)}
-        shown = runs[: len(plan.runs)]
-        hold = round(2.5e9 * (view.interval_seconds or 1.0))
-        wanted = [(Series("gpu.utilization_percent", uuid), grid, hold) for uuid in sorted(visible)]
-        wanted += [(Series("gpu.power_watts", uuid), grid, hold) for uuid in sorted(visible)]
-        for run in shown:
-            run_hold = max(hold, round(2.5e9 * (run.step_seconds_p50 or 0.0)))
-            wanted += [(Series(name, run.id), grid, run_hold) for name in ("run.wait_share", "run.step_seconds")]
+        hold = round(HOLD_POLLS * 1e9 * (view.interval_seconds or 1.0))
+        wanted = [(Series("gpu.utilization_percent", uuid), hold) for uuid in sorted(visible)]
+        wanted += [(Series("gpu.power_watts", uuid), hold) for uuid in sorted(visible)]
+        for run in view.runs[: len(plan.runs)]:
+            run_hold = max(hold, round(HOLD_POLLS * 1e9 * (run.step_seconds_p50 or 0.0)))
+            wanted += [(Series("run.wait_share", run.id), run_hold), (Series("run.step_seconds", run.id), run_hold)]
+        if plan.host > 1:
+            wanted += [(HOST_CPU, hold), (HOST_IO, hold)]
+        self._traces = self.dashboard.history.refresh(grid, wanted, snapshot.time_ns) or self._traces
+        return grid
+
+    def _body(
+        self, view: View, snapshot: Snapshot, plan: Arrangement, cells: Columns, look: Look, grid: Grid
+    ) -> list[Line]:
+        """The host's lines and the runs' panels, whose charts continue those of the GPUs."""
+        lines: list[Line] = []
         if plan.host:
-            wanted += [(series, grid, hold) for series in (HOST_CPU, HOST_IO)]
-        traces = self.dashboard.history.refresh(wanted, snapshot.time_ns)
-        if traces is not None:
-            self._traces = traces
-        table.show(view, plan.gpu_row, cells, look, self._traces, grid, visible)
-        host = self.query_one("#host", LinesWidget)
-        set_height(host, plan.host)
-        if plan.host:
-            cpu, pressure = (self._traces.get((series, grid), NO_TRACE) for series in (HOST_CPU, HOST_IO))
-            host.show(host_row(snapshot, plan.host, cells, look, cpu, pressure), cells.width)
-        lines = []
-        for run, height in zip(shown, plan.runs, strict=False):
-            wait = self._traces.get((Series("run.wait_share", run.id), grid))
-            step = self._traces.get((Series("run.step_seconds", run.id), grid))
-            history = RunTraces(grid, wait, step) if wait is not None and step is not None else None
-            lines += run_panel(run, view, height, cells, look, history)
-        panels.show(lines, cells.width)
+            cpu, pressure = self._traces.get(HOST_CPU, NO_TRACE), self._traces.get(HOST_IO, NO_TRACE)
+            lines += host_row(snapshot, plan.host, cells, look, cpu, pressure)
+        for run, height in zip(view.runs, plan.runs, strict=False):
+            wait = self._traces.get(Series("run.wait_share", run.id), NO_TRACE)
+            step = self._traces.get(Series("run.step_seconds", run.id), NO_TRACE)
+            lines += run_panel(run, view, height, cells, look, RunTraces(grid, wait, step))
+        return lines
 
     def _current(self) -> Finding | None:
-        return self.query_one("#findings", FindingsList).current
+        return self._parts[-1].current
 
     def on_open_finding(self, message: OpenFinding) -> None:
         """Opens the finding under the cursor, or the one behind the first verdict."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from gpuwatch.dashboard import braille
-from gpuwatch.dashboard.history import Grid
+from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.panels.bars import Key
 from gpuwatch.dashboard.panels.evidence import Evidence, chart_cells
 from gpuwatch.dashboard.panels.gpu_page import gpu_page
@@ -55,7 +55,7 @@ class TimelineScreen(PageScreen):
         super().__init__()
         self.pan_seconds = 0.0
         self.detail = False
-        self._traces: dict[Series, object] = {}
+        self._traces: dict[Series, Trace] = {}
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         """The charts of the chosen stretch of time."""
@@ -63,10 +63,10 @@ class TimelineScreen(PageScreen):
         wanted = timeline_series(view, self.detail)
         hold = round(2.5e9 * (view.interval_seconds or 1.0))
         steps = {run.id: run.step_seconds_p50 or 0.0 for run in view.runs}
-        asked = [(series, grid, max(hold, round(2.5e9 * steps.get(series.key, 0.0)))) for series in wanted]
-        found = self.dashboard.history.refresh(asked, view.snapshot.time_ns if view.snapshot else 0)
-        traces = {series: found[series, grid] for series in wanted} if found is not None else {}
-        return timeline_page(view, width, height, look, grid, traces, wanted, self.pan_seconds)
+        asked = [(series, max(hold, round(2.5e9 * steps.get(series.key, 0.0)))) for series in wanted]
+        now_ns = view.snapshot.time_ns if view.snapshot is not None else 0
+        self._traces = self.dashboard.history.refresh(grid, asked, now_ns) or self._traces
+        return timeline_page(view, width, height, look, grid, self._traces, wanted, self.pan_seconds)
 
     def action_pan(self, steps: int) -> None:
         """Moves the window; never past now."""
@@ -103,6 +103,7 @@ class GpuScreen(PageScreen):
     def __init__(self, uuid: str) -> None:
         super().__init__()
         self._uuid = uuid
+        self._traces: dict[Series, Trace] = {}
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         """Facts, history, readings with their age, and reasons."""
@@ -114,16 +115,21 @@ class GpuScreen(PageScreen):
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
         names: tuple[SeriesName, ...] = ("gpu.utilization_percent", "gpu.power_watts", "gpu.temperature_celsius")
         hold = round(2.5e9 * (view.interval_seconds or 1.0))
-        found = self.dashboard.history.refresh(
-            [(Series(name, self._uuid), grid, hold) for name in names], snapshot.time_ns
-        )
-        charts = []
-        for name in names if found is not None else ():
-            trace = found[Series(name, self._uuid), grid] if found is not None else None
-            high = power_limit(gpu) if name == "gpu.power_watts" else None
-            if trace is not None:
-                subject = f"GPU {gpu.facts.index}"
-                charts.append(Evidence(subject, name, trace, grid, snapshot.time_ns, snapshot.wall_time, high))
+        asked = [(Series(name, self._uuid), hold) for name in names]
+        self._traces = self.dashboard.history.refresh(grid, asked, snapshot.time_ns) or self._traces
+        subject, limit = f"GPU {gpu.facts.index}", power_limit(gpu)
+        charts = [
+            Evidence(
+                subject,
+                series.name,
+                self._traces.get(series, Trace()),
+                grid,
+                snapshot.time_ns,
+                snapshot.wall_time,
+                limit if series.name == "gpu.power_watts" else None,
+            )
+            for series, _ in asked
+        ]
         return gpu_page(gpu, view, width, look, charts)
 
 

@@ -19,21 +19,24 @@ from gpuwatch.dashboard.text import Line
 _NOTHING = Strip([], 0)
 
 
+def without_ansi(filters: Sequence[LineFilter]) -> Sequence[LineFilter]:
+    """The filters less the search for ANSI colours: our themes are in RGB, or meant for the terminal's own."""
+    return [each for each in filters if not isinstance(each, ANSIToTruecolor)]
+
+
 class LinesWidget(Widget):
     """Paints lines, and repaints only those that changed."""
 
     ALLOW_SELECT = False
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """The app's, less the search for ANSI colours: our themes are in RGB, or meant for the terminal's own."""
-        return [
-            line_filter for line_filter in super().get_line_filters() if not isinstance(line_filter, ANSIToTruecolor)
-        ]
-
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._lines: list[Line] = []
         self._strips: list[Strip] = []
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Those of the app that have something to do here."""
+        return without_ansi(super().get_line_filters())
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -52,7 +55,7 @@ class LinesWidget(Widget):
         for y in changed:
             if y < len(lines):
                 self._strips[y] = Strip(lines[y], width)
-        self.refresh(*_regions(changed, width))
+        self.refresh(*line_regions(changed, width))
 
     def render_line(self, y: int) -> Strip:
         """One line."""
@@ -68,6 +71,10 @@ class Pager(ScrollView, can_focus=True):
         super().__init__(id=id)
         self._lines: list[Line] = []
         self._strips: list[Strip] = []
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Those of the app that have something to do here."""
+        return without_ansi(super().get_line_filters())
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -102,7 +109,7 @@ def set_height(widget: Widget, height: int) -> None:
         widget.display = height > 0
 
 
-def _regions(rows: Sequence[int], width: int) -> list[Region]:
+def line_regions(rows: Sequence[int], width: int) -> list[Region]:
     """Neighbouring rows joined into regions."""
     regions: list[Region] = []
     for row in rows:
