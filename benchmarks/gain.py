@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -89,8 +88,8 @@ def start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"})
 
 
-def stop(training: subprocess.Popen[bytes]) -> None:
-    training.send_signal(signal.SIGINT)
+def stop(training: subprocess.Popen[Any]) -> None:
+    training.terminate()
     try:
         training.wait(timeout=10)
     except subprocess.TimeoutExpired:
