@@ -30,6 +30,13 @@ class _Optimizer(NamedTuple):
     group_end: int  # of the group before it
 
 
+class _Totals(NamedTuple):
+    forward_ns: int
+    backward_ns: int
+    backwards: int
+    copy_ns: int
+
+
 class Compute:
     """The computation since the last step's end.
 
@@ -40,6 +47,7 @@ class Compute:
     __slots__ = (
         "_backs",
         "_copied_since_mark",
+        "_in_groups",
         "backward_ns",
         "backwards",
         "copy_ns",
@@ -71,11 +79,35 @@ class Compute:
         self.group_end = 0
         self.forward_ns = self.backward_ns = self.optimizer_ns = self.copy_ns = 0
         self._copied_since_mark = 0
+        self._in_groups = _Totals(0, 0, 0, 0)
 
     @property
     def groups(self) -> int:
         """How many optimizer steps, or backwards with optimizers in them, this step has seen."""
         return len(self.optimizers) + self.sealed
+
+    def end_group(self, end: int) -> None:
+        """Notes that an optimizer group ended: what was computed so far belongs to this step."""
+        self.group_end = end
+        self._in_groups = _Totals(self.forward_ns, self.backward_ns, self.backwards, self.copy_ns)
+
+    def close(self) -> _Totals | None:
+        """Takes out what was computed after the last group, which another step will end; for `reopen`."""
+        groups = self._in_groups
+        if self.backwards == groups.backwards and self.copy_ns == groups.copy_ns:
+            return None
+        late = _Totals(
+            max(0, self.forward_ns - groups.forward_ns),
+            max(0, self.backward_ns - groups.backward_ns),
+            max(0, self.backwards - groups.backwards),
+            max(0, self.copy_ns - groups.copy_ns),
+        )
+        self.forward_ns, self.backward_ns, self.backwards, self.copy_ns = groups
+        return late
+
+    def reopen(self, late: _Totals) -> None:
+        """Begins a step with what was computed after the last one's end."""
+        self.forward_ns, self.backward_ns, self.backwards, self.copy_ns = late
 
     def move(self, end: int) -> None:
         """Notes the end of a wait."""
@@ -121,8 +153,8 @@ class Compute:
         self.backward_ns += own
         if optimizer_ns:
             self.optimizer_ns += optimizer_ns
-            self.group_end = end
             self.sealed += 1
+            self.end_group(end)
         self.mark = end
         self._copied_since_mark = 0
 
@@ -145,6 +177,6 @@ class Compute:
             del self.optimizers[: _MAX_SPANS // 2]
         self.optimizers.append(_Optimizer(start, end, own, inner, group_end))
         self.optimizer_ns += own
-        self.group_end = end
+        self.end_group(end)
         self.mark = end
         self._copied_since_mark = 0

@@ -25,11 +25,15 @@ class LoaderState:
     """One loader over the whole run: what its iterators turned out to be for."""
 
     __slots__ = (
+        "_ahead",
+        "_began",
+        "_fresh",
         "background",
         "eval_runs",
         "last_train_step",
         "loader",
         "longest_run",
+        "queue",
         "spacing",
         "train_steps",
         "wait_ns",
@@ -43,6 +47,10 @@ class LoaderState:
         self.spacing = 1  # steps between its last two steps
         self.longest_run = 1  # batches in a row without a backward, seen in training
         self.wait_ns = 0
+        self.queue: deque[tuple[int, int | None]] = deque(maxlen=_QUEUE)  # samples, position: not yet trained on
+        self._ahead = 0  # how many batches this loop reads ahead
+        self._fresh = 0  # batches read in this step
+        self._began = False  # an epoch began in this step
         self.background = False  # read on a thread that does not train
 
     @property
@@ -63,6 +71,36 @@ class LoaderState:
         self.last_train_step = step
         self.train_steps += 1
 
+    def fill(self, iterator: IteratorState) -> None:
+        """Takes over what one of its iterators has read for the training in this step."""
+        self._fresh += len(iterator.queue)
+        self._began |= iterator.began
+        self.queue.extend(iterator.queue)
+        iterator.queue.clear()
+
+    def consume(self, backwards: int) -> tuple[int, int | None, int | None]:
+        """Takes the batches that one step trained on: their number, samples, and first position.
+
+        accelerate reads one batch ahead, so the batches read in a step are not those trained on: the number of
+        backwards says how many are, and what is read ahead at an epoch's start stays ahead. No backward at all
+        means that they are not seen: then every batch counts.
+        """
+        queue = self.queue
+        if self._began and backwards and self._fresh - backwards <= _MAX_READ_AHEAD:
+            self._ahead = max(self._ahead, self._fresh - backwards)
+        self._began = False
+        self._fresh = 0
+        waiting = len(queue)
+        if waiting == 1:
+            samples, position = queue.popleft()
+            return 1, samples if samples >= 0 else None, position
+        if not waiting:
+            return 0, None, None
+        take = max(min(waiting, backwards or waiting), waiting - self._ahead)
+        taken = [queue.popleft() for _ in range(take)]
+        known = all(samples >= 0 for samples, _ in taken)
+        return take, sum(samples for samples, _ in taken) if known else None, taken[0][1]
+
 
 class IteratorState:
     """One iterator: what is known of it, and what the training thread did with it in the current step."""
@@ -70,7 +108,6 @@ class IteratorState:
     __slots__ = (
         "batches",
         "began",
-        "carry",
         "entries",
         "finished",
         "first_progress",
@@ -101,8 +138,7 @@ class IteratorState:
         self.grad = True  # grad mode was on at every pull
         self.previous_step = -1  # the last step it was read in, before this one
         self.step = -1
-        self.queue: deque[tuple[int, int | None]] = deque(maxlen=_QUEUE)  # batches not yet trained on
-        self.carry: int | None = None  # how many batches this loop reads ahead
+        self.queue: deque[tuple[int, int | None]] = deque(maxlen=_QUEUE)  # samples, position: read in this step
         self.run = 0
         self.run_progress = -1
         self.next_step(-1)
@@ -165,28 +201,6 @@ class IteratorState:
                 if self.queue:
                     self.queue.pop()
 
-    def consume(self, backwards: int) -> tuple[int, int | None, int | None]:
-        """Takes the batches that one step trained on: their number, samples, and first position.
-
-        accelerate reads one batch ahead, so the batches read in a step are not those trained on: the number of
-        backwards says how many are, and the read-ahead stays what it was after the first step. No backward at
-        all means that they are not seen: then every batch counts.
-        """
-        queue = self.queue
-        waiting = len(queue)
-        if waiting == 1 and self.carry == 0:
-            samples, position = queue.popleft()
-            return 1, samples if samples >= 0 else None, position
-        if not waiting:
-            return 0, None, None
-        take = min(waiting, backwards or waiting)
-        if self.carry is None:
-            self.carry = waiting - take if waiting - take <= _MAX_READ_AHEAD else 0
-        take = max(take, waiting - self.carry)
-        taken = [queue.popleft() for _ in range(take)]
-        known = all(samples >= 0 for samples, _ in taken)
-        return take, sum(samples for samples, _ in taken) if known else None, taken[0][1]
-
 
 class Loaders:
     """All loaders and iterators of one trainer, the oldest forgotten first."""
@@ -218,6 +232,7 @@ class Loaders:
         for iterator in self._iterators.values():
             iterator.position = None
             iterator.queue.clear()
+            iterator.loader.queue.clear()
 
     def _add(self, loader: int, number: int, thread: int, position: int | None) -> IteratorState:
         state = IteratorState(self.loader(loader), thread, position)

@@ -23,9 +23,14 @@ def judge(read: Sequence[IteratorState], step: int, steps_without_loader: int, p
         steps_without_loader: how many steps before this one took no batch from any loader.
         progress: backwards and optimizer steps so far.
     """
+    for i in read:
+        i.trains |= 0 < i.longest_run < i.batches  # a backward came between its reads
     known = [i for i in read if i.trains and i.batches]
     if len(known) > 1:
         known = _drop_sleepers(known, step)
+    last = max(read, key=_last_start)
+    if last.trains and last.loader.queue and last not in known:
+        known.append(last)  # it is exhausted, but a batch read ahead is still to be trained on
     unknown = [i for i in read if not i.trains and i.batches]
     if not unknown:
         return
@@ -40,7 +45,7 @@ def judge(read: Sequence[IteratorState], step: int, steps_without_loader: int, p
     elif steps_without_loader >= 2:
         # The training reads its data elsewhere; only what comes back in step after step belongs to it.
         for i in alive:
-            i.trains = i.previous_step == step - 1
+            i.trains = 0 <= i.previous_step == step - 1
     elif alive:
         _judge_first(alive)
     else:
@@ -71,10 +76,24 @@ def _came_and_went(iterator: IteratorState, step: int, progress: int) -> bool:
 
 
 def _judge_beside(known: list[IteratorState], alive: list[IteratorState], step: int) -> None:
-    """Siblings of iterators that are known to train: zip, or a shorter loader that began anew."""
-    most = max(i.batches for i in known)
+    """Next epochs and siblings of iterators that are known to train.
+
+    An accumulation may begin in one epoch and end in the next. A sibling is read in turn with a known one (zip),
+    or belongs to a shorter loader that began anew.
+    """
+    newest = {i.loader: i for i in sorted([*known, *alive], key=_last_start)}
     for i in alive:
-        i.trains = i.batches <= most and (i.previous_step == step - 1 or i.loader.fed_lately(step))
+        ended = any(k.finished and k.loader is i.loader and k.last_start < i.first_start for k in known)
+        i.trains = ended and i is newest[i.loader]
+    training = [*known, *(i for i in alive if i.trains)]
+    most = max(i.batches for i in training)
+    for i in alive:
+        read_on = any(k.loader is i.loader and k.last_start > i.first_start for k in training)
+        if i.trains or read_on or i.batches > most:
+            continue
+        in_turn = i.batches == 1 or any(i.last_start > k.first_start and k.last_start > i.first_start for k in training)
+        fed = i.loader.fed_lately(step) or any(k.loader is i.loader for k in known)
+        i.trains = in_turn and (fed or 0 <= i.previous_step == step - 1)
 
 
 def _judge_first(alive: list[IteratorState]) -> None:

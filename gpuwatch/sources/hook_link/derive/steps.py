@@ -14,7 +14,7 @@ from typing import Final
 from gpuwatch.samples import Sample
 from gpuwatch.sources.hook_link.derive.compute import Compute
 from gpuwatch.sources.hook_link.derive.evaluations import Evaluations, Places, emit_waits
-from gpuwatch.sources.hook_link.derive.iterators import BATCH, STOP, IteratorState, Loaders
+from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP, IteratorState, Loaders
 from gpuwatch.sources.hook_link.derive.writer import StepWriter
 
 SILENCE_NS: Final = 1_000_000_000
@@ -66,6 +66,8 @@ class StepMachine:
         """Takes one `next()` or `iter()` of the training thread."""
         compute = self.compute
         writer = self.writer
+        if writer.sees_begin is None:
+            writer.sees_begin = kind == START
         if self.mode is Mode.NEXT:
             self._end_before(start, iterator)
         elif compute.group_end and self.mode is not Mode.USER:
@@ -100,6 +102,7 @@ class StepMachine:
     def backward(self, start: int, end: int) -> None:
         """Takes one backward of the training thread."""
         compute = self.compute
+        self.writer.sees_begin = bool(self.writer.sees_begin)
         optimizer_ns = compute.take_optimizers_since(start) if compute.optimizers else 0
         if compute.group_end and self.mode is not Mode.USER and self._next_step_began(start):
             self._close(compute.group_end)
@@ -109,11 +112,12 @@ class StepMachine:
             self._optimizer_in_backward = True
         compute.backward(start, end, optimizer_ns)
         if self.mode is Mode.BACKWARD:
-            compute.group_end = end
+            compute.end_group(end)
         self._progress += 1
 
     def optimizer(self, start: int, end: int) -> None:
         """Takes one optimizer step."""
+        self.writer.sees_begin = bool(self.writer.sees_begin)
         if self.mode is Mode.NEXT:
             self._leave_next_mode()
         elif self.mode is Mode.BACKWARD:
@@ -155,9 +159,12 @@ class StepMachine:
         compute = self.compute
         self._usual_groups = max(1, compute.groups)
         self._trained = True
+        late = compute.close() if compute.group_end and self.mode is not Mode.USER else None
         self.writer.write(end, compute, self._progress, samples)
         self._last_start = 0
         compute.reset()
+        if late is not None:
+            compute.reopen(late)
 
     def _next_step_began(self, start: int) -> bool:
         """Whether a backward after an optimizer group belongs to a new step rather than to the same batch."""
@@ -198,7 +205,6 @@ class StepMachine:
         self._last_start = 0
         iterator.trains = True
         iterator.queue.clear()
-        iterator.carry = None
         iterator.position = batches[0][2]
         self.writer.start = batches[0][0]
         for (start, end, _, _), count in zip(batches, samples, strict=True):
@@ -266,8 +272,9 @@ class StepMachine:
             self._close(self.compute.group_end)
         for iterator in self.writer.read:
             usual = iterator.loader.longest_run if iterator.loader.train_steps else 0
-            evaluates = iterator.span == "open" or (self._trained and iterator.batches > usual)
-            if not iterator.trains and evaluates:
+            whole = iterator.finished or iterator.batches > usual
+            evaluates = iterator.span == "open" or (self._trained and whole)
+            if not iterator.trains and iterator.batches and evaluates:
                 self._evaluations.close(iterator, min(now_ns, iterator.last_end))
             else:
                 emit_waits(self._out, self._trainer, iterator, "train" if iterator.trains else "unknown")

@@ -23,6 +23,7 @@ class StepWriter:
         self.number = number  # of the step that is going on
         self.index = 0  # as `number`, but steps that are not given count as well
         self.start = 0  # 0: the step's beginning was not seen
+        self.sees_begin: bool | None = None  # the first record of all began an epoch, so the first step is whole
         self.read: list[IteratorState] = []
         self.steps_without_loader = 0
         self.copies_seen = False
@@ -71,6 +72,7 @@ class StepWriter:
         self._next_step()
         self._phases.clear()
         self.start = 0
+        self.sees_begin = False
 
     def write(self, end: int, compute: Compute, progress: int, samples: int | None = None) -> None:
         """Ends the step at `end`; `samples` is the count that the script itself gave."""
@@ -92,7 +94,7 @@ class StepWriter:
                     self._out.append(gap)
             self.number += 1
         elif self._primary is not None:
-            self._primary.consume(compute.backwards)
+            self._primary.loader.consume(compute.backwards)
         self.start = end
         if self._phases:
             self._phases = [span for span in self._phases if span[1] > end]
@@ -116,7 +118,7 @@ class StepWriter:
             loader = iterator.loader
             if iterator.trains or (not iterator.batches and loader.fed_lately(index)):
                 self._evaluations.retract(iterator)
-                if not self.start and iterator.began:
+                if not self.start and self.sees_begin and iterator.began:
                     self.start = iterator.first_start
                 self._wait_ns += iterator.wait_ns
                 for start, end, _, kind in iterator.entries:
@@ -125,6 +127,7 @@ class StepWriter:
                         batch_starts.append(start)
                 emit_waits(self._out, self._trainer, iterator, "train")
                 loader.wait_ns += iterator.wait_ns
+                loader.fill(iterator)
                 if iterator.batches:
                     loader.fed(index)
                     loader.longest_run = max(loader.longest_run, iterator.longest_run)
@@ -132,13 +135,14 @@ class StepWriter:
                         best = iterator
             elif iterator.batches:
                 loader.eval_runs += 1
+                iterator.queue.clear()
                 self.phase(*self._evaluations.close(iterator, evaluation_end))
         if best is not None:
             self._primary = best
             self.steps_without_loader = -1
             for iterator in self.read:
-                if iterator is not best:
-                    iterator.queue.clear()
+                if iterator.loader is not best.loader:
+                    iterator.loader.queue.clear()  # siblings: the samples of one loader are the step's
         self.steps_without_loader += 1
         return waits, batch_starts
 
@@ -146,9 +150,9 @@ class StepWriter:
         primary = self._primary
         wait_ns: int | None = self._wait_ns + self._data_ns
         batches, position, loader = 1, None, None
-        if primary is not None and (primary.queue or primary.loader.fed_lately(self.index)):
+        if primary is not None and (primary.loader.queue or primary.loader.fed_lately(self.index)):
             loader = primary.loader.loader
-            batches, counted, position = primary.consume(compute.backwards)
+            batches, counted, position = primary.loader.consume(compute.backwards)
             samples = counted if samples is None else samples
         elif not self._wait_ns and not self._data_spans:
             wait_ns = None
