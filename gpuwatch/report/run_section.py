@@ -36,8 +36,8 @@ def _run(run: RunWindow) -> Json:
         "command": encodable(shlex.join(rank.facts.command)),
         "rung": rank.facts.rung,
         "gpus": list(run.gpu_uuids),
-        "steps": rank.steps,
-        "steps_total": rank.steps_total,
+        "steps": rank.steps if steps_known(rank) else None,
+        "steps_total": rank.steps_total if steps_known(rank) else None,
         "step_seconds": None if steps is None else {"p50": figure(steps.p50), "p95": figure(steps.p95)},
         "samples_per_second": figure(run.samples_per_second),
         "data_wait_share": figure(rank.wait_share),
@@ -58,9 +58,16 @@ def _run(run: RunWindow) -> Json:
     }
 
 
+def steps_known(rank: RankWindow) -> bool:
+    """Whether this process tells its steps; 0 of them is a figure only then."""
+    return rank.facts.rung == "exact" or rank.steps_total > 0
+
+
 def _unavailable(run: RunWindow) -> dict[str, str]:
     rank = run.critical
     reasons: dict[str, str] = {}
+    if not steps_known(rank):
+        reasons["steps"] = "steps are seen with the hook only"
     if rank.step_seconds is None:
         why = "no step was seen in this window" if rank.facts.rung == "exact" else "steps are seen with the hook only"
         reasons["step_seconds"] = why
@@ -106,7 +113,7 @@ def _rank(rank: RankWindow) -> Json:
         "pid": rank.facts.pid,
         "rank": rank.facts.rank,
         "gpus": list(rank.facts.gpu_uuids),
-        "steps": rank.steps,
+        "steps": rank.steps if steps_known(rank) else None,
         "step_seconds_p50": figure(rank.step_seconds.p50) if rank.step_seconds else None,
         "data_wait_share": figure(rank.wait_share),
         "gpu_idle_from_wait_share": figure(rank.gap_share),

@@ -140,7 +140,7 @@ def run_table(report: Json) -> Table:
         rows.append(
             (
                 f"{run['title']} ({run['pid']}{ranks}, {run['rung']})",
-                str(run["steps"]),
+                UNKNOWN if run["steps"] is None else str(run["steps"]),
                 number(run["samples_per_second"]),
                 f"{seconds(step['p50'])}, {seconds(step['p95'])}" if step else UNKNOWN,
                 share(run["data_wait_share"]),

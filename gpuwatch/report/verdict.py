@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Finding, Severity
+from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, Observation, figure
-from gpuwatch.timeline.windows import RunWindow
+from gpuwatch.timeline.windows import RankWindow, RunWindow
 
 _ENOUGH_STEPS = 30
-_ENOUGH_SECONDS = 15.0
-"""What the rules wait for before they judge a window: these steps, and two evaluations 5 s apart."""
+_EVALUATED_SECONDS = 10.0
+"""What it takes until the rules have spoken: these steps, and then two evaluations 5 s apart."""
 
 
 def verdict(seen: Observation) -> list[Json]:
     """What a reader needs if they read nothing else."""
     findings = seen.snapshot.findings
-    seconds = (seen.snapshot.time_ns - seen.snapshot.started_ns) / 1e9
     lines = [
-        _of_run(run, seconds, [finding for finding in findings if _concerns(finding, run)]) for run in seen.scene.runs
+        _of_run(run, seen, [finding for finding in findings if _concerns(finding, run)]) for run in seen.scene.runs
     ]
     told = {id(finding) for run in seen.scene.runs for finding in findings if _concerns(finding, run)}
     lines += [
@@ -37,7 +37,7 @@ def _concerns(finding: Finding, run: RunWindow) -> bool:
     return finding.run == run.id or (finding.run is None and finding.gpu in run.gpu_uuids)
 
 
-def _of_run(run: RunWindow, seconds: float, findings: list[Finding]) -> Json:
+def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
     name = f"{run.title} ({run.critical.facts.pid})"
     worst = min(findings, key=lambda finding: (finding.behind is not None, finding.severity.order), default=None)
     if worst is not None and worst.severity in (Severity.CRITICAL, Severity.WARNING):
@@ -48,11 +48,28 @@ def _of_run(run: RunWindow, seconds: float, findings: list[Finding]) -> Json:
     if rank.facts.rung != "exact":
         said = f"{name}: no warning from hardware and host; start it with gpuwatch run to see its steps"
         return _line(run, None, said, judged=False)
-    if rank.steps < _ENOUGH_STEPS or seconds < _ENOUGH_SECONDS or not rank.warm:
-        needed = f"{_ENOUGH_STEPS} in {_ENOUGH_SECONDS:.0f} s or more are needed, after the warm-up"
+    if not _was_judged(rank, seen.snapshot):
+        seconds = (seen.snapshot.time_ns - seen.snapshot.started_ns) / 1e9
+        needed = f"{_ENOUGH_STEPS} after the warm-up and {_EVALUATED_SECONDS:.0f} s more are needed"
         said = f"{name}: too little was seen to judge ({rank.steps} steps in {seconds:.0f} s; {needed})"
         return _line(run, None, said, judged=False)
+    if rank.wait_share is None:
+        said = (
+            f"{name}: no warning, but its waits for data are not measured (exact, {rank.steps} steps): "
+            'its batches come from no DataLoader; put what makes them into `with gpuwatch.phase("data"):`'
+        )
+        return _line(run, None, said, judged=False)
     return _line(run, None, f"{name}: nothing to change (exact, {rank.steps} steps)")
+
+
+def _was_judged(rank: RankWindow, snapshot: Snapshot) -> bool:
+    """Whether the rules were asked twice about enough steps. Before that their silence means nothing."""
+    ends, settled = rank.columns.end_ns, rank.columns.settled
+    if not rank.warm or len(ends) < _ENOUGH_STEPS or True not in settled:
+        return False
+    is_whole = rank.steps <= len(ends)
+    ready_ns = max(ends[_ENOUGH_STEPS - 1], ends[list(settled).index(True)]) if is_whole else snapshot.started_ns
+    return snapshot.time_ns - max(ready_ns, snapshot.started_ns) >= _EVALUATED_SECONDS * 1e9
 
 
 def _named(run: RunWindow, name: str, sentence: str) -> str:

@@ -137,6 +137,28 @@ def test_verdict_does_not_clear_a_run_of_which_too_little_was_seen() -> None:
     assert "nothing to change" not in line["sentence"]
 
 
+def test_verdict_does_not_clear_a_run_whose_steps_came_too_late_for_the_rules() -> None:
+    slow = build.rank(step=2.0, wait=1.9, steps=31, window=66.0)
+    (line,) = report(build.scene(build.run(slow), at=62.0))["verdict"]
+    assert not line["judged"]
+    assert "too little was seen to judge (31 steps" in line["sentence"]
+
+
+def test_verdict_does_not_clear_a_run_whose_waits_are_not_measured() -> None:
+    (line,) = report(build.scene(build.run(build.rank(wait_share=None))))["verdict"]
+    assert not line["judged"]
+    assert "not measured" in line["sentence"]
+    assert "nothing to change" not in line["sentence"]
+
+
+def test_steps_of_a_run_without_the_hook_are_unknown_and_not_zero() -> None:
+    unhooked = replace(build.rank(facts={"rung": "proc"}), steps=0, steps_total=0)
+    document = report(build.scene(build.run(unhooked)))
+    (section,) = document["runs"]
+    assert (section["steps"], section["steps_total"], section["ranks"][0]["steps"]) == (None, None, None)
+    assert "hook" in section["unavailable"]["steps"]
+
+
 def test_verdict_names_a_gpu_problem_without_a_run() -> None:
     found = starvation(rule="xid-error", run=None, gpu="GPU-0", summary="GPU 0 fell off the bus", gain=None)
     (line,) = report(build.scene(gpus=[build.gpu()]), [found])["verdict"]
