@@ -24,14 +24,14 @@ def test_the_parts_are_what_was_measured_and_the_rest() -> None:
         "copy": 0.01,
         "forward+backward": 0.47,
         "optimizer": 0.04,
-        "eval, save": 0.02,
+        "pauses": 0.02,
         "other": 0.01,
     }
 
 
 def test_what_is_not_split_is_not_called_forward() -> None:
     run = situations.run(forward_share=None, backward_share=None, copy_share=None, optimizer_share=None)
-    assert [part.label for part in parts_of(run)] == ["wait", "eval, save", "compute"]
+    assert [part.label for part in parts_of(run)] == ["wait", "pauses", "compute"]
 
 
 def test_a_run_whose_wait_is_not_seen_has_no_bar() -> None:

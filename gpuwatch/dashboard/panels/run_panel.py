@@ -163,7 +163,7 @@ def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) 
         writer.put("   last ", look.dim)
         writer.put(f"{_ago(snapshot.time_ns - run.last_step_ns)} ago", look.warning if late else look.text)
     if run.phase_share:
-        writer.put("   eval, save ", look.dim).put(say.share(run.phase_share), look.phase)
+        writer.put("   pauses ", look.dim).put(say.share(run.phase_share), look.phase)
     if run.seconds:
         writer.put(f"   over {say.span(run.seconds)}", look.dim)
     return writer.line()

@@ -38,7 +38,7 @@ def parts_of(run: RunNow) -> list[Part]:
     if run.optimizer_share is not None:
         parts.append(Part("optimizer", "optimizer", "opt", run.optimizer_share))
     if run.phase_share:
-        parts.append(Part("phase", "eval, save", "eval", run.phase_share))
+        parts.append(Part("phase", "pauses", "pause", run.phase_share))
     rest = 1.0 - sum(part.share for part in parts)
     if rest > 0.0005:
         split = any(part.kind == "compute" for part in parts)
