@@ -118,3 +118,12 @@ def phases_of(samples: list[Sample], kind: str) -> list[PhaseSpan]:
     """The phases of one kind as they were in the end: open ones replaced by their closing twins."""
     last = {sample.start_ns: sample for sample in samples if isinstance(sample, PhaseSpan) and sample.kind == kind}
     return [span for span in last.values() if span.end_ns != span.start_ns]
+
+
+def waits_ms(steps: list[StepEnd]) -> list[float]:
+    assert all(step.wait_seconds is not None for step in steps)
+    return [round((step.wait_seconds or 0) * 1e3, 3) for step in steps]
+
+
+def periods_ms(steps: list[StepEnd]) -> list[float]:
+    return [(step.end_ns - step.start_ns) / MS for step in steps]

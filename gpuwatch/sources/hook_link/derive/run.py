@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
-from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, Role, RunMemory, Sample, StepEnd
+from gpuwatch.samples import PhaseSpan, Role, Sample
 from gpuwatch.sources.hook_link import wire
+from gpuwatch.sources.hook_link.derive.allocator import Allocator
 from gpuwatch.sources.hook_link.derive.checkpoints import Checkpoints
+from gpuwatch.sources.hook_link.derive.early import EarlyRecords, only_new
 from gpuwatch.sources.hook_link.derive.gaps import GapLedger
 from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP
 from gpuwatch.sources.hook_link.derive.steps import SILENCE_NS, Mode, StepMachine
+from gpuwatch.sources.hook_link.derive.threads import TrainingThread
 
 GC_SPAN_NS: Final = 1_000_000
 """Shorter collections are not given at all: the young generations take microseconds."""
 GC_PHASE_NS: Final = 50_000_000
 """Shorter collections stay in the step's time: they are part of how this program runs, not a stop."""
 
-_EARLY_RECORDS: Final = 4096
-_BACKWARDS_WITHOUT_OPTIMIZER: Final = 16
-_BACKWARDS_DESPITE_OPTIMIZER: Final = 64
-_OPTIMIZERS_WITHOUT_BACKWARD: Final = 3
-_FOREIGN_BACKWARDS: Final = 8
-_MAX_THREADS: Final = 64
+_STEPS_UNTIL_NOTED: Final = 8
 
 
 class RunDerivation:
@@ -40,19 +36,16 @@ class RunDerivation:
         self.received = 0
         self.phase_names: tuple[str, ...] = ()
         self.places: dict[int, tuple[str | None, int | None]] = {}
-        self.memory_total_bytes: int | None = None
         self.last_end_ns = 0
         self._out: list[Sample] = []
         self._gaps: GapLedger | None = None
         self._optimizer_known = False
         self._machine = self._new_machine(Mode.OPTIMIZER)
         self._checkpoints = Checkpoints(trainer)
-        self._memory = RunMemory(trainer, 0)
-        self._early: deque[wire.RawRecord] | None = deque(maxlen=_EARLY_RECORDS)
-        self._optimizers = 0
-        self._backward_threads: set[int] = set()
-        self._foreign_backwards = 0
-        self._checked_ns = 0
+        self._allocator = Allocator(trainer)
+        self._threads = TrainingThread()
+        self._early: EarlyRecords | None = EarlyRecords()
+        self._quiet_since_ns = 0
         self._handlers = {
             wire.NEXT: self._next,
             wire.ITER: self._iter,
@@ -77,7 +70,7 @@ class RunDerivation:
     ) -> None:
         """Takes what the trainer's facts say about its records."""
         self.phase_names = phase_names
-        self.memory_total_bytes = memory_total_bytes
+        self._allocator.total_bytes = memory_total_bytes
         self._optimizer_known = self._machine.optimizer_known = optimizer
         if gaps:
             self._measure_gaps()
@@ -101,41 +94,41 @@ class RunDerivation:
             if handler is None:
                 continue
             if early is not None:
-                early.append(record)
+                early.records.append(record)
                 handler(flags, ident, thread, start, end, a, b)
                 early = self._early
             else:
                 handler(flags, ident, thread, start, end, a, b)
         self.received += count
         self.last_end_ns = max(self.last_end_ns, last)
-        return self.check(now_ns)
+        self._quiet_since_ns = now_ns
+        # Packets that had to wait (this process was stopped) are judged by their own time, not by now.
+        self._settle(last)
+        return self._take()
 
     def check(self, now_ns: int) -> list[Sample]:
-        """The samples that silence completes; also hands over whatever is there."""
-        self._checked_ns = now_ns
-        self._machine.check(now_ns)
-        if self._checkpoints.end and now_ns - self._checkpoints.end > SILENCE_NS:
-            self._flush_checkpoint()
-        out = self._out[:]
-        self._out.clear()
-        return out
+        """The samples that silence completes: no packet came for a second."""
+        if now_ns - self._quiet_since_ns >= SILENCE_NS:
+            self._quiet_since_ns = now_ns
+            self._settle(now_ns)
+        return self._take()
 
     def due_ns(self) -> int | None:
         """When `check` may find something although no record came."""
         if self._checkpoints.end or self._machine.unsettled():
-            return self._checked_ns + SILENCE_NS
+            return self._quiet_since_ns + SILENCE_NS
         return None
 
     def lose(self) -> None:
         """Takes note of lost records: no step spans them."""
         self._machine.lose()
-        self._early = None if self._early is None else deque(maxlen=_EARLY_RECORDS)
+        self._early = None if self._early is None else EarlyRecords()
 
     def finish(self, now_ns: int) -> list[Sample]:
         """The last samples of a trainer that ended."""
         self._machine.finish(now_ns)
         self._flush_checkpoint()
-        return self.check(now_ns)
+        return self._take()
 
     def roles(self) -> dict[int, Role]:
         """The loaders that were iterated, and what for."""
@@ -144,7 +137,7 @@ class RunDerivation:
     def notes(self) -> tuple[str, ...]:
         """What the reader of this run must know about its figures."""
         machine = self._machine
-        if machine.writer.fed or machine.writer.steps_without_loader < _FOREIGN_BACKWARDS:
+        if machine.writer.fed or machine.writer.steps_without_loader < _STEPS_UNTIL_NOTED:
             return ()
         if any(state.background for state in machine.loaders.loaders.values()):
             return (
@@ -165,8 +158,7 @@ class RunDerivation:
             return
         if self._checkpoints.end:
             self._flush_checkpoint(start)
-        if self._early is not None and self._no_optimizer(reads=True):
-            self._fall_back_to_backward()
+        if self._early is not None and self._falls_back(reads=True):
             return
         iterator = machine.loaders.iterator(ident, a, thread)
         iterator.thread = thread
@@ -182,13 +174,12 @@ class RunDerivation:
         machine.read(START, start, end, machine.loaders.begin(ident, a, thread), b, True)
 
     def _backward(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
-        if flags & wire.RAISED or (thread != self._machine.thread and not self._train_on(thread)):
+        if flags & wire.RAISED or (thread != self._machine.thread and not self._follow(thread)):
             return
-        self._foreign_backwards = 0
+        self._threads.stays()
         if self._checkpoints.end:
             self._flush_checkpoint(start)
-        if self._early is not None and self._no_optimizer(reads=False):
-            self._fall_back_to_backward()
+        if self._early is not None and self._falls_back(reads=False):
             return
         self._machine.backward(start, end)
 
@@ -196,14 +187,13 @@ class RunDerivation:
         if flags & wire.RAISED:
             return
         machine = self._machine
-        if thread != machine.thread:
-            if thread in self._backward_threads:
-                return
-            if machine.thread is None and self._optimizers >= _OPTIMIZERS_WITHOUT_BACKWARD:
-                machine.train_on(thread)
+        belongs, settles = self._threads.optimizer(machine.thread, thread)
+        if not belongs:
+            return
+        if settles:
+            machine.train_on(thread)
         if self._checkpoints.end:
             self._flush_checkpoint(start)
-        self._optimizers += 1
         self._early = None
         machine.optimizer(start, end)
 
@@ -263,20 +253,22 @@ class RunDerivation:
         self._machine.writer.sampled_wait_cpu(a, max(0, b))
 
     def _memory_peaks(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
-        self._memory = replace(
-            self._memory, allocated_peak_bytes=a if a >= 0 else None, reserved_peak_bytes=b if b >= 0 else None
-        )
-        self._emit_memory(end)
+        self._out.append(self._allocator.peaks(end, a, b))
 
     def _memory_retries(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
-        self._memory = replace(self._memory, alloc_retries=a if a >= 0 else None, out_of_memory=b if b >= 0 else None)
-        self._emit_memory(end)
-
-    def _emit_memory(self, time_ns: int) -> None:
-        self._memory = replace(self._memory, time_ns=time_ns, total_bytes=self.memory_total_bytes)
-        self._out.append(self._memory)
+        self._out.append(self._allocator.retries(end, a, b))
 
     # ---- helpers
+
+    def _settle(self, time_ns: int) -> None:
+        self._machine.check(time_ns)
+        if self._checkpoints.end and time_ns - self._checkpoints.end > SILENCE_NS:
+            self._flush_checkpoint()
+
+    def _take(self) -> list[Sample]:
+        out = self._out[:]
+        self._out.clear()
+        return out
 
     def _flush_checkpoint(self, before: int | None = None) -> None:
         span = self._checkpoints.flush(before)
@@ -288,46 +280,32 @@ class RunDerivation:
             self._gaps = self._machine.writer.gaps = GapLedger(self.trainer)
         return self._gaps
 
-    def _train_on(self, thread: int) -> bool:
-        """Settles on the thread that runs backward, or moves to it when the old one no longer does."""
+    def _follow(self, thread: int) -> bool:
+        """Whether the training is on this thread from now on."""
         machine = self._machine
-        if len(self._backward_threads) < _MAX_THREADS:
-            self._backward_threads.add(thread)
-        if machine.thread is not None and machine.thread in self._backward_threads:
-            self._foreign_backwards += 1
-            if self._foreign_backwards < _FOREIGN_BACKWARDS:
-                return False
+        if not self._threads.moves(machine.thread, thread):
+            return False
+        if machine.thread is not None:
             machine.lose()
-        self._foreign_backwards = 0
         machine.train_on(thread)
         return True
 
-    def _no_optimizer(self, *, reads: bool) -> bool:
-        """Whether so many backwards went by without an optimizer that it must be written by hand.
-
-        Gradient accumulation looks the same until its first step, so known optimizers are waited for longer.
-        """
-        limit = _BACKWARDS_DESPITE_OPTIMIZER if self._optimizer_known else _BACKWARDS_WITHOUT_OPTIMIZER
-        return self._machine.compute.backwards >= (limit if reads else 4 * limit)
-
-    def _fall_back_to_backward(self) -> None:
-        """Ends steps with the backward, and derives the records so far anew."""
-        early, self._early = self._early or (), None
+    def _falls_back(self, *, reads: bool) -> bool:
+        """Turns to steps that end with the backward, if no optimizer will come; derives the records anew."""
+        early = self._early
+        backwards = self._machine.compute.backwards
+        if early is None or not early.show_no_optimizer(backwards, optimizer_known=self._optimizer_known, reads=reads):
+            return False
+        self._early = None
         self._machine.retract_open()
         checkpoints, self._checkpoints = self._checkpoints, Checkpoints(self.trainer)
         self._machine = self._new_machine(Mode.BACKWARD)
         given = len(self._out)
-        for kind, flags, ident, thread, start, end, a, b in early:
+        for kind, flags, ident, thread, start, end, a, b in early.records:
             self._handlers[kind](flags, ident, thread, start, end, a, b)
-        again = self._out[given:]
-        self._out[given:] = [
-            sample
-            for sample in again
-            if isinstance(sample, (StepEnd, GpuGap))
-            or (isinstance(sample, BatchWait) and sample.loader is not None)
-            or (isinstance(sample, PhaseSpan) and sample.kind == "eval")
-        ]
+        self._out[given:] = only_new(self._out[given:])
         self._checkpoints = checkpoints
+        return True
 
     def _new_machine(self, mode: Mode) -> StepMachine:
         machine = StepMachine(self.trainer, self._out, self.places, mode)
