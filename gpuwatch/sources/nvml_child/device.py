@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -68,7 +69,7 @@ class Draft:
         return self._kind, fields
 
 
-class Device:
+class Device(ABC):
     """Base of Gpu and Instance."""
 
     def __init__(self, caller: Caller, lanes: Lanes) -> None:
@@ -94,9 +95,9 @@ class Device:
             reason = f"every call fails: {reason}"
         return [("GpuLost", {"time_ns": time.monotonic_ns(), "uuid": self.uuid, "reason": reason})]
 
+    @abstractmethod
     def read(self, now: float) -> list[Record]:
         """Polls the readings and makes samples of them; calls `judge`."""
-        raise NotImplementedError
 
     def reason(self, name: str, code: int) -> str:
         """Why `name` is missing; a device may know better than the code."""
