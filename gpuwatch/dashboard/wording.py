@@ -8,7 +8,9 @@ from pathlib import PurePath
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Level, Severity
+from gpuwatch.diagnosis.gates import have_spoken
 from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
+from gpuwatch.timeline.windows import RunWindow
 
 LEVELS = {
     Level.E0: "hardware counters only",
@@ -32,6 +34,8 @@ START_SECONDS = 5.0
 """How long the driver may take to answer before its silence means that there is none."""
 
 START_COMMAND = "gpuwatch run python train.py"
+
+DATA_PHASE = 'its batches come from no DataLoader: put what makes them into `with gpuwatch.phase("data"):`'
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,11 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
     state = _state_sentence(run, snapshot)
     if state is not None:
         return Verdict(None, run.state.upper(), f"{run_name(run)}: {state}", because=run.how_to_climb or "")
+    if not first and not _is_judged(run, snapshot):
+        return Verdict(None, "WATCHING", f"{run_name(run)}: not judged yet, {_wait_words(run)} so far")
+    if _is_blind(run):
+        sentence = f"{run_name(run)}: no warning, but {_wait_words(run)} ({believed(run, snapshot)})"
+        return Verdict(None, "WATCHING", sentence, because=DATA_PHASE)
     sentence = f"{run_name(run)}: nothing to change, {_wait_words(run)} ({believed(run, snapshot)})"
     if not first:
         return Verdict(None, "OK", sentence)
@@ -110,6 +119,22 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
         change=f"to try: {hint.fix.text if hint.fix else hint.summary}",
         finding=hint,
     )
+
+
+def _is_judged(run: RunNow, snapshot: Snapshot) -> bool:
+    """Whether no finding means that there is none; where no window was cut, the run's state alone tells."""
+    window = _window_of(run, snapshot)
+    return window is None or have_spoken(window.critical, snapshot.time_ns, snapshot.started_ns)
+
+
+def _is_blind(run: RunNow) -> bool:
+    """Whether the batches come from where the hook sees nothing, so that no rule about them can fire."""
+    return run.gap_share is None and run.wait_share is None
+
+
+def _window_of(run: RunNow, snapshot: Snapshot) -> RunWindow | None:
+    windows = snapshot.scene.runs if snapshot.scene is not None else ()
+    return next((window for window in windows if window.id == run.id), None)
 
 
 def _wait_words(run: RunNow) -> str:
@@ -260,11 +285,8 @@ def believed(run: RunNow, snapshot: Snapshot) -> str:
     """Why a run's figures can be believed: "exact, 512 steps"."""
     if run.rung not in COUNTING_RUNGS:
         return f"{RUNGS.get(run.rung, run.rung)}, steps not seen"
-    steps = run.steps_total
-    if snapshot.scene is not None:
-        window = next((window for window in snapshot.scene.runs if window.id == run.id), None)
-        if window is not None:
-            steps = window.critical.steps
+    window = _window_of(run, snapshot)
+    steps = run.steps_total if window is None else window.critical.steps
     return f"{run.rung}, {say.count(steps)} steps"
 
 

@@ -7,7 +7,8 @@ seconds, and 30 steps tell a 10 % share as well in 20 s as in 60 s.
 from __future__ import annotations
 
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase
-from gpuwatch.timeline.windows import GpuWindow, RunWindow
+from gpuwatch.diagnosis.track import EVALUATION_NS
+from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 
 STEPS = 30
 CRITICAL_STEPS = 50
@@ -44,6 +45,17 @@ def has_ended(run: RunWindow) -> bool:
 def steps_known(run: RunWindow) -> bool:
     """Whether this run tells its steps; one without a hook does not, ever."""
     return run.critical.facts.rung == "exact" or run.critical.steps_total > 0
+
+
+def have_spoken(rank: RankWindow, now_ns: int, started_ns: int) -> bool:
+    """Whether the rules were asked twice about enough steps of a rank. Before that their silence means nothing."""
+    ends, settled = rank.columns.end_ns, list(rank.columns.settled)
+    if not rank.warm or rank.steps < STEPS or True not in settled:
+        return False
+    before = rank.steps_total - len(ends)
+    if before < STEPS:
+        started_ns = max(started_ns, ends[STEPS - 1 - before], ends[settled.index(True)])
+    return now_ns - started_ns >= 2 * EVALUATION_NS
 
 
 def _settled(run: RunWindow, window_seconds: float) -> bool:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.diagnosis.gates import STEPS, have_spoken
+from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, Observation, figure
-from gpuwatch.timeline.windows import RankWindow, RunWindow
-
-_ENOUGH_STEPS = 30
-_EVALUATED_SECONDS = 10.0
-"""What it takes until the rules have spoken: these steps, and then two evaluations 5 s apart."""
+from gpuwatch.timeline.windows import RunWindow
 
 
 def verdict(seen: Observation) -> list[Json]:
@@ -48,9 +45,9 @@ def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
     if rank.facts.rung != "exact":
         said = f"{name}: no warning from hardware and host; start it with gpuwatch run to see its steps"
         return _line(run, None, said, judged=False)
-    if not _was_judged(rank, seen.snapshot):
+    if not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
         seconds = (seen.snapshot.time_ns - seen.snapshot.started_ns) / 1e9
-        needed = f"{_ENOUGH_STEPS} after the warm-up and {_EVALUATED_SECONDS:.0f} s more are needed"
+        needed = f"{STEPS} after the warm-up and {2 * EVALUATION_NS / 1e9:.0f} s more are needed"
         said = f"{name}: too little was seen to judge ({rank.steps} steps in {seconds:.0f} s; {needed})"
         return _line(run, None, said, judged=False)
     if rank.wait_share is None:
@@ -60,16 +57,6 @@ def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
         )
         return _line(run, None, said, judged=False)
     return _line(run, None, f"{name}: nothing to change (exact, {rank.steps} steps)")
-
-
-def _was_judged(rank: RankWindow, snapshot: Snapshot) -> bool:
-    """Whether the rules were asked twice about enough steps. Before that their silence means nothing."""
-    ends, settled = rank.columns.end_ns, rank.columns.settled
-    if not rank.warm or len(ends) < _ENOUGH_STEPS or True not in settled:
-        return False
-    is_whole = rank.steps <= len(ends)
-    ready_ns = max(ends[_ENOUGH_STEPS - 1], ends[list(settled).index(True)]) if is_whole else snapshot.started_ns
-    return snapshot.time_ns - max(ready_ns, snapshot.started_ns) >= _EVALUATED_SECONDS * 1e9
 
 
 def _named(run: RunWindow, name: str, sentence: str) -> str:

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from gpuwatch.dashboard.view import View, key_of
-from gpuwatch.dashboard.wording import change_words, fix_to_copy, status_words, verdicts
+from gpuwatch.dashboard.wording import Verdict, change_words, fix_to_copy, status_words, verdicts
 from gpuwatch.diagnosis.finding import CallEdit, Fix, Gain, Severity
 from gpuwatch.samples import NvmlState
+from gpuwatch.timeline.windows import RankWindow
 from tests.dashboard import situations
+from tests.unit import scene_builder as build
 
 
 def test_the_verdict_names_what_is_wrong_what_to_change_and_what_it_brings() -> None:
@@ -84,6 +86,32 @@ def test_a_run_that_cannot_be_judged_says_why(state: str, words: str) -> None:
     verdict = verdicts(View(situations.snapshot(runs=(situations.run(state=state),), findings=())))[0]
     assert verdict.word == state.upper()
     assert verdict.sentence == f"train.py (4711): {words}"
+
+
+def of_one_window(window: RankWindow, at: float = 120.0, **changes: object) -> Verdict:
+    seen = build.scene(build.run(window), at=at)
+    about = replace(situations.run(**changes), id=seen.runs[0].id)
+    told = verdicts(
+        View(situations.snapshot(runs=(about,), findings=(), scene=seen, time_ns=seen.now_ns, started_ns=0))
+    )
+    return told[0]
+
+
+def test_silence_of_the_rules_is_no_verdict_before_they_were_asked_twice() -> None:
+    early = build.rank(step=2.0, wait=1.9, steps=31, steps_total=31)
+    verdict = of_one_window(early, at=62.0, wait_share=0.84, gap_share=None)
+    assert verdict.word == "WATCHING"
+    assert verdict.sentence == "train.py (4711): not judged yet, it waits for data 84 % of the time so far"
+    assert of_one_window(early, at=72.0).word == "OK"
+    long_ago = replace(early, steps_total=4000)  # what the rules were asked about has left the window
+    assert of_one_window(long_ago, at=62.0).word == "OK"
+
+
+def test_a_run_whose_waits_are_not_seen_is_not_cleared() -> None:
+    verdict = of_one_window(build.rank(), wait_share=None, gap_share=None)
+    assert verdict.word == "WATCHING"
+    assert "no warning, but the wait for data is not measured" in verdict.sentence
+    assert 'gpuwatch.phase("data")' in verdict.because
 
 
 def test_nothing_is_claimed_before_the_driver_has_answered() -> None:

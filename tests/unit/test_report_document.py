@@ -138,7 +138,7 @@ def test_verdict_does_not_clear_a_run_of_which_too_little_was_seen() -> None:
 
 
 def test_verdict_does_not_clear_a_run_whose_steps_came_too_late_for_the_rules() -> None:
-    slow = build.rank(step=2.0, wait=1.9, steps=31, window=66.0)
+    slow = build.rank(step=2.0, wait=1.9, steps=31, steps_total=31)
     (line,) = report(build.scene(build.run(slow), at=62.0))["verdict"]
     assert not line["judged"]
     assert "too little was seen to judge (31 steps" in line["sentence"]
