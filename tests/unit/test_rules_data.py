@@ -303,6 +303,14 @@ class TestWorkersTooFew:
         moment = starved_by_workers(4, 0.9, 0.1, workers=workers(4, cpu_cores=0.4, busy_share=0.5))
         assert "workers-too-few" not in fired(moment)
 
+    def test_workers_that_mostly_wait_are_too_few_on_a_full_machine_as_well(self) -> None:
+        full = host(cpu_percent=100.0, pressure_cpu_percent=80.0)
+        waiting = replace(starved_by_workers(2, 0.4, 0.1, cpu=0.03), host=full)
+        assert "workers-too-few" in fired(waiting)
+        assert "more of them need hardly any core" in drafted("workers-too-few", waiting).summary
+        computing = replace(starved_by_workers(2, 0.4, 0.1, cpu=0.95), host=full)
+        assert "workers-too-few" not in fired(computing)
+
     def test_as_many_as_the_cores_carry_are_not_too_few(self) -> None:
         assert "workers-too-few" not in fired(starved_by_workers(12, 2.4, 0.1))
 

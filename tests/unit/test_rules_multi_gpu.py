@@ -66,6 +66,16 @@ def test_two_ranks_are_compared_with_each_other():
     assert draft.fires and "Rank 1" in draft.summary
 
 
+def test_a_slowed_gpu_is_ruled_out_only_where_a_gpu_was_seen():
+    def ruled_out(**fields):
+        moment = build.scene(build.run(*ranks([0.10, 0.07])), **fields)
+        return {rival.cause for rival in build.check("straggler-rank", build.run_case(moment)).ruled_out}
+
+    watched = [build.gpu(index, throttle_shares={"thermal": 0.0}) for index in (0, 1)]
+    assert "a slowed GPU" in ruled_out(gpus=watched)
+    assert "a slowed GPU" not in ruled_out(gpus=[])
+
+
 def test_a_slowed_gpu_of_the_straggler_is_the_fix():
     members = ranks([0.10, 0.10, 0.03, 0.10])
     gpus = [build.gpu(i, throttle_shares={"hw-thermal": 0.4} if i == 2 else {}) for i in range(4)]

@@ -50,7 +50,8 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
         return None
     starvation = starvation_of(case)
     cores = allowed_cores(case)
-    if (batch_cpu_share(rank, count) or 1.0) < COMPUTING_SHARE:
+    computing = batch_cpu_share(rank, count)
+    if computing is not None and computing < COMPUTING_SHARE:
         return None
     if starvation is None or host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < CLEAR_CPU_PERCENT:
         return None

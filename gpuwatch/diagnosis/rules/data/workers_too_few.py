@@ -35,7 +35,7 @@ from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.rivals import FREE_CORES, free_cores, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import comb, settled
-from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step, cpu_workers
+from gpuwatch.diagnosis.advice.workers import LEAST_CPU_SHARE, WorkerAdvice, advise, batch_against_step, cpu_workers
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
@@ -73,7 +73,7 @@ def workers_too_few(case: RunCase) -> Draft | None:
             if busy is not None
             else f"One batch in {count} comes late: the {count} workers cannot keep up"
         )
-        + (f", while {free:.0f} of {cost.allowed_cores:g} cores are free" if free is not None else ""),
+        + _room_words(cost, free),
         severity=Severity.WARNING,
         level=starvation.level,
         evidence=_evidence(cost, count, busy, rhythm, free),
@@ -93,10 +93,20 @@ def _all_busy(rank: RankWindow, rhythm: float | None) -> bool:
 
 
 def _has_room(cost: StepCost, count: int, advised: int, free: float | None) -> bool:
-    """Whether the cores carry more workers: those that mostly wait for storage need little of one."""
+    """Whether the cores carry more workers: those that mostly wait need little of one, and get it on a full machine."""
     carried = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, cost.training_cores_busy)
     wanted = min(FREE_CORES, cost.batch_cpu_share * (advised - count))
-    return count < ROOM_SHARE * carried and (free is None or free >= wanted)
+    return count < ROOM_SHARE * carried and (free is None or free >= wanted or _mostly_wait(cost))
+
+
+def _mostly_wait(cost: StepCost) -> bool:
+    return cost.batch_cpu_known and cost.batch_cpu_share <= LEAST_CPU_SHARE
+
+
+def _room_words(cost: StepCost, free: float | None) -> str:
+    if _mostly_wait(cost):
+        return f": they compute only {percent(cost.batch_cpu_share)} of the time, so more of them need hardly any core"
+    return f", while {free:.0f} of {cost.allowed_cores:g} cores are free" if free is not None else ""
 
 
 def _evidence(

@@ -44,6 +44,8 @@ CAUSES = {
     "forward_share": ("computes its forward pass more slowly", "Check this GPU's clock and heat, and rank-only work"),
 }
 
+NO_SLOWED_GPU = RuledOut("a slowed GPU", "its GPU reports no throttling")
+
 
 @rule("straggler-rank", subject="run", level=Level.E2, behind=("collective-hang",))
 def straggler_rank(case: RunCase) -> Draft | None:
@@ -81,7 +83,7 @@ def straggler_rank(case: RunCase) -> Draft | None:
         gain=Gain(low=1.0, high=round(1.0 / (1.0 - min(score, 0.9)), 2), cap="then the other ranks' own pace"),
         ruled_out=(
             RuledOut("a slow network", "then all ranks would wait alike; this one waits least"),
-            *(() if slow_gpu else (RuledOut("a slowed GPU", "its GPU reports no throttling"),)),
+            *(() if slow_gpu or not _watches_gpu(straggler, case.gpus) else (NO_SLOWED_GPU,)),
         ),
         verify="Score below 6 %",
         chart=("run.step_seconds", "gpu.utilization_percent"),
@@ -112,6 +114,10 @@ def _cause(straggler: RankWindow, others: list[RankWindow], step: float) -> tupl
         fix,
         (Measure(f"{label}_excess_seconds", round(excess[name], 4), f"{label} {seconds(excess[name])} longer"),),
     )
+
+
+def _watches_gpu(straggler: RankWindow, gpus: tuple[GpuWindow, ...]) -> bool:
+    return any(gpu.facts.uuid in straggler.facts.gpu_uuids and gpu.throttle_shares for gpu in gpus)
 
 
 def _slowed_gpu(straggler: RankWindow, gpus: tuple[GpuWindow, ...]) -> str | None:
