@@ -40,6 +40,16 @@ def test_phases_are_taken_off_the_step_before_shares_are_formed() -> None:
     assert rank.step_seconds.max == pytest.approx(0.2)
 
 
+def test_a_pause_inside_a_part_is_no_part_of_the_step() -> None:
+    calm = steps(100, period=0.2, wait=0.15, forward_seconds=0.02, backward_seconds=0.03)
+    compiling = {"forward_seconds": 0.02, "backward_seconds": 10.03, "phase_seconds": 10.0}
+    (long,) = steps(1, start=20.0, period=10.2, wait=0.15, first=101, **compiling)
+    rank = rank_at(timeline(run_facts(), calm, long), 31)
+    shares = (rank.wait_share, rank.forward_share, rank.backward_share)
+    assert rank.backward_share == pytest.approx(0.15, abs=0.01)
+    assert sum(share or 0.0 for share in shares) == pytest.approx(1.0, abs=0.001)
+
+
 def test_parts_that_were_not_measured_are_unknown() -> None:
     rank = rank_at(timeline(run_facts(), steps(50, samples=None)), 10)
     assert (rank.copy_share, rank.forward_share, rank.gap_share, rank.wait_cpu_share) == (None, None, None, None)
