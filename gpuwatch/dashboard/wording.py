@@ -154,7 +154,7 @@ def _state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
     if run.state == "silent":
         return f"no step for {_last_step_age(run, snapshot)}"
     if run.state == "stopped":
-        return "stopped by a signal (SIGSTOP), not starved"
+        return "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"
     if run.state == "ended":
         return f"ended after {say.count(run.steps_total)} steps"
     if run.state == "not hooked":

@@ -15,6 +15,7 @@ THROTTLED_SHARE = 0.25
 CPU_PERCENT = 90.0
 PRESSURE_CPU_PERCENT = 40.0
 FREE_CORES = 2.0
+LEAST_PHASE_SHARE = 0.005
 
 
 def rivals(case: RunCase, *but: str) -> tuple[RuledOut, ...]:
@@ -37,7 +38,7 @@ def _all(case: RunCase) -> Iterator[RuledOut]:
     if rank.copy_share is not None and rank.copy_share < 0.05:
         yield RuledOut("transfer", f"copies to the GPU take {percent(rank.copy_share)}")
     for kind, total in sorted(rank.phases.items()):
-        if kind in ("eval", "checkpoint", "gc") and total.share > 0.0:
+        if kind in ("eval", "checkpoint", "gc") and total.share >= LEAST_PHASE_SHARE:
             yield RuledOut(kind, f"its {percent(total.share)} of the time is not counted as waiting")
 
 
