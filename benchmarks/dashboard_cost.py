@@ -38,12 +38,12 @@ ROOT = Path(__file__).parents[1]
 MOST_CPU_RATIO, MOST_FIRST_FRAME_RATIO, MOST_MEGABYTES = 1.0, 1.2, 70.0
 SETTLING_SECONDS = 8.0
 
-# A starved training on every GPU: what changes all the time costs most to draw.
+# A starved training on every GPU: what changes all the time costs most to draw. The processes are real ones, because
+# both programs look them up.
 LOAD = (
     "wave * utilization square 5 98 0.9 0.55",
     "wave * power square 140 610 0.9 0.55",
     "wave * memory constant 65000000000",
-    "process * 4711 60000000000 57",
 )
 
 
@@ -174,14 +174,21 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         library = nvml_sim.build(Path(folder))
         driver = nvml_sim.SimulatedDriver(Path(folder), library)
-        driver.write(*LOAD, gpus=arguments.gpus)
+        idlers = [subprocess.Popen(["sleep", "3600"]) for _ in range(arguments.gpus)]
+        owners = (f"process {gpu} {idler.pid} 60000000000 57" for gpu, idler in enumerate(idlers))
+        driver.write(*LOAD, *owners, gpus=arguments.gpus)
         rendezvous = Path(folder, "gpuwatch")
         rendezvous.mkdir(mode=0o700)
         terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"}
         environ = {**os.environ, **driver.env, **terminal, "GPUWATCH_DIR": str(rendezvous), "PYTHONPATH": str(ROOT)}
         size = (arguments.columns, arguments.rows)
-        first_frames(programs, environ, size, arguments.rounds)
-        running_cost(programs, environ, size, arguments.seconds)
+        try:
+            first_frames(programs, environ, size, arguments.rounds)
+            running_cost(programs, environ, size, arguments.seconds)
+        finally:
+            for idler in idlers:
+                idler.kill()
+                idler.wait()
     return report(programs, arguments)
 
 

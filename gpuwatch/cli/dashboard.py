@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from gpuwatch.cli.output import say
-from gpuwatch.cli.session import Session, open_session
-from gpuwatch.dashboard.launch import run_dashboard
+from gpuwatch.dashboard.launch import first_frame, run_dashboard
 from gpuwatch.dashboard.terminal import terminal_problem
+
+if TYPE_CHECKING:
+    from gpuwatch.cli.session import Session
 
 
 def dashboard(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Runs the command; the sources and rules are imported behind the first frame."""
     arguments.simulate = None
-    with open_session(arguments) as session:
-        return show(session)
+    with first_frame():
+        from gpuwatch.cli.session import open_session
+
+        with open_session(arguments) as session:
+            return show(session)
 
 
 def show(session: Session) -> int:

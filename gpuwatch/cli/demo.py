@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from gpuwatch.cli.dashboard import show
-from gpuwatch.cli.session import simulated_session
+from gpuwatch.dashboard.launch import first_frame
 
 
 def demo(scenario: str) -> int:
     """Runs the command."""
-    with simulated_session(scenario, virtual=False) as session:
-        return show(session)
+    with first_frame(f"SIMULATED {scenario}"):
+        from gpuwatch.cli.session import simulated_session
+
+        with simulated_session(scenario, virtual=False) as session:
+            return show(session)

@@ -17,21 +17,23 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Input
 
+from gpuwatch.dashboard.driver import CalmDriver
 from gpuwatch.dashboard.glyphs import Glyphs, glyphs_for_terminal
 from gpuwatch.dashboard.history import History, Timeline
 from gpuwatch.dashboard.launch import run_dashboard
 from gpuwatch.dashboard.messages import SnapshotArrived
-from gpuwatch.dashboard.panels.finding_page import EditDiff
 from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Look, look, textual_themes
 from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.viewing import Viewing
-from gpuwatch.dashboard.wording import fix_to_copy, place_of
+from gpuwatch.dashboard.wording import fix_to_copy, is_starting, place_of
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
 
 __all__ = ["DashboardApp", "run_dashboard"]
+
+FREEZE_AFTER_SECONDS = 3.0
 
 MIN_FRAME_SECONDS = 0.5
 """At most two frames a second, whatever the poll interval: cost follows painted area, eyes do not."""
@@ -62,7 +64,6 @@ class DashboardApp(App[int]):
         origin_label: What the top bar says until the first snapshot does.
         clock: Monotonic seconds, to notice a monitor that has gone silent.
         glyphs: The signs to use; by default those that the terminal can show.
-        edit_diff: Makes a unified diff of an edit, or says why it cannot.
     """
 
     CSS_PATH = "dashboard.tcss"
@@ -89,16 +90,14 @@ class DashboardApp(App[int]):
         origin_label: str = "LIVE",
         clock: Callable[[], float] = time.monotonic,
         glyphs: Glyphs | None = None,
-        edit_diff: EditDiff | None = None,
     ) -> None:
         self._themes: dict[str, Theme] = {}  # read for every line that Textual draws
-        super().__init__()
+        super().__init__(driver_class=CalmDriver)
         self.monitor = monitor
         self.history = History(monitor.timeline)
         interval = getattr(monitor.timeline, "interval_seconds", None)
         self.viewing = Viewing(View(narrowed_to=narrowed_to, planned_interval_seconds=interval), clock)
         self.origin_label = origin_label
-        self.edit_diff = edit_diff
         self._clock = clock
         self._glyphs = glyphs or glyphs_for_terminal(os.environ)
         self._newest: Snapshot | None = None
@@ -133,10 +132,11 @@ class DashboardApp(App[int]):
             self.exit(self._leaving, return_code=self._leaving)
         self.theme_changed_signal.subscribe(self, lambda _theme: self.redraw())
         self.monitor.subscribe(self.receive)
+        now = self.monitor.snapshot()
+        if not is_starting(now):
+            self.receive(now)
         self.set_interval(1.0, self._check_silence)
-        # What start-up allocated stays; without it the collector walks all of Textual's classes again and again.
-        gc.collect()
-        gc.freeze()
+        self.set_timer(FREEZE_AFTER_SECONDS, _freeze_garbage)
 
     def receive(self, snapshot: Snapshot) -> None:
         """Takes a snapshot, on the monitor's thread: leaves it and one message, however many come before it is read."""
@@ -306,3 +306,9 @@ class DashboardApp(App[int]):
     def available_themes(self) -> dict[str, Theme]:
         """Only ours: the panels' colours have no meaning in the others."""
         return self._themes or super().available_themes
+
+
+def _freeze_garbage() -> None:
+    """What start-up allocated stays: without this the collector walks all of Textual's classes again and again."""
+    gc.collect()
+    gc.freeze()

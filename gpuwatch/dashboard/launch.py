@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from gpuwatch.dashboard.splash import hide_splash, show_splash, splash_taken_over
 from gpuwatch.dashboard.terminal import UNFIT_EXIT_CODE, TerminalGuard, terminal_problem
 
 if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp
-    from gpuwatch.dashboard.panels.finding_page import EditDiff
 
 STOP_SECONDS = 0.7
 """What the sources get to end before the process leaves without them: quitting takes less than a second."""
@@ -24,7 +27,6 @@ def run_dashboard(
     *,
     narrowed_to: str | None = None,
     origin_label: str = "LIVE",
-    edit_diff: EditDiff | None = None,
     environ: Mapping[str, str] = os.environ,
     leave_now: Callable[[int], object] = os._exit,
 ) -> int:
@@ -36,7 +38,6 @@ def run_dashboard(
         monitor: The monitor, not yet started.
         narrowed_to: What the view is narrowed to, for the top bar.
         origin_label: What the top bar says before the first snapshot: "LIVE", "SIMULATED starved".
-        edit_diff: Makes a unified diff of an edit, for a finding's page.
         environ: Asked for TERM.
         leave_now: Ends the process at once; a seam for tests.
 
@@ -48,15 +49,68 @@ def run_dashboard(
     if problem is not None:
         sys.stderr.write(f"gpuwatch: {problem}\n")
         return UNFIT_EXIT_CODE
+    asked = _AskedToLeave()
+    guard = TerminalGuard(asked, leave_now)
+    guard.start()
+    show_splash(origin_label, environ)
     starter = threading.Thread(target=monitor.start, name="gpuwatch-start", daemon=True)
     starter.start()
     try:
-        code = _run_app(partial(_make_app, monitor, narrowed_to, origin_label, edit_diff), leave_now)
+        return asked.run(partial(_make_app, monitor, narrowed_to, origin_label))
     finally:
+        hide_splash()
         stopper = threading.Thread(target=_stop, args=(monitor, starter), name="gpuwatch-stop", daemon=True)
         stopper.start()
         stopper.join(STOP_SECONDS)
-    return code
+        guard.stop()
+
+
+@contextmanager
+def first_frame(label: str = "LIVE", environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Paints the first frame at once, for while the rest is imported; whatever comes, the screen is given back.
+
+    Args:
+        label: "LIVE" or "SIMULATED starved".
+        environ: Asked for TERM.
+    """
+    if terminal_problem(environ) is not None:
+        yield
+        return
+    before = {number: signal.signal(number, _exit_with) for number in (signal.SIGTERM, signal.SIGHUP)}
+    show_splash(label, environ)
+    try:
+        yield
+    finally:
+        hide_splash()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit_with(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+class _AskedToLeave:
+    """Passes a wish to end on to the app, also one that comes before there is an app."""
+
+    def __init__(self) -> None:
+        self._code: int | None = None
+        self._app: DashboardApp | None = None
+
+    def __call__(self, code: int) -> None:
+        self._code = code
+        if self._app is not None:
+            self._app.leave(code)
+
+    def run(self, make_app: Callable[[], DashboardApp]) -> int:
+        """Runs the app; returns its exit code."""
+        app = make_app()
+        self._app = app
+        if self._code is not None:
+            return self._code
+        splash_taken_over()
+        result = app.run()
+        return result if result is not None else app.return_code or 0
 
 
 def _stop(monitor: Any, starter: threading.Thread) -> None:
@@ -64,18 +118,7 @@ def _stop(monitor: Any, starter: threading.Thread) -> None:
     monitor.stop()
 
 
-def _make_app(monitor: Any, narrowed_to: str | None, origin_label: str, edit_diff: EditDiff | None) -> DashboardApp:
+def _make_app(monitor: Any, narrowed_to: str | None, origin_label: str) -> DashboardApp:
     from gpuwatch.dashboard.app import DashboardApp
 
-    return DashboardApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label, edit_diff=edit_diff)
-
-
-def _run_app(make_app: Callable[[], DashboardApp], leave_now: Callable[[int], object]) -> int:
-    app = make_app()
-    guard = TerminalGuard(app.leave, leave_now)
-    guard.start()
-    try:
-        result = app.run()
-    finally:
-        guard.stop()
-    return result if result is not None else app.return_code or 0
+    return DashboardApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label)

@@ -1,44 +1,46 @@
-"""Reads the user's source around a line to change."""
+"""The user's source around a line to change: as a diff where one can be made, else as it is."""
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
-from gpuwatch.dashboard.panels.finding_page import EditDiff, Source
+from gpuwatch.dashboard.panels.finding_page import Source
 from gpuwatch.diagnosis.finding import Fix
+from gpuwatch.samples import RunFacts
 
 LINES_AROUND = 3
-LARGEST_BYTES = 512 * 1024
 
 
-def read_source(fix: Fix, folder: str | None, edit_diff: EditDiff | None) -> Source:
-    """A diff where one can be made, else the lines around the place, else the reason. To be called off the UI thread.
-
-    The path comes from another process: only a small regular file is opened, never a pipe or a device.
+def source_of(fix: Fix, trainer: RunFacts | None) -> Source:
+    """A diff, else the lines around the place, else the reason. To be called off the UI thread: disks can be slow.
 
     Args:
         fix: With a file and a line.
-        folder: The process's working directory, for a relative path.
-        edit_diff: Makes a diff of the fix's edit.
+        trainer: Whose code it is: its folder, and when it started (a file that changed since is not what runs).
     """
-    reason = None
-    if fix.edit is not None and edit_diff is not None:
-        diff = edit_diff(fix.edit)
+    # Here, not above: libcst takes 20 MB and a quarter of a second, and few sessions open a finding with an edit.
+    from gpuwatch.edits.diff import edit_diff
+    from gpuwatch.edits.source import UnreadableSourceError, process_started, read_source
+
+    assert fix.file is not None and fix.line is not None, "asked only with a place"
+    folder = Path(trainer.cwd) if trainer is not None and trainer.cwd is not None else None
+    started = process_started(trainer.start_ticks) if trainer is not None else None
+
+    def read(asked: Path) -> bytes:
+        return read_source((folder or Path("/")) / asked, started)
+
+    reason = ""
+    if fix.edit is not None:
+        diff = edit_diff(fix.edit, read, folder)
         if diff.text is not None:
             return Source(diff=diff.text)
-        reason = diff.reason
-    assert fix.file is not None and fix.line is not None, "asked only with a place"
-    path = Path(folder or "/", fix.file)
+        reason = diff.reason or ""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_BYTES:
-            return Source(reason=reason or f"{path} is not a source file that can be shown")
-        lines = path.read_text(encoding="utf-8", errors="backslashreplace").split("\n")
-    except OSError as error:
-        return Source(reason=reason or f"{path} cannot be read here ({error.strerror})")
+        lines = read(Path(fix.file)).decode("utf-8", "backslashreplace").split("\n")
+    except UnreadableSourceError as error:
+        return Source(reason=f"{error}.")
     first = max(1, fix.line - LINES_AROUND)
     shown = tuple(lines[first - 1 : fix.line + LINES_AROUND])
     if len(shown) <= fix.line - first:
-        return Source(reason=f"{path} has no line {fix.line} any more: it changed since the run started")
-    return Source(first_line=first, lines=shown, reason=f"no diff: {reason}" if reason else "")
+        return Source(reason=f"{fix.file} has no line {fix.line}.")
+    return Source(first_line=first, lines=shown, reason=f"No diff: {reason}." if reason else "")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.timeline.series import Chart, Series
 
 SECOND_NS = 1_000_000_000
@@ -64,6 +64,7 @@ class FakeMonitor:
     def __init__(self, snapshot: Snapshot | None = None, timeline: FakeTimeline | None = None) -> None:
         self.timeline = timeline or FakeTimeline()
         self.current = snapshot
+        self.sent: Snapshot | None = None
         self.subscribers: list[Callable[[Snapshot], Any]] = []
         self.started = threading.Event()
         self.stopped = threading.Event()
@@ -75,8 +76,8 @@ class FakeMonitor:
         self.stopped.set()
 
     def snapshot(self) -> Snapshot:
-        assert self.current is not None
-        return self.current
+        """What subscribers got last; before that, that of a monitor that has just begun."""
+        return self.sent or Snapshot(0, 0.0, 0, Origin("live", "LIVE"), None, None, None, (), (), (), None)
 
     def subscribe(self, callback: Callable[[Snapshot], Any]) -> None:
         self.subscribers.append(callback)
@@ -84,7 +85,7 @@ class FakeMonitor:
     def push(self, snapshot: Snapshot | None = None) -> None:
         snapshot = snapshot or self.current
         assert snapshot is not None
-        self.current = snapshot
+        self.current = self.sent = snapshot
         calls = [threading.Thread(target=callback, args=(snapshot,)) for callback in self.subscribers]
         for call in calls:
             call.start()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,21 +9,17 @@ import pytest
 
 from gpuwatch.dashboard.panels.rule_page import rule_page
 from gpuwatch.dashboard.screens.main import MainScreen
-from gpuwatch.dashboard.source import read_source
+from gpuwatch.dashboard.source import source_of
 from gpuwatch.dashboard.text import plain
 from gpuwatch.dashboard.themes import look
-from gpuwatch.diagnosis.finding import CallEdit, Fix
+from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix
 from gpuwatch.diagnosis.registry import all_rules
-from gpuwatch.samples import GpuProcess
+from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.samples import GpuProcess, RunFacts
 from tests.dashboard import situations
 from tests.dashboard.piloting import driven
 
 TRAIN = "\n".join(f"line_{number} = {number}" for number in range(1, 121))
-
-
-class Diff:
-    text = "--- a\n+++ b\n@@ -88 +88 @@\n-loader = DataLoader(data)\n+loader = DataLoader(data, num_workers=10)\n"
-    reason = None
 
 
 async def test_a_finding_says_everything_that_is_known_of_it() -> None:
@@ -62,7 +60,7 @@ async def test_a_finding_that_is_gone_stays_on_its_screen_and_says_so() -> None:
 async def test_the_source_around_the_line_is_shown_with_its_number(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     fix = Fix("Use more workers", file=str(tmp_path / "train.py"), line=88)
-    snapshot = situations.snapshot(findings=(situations.starvation(fix=fix),))
+    snapshot = run_in(tmp_path, situations.starvation(fix=fix))
     async with driven(snapshot, (120, 60)) as driver:
         await driver.press("enter")
         await driver.settle()
@@ -70,44 +68,68 @@ async def test_the_source_around_the_line_is_shown_with_its_number(tmp_path: Pat
         assert shown == [f"{'▌   ' if n == 88 else ''}{n}  line_{n} = {n}" for n in range(85, 92)]
 
 
-async def test_a_diff_is_shown_where_one_can_be_made() -> None:
-    async with driven(situations.starved(), (120, 60), edit_diff=lambda edit: Diff()) as driver:
+async def test_a_diff_is_shown_where_one_can_be_made(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("\n" * 87 + "loader = DataLoader(data)\n")
+    fix = Fix("More", file=str(path), line=88, edit=CallEdit("DataLoader", str(path), 88, {"num_workers": "10"}))
+    async with driven(run_in(tmp_path, situations.starvation(fix=fix)), (120, 60)) as driver:
         await driver.press("enter")
         await driver.settle()
         assert "-loader = DataLoader(data)" in driver.text
         assert "+loader = DataLoader(data, num_workers=10)" in driver.text
 
 
-@pytest.mark.parametrize("kind", ["missing", "a folder", "too long", "too short"])
+def run_in(folder: Path, finding: Finding) -> Snapshot:
+    """A finding about a run in that folder."""
+    run = situations.run(ranks=(situations.rank(facts=trainer_in(folder)),))
+    return situations.snapshot(runs=(run,), findings=(finding,))
+
+
+def trainer_in(folder: Path) -> RunFacts:
+    """A trainer that starts now, after its files were written."""
+    ticks = round((time.clock_gettime(time.CLOCK_BOOTTIME) + 5) * 100)
+    return replace(situations.rank().facts, cwd=str(folder), start_ticks=ticks)
+
+
+def test_a_file_that_changed_since_the_start_is_not_shown_as_what_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    facts = replace(trainer_in(tmp_path), start_ticks=1)
+    source = source_of(Fix("text", file="train.py", line=88), facts)
+    assert source.lines == ()
+    assert "was changed after the training started" in source.reason
+
+
+async def test_files_that_a_simulated_run_names_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    fix = Fix("Use more workers", file=str(tmp_path / "train.py"), line=88)
+    origin = replace(situations.LIVE, kind="simulated", label="SIMULATED starved")
+    snapshot = situations.snapshot(findings=(situations.starvation(fix=fix),), origin=origin)
+    async with driven(snapshot, (120, 60)) as driver:
+        await driver.press("enter")
+        await driver.settle()
+        assert "line_88" not in driver.text
+
+
+@pytest.mark.parametrize("kind", ["missing", "a folder", "too long", "too short", "a pipe"])
 def test_a_source_that_cannot_be_shown_gives_its_reason(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     if kind == "a folder":
         path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
     elif kind != "missing":
         path.write_text("x\n" * (400_000 if kind == "too long" else 3))
-    source = read_source(Fix("text", file="train.py", line=88), str(tmp_path), None)
+    source = source_of(Fix("text", file="train.py", line=88), trainer_in(tmp_path))
     assert source.lines == ()
-    assert source.reason.startswith(str(path))
-
-
-def test_a_pipe_in_place_of_the_source_is_not_opened(tmp_path: Path) -> None:
-    import os
-
-    os.mkfifo(tmp_path / "train.py")
-    source = read_source(Fix("text", file="train.py", line=1), str(tmp_path), None)
-    assert source.reason.endswith("is not a source file that can be shown")
+    assert source.reason.startswith(str(path) if kind != "too short" else "train.py has no line 88")
 
 
 def test_where_no_diff_can_be_made_the_lines_are_shown_with_the_reason(tmp_path: Path) -> None:
-    class NoDiff:
-        text = None
-        reason = "the call takes its arguments from **"
-
     (tmp_path / "train.py").write_text(TRAIN)
     edit = CallEdit("DataLoader", "train.py", 88, {"num_workers": "10"})
-    source = read_source(Fix("text", file="train.py", line=88, edit=edit), str(tmp_path), lambda edit: NoDiff())
+    source = source_of(Fix("text", file="train.py", line=88, edit=edit), trainer_in(tmp_path))
     assert source.lines[3] == "line_88 = 88"
-    assert source.reason == "no diff: the call takes its arguments from **"
+    assert source.reason == "No diff: line 88 of train.py holds no single DataLoader(...) call."
 
 
 async def test_the_timeline_shows_gpus_steps_waits_and_phases_on_one_axis() -> None:

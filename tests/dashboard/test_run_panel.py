@@ -40,7 +40,7 @@ def test_a_run_at_120_columns_has_its_charts_side_by_side_over_the_phases() -> N
         "  wait 45 %                       ││ forward+backward 47 %            │  ││",
         " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %                 "
         "⣶⣶  ⣶⣶      ⣶⣶   ⣶  ⣶ ⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿",
-        " steps 18 204   last 0.2 s ago   eval, save 2 %   over 1 min                "
+        " steps 18 204   last 0.2 s ago   pauses 2 %   over 1 min                    "
         "⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿ ⣿⣿⣶⣶⣿⣿⣶⣶  ⣶⣶⣿⣿⣶⣶ ⣿⣶⣶⣿",
         " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %  █ optimizer 4 %          "
         "⣿⣿⣤⣤⣿⣿⣤⣤  ⣤⣤⣿⣿⣤⣤ ⣿⣤⣤⣿ ⣿⣿⣿⣿⣿⣿⣿⣿  ⣿⣿⣿⣿⣿⣿ ⣿⣿⣿⣿",
@@ -54,7 +54,7 @@ def test_a_run_at_80_columns_has_its_charts_one_above_the_other() -> None:
         "─ train.py (4711) · GPU 0 · exact (hook) · training ──────── wait, step 600 ms",
         "  wait 45 %                ││ forward+backward 47 %     │ ││ ⣀⣀  ⣀⣀  ⢀⣀  ⣀⡀  ⣀⣀",
         " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %  ⣿⣿⣀⣀⣿⣿⣀ ⢸⣿⣀⣀⣿⡇⢀⣀⣿⣿",
-        " steps 18 204   last 0.2 s ago   eval, save 2 %   over 1 min ⣤⣤  ⣤⣤  ⢠⣤  ⣤⡄  ⣤⣤",
+        " steps 18 204   last 0.2 s ago   pauses 2 %   over 1 min     ⣤⣤  ⣤⣤  ⢠⣤  ⣤⡄  ⣤⣤",
         " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %            ⣿⣿⣶⣶⣿⣿⣶ ⢸⣿⣶⣶⣿⡇⢰⣶⣿⣿",
         " ▓ evaluation   ░ checkpoint                                 ───────▓▓────░░───",
     ]
@@ -105,7 +105,7 @@ def test_the_words_of_a_run() -> None:
     left = [line[:75].rstrip() for line in panel(situations.run(), height=10)]
     assert left[2:] == [
         " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %",
-        " steps 18 204   last 0.2 s ago   eval, save 2 %   over 1 min",
+        " steps 18 204   last 0.2 s ago   pauses 2 %   over 1 min",
         " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %  █ optimizer 4 %",
         " python train.py --config base.yaml",
         " loader train.py:88  num_workers=4, batch_size=64, prefetch_factor=2, pin_…",

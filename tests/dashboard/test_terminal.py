@@ -56,6 +56,29 @@ def test_a_terminal_that_takes_no_output_does_not_keep_it_alive() -> None:
         assert terminal.process.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_app_is_there_gives_the_terminal_back_too(number: signal.Signals) -> None:
+    with PseudoTerminal(DASHBOARD) as terminal:
+        terminal.read_until("STARTING")
+        terminal.send(number)
+        assert terminal.wait() == 128 + number
+        assert terminal.is_restored
+
+
+def test_the_escape_key_alone_and_keys_made_of_escapes_are_told_apart() -> None:
+    with PseudoTerminal(DASHBOARD) as terminal:
+        terminal.read_until(DRAWN)
+        terminal.type(b"t")
+        terminal.read_until("2 min up to now")
+        terminal.type(b"\x1b[D")  # the left arrow
+        terminal.read_until("up to 30 s ago")
+        terminal.output = b""
+        terminal.type(b"\x1b")
+        terminal.read_until(DRAWN)
+        terminal.type(b"q")
+        assert terminal.wait() == 0
+
+
 def test_it_refuses_a_dumb_terminal_with_one_sentence() -> None:
     with PseudoTerminal(DASHBOARD, term="dumb") as terminal:
         assert terminal.wait() == 2

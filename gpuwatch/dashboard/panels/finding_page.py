@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.panels.evidence import Evidence, evidence_lines
@@ -13,23 +12,8 @@ from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import LEVELS, change_words, gain_words, gpu_index, run_name
-from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix
+from gpuwatch.diagnosis.finding import Finding, Fix
 from gpuwatch.monitor.snapshot import Snapshot
-
-
-class Diff(Protocol):
-    """A unified diff, or the reason why there is none."""
-
-    @property
-    def text(self) -> str | None:
-        """The diff."""
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is none."""
-
-
-EditDiff = Callable[[CallEdit], Diff]
 
 
 @dataclass(frozen=True, slots=True)

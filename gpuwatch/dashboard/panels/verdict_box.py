@@ -35,38 +35,55 @@ def verdict_box(told: list[Verdict], width: int, height: int, look: Look, *, fra
     return [rule(TITLE, width, look, right=more), *((*edge, *line, *edge) for line in lines)]
 
 
-def wanted_lines(told: list[Verdict], width: int, look: Look, *, framed: bool) -> int:
+def wanted_lines(told: list[Verdict], width: int, *, framed: bool) -> int:
     """How many lines the box would like, frame included."""
     inner = width - 4 if framed else width - 2
-    lines = sum(len(_lines_of(verdict, inner, look, full=framed)) for verdict in told)
+    lines = 0
+    for verdict in told:
+        sentence, because = _wrapped(verdict, inner, full=framed)
+        lines += len(sentence) + len(because) + _has_change(verdict)
     return lines + (2 if framed else 1)
 
 
+def _wrapped(verdict: Verdict, width: int, *, full: bool) -> tuple[list[str], list[str]]:
+    """The sentence, and what it rests on where that is to be shown, in two lines each at most."""
+    gain_room = len(verdict.gain) + 2 if verdict.gain and width >= GAIN_BESIDE_FROM else 0
+    sentence = say.wrap(verdict.sentence, max(20, width - _indent(verdict) - gain_room))
+    if len(sentence) > 2:
+        sentence = [sentence[0], f"{sentence[1]}…"]
+    if not verdict.because or not (full or not _has_change(verdict)):
+        return sentence, []
+    because = say.wrap(verdict.because, width - _indent(verdict))
+    return sentence, because[: 1 if _has_change(verdict) else 2]
+
+
+def _indent(verdict: Verdict) -> int:
+    return max(12, len(verdict.word) + 4)
+
+
+def _has_change(verdict: Verdict) -> bool:
+    return bool(verdict.change or verdict.place)
+
+
 def _lines_of(verdict: Verdict, width: int, look: Look, *, full: bool) -> list[Line]:
-    """The sentence, in two lines if need be; what it rests on, where there is room; the change."""
+    """The sentence with its sign and gain; what it rests on; the change."""
     quiet = look.glyphs.fine if verdict.word == "OK" else look.glyphs.info
     sign = quiet if verdict.severity is None else look.glyphs.severity(verdict.severity)
-    label = f"{sign} {verdict.word} "
-    indent = max(12, len(label) + 1)
+    indent = _indent(verdict)
     gain_first = width >= GAIN_BESIDE_FROM
-    gain_room = len(verdict.gain) + 2 if verdict.gain and gain_first else 0
-    sentence = say.wrap(verdict.sentence, max(20, width - indent - gain_room))
+    sentence, because = _wrapped(verdict, width, full=full)
     lines = []
-    for index, part in enumerate(sentence[:2]):
+    for index, part in enumerate(sentence):
         writer = LineWriter(width, look)
         if index == 0:
-            writer.put(label, _style(verdict, look))
-        cut = index == 1 and len(sentence) > 2
-        writer.to(indent).put(part + (look.glyphs.ellipsis if cut else ""), look.strong)
+            writer.put(f"{sign} {verdict.word}", _style(verdict, look))
+        writer.to(indent).put(part, look.strong)
         if index == (0 if gain_first else 1) and verdict.gain:
             writer.at_right(verdict.gain, _gain_style(verdict, look))
         lines.append(writer.line())
-    has_change = bool(verdict.change or verdict.place)
-    if verdict.because and (full or not has_change):
-        parts = say.wrap(verdict.because, width - indent)[: 1 if has_change else 2]
-        lines += [LineWriter(width, look).to(indent).put(part, look.dim).line() for part in parts]
-    if has_change:
-        lines.append(_change(verdict, width, indent, look, gain_here=not gain_first and len(lines) < 2))
+    lines += [LineWriter(width, look).to(indent).put(part, look.dim).line() for part in because]
+    if _has_change(verdict):
+        lines.append(_change(verdict, width, indent, look, gain_here=not gain_first and len(sentence) < 2))
     return lines
 
 

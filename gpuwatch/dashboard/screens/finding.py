@@ -14,7 +14,7 @@ from gpuwatch.dashboard.panels.evidence import SCALES, Evidence, chart_cells
 from gpuwatch.dashboard.panels.finding_page import Source, finding_page
 from gpuwatch.dashboard.panels.gpu_row import power_limit
 from gpuwatch.dashboard.screens.base import PageScreen
-from gpuwatch.dashboard.source import read_source
+from gpuwatch.dashboard.source import source_of
 from gpuwatch.dashboard.text import Line
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import FindingKey, View, key_of
@@ -56,13 +56,15 @@ class FindingScreen(PageScreen):
         self.run_worker(self._read_source())
 
     async def _read_source(self) -> None:
-        finding = self._now(self.dashboard.view)
-        if finding is None or finding.fix is None or finding.fix.file is None or finding.fix.line is None:
+        """Only of a live run: the files that a simulated one names are not this machine's."""
+        view = self.dashboard.view
+        finding = self._now(view)
+        live = view.snapshot is not None and view.snapshot.origin.kind == "live"
+        if not live or finding is None or finding.fix is None or finding.fix.file is None or finding.fix.line is None:
             return
-        run = self.dashboard.view.run(finding.run)
-        folders = [rank.facts.cwd for rank in run.ranks if rank.facts.cwd] if run else []
-        folder = folders[0] if folders else None
-        self._source = await asyncio.to_thread(read_source, finding.fix, folder, self.dashboard.edit_diff)
+        run = view.run(finding.run)
+        trainer = run.ranks[0].facts if run is not None and run.ranks else None
+        self._source = await asyncio.to_thread(source_of, finding.fix, trainer)
         self.show()
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -25,7 +26,7 @@ from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.widgets.findings_list import FindingsList
 from gpuwatch.dashboard.widgets.gpu_table import GpuTable, Traces
 from gpuwatch.dashboard.widgets.lines import LinesWidget, set_height
-from gpuwatch.dashboard.wording import no_gpu_reason, verdicts
+from gpuwatch.dashboard.wording import Verdict, no_gpu_reason, verdicts
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.series import Series
@@ -51,8 +52,27 @@ def _needs(view: View, verdict_lines: int) -> Needs:
     )
 
 
+@cache
+def _keys(on_finding: bool, paused: bool) -> list[Key]:
+    """The most needed first: what does not fit is left out."""
+    return [
+        *([Key("enter", "open", "open"), Key("c", "copy fix", "copy_fix")] if on_finding else []),
+        Key("t", "timeline", "app.timeline"),
+        Key("p", "processes", "app.processes"),
+        Key("space", "resume" if paused else "pause", "app.pause"),
+        Key("?", "help", "app.help"),
+        Key("q", "quit", "app.quit"),
+        *([Key("s", "snooze", "snooze"), Key("e", "explain", "explain")] if on_finding else []),
+        Key("+ -", "zoom", "app.zoom(-1)"),
+        Key("/", "filter", "app.filter"),
+        Key("tab", "GPUs", "app.focus_next"),
+    ]
+
+
 class VerdictBox(LinesWidget):
     """The verdicts; a click opens the finding behind the first."""
+
+    shown: tuple[list[Verdict], int, int, Look] | None = None
 
     def on_click(self) -> None:
         """Opens the finding."""
@@ -89,25 +109,12 @@ class MainScreen(ViewScreen):
 
     def keys(self, view: View) -> list[Key]:
         """What can be done here and now."""
-        on_finding = [Key("enter", "open", "open"), Key("c", "copy fix", "copy_fix")] if view.findings else []
-        more = [Key("s", "snooze", "snooze"), Key("e", "explain", "explain")] if view.findings else []
-        return [
-            *on_finding,
-            Key("t", "timeline", "app.timeline"),
-            Key("p", "processes", "app.processes"),
-            Key("space", "resume" if view.paused_seconds is not None else "pause", "app.pause"),
-            Key("?", "help", "app.help"),
-            Key("q", "quit", "app.quit"),
-            *more,
-            Key("+ -", "zoom", "app.zoom(-1)"),
-            Key("/", "filter", "app.filter"),
-            Key("tab", "GPUs", "app.focus_next"),
-        ]
+        return _keys(bool(view.findings), view.paused_seconds is not None)
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         """Shares out the height, gets the charts' values, and lets every widget show its lines."""
         told = verdicts(view)
-        plan = arrange(width, height, _needs(view, wanted_lines(told, width, look, framed=height >= FRAMED_FROM)))
+        plan = arrange(width, height, _needs(view, wanted_lines(told, width, framed=height >= FRAMED_FROM)))
         cells = columns(width)
         parts = self._parts
         if plan != self._plan:
@@ -116,7 +123,9 @@ class MainScreen(ViewScreen):
             for part, lines in zip(parts, heights, strict=True):
                 set_height(part, lines)
         verdict, head, table, body, findings = parts
-        verdict.show(verdict_box(told, width, plan.verdict, look, framed=plan.framed), width)
+        if (told, plan.verdict, width, look) != verdict.shown:
+            verdict.shown = (told, plan.verdict, width, look)
+            verdict.show(verdict_box(told, width, plan.verdict, look, framed=plan.framed), width)
         head.show([gpu_header(view, cells, look, focused=table.has_focus)], width)
         if view.snapshot is not None:
             visible = {gpu.facts.uuid for gpu in table.visible_gpus(view, plan.gpu_lines, plan.gpu_row)}

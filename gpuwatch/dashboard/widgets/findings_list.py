@@ -35,6 +35,7 @@ class FindingsList(LinesWidget, can_focus=True):
         self._cursor = 0
         self._top = 0
         self._height = 1
+        self._shown: tuple[object, ...] = ()
 
     @property
     def current(self) -> Finding | None:
@@ -52,6 +53,20 @@ class FindingsList(LinesWidget, can_focus=True):
         self._at = keys[self._cursor] if keys else None
         self._top = max(min(self._top, self._cursor), self._cursor - self._height + 1)
         self._top = max(0, min(self._top, len(keys) - self._height))
+        shown = (
+            self._findings,
+            view.filter,
+            view.snoozed_count,
+            self._cursor,
+            self._top,
+            width,
+            height,
+            look,
+            self.has_focus,
+        )
+        if self._findings and shown == self._shown:
+            return
+        self._shown = shown
         head = findings_head(view, width, look, focused=self.has_focus)
         self.show([head, *findings_list(view, width, height, self._top, self._cursor, look)], width)
 

@@ -1,0 +1,76 @@
+"""The very first frame, written before Textual is there: importing that takes a fifth of a second.
+
+It says what the first real frame says, at the same places, so that nothing jumps. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[H"
+_LEAVE = "\x1b[?1049l\x1b[?25h"
+_RESET = "\x1b[0m"
+
+# The default theme's accent, bar, text and background; see themes.py.
+_ACCENT, _BAR, _TEXT, _BACKGROUND = "108;182;255", "26;33;43", "215;222;232", "14;18;24"
+_LIVE, _SIMULATED = "87;201;138", "232;176;75"
+
+STARTING = "looking for GPUs and training runs"
+
+_shown = False
+
+
+def show_splash(
+    label: str = "LIVE",
+    environ: Mapping[str, str] = os.environ,
+    write: Callable[[bytes], object] = lambda data: os.write(2, data),
+) -> None:
+    """Paints it, once; the terminal has been found fit before.
+
+    Args:
+        label: "LIVE" or "SIMULATED starved".
+        environ: Asked for colours.
+        write: Where Textual will paint, too: stderr.
+    """
+    global _shown
+    if _shown:
+        return
+    _shown = True
+    width, _ = shutil.get_terminal_size()
+    write((_ENTER + "\r\n".join(_lines(label, width, _has_colors(environ)))).encode())
+
+
+def hide_splash(write: Callable[[bytes], object] = lambda data: os.write(2, data)) -> None:
+    """Gives the normal screen back when Textual never took over."""
+    global _shown
+    if _shown:
+        _shown = False
+        write((_RESET + _LEAVE).encode())
+
+
+def splash_taken_over() -> None:
+    """Notes that from now on Textual restores the terminal."""
+    global _shown
+    _shown = False
+
+
+def _lines(label: str, width: int, colors: bool) -> list[str]:
+    def ink(color: str, on: str, text: str, bold: bool = False) -> str:
+        return f"\x1b[{'1;' if bold else ''}38;2;{color};48;2;{on}m{text}{_RESET}" if colors else text
+
+    used = len(" gpuwatch ") + len(label) + 2
+    badge = _LIVE if label == "LIVE" else _SIMULATED
+    return [
+        ink(_ACCENT, _BAR, " gpuwatch ", bold=True)
+        + ink(_BACKGROUND, badge, f" {label} ", bold=True)
+        + ink(_TEXT, _BAR, " " * max(0, width - used)),
+        "",
+        ink(_ACCENT, _BACKGROUND, "    STARTING  ")
+        + ink(_TEXT, _BACKGROUND, "looking for GPUs and training runs", bold=True),
+    ]
+
+
+def _has_colors(environ: Mapping[str, str]) -> bool:
+    return "NO_COLOR" not in environ and environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
