@@ -188,6 +188,14 @@ def test_worker_of_a_trainer_reports_its_batches(folder: Path, monitor: LinkMoni
     assert monitor.of(TrainerEnded) == []
 
 
+def test_worker_that_ended_before_it_was_read_is_no_fault_of_the_link(folder: Path, monitor: LinkMonitor) -> None:
+    with trainer(folder, "worker"):
+        pass
+    monitor.settle()
+    monitor.collect(time.monotonic_ns() + 2_000_000_000)  # refusals are told once a second
+    assert monitor.samples == []
+
+
 def test_closing_removes_the_socket_and_is_quiet_afterwards(folder: Path) -> None:
     source = HookLinkSource(folder)
     assert list(folder.glob("monitor-*.sock"))

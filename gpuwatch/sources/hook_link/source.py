@@ -203,6 +203,10 @@ class HookLinkSource:
         fields = Fields(parse(packet.json()))
         claimed = fields.integer("parent", 1)
         parent = self._processes.ancestor_known_as(connection.pid, claimed) if claimed is not None else None
+        if parent is None and self._processes.start_ticks(connection.pid) is None:
+            # Workers of a short epoch end sooner than they are read: nobody can say any more whose they were.
+            self._server.drop(connection)
+            return
         if parent is None:
             raise BadFactsError(f"process {connection.pid} claims to work for {claimed}, which is no parent of it")
         start_ticks = self._processes.start_ticks(parent)
