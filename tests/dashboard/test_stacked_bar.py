@@ -38,7 +38,7 @@ def test_a_run_whose_wait_is_not_seen_has_no_bar() -> None:
     assert parts_of(situations.not_hooked().runs[0]) == []
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.integers(1, 200))
+@given(st.lists(st.floats(0, 1, exclude_min=True), min_size=1, max_size=6), st.integers(1, 200))
 def test_the_bar_is_always_as_wide_as_asked(shares: list[float], width: int) -> None:
     parts = [Part("wait", "wait", "wait", share) for share in shares]
     assert sum(segment.cell_length for segment in stacked_bar(parts, width, LOOK)) == width
