@@ -80,6 +80,7 @@ class DashboardApp(App[int]):
         Binding("plus,equals_sign", "zoom(-1)", "Zoom in", show=False),
         Binding("minus", "zoom(1)", "Zoom out", show=False),
         Binding("slash", "filter", "Filter", show=False),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False),
     ]
 
     def __init__(
@@ -245,7 +246,7 @@ class DashboardApp(App[int]):
 
     def action_filter(self) -> None:
         """Asks for the filter on the bottom line."""
-        if not self.screen.query(Input):
+        if isinstance(self.screen, ViewScreen) and self.screen.CAN_FILTER and not self.screen.query(Input):
             self.screen.mount(Input(self.view.filter, placeholder="filter: rule, file, run, command", id="filter"))
             self.screen.query_one("#filter", Input).focus()
 

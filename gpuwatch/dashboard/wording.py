@@ -174,8 +174,8 @@ def _of_finding(finding: Finding, snapshot: Snapshot, run: RunNow | None = None)
         index = gpu_index(finding.gpu, snapshot)
         prefix = "" if index is None or f"GPU {index}" in finding.summary else f"GPU {index}: "
     summary = finding.summary
-    if prefix and summary.startswith("The "):
-        summary = f"the {summary[4:]}"
+    if prefix and summary[1:2].islower():
+        summary = summary[0].lower() + summary[1:]
     return Verdict(
         severity=finding.severity,
         word=finding.severity.value.upper(),

@@ -190,6 +190,12 @@ async def test_the_filter_narrows_runs_by_their_command() -> None:
         assert "─ train.py (4711)" not in driver.text
 
 
+async def test_a_screen_with_nothing_to_filter_asks_for_no_filter() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("question_mark", "slash")
+        assert not driver.app.query(Input)
+
+
 async def test_tab_leads_to_the_gpus_and_enter_to_all_about_one() -> None:
     async with driven(situations.lost(), (100, 90)) as driver:
         await driver.press("tab", "down", "enter")

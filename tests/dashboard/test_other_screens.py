@@ -188,6 +188,18 @@ async def test_an_unknown_process_list_says_why() -> None:
         assert "GPU 0: process list unknown: no permission" in driver.text
 
 
+async def test_a_page_scrolls_with_the_usual_keys() -> None:
+    async with driven(situations.starved(), (80, 24)) as driver:
+        await driver.press("question_mark")
+        assert driver.rows[1].startswith("─ Keys")
+        await driver.press("down", "down")
+        assert "enter, click" in driver.rows[1]
+        await driver.press("end")
+        assert "hook records" in driver.text
+        await driver.press("home")
+        assert driver.rows[1].startswith("─ Keys")
+
+
 async def test_the_help_says_what_gpuwatch_itself_costs() -> None:
     async with driven(situations.starved(), (100, 70)) as driver:
         await driver.press("h")

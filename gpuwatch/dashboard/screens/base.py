@@ -27,6 +27,7 @@ class ViewScreen(Screen[None]):
     """A screen that is drawn again whenever the app has a new view."""
 
     KEYS: ClassVar[list[Key]] = []
+    CAN_FILTER: ClassVar[bool] = False
     AUTO_FOCUS = "*"
 
     @property

@@ -83,6 +83,7 @@ class MainScreen(ViewScreen):
     """Where everybody starts."""
 
     AUTO_FOCUS = "#findings"
+    CAN_FILTER = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "clear_filter", "Clear the filter", show=False),
         Binding("c", "copy_fix", "Copy the fix", show=False),

@@ -88,6 +88,7 @@ class TimelineScreen(PageScreen):
 class ProcessesScreen(PageScreen):
     """Who uses the GPUs."""
 
+    CAN_FILTER = True
     KEYS: ClassVar[list[Key]] = [BACK, Key("/", "filter", "app.filter"), HELP, QUIT]
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
