@@ -22,6 +22,7 @@ class LoaderFacts:
     file: str | None = None
     line: int | None = None
     function: str | None = None
+    library: str | None = None  # that built it, called from the line; None where the user's line did
     dataset: str | None = None
     num_workers: int | None = None
     batch_size: int | None = None

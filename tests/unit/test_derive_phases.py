@@ -28,6 +28,22 @@ def test_checkpoint_is_a_phase_of_the_step_it_delays() -> None:
     assert (lengths_ms([span]), span.bytes) == ([200], 5000)
 
 
+def test_checkpoint_names_the_line_that_saves() -> None:
+    derivation = RunDerivation("1.1")
+    places = (("/home/a/util.py", 7), ("/home/a/train.py", 120))
+    derivation.learn(phase_names=(), save_places=places, optimizer=True, gaps=False, memory_total_bytes=None)
+    loop = RecordStream()
+    loop.iter()
+    loop.step()
+    loop.add(wire.SAVE, 200, a=5000, ident=2)
+    loop.step()
+    loop.work(3000)
+    loop.add(wire.SAVE, 200, a=5000)
+    loop.step()
+    found = phases_of(derive(loop, derivation), "checkpoint")
+    assert [(span.file, span.line) for span in found] == [("/home/a/train.py", 120), (None, None)]
+
+
 def test_files_of_one_checkpoint_are_one_phase() -> None:
     loop = RecordStream()
     loop.iter()

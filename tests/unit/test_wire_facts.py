@@ -26,6 +26,7 @@ LOADER = {
     "file": "/home/a/train.py",
     "line": 88,
     "function": "main",
+    "library": "accelerate",
     "dataset": "ImageFolder",
     "num_workers": 4,
     "batch_size": 32,
@@ -76,6 +77,7 @@ FACTS = {
     "affinity": 16,
     "torch_threads": 8,
     "phases": ["data", "log"],
+    "save_places": [{"file": "/home/a/train.py", "line": 120}],
     "gap": True,
     "loaders": [LOADER],
     "model": MODEL,
@@ -98,6 +100,7 @@ def test_every_fact_of_the_protocol_arrives() -> None:
     assert (run.gpu_gap_measured, run.rung) == (True, "exact")
     assert {**asdict(run.loaders[0])} == {**LOADER, "role": "unknown"}
     assert asdict(run.model) == MODEL
+    assert facts.save_places == (("/home/a/train.py", 120),)
     assert (facts.phases, facts.memory_total_bytes) == (("data", "log"), 80)
     assert run.notes == ("environment: CUDA_LAUNCH_BLOCKING=1",)
 

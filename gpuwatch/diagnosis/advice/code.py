@@ -9,6 +9,15 @@ from gpuwatch.samples import LoaderFacts
 
 CALL = "DataLoader"
 
+SETTINGS_OF: dict[str, tuple[str, str, frozenset[str]]] = {
+    "transformers": (
+        "TrainingArguments",
+        "dataloader_",
+        frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last"}),
+    ),
+}
+"""Libraries that build the loader themselves: the user's call that takes its settings, their prefix, their names."""
+
 
 def call_code(keywords: Mapping[str, str], call: str = CALL) -> str:
     """DataLoader(..., num_workers=6, pin_memory=True)."""
@@ -16,7 +25,12 @@ def call_code(keywords: Mapping[str, str], call: str = CALL) -> str:
 
 
 def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: str, value: int | str | None) -> Fix:
-    """A change of a loader's keywords, at its file and line where the hook saw them."""
+    """A change of a loader's keywords, at its file and line where the hook saw them.
+
+    A loader that a library built has no call of the user's to edit: the fix then says where its settings go.
+    """
+    if loader is not None and loader.library is not None:
+        return _library_fix(loader, loader.library, keywords, text, value)
     edit = None
     if loader is not None and loader.file is not None and loader.line is not None:
         edit = CallEdit(CALL, loader.file, loader.line, keywords)
@@ -27,6 +41,21 @@ def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: st
         line=loader.line if loader else None,
         value=value,
         edit=edit,
+    )
+
+
+def _library_fix(
+    loader: LoaderFacts, library: str, keywords: Mapping[str, str], text: str, value: int | str | None
+) -> Fix:
+    call, prefix, known = SETTINGS_OF.get(library, (CALL, "", frozenset(keywords)))
+    settings = {f"{prefix}{name}": setting for name, setting in keywords.items() if name in known}
+    where = f"in the {call} given to {library}" if prefix else f"where {library} is told how to build its loader"
+    return Fix(
+        text=f"{text} ({where}: it builds the loader, called from this line)",
+        code=call_code(settings, call),
+        file=loader.file,
+        line=loader.line,
+        value=value,
     )
 
 

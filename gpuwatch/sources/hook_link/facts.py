@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from gpuwatch.samples import LoaderFacts, ModelFacts, Role, RunFacts
+from gpuwatch.sources.hook_link.derive.checkpoints import Place
 
 _MAX_TEXT: Final = 4096
 _MAX_WORDS: Final = 256
 _MAX_LOADERS: Final = 256
 _MAX_GPUS: Final = 64
 _MAX_PHASES: Final = 256
+_MAX_PLACES: Final = 256
 _MAX_INTEGER: Final = 2**63 - 1
 
 T = TypeVar("T")
@@ -159,6 +161,7 @@ def loader_facts(content: Mapping[str, Any]) -> tuple[LoaderFacts | None, int]:
         file=fields.text("file"),
         line=fields.integer("line", 1),
         function=fields.text("function"),
+        library=fields.text("library"),
         dataset=fields.text("dataset"),
         num_workers=fields.integer("num_workers"),
         batch_size=fields.integer("batch_size", 1),
@@ -206,6 +209,7 @@ class TrainerFacts:
 
     run: RunFacts
     phases: tuple[str, ...]
+    save_places: tuple[Place, ...]
     memory_total_bytes: int | None
     wrong: int
 
@@ -246,7 +250,13 @@ def trainer_facts(content: Json, *, trainer: str, pid: int, start_ticks: int, ti
         notes=_notes(fields),
     )
     memory = fields.integer("gpu_memory_total", 1)
-    return TrainerFacts(run, fields.texts("phases", _MAX_PHASES), memory, wrong + fields.wrong)
+    places = []
+    for entry in fields.objects("save_places", _MAX_PLACES):
+        place = Fields(entry)
+        places.append((place.text("file"), place.integer("line", 1)))
+        wrong += place.wrong
+    phases = fields.texts("phases", _MAX_PHASES)
+    return TrainerFacts(run, phases, tuple(places), memory, wrong + fields.wrong)
 
 
 def _notes(fields: Fields) -> tuple[str, ...]:

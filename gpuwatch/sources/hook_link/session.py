@@ -52,6 +52,7 @@ class TrainerSession:
         self._derivation.places.update({one.loader: (one.file, one.line) for one in facts.run.loaders})
         self._derivation.learn(
             phase_names=facts.phases,
+            save_places=facts.save_places,
             optimizer=facts.run.model.optimizer is not None,
             gaps=facts.run.gpu_gap_measured,
             memory_total_bytes=facts.memory_total_bytes,

@@ -7,6 +7,9 @@ from gpuwatch.samples import PhaseSpan
 ADJACENT_NS = 1_000_000_000
 _MAX_PARTS = 256
 
+Place = tuple[str | None, int | None]
+"""A file and a line in it, as far as they are known."""
+
 
 class Checkpoints:
     """Merges saves that contain each other, or follow within a second with no training in between."""
@@ -17,8 +20,10 @@ class Checkpoints:
         self.end = 0  # of the one that waits for the next event to be complete, 0: none
         self._parts: list[tuple[int, int]] = []  # (start, bytes) of the saves merged so far
         self._raised = False
+        self.places: tuple[Place, ...] = ()  # of the lines that save, as the facts number them from 1
+        self._place = 0
 
-    def save(self, start: int, end: int, size: int, raised: bool = False) -> PhaseSpan | None:
+    def save(self, start: int, end: int, size: int, *, raised: bool = False, place: int = 0) -> PhaseSpan | None:
         """Takes one save; an earlier checkpoint that this one does not belong to."""
         done = self.flush() if self.end and start - self.end > ADJACENT_NS else None
         parts = self._parts
@@ -31,21 +36,26 @@ class Checkpoints:
         self._start = min(self._start, start) if self.end else start
         self.end = max(self.end, end)
         self._raised |= raised
+        self._place = place or self._place
         return done
 
     def flush(self, before: int | None = None) -> PhaseSpan | None:
         """The checkpoint, if there is one and it ended before `before`."""
         if not self.end or (before is not None and before < self.end):
             return None
+        file, line = self.places[self._place - 1] if 0 < self._place <= len(self.places) else (None, None)
         span = PhaseSpan(
             self._trainer,
             "checkpoint",
             self._start,
             self.end,
             bytes=sum(size for _, size in self._parts) if self._parts else None,
+            file=file,
+            line=line,
             detail="raised" if self._raised else "",
         )
         self._start = self.end = 0
         self._parts = []
         self._raised = False
+        self._place = 0
         return span

@@ -8,10 +8,11 @@ from typing import Final
 from gpuwatch.samples import PhaseSpan, Role, Sample
 from gpuwatch.sources.hook_link import wire
 from gpuwatch.sources.hook_link.derive.allocator import Allocator
-from gpuwatch.sources.hook_link.derive.checkpoints import Checkpoints
+from gpuwatch.sources.hook_link.derive.checkpoints import Checkpoints, Place
 from gpuwatch.sources.hook_link.derive.early import EarlyRecords, only_new
 from gpuwatch.sources.hook_link.derive.gaps import GapLedger
 from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP
+from gpuwatch.sources.hook_link.derive.notes import notes_of
 from gpuwatch.sources.hook_link.derive.steps import SILENCE_NS, Mode, StepMachine
 from gpuwatch.sources.hook_link.derive.threads import TrainingThread
 
@@ -19,8 +20,6 @@ GC_SPAN_NS: Final = 1_000_000
 """Shorter collections are not given at all: the young generations take microseconds."""
 GC_PHASE_NS: Final = 50_000_000
 """Shorter collections stay in the step's time: they are part of how this program runs, not a stop."""
-
-_STEPS_UNTIL_NOTED: Final = 8
 
 
 class RunDerivation:
@@ -35,7 +34,7 @@ class RunDerivation:
         self.malformed = 0
         self.received = 0
         self.phase_names: tuple[str, ...] = ()
-        self.places: dict[int, tuple[str | None, int | None]] = {}
+        self.places: dict[int, Place] = {}
         self.last_end_ns = 0
         self._out: list[Sample] = []
         self._gaps: GapLedger | None = None
@@ -63,13 +62,18 @@ class RunDerivation:
             wire.COMPILE: self._compile,
         }
 
-    # ---- what the link calls
-
     def learn(
-        self, *, phase_names: tuple[str, ...], optimizer: bool, gaps: bool, memory_total_bytes: int | None
+        self,
+        *,
+        phase_names: tuple[str, ...],
+        save_places: tuple[Place, ...] = (),
+        optimizer: bool,
+        gaps: bool,
+        memory_total_bytes: int | None,
     ) -> None:
         """Takes what the trainer's facts say about its records."""
         self.phase_names = phase_names
+        self._checkpoints.places = save_places
         self._allocator.total_bytes = memory_total_bytes
         self._optimizer_known = self._machine.optimizer_known = optimizer
         if gaps:
@@ -136,20 +140,7 @@ class RunDerivation:
 
     def notes(self) -> tuple[str, ...]:
         """What the reader of this run must know about its figures."""
-        machine = self._machine
-        if machine.writer.fed or machine.writer.steps_without_loader < _STEPS_UNTIL_NOTED:
-            return ()
-        if any(state.background for state in machine.loaders.loaders.values()):
-            return (
-                "the DataLoader is read by a background thread, so the training's wait for it is not seen; "
-                "wrap what the loop iterates: for batch in gpuwatch.loader(iterator)",
-            )
-        return (
-            "the training reads no DataLoader, so its wait for data is not seen; "
-            "wrap what the loop iterates: for batch in gpuwatch.loader(iterator)",
-        )
-
-    # ---- records of the training thread
+        return notes_of(self._machine)
 
     def _next(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
         machine = self._machine
@@ -212,7 +203,7 @@ class RunDerivation:
         elif name == "eval":
             self._machine.user_evaluation(start, end)
         elif name == "checkpoint":
-            self._save(flags, ident, thread, start, end, -1, 0)
+            self._save(flags, 0, thread, start, end, -1, 0)
         else:
             self._out.append(PhaseSpan(self.trainer, "user", start, end, detail=name))
 
@@ -221,13 +212,11 @@ class RunDerivation:
             self._machine.writer.copies_seen = True
             self._machine.compute.copy(start, end)
 
-    # ---- what is not training
-
     def _save(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
         if self._machine.thread not in (None, thread):
             return  # a checkpoint written in the background stops nothing
         self._machine.writer.phase(start, end)
-        done = self._checkpoints.save(start, end, a, bool(flags & wire.RAISED))
+        done = self._checkpoints.save(start, end, a, raised=bool(flags & wire.RAISED), place=ident)
         if done is not None:
             self._out.append(done)
 
@@ -242,8 +231,6 @@ class RunDerivation:
         if self._machine.thread in (None, thread):
             self._machine.writer.phase(start, end)
 
-    # ---- measurements that belong to a wait or to the run
-
     def _gap(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
         gap = self._measure_gaps().gap(a, max(0, b))
         if gap is not None:
@@ -257,8 +244,6 @@ class RunDerivation:
 
     def _memory_retries(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
         self._out.append(self._allocator.retries(end, a, b))
-
-    # ---- helpers
 
     def _settle(self, time_ns: int) -> None:
         self._machine.check(time_ns)

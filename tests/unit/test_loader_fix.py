@@ -1,0 +1,30 @@
+"""The fix of a loader: in the user's own call, or in the settings of the library that built it."""
+
+from gpuwatch.diagnosis.advice.code import loader_fix
+from tests.unit import scene_builder as build
+
+KEYWORDS = {"num_workers": "6", "persistent_workers": "True"}
+
+
+def test_own_loader_is_edited_at_its_call():
+    fix = loader_fix(build.loader(), KEYWORDS, "Load in 6 worker processes", 6)
+    assert (fix.edit.call, fix.edit.line, dict(fix.edit.keywords)) == ("DataLoader", 88, KEYWORDS)
+    assert fix.code == "DataLoader(..., num_workers=6, persistent_workers=True)"
+
+
+def test_loader_of_the_hugging_face_trainer_is_set_in_its_arguments():
+    fix = loader_fix(build.loader(library="transformers"), KEYWORDS, "Load in 6 worker processes", 6)
+    assert fix.code == "TrainingArguments(..., dataloader_num_workers=6, dataloader_persistent_workers=True)"
+    assert fix.edit is None, "the line is trainer.train(): there is no DataLoader call to edit"
+    assert fix.value == 6
+
+
+def test_setting_that_the_library_does_not_have_is_left_out():
+    fix = loader_fix(build.loader(library="transformers"), {"in_order": "False", "num_workers": "6"}, "text", 6)
+    assert fix.code == "TrainingArguments(..., dataloader_num_workers=6)"
+
+
+def test_loader_of_an_unknown_library_names_the_library():
+    fix = loader_fix(build.loader(library="somelib"), KEYWORDS, "Load in 6 worker processes", 6)
+    assert fix.edit is None
+    assert "somelib" in fix.text and "num_workers=6" in fix.code
