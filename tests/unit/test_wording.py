@@ -9,7 +9,14 @@ from gpuwatch.diagnosis.wording import cpu_cores, seconds
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0000004, "0 us"), (0.00025, "250 us"), (0.0412, "41.2 ms"), (0.9997, "1 s"), (4.21, "4.21 s"), (600, "10.0 min")],
+    [
+        (0.0000004, "0 us"),
+        (0.00025, "250 us"),
+        (0.0412, "41.2 ms"),
+        (0.9997, "1 s"),
+        (4.21, "4.21 s"),
+        (600, "10.0 min"),
+    ],
 )
 def test_durations_have_three_digits_and_a_unit(value: float, text: str) -> None:
     assert seconds(value) == text
