@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -445,6 +446,33 @@ class TestSlowSamples:
 
     def test_waits_in_the_rhythm_of_the_workers_are_no_tail(self) -> None:
         assert check("slow-samples", run_case(starved_by_workers(4, 0.9, 0.1))) is None
+
+    def batches_of_16(self, busy_share: float) -> Scene:
+        """One item in a hundred takes 300 ms, the others 1 ms, a step 20 ms; 4 workers deliver in order."""
+        chance = random.Random(1)
+        free, taken, waits = [0.0] * 4, [0.0] * 8, []
+        for step in range(600):
+            items = sum(0.3 if chance.random() < 0.01 else 0.001 for _ in range(16))
+            free[step % 4] = max(free[step % 4], taken[step]) + items
+            waits.append(max(0.0, free[step % 4] - taken[-1] - 0.02))
+            taken.append(taken[-1] + 0.02 + waits[-1])
+        made = workers(4, cpu_cores=0.05, busy_share=busy_share)
+        return scene(run(rank(step=[0.02 + wait for wait in waits], wait=waits, gap=waits, steps=600, workers=made)))
+
+    def test_slow_items_that_make_a_tenth_of_the_batches_slow_are_the_cause(self) -> None:
+        moment = self.batches_of_16(busy_share=0.44)
+        draft = drafted("data-starvation", moment, frozenset())
+        assert draft.fix is not None and draft.fix.edit is not None
+        assert draft.fix.edit.keywords == {"in_order": "False", "prefetch_factor": "8"}
+        assert draft.gain is not None
+        assert 1.0 < draft.gain.low < draft.gain.high <= 1.95, "what in_order=False and a deeper queue brought"
+
+    def test_the_gain_is_no_more_than_the_workers_can_deliver(self) -> None:
+        gain = drafted("slow-samples", self.batches_of_16(busy_share=0.8)).gain
+        assert gain is not None and gain.high == 1.25 and gain.cap == "then limited by the 4 workers"
+
+    def test_workers_without_a_pause_are_too_slow_whatever_the_tail(self) -> None:
+        assert check("slow-samples", run_case(self.batches_of_16(busy_share=0.95))) is None
 
     def test_it_takes_two_hundred_steps(self) -> None:
         waits = [0.0] * 80 + [0.9]
