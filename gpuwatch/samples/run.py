@@ -11,7 +11,7 @@ from typing import Literal
 
 Role = Literal["train", "eval", "unknown"]
 
-PhaseKind = Literal["warmup", "eval", "checkpoint", "gc", "compile", "user"]
+PhaseKind = Literal["warmup", "eval", "checkpoint", "gc", "compile", "stopped", "user"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise, takewhile
 from statistics import median
 
 from gpuwatch.samples import PhaseKind, PhaseSpan
-from gpuwatch.timeline.spans import Span
+from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import PhaseTotals
 
 _KEPT_PER_KIND = 1_024
 _RHYTHM_OF = 32  # the newest spans tell how often they come
 
-PAUSES: frozenset[PhaseKind] = frozenset({"warmup", "eval", "checkpoint", "compile"})
+PAUSES: frozenset[PhaseKind] = frozenset({"warmup", "eval", "checkpoint", "compile", "stopped"})
 """Kinds during which a GPU sample does not speak of training.
 
 Not "gc": pauses of milliseconds, many a second, would with a sensor window each leave no sample. Not "user": it may
@@ -24,6 +24,9 @@ well enclose the steps themselves.
 
 LOST_TIME: frozenset[PhaseKind] = PAUSES | {"gc"}
 """Kinds that are taken off the steps."""
+
+STOPPED: frozenset[PhaseKind] = frozenset({"stopped"})
+"""By a signal, as /proc shows it: a step that goes on does not tell when that ended."""
 
 
 class PhaseLog:
@@ -50,7 +53,7 @@ class PhaseLog:
 
     def step(self, start_ns: int) -> None:
         """A whole step that began later shows that the end of a phase was lost on the way."""
-        for key in [key for key in self._open if key[0] in LOST_TIME and key[1] < start_ns]:
+        for key in [key for key in self._open if key[0] in LOST_TIME - STOPPED and key[1] < start_ns]:
             del self._open[key]
 
     def close_all(self) -> None:
@@ -91,12 +94,21 @@ class PhaseLog:
         for span in self.spans(start_ns):
             if span.start_ns < end_ns:
                 by_kind.setdefault(span.kind, []).append(span)
-        return {kind: self._total(kind, found, start_ns, end_ns) for kind, found in sorted(by_kind.items())}
+        stops = self.stretches(STOPPED, start_ns, end_ns)
+        return {
+            kind: self._total(kind, found, start_ns, end_ns, () if kind in STOPPED else stops)
+            for kind, found in sorted(by_kind.items())
+        }
 
-    def _total(self, kind: PhaseKind, found: list[PhaseSpan], start_ns: int, end_ns: int) -> PhaseTotals:
+    def _total(
+        self, kind: PhaseKind, found: list[PhaseSpan], start_ns: int, end_ns: int, stops: Sequence[Span]
+    ) -> PhaseTotals:
+        def less_stops(first_ns: int, last_ns: int) -> float:
+            return max(0, last_ns - first_ns - covered_ns(stops, first_ns, last_ns)) / SECOND_NS
+
         newest = max(found, key=lambda span: span.start_ns)
-        lengths = [((span.end_ns or end_ns) - span.start_ns) / SECOND_NS for span in found]
-        inside = [(min(span.end_ns or end_ns, end_ns) - max(span.start_ns, start_ns)) / SECOND_NS for span in found]
+        lengths = [less_stops(span.start_ns, span.end_ns or end_ns) for span in found]
+        inside = [less_stops(max(span.start_ns, start_ns), min(span.end_ns or end_ns, end_ns)) for span in found]
         shares = [part / length if length > 0 else 0.0 for part, length in zip(inside, lengths, strict=True)]
         batches = _weighted([span.batches for span in found], shares)
         size = _weighted([span.bytes for span in found], shares)

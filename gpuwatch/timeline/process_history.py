@@ -8,6 +8,7 @@ from gpuwatch.samples import ProcessSample
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.odometer import Odometer
 from gpuwatch.timeline.stats import known, mean
+from gpuwatch.timeline.stops import STOPPED_STATES
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import ProcessTotals, WorkerTotals
 from gpuwatch.timeline.worker_fetches import FetchTotals
@@ -42,13 +43,15 @@ class ProcessHistory:
         self.latest = sample
         cores = [worker.cpu_cores for worker in sample.workers if worker.cpu_cores is not None]
         blocked = [worker.blocked_share for worker in sample.workers if worker.blocked_share is not None]
+        # A stopped process uses nothing, which says nothing of how it trains.
+        is_stopped = sample.state in STOPPED_STATES
         counters = [meter.read(getattr(sample, name)) for meter, name in zip(self._odometers, _COUNTERS, strict=True)]
         self.rows.add(
             sample.time_ns,
             [
-                *(number(getattr(sample, name)) for name in _MEANS[:4]),
-                number(mean(cores)),
-                number(mean(blocked)),
+                *(number(None if is_stopped else getattr(sample, name)) for name in _MEANS[:4]),
+                number(None if is_stopped else mean(cores)),
+                number(None if is_stopped else mean(blocked)),
                 *counters,
                 len(sample.workers),
                 sample.worker_pids_changed,

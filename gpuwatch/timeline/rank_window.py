@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import compress
 from operator import eq
 
+from gpuwatch.timeline.phases import STOPPED
 from gpuwatch.timeline.process_history import ProcessHistory, with_batches
 from gpuwatch.timeline.run_history import RAW_NS, TrainerHistory
 from gpuwatch.timeline.stats import known, stats
@@ -71,7 +72,8 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns))
     sums = sums_over(history, bounds, most_rows=len(steps))
     train_loader = history.train_loader()
-    fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns)
+    stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)
+    fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns, stops)
     workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
     return RankWindow(
         trainer=history.trainer,

@@ -12,6 +12,7 @@ from gpuwatch.samples import (
     LinkLoss,
     LoaderFacts,
     PhaseSpan,
+    ProcessSample,
     RunFacts,
     RunMemory,
     StepEnd,
@@ -22,7 +23,9 @@ from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.epochs import EpochStarts
 from gpuwatch.timeline.phases import PhaseLog
 from gpuwatch.timeline.stats import LogHistogram
+from gpuwatch.timeline.step_pauses import parts_within, without_stop
 from gpuwatch.timeline.step_tiers import StepTiers
+from gpuwatch.timeline.stops import StopLog
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.warmup import WarmUp
 from gpuwatch.timeline.worker_fetches import WorkerFetches
@@ -33,6 +36,7 @@ _MOST_MEMORY_ROWS = 2_048
 _MOST_LOSSES = 256
 _USUAL_OF = 64
 _GAPS_AHEAD = 256
+_STOPPED_STEPS = 64
 _MOST_BATCH_SIZES = 64
 _DEFAULT_PREFETCH = 2
 _PARTIAL_BATCH = 0.9
@@ -69,6 +73,7 @@ class TrainerHistory:
         self.session = LogHistogram()
         self.warm_up = WarmUp()
         self.phases = PhaseLog()
+        self.stops = StopLog()
         self.epochs = EpochStarts()
         self.fetches = WorkerFetches()
         self.memory = Table({"alloc_retries": "d"}, max_age_ns=RAW_NS, max_rows=_MOST_MEMORY_ROWS)
@@ -82,6 +87,7 @@ class TrainerHistory:
         self._heads: dict[int, int] = {}
         self._epoch_heads: dict[int, int] = {}
         self._gaps_ahead: dict[int, float] = {}
+        self._stopped_steps: deque[int] = deque(maxlen=_STOPPED_STEPS)
         self._has_batch_waits = False
 
     def add_facts(self, facts: RunFacts) -> None:
@@ -96,6 +102,10 @@ class TrainerHistory:
 
     def add_step(self, step: StepEnd) -> None:
         """One step, early or late; one that is known already (a link that broke sends its history again) is not."""
+        if self.stops.within(step.start_ns, step.end_ns):
+            self._mark_stop(self.stops.close(step.end_ns))
+            self._stopped_steps.append(step.number)
+            step = without_stop(step, self.usual_step_seconds())
         training = (step.end_ns - step.start_ns) / SECOND_NS - step.phase_seconds
         if training < 0 or (self.steps.has(step.end_ns) and self._row_of(step.number) is not None):
             return
@@ -112,8 +122,10 @@ class TrainerHistory:
         if not self._has_batch_waits and position >= 0 and step.wait_seconds is not None:
             self.epochs.batch(position, step.wait_seconds, self._epoch_head(loader))
         gap = self._gaps_ahead.pop(step.number, None)
+        if gap is not None:
+            gap = self._gap_within(step.number, gap, training)
         settled = self._is_settled(step.end_ns, position, loader, number(step.samples))
-        copy, forward, backward, optimizer = _parts_within(step, training)
+        copy, forward, backward, optimizer = parts_within(step, training)
         self.steps.add(
             step.end_ns,
             (
@@ -146,9 +158,9 @@ class TrainerHistory:
         gaps = self.steps["gap"]
         if gaps[row] == gaps[row]:
             return
-        gaps[row] = gap.seconds
+        gaps[row] = self._gap_within(gap.number, gap.seconds, self.steps["period"][row])
         if self.steps["settled"][row]:
-            self.tiers.add_gap(self.steps.times[row], self.steps["period"][row], gap.seconds)
+            self.tiers.add_gap(self.steps.times[row], self.steps["period"][row], gaps[row])
 
     def add_wait(self, wait: BatchWait) -> None:
         """One batch's wait, for the cost of epoch starts; steps carry the rest."""
@@ -156,6 +168,8 @@ class TrainerHistory:
         if wait.role != "train" or wait.epoch_position is None:
             return
         self._has_batch_waits = True
+        if self.stops.within(wait.start_ns, wait.end_ns):
+            return
         head = self._epoch_head(UNKNOWN if wait.loader is None else wait.loader)
         self.epochs.batch(wait.epoch_position, (wait.end_ns - wait.start_ns) / SECOND_NS, head)
 
@@ -167,7 +181,13 @@ class TrainerHistory:
     def add_fetch(self, fetch: WorkerFetch) -> None:
         """A batch made by a worker."""
         self._hear(fetch.end_ns)
-        self.fetches.add(fetch)
+        if not self.stops.within(fetch.start_ns, fetch.end_ns):
+            self.fetches.add(fetch)
+
+    def see_process(self, sample: ProcessSample) -> None:
+        """A look at the process itself: it may have been stopped, or have gone on."""
+        if sample.state is not None:
+            self._mark_stop(self.stops.see(sample.time_ns, sample.state))
 
     def add_memory(self, memory: RunMemory) -> None:
         """A reading of the allocator; peaks stay the highest of the whole run."""
@@ -213,6 +233,14 @@ class TrainerHistory:
         if self.ended is not None and self.ended.how == "lost" and time_ns > self.ended.time_ns:
             self.ended = None
 
+    def _mark_stop(self, span: tuple[int, int | None] | None) -> None:
+        if span is not None:
+            self.phases.add(PhaseSpan(self.trainer, "stopped", *span), self.steps_total)
+
+    def _gap_within(self, number: int, gap: float, training: float) -> float:
+        """A GPU whose trainer was stopped idled all the while: no more of it than the step itself counts."""
+        return min(gap, training) if number in self._stopped_steps else gap
+
     def _row_of(self, step_number: int) -> int | None:
         row = bisect_left(self.steps["number"], step_number)
         return row if row < len(self.steps) and self.steps["number"][row] == step_number else None
@@ -254,19 +282,6 @@ class TrainerHistory:
         settled = self.steps["settled"]
         for row, (end_ns, position, loader, samples) in enumerate(rows):
             settled[row] = self._is_settled(end_ns, position, loader, samples)
-
-
-def _parts_within(step: StepEnd, training: float) -> list[float]:
-    """Copy, forward, backward and optimizer without the pauses inside them, which are no part of `training` either.
-
-    A first backward that compiles for 5 s made the backward 47 % of a minute of which 80 % were waits. Which part a
-    pause lay in is not known: all of them give in proportion.
-    """
-    spans = (step.copy_seconds, step.forward_seconds, step.backward_seconds, step.optimizer_seconds)
-    total = sum(seconds for seconds in spans if seconds is not None)
-    room = max(0.0, training - (step.wait_seconds or 0.0))
-    scale = room / total if step.phase_seconds > 0.0 and total > room else 1.0
-    return [number(None if seconds is None else seconds * scale) for seconds in spans]
 
 
 def head_batches(loader: LoaderFacts) -> int:

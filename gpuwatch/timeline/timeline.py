@@ -285,6 +285,9 @@ class Timeline:
         if key not in self.processes:
             self.processes[key] = ProcessHistory()
         self.processes[key].add(sample)
+        for each in self.trainers.values():
+            if each.facts is not None and (each.facts.pid, each.facts.start_ticks) == key:
+                each.see_process(sample)
 
     def _add_step(self, step: StepEnd) -> None:
         self._quality.received(step.end_ns)

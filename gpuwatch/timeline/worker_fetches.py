@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwatch.samples import WorkerFetch
 from gpuwatch.timeline.columns import Table, number
+from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.stats import mean
 from gpuwatch.timeline.tiers import SECOND_NS
 
@@ -42,8 +44,8 @@ class WorkerFetches:
         """The workers that made a batch since then."""
         return set(self.rows["pid"][self.rows.since(start_ns) :])
 
-    def totals(self, start_ns: int, now_ns: int) -> FetchTotals | None:
-        """The figures over (start, now]; None without a batch."""
+    def totals(self, start_ns: int, now_ns: int, stops: Sequence[Span] = ()) -> FetchTotals | None:
+        """The figures over (start, now] but for the times that the trainer was stopped; None without a batch."""
         low, high = self.rows.since(start_ns), self.rows.until(now_ns)
         low = max(low, high - _MOST_JUDGED)
         if low >= high:
@@ -51,12 +53,12 @@ class WorkerFetches:
         seconds = self.rows["seconds"][low:high]
         return FetchTotals(
             workers=len(set(self.rows["pid"][low:high])),
-            busy_share=self._busy_share(low, high),
+            busy_share=self._busy_share(low, high, stops),
             batch_seconds=mean(seconds),
             batch_cpu_seconds=mean(self.rows["cpu_seconds"][low:high]),
         )
 
-    def _busy_share(self, low: int, high: int) -> float | None:
+    def _busy_share(self, low: int, high: int, stops: Sequence[Span]) -> float | None:
         """Time in batches over time from one batch's start to the next one's, per worker.
 
         Whole cycles only: counting to the end of the window instead would take a batch that is being made, and not
@@ -70,5 +72,6 @@ class WorkerFetches:
         for made in batches.values():
             made.sort()
             busy += sum(seconds for _, seconds in made[:-1])
-            cycles += (made[-1][0] - made[0][0]) / SECOND_NS
+            first_ns, last_ns = made[0][0], made[-1][0]
+            cycles += (last_ns - first_ns - covered_ns(stops, first_ns, last_ns)) / SECOND_NS
         return min(1.0, busy / cycles) if cycles > 0 else None

@@ -9,8 +9,10 @@ from tests.unit.sample_builder import (
     TRAINER,
     at,
     ended,
+    fetch,
     loader,
     phase,
+    process,
     rank_at,
     run_facts,
     scene,
@@ -48,6 +50,54 @@ def test_a_pause_inside_a_part_is_no_part_of_the_step() -> None:
     shares = (rank.wait_share, rank.forward_share, rank.backward_share)
     assert rank.backward_share == pytest.approx(0.15, abs=0.01)
     assert sum(share or 0.0 for share in shares) == pytest.approx(1.0, abs=0.001)
+
+
+@pytest.mark.parametrize("held_by", ["backward_seconds", "wait"])
+def test_a_stopped_process_does_not_train(held_by: str) -> None:
+    calm = {"wait": 0.05, "forward_seconds": 0.05, "backward_seconds": 0.1}
+    looks = [process(second + 0.5, state="R", tree_cores=2.0) for second in range(20)]
+    stopped = [process(second + 0.5, state="T", tree_cores=0.0) for second in range(20, 62)]
+    history = timeline(run_facts(), steps(100, period=0.2, **calm), looks, stopped)
+    during = rank_at(history, 50)
+    assert during.open_phase is not None and during.open_phase.kind == "stopped"
+    history.extend(steps(1, start=20.0, period=42.2, first=101, **(calm | {held_by: calm[held_by] + 42.0})))
+    history.add(GpuGap(TRAINER, 101, 42.0))
+    history.extend([process(62.5, state="R", tree_cores=2.0), *steps(10, start=62.2, period=0.2, first=102, **calm)])
+    rank = rank_at(history, 64.3)
+    assert rank.open_phase is None
+    assert rank.wait_share == pytest.approx(0.25, abs=0.01)
+    assert rank.forward_share == pytest.approx(0.25, abs=0.01)
+    assert rank.backward_share == pytest.approx(0.5, abs=0.01)
+    assert rank.samples_per_second == pytest.approx(160.0, rel=0.01)
+    assert rank.gap_share is not None and rank.gap_share <= 1.0
+    assert rank.step_seconds is not None and rank.step_seconds.max == pytest.approx(0.2)
+    assert rank.phases["stopped"].seconds == pytest.approx(42.0, abs=1.0)
+    assert rank.process is not None and rank.process.tree_cores == pytest.approx(2.0)
+
+
+def test_a_stop_in_an_evaluation_is_no_evaluation() -> None:
+    looks = [process(second + 0.5, state="T") for second in range(12, 52)]
+    history = timeline(run_facts(), steps(50, period=0.2), looks, process(52.5, state="R"), phase("eval", 10.0, 54.0))
+    history.extend(steps(1, start=10.0, period=44.2, phase_seconds=44.0, first=51))
+    rank = rank_at(history, 54.2)
+    assert rank.phases["eval"].seconds == pytest.approx(4.5, abs=0.6)
+    assert rank.step_seconds is not None and rank.step_seconds.max == pytest.approx(0.2)
+
+
+def test_a_slow_step_beside_a_stop_stays_slow() -> None:
+    history = timeline(run_facts(), steps(50, period=0.2), process(9.5, state="R"), process(11.0, state="T"))
+    history.extend([*steps(1, start=10.0, period=2.0, first=51), process(12.5, state="R")])
+    history.extend(steps(1, start=12.0, period=5.0, first=52))
+    slowest = rank_at(history, 17.5).step_seconds
+    assert slowest is not None and slowest.max == pytest.approx(5.0)
+
+
+def test_workers_that_were_stopped_with_their_trainer_were_not_idle() -> None:
+    made = [fetch(0, second, second + 0.9) for second in (*range(10), *range(52, 60))]
+    stopped = [process(second + 0.5, state="T") for second in range(10, 52)]
+    history = timeline(run_facts(), steps(50, period=0.2), stopped, process(52.2, state="R"), made)
+    workers = rank_at(history, 60).workers
+    assert workers is not None and workers.busy_share == pytest.approx(0.9, abs=0.05)
 
 
 def test_parts_that_were_not_measured_are_unknown() -> None:
