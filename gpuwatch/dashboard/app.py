@@ -15,18 +15,18 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
-from textual.widgets import Input
 
 from gpuwatch.dashboard.driver import CalmDriver
 from gpuwatch.dashboard.glyphs import Glyphs, glyphs_for_terminal
 from gpuwatch.dashboard.history import History, Timeline
 from gpuwatch.dashboard.launch import run_dashboard
-from gpuwatch.dashboard.messages import SnapshotArrived
+from gpuwatch.dashboard.messages import FilterChanged, SnapshotArrived
 from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Look, look, textual_themes
 from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.viewing import Viewing
+from gpuwatch.dashboard.widgets.filter_input import FilterInput
 from gpuwatch.dashboard.wording import fix_to_copy, is_starting, place_of
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
@@ -34,6 +34,17 @@ from gpuwatch.monitor.snapshot import Snapshot
 __all__ = ["DashboardApp", "run_dashboard"]
 
 FREEZE_AFTER_SECONDS = 3.0
+
+COMMANDS = (
+    ("Timeline", "GPUs, steps, waits and phases on one axis (t)", "timeline"),
+    ("Processes", "Who uses the GPUs (p)", "processes"),
+    ("Hold or resume the picture", "Collection goes on (space)", "pause"),
+    ("Filter", "Findings, runs and processes (/)", "filter"),
+    ("Theme", "Change the colours; one theme is colour-blind safe", "change_theme"),
+    ("Help", "Keys and words (?)", "help"),
+    ("Quit", "Leave gpuwatch (q)", "quit"),
+)
+"""Of the palette: title, words, action."""
 
 MIN_FRAME_SECONDS = 0.5
 """At most two frames a second, whatever the poll interval: cost follows painted area, eyes do not."""
@@ -246,24 +257,14 @@ class DashboardApp(App[int]):
 
     def action_filter(self) -> None:
         """Asks for the filter on the bottom line."""
-        if isinstance(self.screen, ViewScreen) and self.screen.CAN_FILTER and not self.screen.query(Input):
-            self.screen.mount(Input(self.view.filter, placeholder="filter: rule, file, run, command", id="filter"))
-            self.screen.query_one("#filter", Input).focus()
+        if isinstance(self.screen, ViewScreen) and self.screen.CAN_FILTER and not self.screen.query(FilterInput):
+            line = FilterInput(self.view.filter)
+            self.screen.mount(line)
+            line.focus()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    def on_filter_changed(self, message: FilterChanged) -> None:
         """Filters while one types."""
-        self.set_filter(event.value)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keeps the filter and puts the line away."""
-        event.input.remove()
-
-    def on_key(self, event: events.Key) -> None:
-        """Escape in the filter's line clears it."""
-        if event.key == "escape" and isinstance(self.focused, Input):
-            self.focused.remove()
-            self.set_filter("")
-            event.stop()
+        self.set_filter(message.text)
 
     def set_filter(self, text: str) -> None:
         """Shows only what holds this text."""
@@ -294,14 +295,9 @@ class DashboardApp(App[int]):
             self.redraw()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette's commands: our own, the theme, the way out."""
-        yield SystemCommand("Timeline", "GPUs, steps, waits and phases on one axis (t)", self.action_timeline)
-        yield SystemCommand("Processes", "Who uses the GPUs (p)", self.action_processes)
-        yield SystemCommand("Hold or resume the picture", "Collection goes on (space)", self.action_pause)
-        yield SystemCommand("Filter", "Findings, runs and processes (/)", self.action_filter)
-        yield SystemCommand("Theme", "Change the colours; one theme is colour-blind safe", self.action_change_theme)
-        yield SystemCommand("Help", "Keys and words (?)", self.action_help)
-        yield SystemCommand("Quit", "Leave gpuwatch (q)", self.action_quit)
+        """The palette's commands: only ours."""
+        for title, words, action in COMMANDS:
+            yield SystemCommand(title, words, partial(self.run_action, action))
 
     @property
     def available_themes(self) -> dict[str, Theme]:

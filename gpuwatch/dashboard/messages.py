@@ -43,3 +43,11 @@ class KeyPressed(Message):
     def __init__(self, action: str) -> None:
         super().__init__()
         self.action = action
+
+
+class FilterChanged(Message):
+    """The user wants to see only what holds this text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text

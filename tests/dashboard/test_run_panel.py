@@ -37,12 +37,12 @@ def test_a_run_at_120_columns_has_its_charts_side_by_side_over_the_phases() -> N
     assert panel(situations.run(), height=6) == [
         "─ train.py (4711) · GPU 0 · exact (hook) · training ─────────────────────── "
         "wait 0-100 % ──────── step 0-600 ms ───────",
-        "  wait 45 %                       ││ forward+backward 47 %            │  ││",
-        " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %                 "
+        "  waits in next() 45 %            ││ forward+backward 47 %            │  ││",
+        " step 312 ms  p95 540 ms   2 564 samples/s   GPU idle from waits 41 %       "
         "⣶⣶  ⣶⣶      ⣶⣶   ⣶  ⣶ ⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿",
         " steps 18 204   last 0.2 s ago   pauses 2 %   over 1 min                    "
         "⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿ ⣿⣿⣶⣶⣿⣿⣶⣶  ⣶⣶⣿⣿⣶⣶ ⣿⣶⣶⣿",
-        " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %  █ optimizer 4 %          "
+        " █ wait 45 %  █ copy 1 %  █ fwd+bwd 47 %  █ opt 4 %  █ pause 2 %            "
         "⣿⣿⣤⣤⣿⣿⣤⣤  ⣤⣤⣿⣿⣤⣤ ⣿⣤⣤⣿ ⣿⣿⣿⣿⣿⣿⣿⣿  ⣿⣿⣿⣿⣿⣿ ⣿⣿⣿⣿",
         " ▓ evaluation   ░ checkpoint                                                "
         "────────▓▓▓─────░░─── ────────▓▓▓─────░░───",
@@ -52,10 +52,10 @@ def test_a_run_at_120_columns_has_its_charts_side_by_side_over_the_phases() -> N
 def test_a_run_at_80_columns_has_its_charts_one_above_the_other() -> None:
     assert panel(situations.run(), 80, 6) == [
         "─ train.py (4711) · GPU 0 · exact (hook) · training ──────── wait, step 600 ms",
-        "  wait 45 %                ││ forward+backward 47 %     │ ││ ⣀⣀  ⣀⣀  ⢀⣀  ⣀⡀  ⣀⣀",
+        "  waits in next() 45 %     ││ forward+backward 47 %     │ ││ ⣀⣀  ⣀⣀  ⢀⣀  ⣀⡀  ⣀⣀",
         " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %  ⣿⣿⣀⣀⣿⣿⣀ ⢸⣿⣀⣀⣿⡇⢀⣀⣿⣿",
         " steps 18 204   last 0.2 s ago   pauses 2 %   over 1 min     ⣤⣤  ⣤⣤  ⢠⣤  ⣤⡄  ⣤⣤",
-        " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %            ⣿⣿⣶⣶⣿⣿⣶ ⢸⣿⣶⣶⣿⡇⢰⣶⣿⣿",
+        " █ wait 45 %  █ copy 1 %  █ fwd+bwd 47 %  █ opt 4 %          ⣿⣿⣶⣶⣿⣿⣶ ⢸⣿⣶⣶⣿⡇⢰⣶⣿⣿",
         " ▓ evaluation   ░ checkpoint                                 ───────▓▓────░░───",
     ]
 
@@ -104,9 +104,9 @@ def test_the_range_of_the_step_chart_is_a_round_number_above_the_slow_steps() ->
 def test_the_words_of_a_run() -> None:
     left = [line[:75].rstrip() for line in panel(situations.run(), height=10)]
     assert left[2:] == [
-        " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %",
+        " step 312 ms  p95 540 ms   2 564 samples/s   GPU idle from waits 41 %",
         " steps 18 204   last 0.2 s ago   pauses 2 %   over 1 min",
-        " █ wait 45 %  █ copy 1 %  █ forward+backward 47 %  █ optimizer 4 %",
+        " █ wait 45 %  █ copy 1 %  █ fwd+bwd 47 %  █ opt 4 %  █ pause 2 %",
         " python train.py --config base.yaml",
         " loader train.py:88  num_workers=4, batch_size=64, prefetch_factor=2, pin_…",
         "",

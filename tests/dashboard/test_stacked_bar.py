@@ -14,13 +14,13 @@ LOOK = look()
 
 def test_the_bar_shows_where_the_time_goes() -> None:
     line = stacked_bar(parts_of(situations.run()), 74, LOOK)
-    assert plain([line]) == [" wait 45 %                       ││ forward+backward 47 %            │  ││"]
+    assert plain([line]) == [" waits in next() 45 %            ││ forward+backward 47 %            │  ││"]
 
 
 def test_the_parts_are_what_was_measured_and_the_rest() -> None:
     shares = {part.label: round(part.share, 3) for part in parts_of(situations.run())}
     assert shares == {
-        "wait": 0.45,
+        "waits in next()": 0.45,
         "copy": 0.01,
         "forward+backward": 0.47,
         "optimizer": 0.04,
@@ -31,7 +31,7 @@ def test_the_parts_are_what_was_measured_and_the_rest() -> None:
 
 def test_what_is_not_split_is_not_called_forward() -> None:
     run = situations.run(forward_share=None, backward_share=None, copy_share=None, optimizer_share=None)
-    assert [part.label for part in parts_of(run)] == ["wait", "pauses", "compute"]
+    assert [part.label for part in parts_of(run)] == ["waits in next()", "pauses", "compute"]
 
 
 def test_a_run_whose_wait_is_not_seen_has_no_bar() -> None:

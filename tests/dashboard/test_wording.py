@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwatch.dashboard.verdicts import Verdict, verdicts
 from gpuwatch.dashboard.view import View, key_of
-from gpuwatch.dashboard.wording import Verdict, change_words, fix_to_copy, status_words, verdicts
+from gpuwatch.dashboard.wording import change_words, fix_to_copy, status_words
 from gpuwatch.diagnosis.finding import CallEdit, Fix, Gain, Severity
 from gpuwatch.samples import NvmlState
 from gpuwatch.timeline.windows import RankWindow

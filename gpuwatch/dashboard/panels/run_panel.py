@@ -144,7 +144,8 @@ def _speed(run: RunNow, width: int, look: Look) -> Line:
     writer.put("  p95 ", look.dim).put(say.seconds(run.step_seconds_p95), look.text)
     writer.put(f"   {say.count(run.samples_per_second)}", look.strong).put(" samples/s", look.dim)
     if run.gap_share is not None:
-        writer.put("   GPU waits ", look.dim).put(say.share(run.gap_share), _waiting(run.gap_share, look))
+        name = "GPU idle from waits" if width >= 70 else "GPU waits"
+        writer.put(f"   {name} ", look.dim).put(say.share(run.gap_share), _waiting(run.gap_share, look))
     elif run.wait_share is not None:
         writer.put("   wait ", look.dim).put(say.share(run.wait_share), _waiting(run.wait_share, look))
     return writer.line()

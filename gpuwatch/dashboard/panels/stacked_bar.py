@@ -28,7 +28,7 @@ def parts_of(run: RunNow) -> list[Part]:
     if run.wait_share is None:
         return []
     forward, backward = run.forward_share, run.backward_share
-    parts = [Part("wait", "wait", "wait", run.wait_share)]
+    parts = [Part("wait", "waits in next()", "wait", run.wait_share)]
     if run.copy_share is not None:
         parts.append(Part("copy", "copy", "copy", run.copy_share))
     if forward is not None or backward is not None:
@@ -57,11 +57,11 @@ def stacked_bar(parts: list[Part], width: int, look: Look) -> Line:
 
 
 def legend(parts: list[Part], width: int, look: Look) -> list[tuple[str, Style]]:
-    """The parts in words, each with its swatch, as many as fit."""
+    """The parts in short words, each with its swatch, as many as fit."""
     out: list[tuple[str, Style]] = []
     used = 0
     for part in parts:
-        text = f" {part.label} {say.share(part.share)}  "
+        text = f" {part.short} {say.share(part.share)}  "
         if used + 1 + len(text) > width:
             break
         out += [(look.glyphs.bar, getattr(look, part.kind)), (text, look.text)]

@@ -7,7 +7,7 @@ from rich.style import Style
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.text import Line, LineWriter, boxed, rule
 from gpuwatch.dashboard.themes import Look
-from gpuwatch.dashboard.wording import Verdict
+from gpuwatch.dashboard.verdicts import Verdict
 
 TITLE = "What to change"
 

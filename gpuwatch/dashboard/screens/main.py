@@ -22,11 +22,12 @@ from gpuwatch.dashboard.panels.verdict_box import verdict_box, wanted_lines
 from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.text import Line
 from gpuwatch.dashboard.themes import Look
+from gpuwatch.dashboard.verdicts import Verdict, verdicts
 from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.widgets.findings_list import FindingsList
 from gpuwatch.dashboard.widgets.gpu_table import GpuTable, Traces
 from gpuwatch.dashboard.widgets.lines import LinesWidget, set_height
-from gpuwatch.dashboard.wording import Verdict, no_gpu_reason, verdicts
+from gpuwatch.dashboard.wording import no_gpu_reason
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.series import Series
