@@ -118,7 +118,11 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True)
 class BatchWait:
-    """One `next()` on a loader's iterator, once its role is known."""
+    """One `next()` on a loader's iterator, once its role is known.
+
+    `part` is "start" for an `iter()` by itself, in which workers start, and "end" for the `next()` that finds the
+    epoch over, in which workers that do not persist are ended: no batch comes of these.
+    """
 
     trainer: str
     loader: int | None
@@ -126,6 +130,7 @@ class BatchWait:
     start_ns: int
     end_ns: int
     epoch_position: int | None = None
+    part: Literal["start", "batch", "end"] = "batch"
 
 
 @dataclass(frozen=True, slots=True)

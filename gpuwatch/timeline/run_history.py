@@ -170,8 +170,12 @@ class TrainerHistory:
         self._has_batch_waits = True
         if self.stops.within(wait.start_ns, wait.end_ns):
             return
+        seconds = (wait.end_ns - wait.start_ns) / SECOND_NS
+        if wait.part != "batch":
+            self.epochs.edge(seconds)
+            return
         head = self._epoch_head(UNKNOWN if wait.loader is None else wait.loader)
-        self.epochs.batch(wait.epoch_position, (wait.end_ns - wait.start_ns) / SECOND_NS, head)
+        self.epochs.batch(wait.epoch_position, seconds, head)
 
     def add_phase(self, span: PhaseSpan) -> None:
         """A phase that opens or closes."""

@@ -164,7 +164,7 @@ class EpochTotals:
     count: int
     excess_seconds: float
     share: float
-    first_wait_seconds: float  # median wait of first batches
+    first_wait_seconds: float  # median wait from the end of an epoch to the first batch of the next
     usual_wait_seconds: float
     batches_per_epoch: int | None = None
 

@@ -17,10 +17,25 @@ def train_wait_ms(samples: list[Sample]) -> set[float]:
 def waits_by_role(samples: list[Sample]) -> dict[tuple[int | None, str], int]:
     counts: dict[tuple[int | None, str], int] = {}
     for sample in samples:
-        if isinstance(sample, BatchWait):
+        if isinstance(sample, BatchWait) and sample.part == "batch":
             key = (sample.loader, sample.role)
             counts[key] = counts.get(key, 0) + 1
     return counts
+
+
+def test_the_end_of_an_epoch_is_a_wait_without_a_batch() -> None:
+    loop = RecordStream()
+    for epoch in range(3):
+        loop.iter(iterator=epoch, milliseconds=20)
+        loop.work(10)
+        for _ in range(5):
+            loop.step(iterator=epoch)
+        loop.stop(iterator=epoch, milliseconds=30)
+    samples = derive(loop)
+    waits = [sample for sample in samples if isinstance(sample, BatchWait) and sample.part != "batch"]
+    edges = [(wait.part, wait.role, (wait.end_ns - wait.start_ns) // MS) for wait in waits]
+    assert edges[:3] == [("start", "train", 20), ("end", "train", 30), ("start", "train", 20)]
+    assert waits_by_role(samples) == {(0, "train"): 15}
 
 
 def test_evaluation_on_another_loader_is_a_phase_and_no_wait() -> None:

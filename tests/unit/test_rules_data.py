@@ -488,7 +488,7 @@ class TestEpochStart:
         moment = scene(run(trained))
         assert fired(moment) & DATA_RULES == {"epoch-start-stall"}
         draft = drafted("epoch-start-stall", moment)
-        assert draft.summary == "Every epoch starts with a pause of 2.5 s: 12 % of the time in all"
+        assert draft.summary == "Between two epochs lies a pause of 2.5 s: 12 % of the time in all"
         assert draft.fix is not None and draft.fix.edit is not None
         assert draft.fix.edit.keywords == {"persistent_workers": "True"}
         assert draft.gain is not None and draft.gain.high == pytest.approx(1 / 0.88, abs=0.001)

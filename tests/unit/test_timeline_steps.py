@@ -317,6 +317,22 @@ def test_first_waits_of_one_round_of_workers_belong_to_the_start() -> None:
     assert epochs.excess_seconds == pytest.approx(3 * 4 * 0.4, rel=1e-3)
 
 
+def test_ending_and_starting_workers_between_epochs_is_part_of_their_cost() -> None:
+    waits = []
+    for number in range(80):
+        if number % 20 == 0:
+            edges = (("end", 0.4), ("start", 0.2)) if number else (("start", 0.2),)
+            waits += [
+                BatchWait(TRAINER, 1, "train", at(number - 1 + s), at(number - 1 + 2 * s), 0, p) for p, s in edges
+            ]
+        waits.append(BatchWait(TRAINER, 1, "train", at(number), at(number + 0.1), number % 20))
+    epochs = rank_at(timeline(run_facts(), waits, steps(800)), 80).epochs
+    assert epochs is not None
+    assert epochs.count == 3
+    assert epochs.excess_seconds == pytest.approx(3 * 0.6)
+    assert epochs.first_wait_seconds == pytest.approx(0.7)
+
+
 def test_evaluation_batches_do_not_start_epochs() -> None:
     evaluation = [BatchWait(TRAINER, 2, "eval", at(n), at(n + 0.5), n % 5) for n in range(50)]
     assert rank_at(timeline(run_facts(), evaluation, steps(500)), 50).epochs is None

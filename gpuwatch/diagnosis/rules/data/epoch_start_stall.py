@@ -4,8 +4,8 @@ Means:
     Without persistent_workers a loader ends its workers with the epoch and starts new ones; with short epochs that
     pause is a large part of the run.
 Evidence:
-    The wait for the first batches of each epoch beyond the usual wait, over the whole session; whether worker
-    processes change between epochs.
+    The wait for the end of each epoch (workers that do not persist are ended in it) and, beyond the usual wait, for
+    the first batches of the next, over the whole session; whether worker processes change between epochs.
 Fires:
     5 % of the time over at least two epochs.
 Clears:
@@ -18,7 +18,7 @@ Fix:
 Gain:
     At most 1 / (1 - E). Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
 Verify:
-    The first batch of an epoch waits less than three times the usual.
+    From the end of an epoch to the first batch of the next the wait is less than three times the usual.
 Source:
     pytorch#15849, Lightning's speed guide; measured as above.
 """
@@ -48,25 +48,26 @@ def epoch_start_stall(case: RunCase) -> Draft | None:
         return None
     return Draft(
         summary=(
-            f"Every epoch starts with a pause of {seconds(epochs.first_wait_seconds)}: "
+            f"Between two epochs lies a pause of {seconds(epochs.first_wait_seconds)}: "
             f"{percent(epochs.share)} of the time in all"
         ),
         severity=Severity.WARNING,
         level=Level.E2,
         evidence=(
-            share_measure("epoch_start_share", epochs.share, "epoch starts take"),
+            share_measure("epoch_start_share", epochs.share, "pauses between epochs take"),
             Measure("epochs", epochs.count, f"{epochs.count} epochs seen"),
             Measure(
                 "first_wait_seconds",
                 round(epochs.first_wait_seconds, 4),
-                f"first batch {seconds(epochs.first_wait_seconds)}, usually {seconds(epochs.usual_wait_seconds)}",
+                f"from the end of an epoch to the next one's first batch {seconds(epochs.first_wait_seconds)}, "
+                f"for other batches {seconds(epochs.usual_wait_seconds)}",
             ),
         ),
         fires=epochs.share >= FIRE_SHARE,
         fix=_fix(rank, epochs),
         gain=from_share((1.0 - REMAINING) * epochs.share, epochs.share),
         ruled_out=(RuledOut("slow loading throughout", f"the usual batch waits {seconds(epochs.usual_wait_seconds)}"),),
-        verify="The first batch of an epoch waits less than three times the usual one",
+        verify="Ending an epoch and waiting for the first batch of the next takes less than three times a usual wait",
         chart=("run.wait_share", "run.step_seconds"),
     )
 

@@ -26,9 +26,11 @@ def emit_waits(out: list[Sample], trainer: str, iterator: IteratorState, role: R
                 if start - begun[1] <= _CONTIGUOUS_NS:
                     start = begun[0]
                 else:
-                    out.append(BatchWait(trainer, loader, role, begun[0], begun[1], position))
+                    out.append(BatchWait(trainer, loader, role, begun[0], begun[1], position, "start"))
                 begun = None
             out.append(BatchWait(trainer, loader, role, start, end, position))
+        else:
+            out.append(BatchWait(trainer, loader, role, start, end, position, "end"))
     iterator.entries.clear()
 
 
