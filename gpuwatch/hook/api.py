@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, Iterable, Iterator, Optional, Type
 
-from . import imports, loaders, phases
+from . import imports, loaders, phases, waits
 from .frames import calling_place
-from .ring import append, local, pulse, record
+from .ring import append, pulse, record
 from .session import session
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, USER_PHASE, USER_STEP
 
@@ -24,9 +25,7 @@ def step(samples: Optional[int] = None) -> None:
     """Marks the end of a training step."""
     watch_once()
     now_ns = monotonic_ns()
-    state = local.state
-    state.trains = True
-    append((USER_STEP, 0, 0, state.native, now_ns, now_ns, samples if isinstance(samples, int) else -1, 0))
+    append((USER_STEP, 0, 0, get_ident(), now_ns, now_ns, samples if isinstance(samples, int) else -1, 0))
     if now_ns >= pulse.due_ns:
         pulse.flush(now_ns)
 
@@ -86,29 +85,26 @@ class WatchedIterator:
 
     def __init__(self, iterable: Iterable[Any], entry: loaders.LoaderEntry) -> None:
         start_ns = monotonic_ns()
-        self._entry = entry
-        self._number = loaders.next_iteration_number()
+        self._iteration = waits.Iteration(entry)
         self._iterator = iter(iterable)
-        record(ITER, start_ns, entry.number, a=self._number, b=0)
+        record(ITER, start_ns, entry.number, a=self._iteration.number, b=0)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        entry = self._entry
-        state = local.state
+        iteration = self._iteration
         flags = GRAD if _is_grad_enabled() else 0
         start_ns = monotonic_ns()
         try:
             batch = next(self._iterator)
         except BaseException as error:
             flags |= STOPPED if isinstance(error, StopIteration) else RAISED
-            append((NEXT, flags, entry.number, state.native, start_ns, monotonic_ns(), self._number, -1))
+            append((NEXT, flags, iteration.loader, get_ident(), start_ns, monotonic_ns(), iteration.number, -1))
             raise
         end_ns = monotonic_ns()
-        if entry.learned < loaders.LEARNING_BATCHES:
-            loaders.learn(entry, batch)
-        append((NEXT, flags, entry.number, state.native, start_ns, end_ns, self._number, entry.measure(batch)))
+        samples = iteration.measure(batch)
+        append((NEXT, flags, iteration.loader, get_ident(), start_ns, end_ns, iteration.number, samples))
         if end_ns >= pulse.due_ns:
             pulse.flush(end_ns)
         return batch

@@ -9,11 +9,12 @@ or more `next` later and never during a graph capture: from another thread it cr
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections import deque
 from typing import Any, Callable, Deque, Optional
 
 from . import wire
-from .ring import append, local, pulse
+from .ring import append, pulse
 
 PAIRS = 32
 RIPE_AFTER = 2
@@ -58,7 +59,7 @@ class Gaps:
             if self._cuda.is_current_stream_capturing():
                 return None
             self._turn += 1
-            self._read()
+            self._read(start_ns)
             if not self._free:
                 return None
             pair = self._free.popleft()
@@ -86,7 +87,7 @@ class Gaps:
         """Takes back the pair of a `next` that gave no batch."""
         self._free.append(pair)
 
-    def _read(self) -> None:
+    def _read(self, now_ns: int) -> None:
         while self._waiting and self._turn - self._waiting[0].turn >= RIPE_AFTER:
             pair = self._waiting[0]
             if not pair.second.query():
@@ -94,8 +95,7 @@ class Gaps:
             self._waiting.popleft()
             self._free.append(pair)
             idle_ns = int(pair.first.elapsed_time(pair.second) * 1e6)
-            thread = local.state.native
-            self._emit((wire.GAP, 0, pair.loader, thread, pair.start_ns, pair.start_ns, pair.start_ns, idle_ns))
+            self._emit((wire.GAP, 0, pair.loader, get_ident(), now_ns, now_ns, pair.start_ns, idle_ns))
             if not self.measured:
                 self.measured = pulse.facts_changed = True
 
@@ -109,7 +109,7 @@ class Device:
         self._abandoned: Optional[Gaps] = None
         self._memory_faults = 0
 
-    def observe(self, cuda: Any, now_ns: int, thread: int, emit: Callable[[wire.Record], None] = append) -> None:
+    def observe(self, cuda: Any, now_ns: int, emit: Callable[[wire.Record], None] = append) -> None:
         """Called per flush on the training thread: begins once CUDA is in use, reads the allocator once a second."""
         if not cuda.is_initialized():
             return
@@ -123,7 +123,7 @@ class Device:
                 pulse.facts_changed = True
             if now_ns >= self._memory_due_ns and self._memory_faults < FAULTS:
                 self._memory_due_ns = now_ns + MEMORY_PERIOD_NS
-                _read_memory(cuda, now_ns, thread, emit)
+                _read_memory(cuda, now_ns, emit)
         except (RuntimeError, AttributeError, AssertionError):
             self._memory_faults += 1
 
@@ -133,7 +133,8 @@ class Device:
         self.gaps = None
 
 
-def _read_memory(cuda: Any, now_ns: int, thread: int, emit: Callable[[wire.Record], None]) -> None:
+def _read_memory(cuda: Any, now_ns: int, emit: Callable[[wire.Record], None]) -> None:
+    thread = get_ident()
     statistics = cuda.memory_stats()
     allocated = statistics.get("allocated_bytes.all.peak")
     reserved = statistics.get("reserved_bytes.all.peak")
@@ -148,11 +149,11 @@ def _read_memory(cuda: Any, now_ns: int, thread: int, emit: Callable[[wire.Recor
 device = Device()
 
 
-def observe(now_ns: int, thread: int) -> None:
+def observe(now_ns: int) -> None:
     """`Device.observe` with the process's own torch, where there is one."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        device.observe(torch.cuda, now_ns, thread)
+        device.observe(torch.cuda, now_ns)
 
 
 def forget() -> None:

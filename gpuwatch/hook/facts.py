@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import cuda, imports, loaders, model, process
+from . import cuda, imports, loaders, model, process, saves
 from .phases import names as phase_names
 
 REFRESH_NS = 30_000_000_000
@@ -25,6 +25,7 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
         affinity=len(os.sched_getaffinity(0)),
         torch_threads=torch.get_num_threads() if torch is not None else None,
         phases=list(phase_names),
+        save_places=[{"file": file, "line": line} for file, line in saves.places],
         gap=cuda.device.gaps is not None and cuda.device.gaps.measured,
         loaders=loaders.facts(),
         model=model.facts(torch) if torch is not None else {},

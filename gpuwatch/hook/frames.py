@@ -13,12 +13,12 @@ _DEPTH = 100
 
 
 class Place(NamedTuple):
-    """A line of the user's program; `direct` says that it made the call itself, not through a library."""
+    """A line of the user's program, and the library that made the call on its behalf, None if it did so itself."""
 
     file: str
     line: int
     function: str
-    direct: bool
+    library: Optional[str]
 
 
 def is_user_file(name: str) -> bool:
@@ -33,7 +33,7 @@ def is_user_file(name: str) -> bool:
 def calling_place() -> Optional[Place]:
     """The innermost line of the user's program on this thread's stack."""
     frame: Optional[FrameType] = sys._getframe(1)
-    libraries = 0
+    library = None
     for _ in range(_DEPTH):
         if frame is None:
             return None
@@ -41,9 +41,10 @@ def calling_place() -> Optional[Place]:
         name = code.co_filename
         if is_user_file(name) and (not name.startswith("<") or frame.f_globals.get("__name__") == "__main__"):
             file = name if name.startswith("<") else os.path.abspath(name)
-            return Place(file, frame.f_lineno, code.co_name, direct=libraries == 0)
-        if not name.startswith(_GPUWATCH) and "/torch/" not in name:
-            libraries += 1
+            return Place(file, frame.f_lineno, code.co_name, library)
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if library is None and "-packages/" in name and package not in ("torch", "gpuwatch"):
+            library = package
         frame = frame.f_back
     return None
 

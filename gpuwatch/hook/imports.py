@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 # Module -> submodules of the hook whose PATCHES, functions of that module, wait for it. Names that others import with
 # `from x import y` are patched in the module that defines them, before anyone can have taken a copy.
 AWAITED = {
-    "torch": ("loaders", "workers", "steps", "precision", "saves"),
+    "torch": ("loaders", "waits", "workers", "steps", "precision", "saves"),
     "torch._dynamo.callback": ("compiles",),
     "torch.distributed.checkpoint.state_dict_saver": ("saves",),
-    "torchdata.stateful_dataloader.stateful_dataloader": ("loaders", "workers"),
+    "torchdata.stateful_dataloader.stateful_dataloader": ("loaders", "waits", "workers"),
     "safetensors.torch": ("saves",),
     "lightning.fabric.utilities.cloud_io": ("saves",),
     "lightning_fabric.utilities.cloud_io": ("saves",),

@@ -46,7 +46,7 @@ class Link:
         if changed and self._send(wire.json_packet(wire.FACTS, changed, self.dropped)):
             self._facts.update(changed)
 
-    def send_records(self, history: Deque[wire.Record], recorded: int) -> None:
+    def send_records(self, history: Deque[bytes], recorded: int) -> None:
         """Sends what this monitor has not had yet; what the ring has lost meanwhile is counted."""
         fresh = recorded - self._sent
         if fresh <= 0 or not self._is_writable():

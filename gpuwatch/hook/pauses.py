@@ -8,6 +8,7 @@ It takes the two time stamps of a collection and nothing else; the generation co
 from __future__ import annotations
 
 import gc
+from _thread import get_ident
 from collections import deque
 from functools import partial
 from time import monotonic_ns
@@ -39,13 +40,14 @@ def forget() -> None:
     _counted[:] = _statistics()
 
 
-def drain(thread: int) -> None:
+def drain() -> None:
     """Records the collections since the last call that took 0.1 ms or more."""
     if len(_stamps) < 4:
         return
     if len(_stamps) == _stamps.maxlen:  # too long since the last look: what is left has lost its beginning
         forget()
         return
+    thread = get_ident()
     stamps = [_stamps.popleft() for _ in range(len(_stamps) // 4 * 4)]
     spans = [(stamps[at], stamps[at + 3]) for at in range(0, len(stamps), 4)]
     now = _statistics()

@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from _thread import get_ident
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 from . import wire
+from .frames import Place, calling_place
 from .hidden import hidden
-from .ring import local, record
+from .ring import pulse, record
 
 # Module -> its functions that save, and the position and name of the parameter that says where.
 _SAVERS = {
@@ -24,6 +26,15 @@ _SAVERS = {
     "lightning_fabric.utilities.cloud_io": (("_atomic_save", 1, "filepath"),),
     "torch.distributed.checkpoint.state_dict_saver": (("save", -1, ""), ("async_save", -1, "")),
 }
+
+
+PLACES = 64
+
+places: List[Tuple[str, int]] = []
+"""The user's lines that save, in the order in which records point at them, counted from 1."""
+
+_saving: Set[int] = set()
+"""The threads that are in a save: a saver may call another."""
 
 
 def wrap_savers(module: ModuleType) -> None:
@@ -43,23 +54,36 @@ def wrap_savers(module: ModuleType) -> None:
 def _timed(original: Callable[..., Any], position: int, parameter: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def save(*arguments: Any, **named: Any) -> Any:
-        state = local.state
+        thread = get_ident()
         target = None
         if position >= 0:
             target = arguments[position] if len(arguments) > position else named.get(parameter)
-        if state.saving or (position >= 0 and not _is_file(target)):
+        if thread in _saving or (position >= 0 and not _is_file(target)):
             return original(*arguments, **named)
-        state.saving = True
+        _saving.add(thread)
+        place = calling_place()
         flags, start_ns = wire.RAISED, monotonic_ns()
         try:
             result = original(*arguments, **named)
             flags = 0
             return result
         finally:
-            state.saving = False
-            record(wire.SAVE, start_ns, flags=flags, a=_size(target), b=0)
+            _saving.discard(thread)
+            record(wire.SAVE, start_ns, _index(place), flags, a=_size(target))
 
     return hidden(save)
+
+
+def _index(place: Optional[Place]) -> int:
+    if place is None:
+        return 0
+    line = (place.file, place.line)
+    if line not in places:
+        if len(places) >= PLACES:
+            return 0
+        places.append(line)
+        pulse.facts_changed = True
+    return places.index(line) + 1
 
 
 def _is_file(target: Any) -> bool:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import _thread
 import os
+from _thread import get_ident
 from collections import deque
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Deque, Dict, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
-from . import cuda, facts, pauses, process, wire
+from . import cuda, facts, pauses, process, settling, waits, wire
 from .folder import Folder, rendezvous_path
 from .frames import calling_place, raised_by_the_user
 from .hidden import hide_from_dynamo
 from .link import Link, allow_reading, connect
-from .ring import FLUSH_PERIOD_NS, ThreadState, discard, local, pending, pulse
+from .ring import FLUSH_PERIOD_NS, discard, pulse
 
 HISTORY = 1024
 MONITORS = 4
-_ORPHAN_DEPTH = 3
 _RETRY_NS = 100_000_000
 _RETRY_LIMIT_NS = 60_000_000_000
 _NEVER_NS = 1 << 62
@@ -32,7 +32,7 @@ class Session:
 
     def _reset(self) -> None:
         self._lock = _thread.allocate_lock()
-        self._history: Deque[wire.Record] = deque(maxlen=HISTORY)
+        self._history: Deque[bytes] = deque(maxlen=HISTORY)
         self._recorded = 0
         self._links: Dict[str, Link] = {}
         self._retries: Dict[str, Tuple[int, int]] = {}
@@ -48,7 +48,7 @@ class Session:
         self._begun = True
         if os.environ.get("GPUWATCH_DISABLE"):
             return
-        pulse.flush = self.flush
+        pulse.flush, pulse.settle = self.flush, self.settle
         try:
             user = os.geteuid()
             self._folder = Folder(rendezvous_path(os.environ, user), user)
@@ -70,16 +70,24 @@ class Session:
 
     def flush(self, now_ns: int) -> None:
         """Sends what has happened. Never waits, never raises; whoever comes second goes on at once."""
+        self._alone(lambda: self._exchange(now_ns))
+
+    def settle(self) -> None:
+        """Names what is pending, before an address is given to somebody else."""
+        self._alone(self._collect)
+
+    def end(self) -> None:
+        """The regular end of the process: sends the rest and says goodbye."""
+        self._alone(self._say_goodbye)
+        if self._folder is not None:
+            self._folder.withdraw()
+        self._stop()
+
+    def _alone(self, action: Callable[[], None]) -> None:
         if not self._lock.acquire(False):
             return
         try:
-            pulse.due_ns = now_ns + FLUSH_PERIOD_NS
-            if self._links and local.state.trains:
-                cuda.observe(now_ns, local.state.native)
-            self._collect()
-            self._find_monitors(now_ns)
-            if self._links:
-                self._send(now_ns)
+            action()
         except Exception as error:  # a fault of the hook ends the hook, not the training
             if raised_by_the_user(error):
                 raise
@@ -87,30 +95,28 @@ class Session:
         finally:
             self._lock.release()
 
-    def end(self) -> None:
-        """The regular end of the process: sends the rest and says goodbye."""
-        if self._lock.acquire(False):
-            try:
-                self._collect()
-                if self._links:
-                    self._send(monotonic_ns())
-                for link in self._links.values():
-                    link.send_bye("exit")
-            except Exception as error:  # as in flush
-                if raised_by_the_user(error):
-                    raise
-            finally:
-                self._lock.release()
-        if self._folder is not None:
-            self._folder.withdraw()
-        self._stop()
+    def _exchange(self, now_ns: int) -> None:
+        pulse.due_ns = now_ns + FLUSH_PERIOD_NS
+        if self._links and get_ident() in settling.training_threads:
+            cuda.observe(now_ns)
+            waits.meter_all()
+        self._collect()
+        self._find_monitors(now_ns)
+        if self._links:
+            self._send(now_ns)
+
+    def _say_goodbye(self) -> None:
+        self._collect()
+        if self._links:
+            self._send(monotonic_ns())
+        for link in self._links.values():
+            link.send_bye("exit")
 
     def forget(self) -> None:
         """In the child of a fork: closes the parent's connections and starts as nobody."""
         self.close_links()
         self._reset()
-        pending.clear()
-        local.state = ThreadState()
+        settling.forget()
         pulse.due_ns = 0
         cuda.forget()
         pauses.forget()
@@ -127,14 +133,9 @@ class Session:
         self.close_links()
 
     def _collect(self) -> None:
-        state = local.state
-        while len(state.open_steps) > _ORPHAN_DEPTH:  # nested step() is two deep; deeper ones raised long ago
-            start_ns, _ = state.open_steps.pop(0)
-            pending.append((wire.OPTIMIZER, wire.RAISED, 0, state.native, start_ns, start_ns, 0, 0))
         if self._worker is None:
-            pauses.drain(state.native)
-        count = len(pending)
-        fresh = [pending.popleft() for _ in range(count)]
+            pauses.drain()
+        fresh = settling.settle()
         if self._worker is not None:
             fresh = [record for record in fresh if record[0] == wire.FETCH]
         self._history.extend(fresh)
@@ -167,7 +168,7 @@ class Session:
         if self._worker is not None:
             link.greet(wire.WORKER, self._worker)
         else:
-            link.greet(wire.HELLO, facts.collect(now_ns, local.state.trains))
+            link.greet(wire.HELLO, facts.collect(now_ns, get_ident() in settling.training_threads))
             self._facts_due_ns = now_ns
         if link.alive:
             allow_reading(link.monitor_pid)
@@ -178,7 +179,7 @@ class Session:
         if self._worker is None and (pulse.facts_changed or now_ns >= self._facts_due_ns):
             pulse.facts_changed = False
             self._facts_due_ns = now_ns + facts.REFRESH_NS
-            current = facts.collect(now_ns, local.state.trains)
+            current = facts.collect(now_ns, get_ident() in settling.training_threads)
             for link in self._links.values():
                 link.send_facts(current)
         for link in self._links.values():
@@ -192,7 +193,7 @@ class Session:
 
 def hide_sessions(torch: ModuleType) -> None:
     """Keeps Dynamo out of what a wrapper may call inside a compiled step."""
-    hide_from_dynamo(Session.flush, Session.begin, calling_place)
+    hide_from_dynamo(Session.flush, Session.settle, Session.begin, calling_place)
 
 
 PATCHES = {"torch": (hide_sessions,)}

@@ -56,6 +56,21 @@ def batches_per_epoch(loader: Any) -> Optional[int]:
         return None
 
 
+def full_batches(loader: Any, iterator: Any) -> Optional[int]:
+    """The number of batches in a pass, if torch alone makes them: then all but the last hold `batch_size` samples.
+
+    A collate function of the user's may drop samples, a restored iterator begins in the middle.
+    """
+    sampler = getattr(loader, "batch_sampler", None)
+    plain = type(sampler).__module__ == "torch.utils.data.sampler" and type(sampler).__name__ == "BatchSampler"
+    collate = getattr(loader, "collate_fn", None)
+    if not plain or getattr(collate, "__module__", "") != "torch.utils.data._utils.collate":
+        return None
+    if type(iterator).__module__ != "torch.utils.data.dataloader":
+        return None
+    return batches_per_epoch(loader)
+
+
 def _flag(holder: Any, name: str) -> Optional[bool]:
     value = getattr(holder, name, None)
     return value if isinstance(value, bool) else None

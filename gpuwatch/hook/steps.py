@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from _thread import get_ident
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional
 
 from .frames import Place, calling_place
 from .hidden import hidden
-from .ring import append, local, pulse
+from .ring import append, pulse
 from .wire import BACKWARD, OPTIMIZER, RAISED, SKIPPED
 
 backward_seen = False
+step_seen = False
 backward_place: Optional[Place] = None
 
 
@@ -37,6 +39,18 @@ _last_number = 0
 def optimizers() -> List[OptimizerEntry]:
     """The optimizers that are alive, oldest first."""
     return sorted(_by_id.values(), key=lambda entry: entry.number)
+
+
+def number_of(address: int, stepped_ns: int) -> int:
+    """The number of the optimizer that stepped, and a note that it did; 0 for one that is gone."""
+    global step_seen
+    entry = _by_id.get(address)
+    if entry is None:
+        return 0
+    if not entry.stepped_ns:
+        step_seen = pulse.facts_changed = True
+    entry.stepped_ns = stepped_ns
+    return entry.number
 
 
 def hook_steps(torch: ModuleType) -> None:
@@ -73,40 +87,35 @@ def _noted(original: Callable[..., None]) -> Callable[..., None]:
     return hidden(__init__)
 
 
-def _register(optimizer: Any, place: Optional[Place]) -> OptimizerEntry:
+def _register(optimizer: Any, place: Optional[Place]) -> None:
     global _last_number
+    pulse.settle()  # records of an optimizer that lived at this address before are still its own
     _last_number = min(_last_number + 1, 0xFFFF)
     # A weak reference's callback written in Python would swallow a Ctrl-C that arrives in it; dict.pop is C.
     entry = OptimizerEntry(_last_number, optimizer, place, functools.partial(_by_id.pop, id(optimizer)))
     _by_id[id(optimizer)] = entry
     pulse.facts_changed = True
-    return entry
 
 
 def _step_hooks(torch: Any) -> Any:
     # Dynamo evaluates this to a constant while it traces a compiled step: the hooks vanish from the graph
     # instead of breaking it.
     is_tracing = getattr(torch.compiler, "is_dynamo_compiling", None) or torch.compiler.is_compiling
+    started_ns: Dict[int, int] = {}
 
     def before(optimizer: Any, arguments: Any, named: Any) -> None:
         if is_tracing():
             return
-        state = local.state
-        state.open_steps.append((monotonic_ns(), state.backwards))
+        started_ns[id(optimizer)] = monotonic_ns()
 
     def after(optimizer: Any, arguments: Any, named: Any) -> None:
         if is_tracing():
             return
         end_ns = monotonic_ns()
-        state = local.state
-        state.trains = True
-        entry = _by_id.get(id(optimizer)) or _register(optimizer, None)
-        if not entry.stepped_ns:
-            pulse.facts_changed = True
-        entry.stepped_ns = end_ns
-        start_ns, backwards = state.open_steps.pop() if state.open_steps else (end_ns, state.backwards)
-        closure = state.backwards != backwards
-        append((OPTIMIZER, 0, entry.number, state.native, start_ns, end_ns, closure, 0))
+        address = id(optimizer)
+        if address not in _by_id:
+            _register(optimizer, None)
+        append((OPTIMIZER, 0, address, get_ident(), started_ns.pop(address, end_ns), end_ns, 0, 0))
         if end_ns >= pulse.due_ns:
             pulse.flush(end_ns)
 
@@ -120,16 +129,13 @@ def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(*arguments, **named)
         except BaseException:
-            append((BACKWARD, RAISED, 0, local.state.native, start_ns, monotonic_ns(), 0, 0))
+            append((BACKWARD, RAISED, 0, get_ident(), start_ns, monotonic_ns(), 0, 0))
             raise
         end_ns = monotonic_ns()
-        state = local.state
-        state.backwards += 1
-        if state.backwards == 1:
-            state.trains = True
+        append((BACKWARD, 0, 0, get_ident(), start_ns, end_ns, 0, 0))
+        if not backward_seen:
             _note_backward(calling_place())
-        append((BACKWARD, 0, 0, state.native, start_ns, end_ns, 0, 0))
-        if end_ns >= pulse.due_ns:
+        if not step_seen and end_ns >= pulse.due_ns:  # where an optimizer steps, its hook flushes
             pulse.flush(end_ns)
         return result
 
@@ -140,19 +146,22 @@ def _note_backward(place: Optional[Place]) -> None:
     global backward_place, backward_seen
     pulse.begin()
     backward_seen = True
-    backward_place = backward_place or place
+    backward_place = place
     pulse.facts_changed = True
 
 
 def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
+    last_update_ns: Dict[int, int] = {}
+
     @functools.wraps(original)
     def update(self: Any, *arguments: Any, **named: Any) -> Any:
-        state = local.state
-        skipped = _skipped_by(self, state.scaler_update_ns)
+        thread = get_ident()
+        pulse.settle()
+        skipped = _skipped_by(self, last_update_ns.get(thread, 0))
         result = original(self, *arguments, **named)
-        now_ns = state.scaler_update_ns = monotonic_ns()
-        for number in skipped:
-            append((OPTIMIZER, SKIPPED, number, state.native, now_ns, now_ns, 0, 0))
+        now_ns = last_update_ns[thread] = monotonic_ns()
+        for address in skipped:
+            append((OPTIMIZER, SKIPPED, address, thread, now_ns, now_ns, 0, 0))
         if now_ns >= pulse.due_ns:
             pulse.flush(now_ns)
         return result
@@ -161,17 +170,17 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _skipped_by(scaler: Any, since_ns: int) -> List[int]:
-    """The optimizers whose `scaler.step` did not reach `optimizer.step`: inf or NaN in the gradients.
+    """The addresses of the optimizers whose `scaler.step` did not reach `optimizer.step`: inf or NaN in the gradients.
 
     A fused optimizer is called either way and decides on the GPU; asking it would synchronise.
     """
-    numbers = []
+    addresses = []
     for identity, status in getattr(scaler, "_per_optimizer_states", {}).items():
         entry = _by_id.get(identity)
         stage = getattr(status.get("stage"), "name", None)
         if entry is not None and stage == "STEPPED" and entry.stepped_ns <= since_ns:
-            numbers.append(entry.number)
-    return numbers
+            addresses.append(identity)
+    return addresses
 
 
 PATCHES = {"torch": (hook_steps, wrap_optimizer, wrap_backward, wrap_scaler)}

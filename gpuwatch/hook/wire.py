@@ -40,10 +40,9 @@ SKIPPED = 8
 Record = Tuple[int, int, int, int, int, int, int, int]
 
 
-def records_packet(records: Iterable[Record], count: int, dropped: int) -> bytes:
+def records_packet(encoded: Iterable[bytes], count: int, dropped: int) -> bytes:
     """A RECORDS packet; `dropped` is what this connection has lost since it began."""
-    pack = RECORD.pack
-    return HEADER.pack(b"GW", VERSION, RECORDS, count, dropped) + b"".join([pack(*record) for record in records])
+    return HEADER.pack(b"GW", VERSION, RECORDS, count, dropped) + b"".join(encoded)
 
 
 def json_packet(kind: int, content: Mapping[str, Any], dropped: int) -> bytes:

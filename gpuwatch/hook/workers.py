@@ -10,6 +10,7 @@ import functools
 import os
 import queue
 import sys
+from _thread import get_ident
 from importlib.machinery import PathFinder
 from time import monotonic_ns, thread_time_ns
 from types import ModuleType
@@ -21,7 +22,7 @@ except ImportError:  # Python 3.8
     from pydoc import locate as resolve_name  # type: ignore[assignment]
 
 from . import process
-from .ring import append, local, pending, pulse
+from .ring import append, pending, pulse
 from .wire import FETCH
 
 starting = 0
@@ -118,8 +119,7 @@ class _Clock:
         """The task is done; only one that made a batch is told."""
         if is_batch and self._started_ns:
             cpu_ns, end_ns = thread_time_ns() - self._cpu_ns, monotonic_ns()
-            thread = local.state.native
-            append((FETCH, 0, self._loader, thread, self._started_ns, end_ns, self._worker, cpu_ns))
+            append((FETCH, 0, self._loader, get_ident(), self._started_ns, end_ns, self._worker, cpu_ns))
         self._started_ns = 0
 
 

@@ -89,7 +89,7 @@ for batch in DataLoader(Slow()):
     trainer, _ = heard(folder, source)
     samples = trainer.of("WAIT_CPU")
     waits = {wait.start_ns: wait for wait in trainer.of("NEXT")}
-    assert len(samples) == 2, "one batch in eight"
+    assert len(samples) == 3, "one batch in eight, and the last"
     for sample in samples:
         wait = waits[sample.a]
         assert sample.b < (wait.end_ns - wait.start_ns) / 2, "a sleeping dataset uses no CPU"
@@ -255,6 +255,9 @@ def test_checkpoints_are_told_and_pickled_tensors_are_not(incidents: tuple[Peer,
     sizes = [(cwd / name).stat().st_size for name in ("path.pt", "file.pt", "tensors.safetensors")]
     assert [save.a for save in trainer.of("SAVE")] == [*sizes, -1, -1]
     assert [save.flags for save in trainer.of("SAVE")] == [0, 0, 0, 0, 4]
+    lines = [trainer.facts["save_places"][save.id - 1]["line"] for save in trainer.of("SAVE")]
+    calls = ['"path.pt"', "torch.save(state, file)", '"tensors.saf', "dcp.save", '"no/such']
+    assert lines == [line_of(INCIDENTS, call) for call in calls]
 
 
 def test_backwards_and_datasets_that_raise_leave_records_that_say_so(incidents: tuple[Peer, Path]) -> None:
@@ -363,7 +366,7 @@ for batch in prepared:
     stateful, accelerated = trainer.facts["loaders"]
     assert stateful["line"] == line_of(source, "stateful = Stateful")
     assert accelerated["line"] == line_of(source, "mine = DataLoader"), "where num_workers is set, not prepare()"
-    assert accelerated["batch_size"] == 8
+    assert (accelerated["batch_size"], accelerated["library"], stateful["library"]) == (8, None, None)
     assert [wait.b for wait in trainer.of("NEXT") if wait.id == stateful["loader"]][:2] == [16, 16]
     assert [record.kind for record in workers[0].records] == ["FETCH", "FETCH"]
 

@@ -99,7 +99,7 @@ def test_a_broken_cuda_is_left_alone_after_a_few_faults(gaps: Gaps, cuda: FakeCu
 def test_cuda_that_is_not_in_use_is_not_touched(cuda: FakeCuda, records: list[wire.Record]) -> None:
     device = Device()
     cuda.initialized = False
-    device.observe(cuda, 0, 1, records.append)
+    device.observe(cuda, 0, records.append)
     assert device.gaps is None
     assert not cuda.calls
 
@@ -110,34 +110,34 @@ def test_the_allocator_is_read_once_a_second_and_unknown_counters_are_left_out(
     device = Device()
     cuda.statistics = {"allocated_bytes.all.peak": 7, "reserved_bytes.all.peak": 9}
     for now_ns in (10_000_000, 500_000_000, 1_010_000_000):
-        device.observe(cuda, now_ns, 1, records.append)
+        device.observe(cuda, now_ns, records.append)
     assert [(record[0], record[6], record[7]) for record in records] == [(wire.MEMORY, 7, 9)] * 2
     cuda.statistics.update({"num_alloc_retries": 2, "num_ooms": 1})
-    device.observe(cuda, 3_000_000_000, 1, records.append)
+    device.observe(cuda, 3_000_000_000, records.append)
     assert (records[-1][0], records[-1][6], records[-1][7]) == (wire.RETRIES, 2, 1)
     cuda.capturing = True
-    device.observe(cuda, 9_000_000_000, 1, records.append)
+    device.observe(cuda, 9_000_000_000, records.append)
     assert cuda.calls.count("memory_stats") == 3
 
 
 def test_gaps_end_when_cuda_fails_and_do_not_begin_again(cuda: FakeCuda, records: list[wire.Record]) -> None:
     device = Device()
-    device.observe(cuda, 0, 1, records.append)
+    device.observe(cuda, 0, records.append)
     assert device.gaps is not None
     cuda.failing = True
     for _ in range(FAULTS):
         one_wait(device.gaps, cuda, 0, idle_ms=1.0)
     for now_ns in (1, 2):
-        device.observe(cuda, now_ns, 1, records.append)
+        device.observe(cuda, now_ns, records.append)
         assert device.gaps is None
 
 
 def test_the_child_of_a_fork_never_frees_its_parents_events(cuda: FakeCuda) -> None:
     device = Device()
-    device.observe(cuda, 0, 1, lambda record: None)
+    device.observe(cuda, 0, lambda record: None)
     parents = device.gaps
     device.forget()
     assert device.gaps is None
-    device.observe(cuda, 1, 1, lambda record: None)
+    device.observe(cuda, 1, lambda record: None)
     assert device.gaps is None
     assert parents in vars(device).values()

@@ -11,7 +11,7 @@ from gpuwatch.hook import version, wire
 
 def test_a_records_packet_is_a_header_and_forty_bytes_a_record() -> None:
     records = [(1, 2, 3, 4, 5, 6, -1, 1 << 40), (2, 0, 65535, 2**32 - 1, 0, 2**63, 7, -(1 << 62))]
-    packet = wire.records_packet(records, 2, dropped=9)
+    packet = wire.records_packet([wire.RECORD.pack(*record) for record in records], 2, dropped=9)
     assert struct.unpack_from("<2sBBIQ", packet) == (b"GW", 1, 2, 2, 9)
     assert [struct.unpack_from("<BBHIQQqq", packet, 16 + 40 * at) for at in range(2)] == records
     assert len(packet) == 16 + 2 * 40
@@ -27,7 +27,7 @@ def test_a_json_packet_tells_its_length() -> None:
 
 def test_what_would_not_fit_into_a_packet_is_not_one() -> None:
     assert wire.json_packet(wire.FACTS, {"loaders": "x" * wire.PACKET_LIMIT}, 0) == b""
-    assert len(wire.records_packet([(1,) * 8] * 1024, 1024, 0)) < wire.PACKET_LIMIT
+    assert len(wire.records_packet([wire.RECORD.pack(*[1] * 8)] * 1024, 1024, 0)) < wire.PACKET_LIMIT
 
 
 def test_the_hook_and_gpuwatch_have_one_version() -> None:
