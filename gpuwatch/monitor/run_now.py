@@ -74,7 +74,7 @@ class _Recent:
 def run_now(
     run: Run, gpu_indices: tuple[int, ...], processes: Mapping[tuple[int, int], ProcessHistory], now_ns: int
 ) -> RunNow:
-    """One run. Shares are of the critical rank, the one that waits longest, and of wall time."""
+    """One run. Shares are of the critical rank, the one that waits longest."""
     ranks = [_recent(trainer, processes, now_ns) for trainer in run.trainers]
     critical = max(ranks, key=lambda rank: (rank.state != "ended", rank.wait_share))
     counted = [rank for rank in ranks if rank.state != "ended"] or ranks
@@ -97,7 +97,8 @@ def run_now(
         step_seconds_p50=percentiles.p50 if percentiles else None,
         step_seconds_p95=percentiles.p95 if percentiles else None,
         samples_per_second=sum(known(number(rate) for rate in rates)) if any(rates) else None,
-        gap_share=_of_wall(_gap_seconds(critical.sums), critical.bounds),
+        wait_share=share(critical.sums, "wait", "wait_train"),
+        gap_share=share(critical.sums, "gap", "gap_train"),
         **_fitted(_parts(critical, rows)),
         phases=_bands(run, now_ns),
         how_to_climb=_HOW_TO_CLIMB.get(critical.facts.rung),
@@ -173,16 +174,10 @@ def _of_wall(seconds: float | None, bounds: Bounds) -> float | None:
     return min(1.0, seconds / bounds.seconds) if seconds is not None and bounds.seconds > 0 else None
 
 
-def _gap_seconds(sums: Mapping[str, float]) -> float | None:
-    """The GPU's idle time in all training, from the settled steps where it was measured."""
-    gap = share(sums, "gap", "gap_train")
-    return None if gap is None else gap * sums["train"]
-
-
 def _parts(rank: _Recent, rows: slice) -> dict[str, float | None]:
     """The parts of the bar. Those of the newest steps are scaled to all training of the minute."""
     steps, bounds, sums = rank.trainer.steps, rank.bounds, rank.sums
-    parts = {"wait_share": _of_wall(sums["wait"] if sums["wait_train"] else None, bounds)}
+    parts = {"wait_wall_share": _of_wall(sums["wait"] if sums["wait_train"] else None, bounds)}
     period = sum(steps["period"][rows])
     for name in ("copy", "forward", "backward", "optimizer"):
         measured = known(steps[name][rows])

@@ -64,7 +64,11 @@ class RankNow:
 
 @dataclass(frozen=True, slots=True)
 class RunNow:
-    """A run's panel, over the last `seconds`. Breakdown shares are of wall time and add up to at most 1."""
+    """A run's panel, over the last `seconds`.
+
+    `wait_share` and `gap_share` are of training time, as findings give them. The parts of the bar are of wall time and
+    add up to at most 1: `wait_wall_share`, copy, forward, backward, optimizer, phase.
+    """
 
     id: str
     title: str
@@ -82,6 +86,7 @@ class RunNow:
     samples_per_second: float | None = None
     wait_share: float | None = None
     gap_share: float | None = None
+    wait_wall_share: float | None = None
     copy_share: float | None = None
     forward_share: float | None = None
     backward_share: float | None = None

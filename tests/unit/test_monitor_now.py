@@ -126,11 +126,11 @@ def test_parts_are_shares_of_wall_time() -> None:
     )
     now = run(history, 30.05)
     assert now.seconds == pytest.approx(30.0)
-    assert now.wait_share == pytest.approx(0.2 * 25 / 30, rel=0.03)
+    assert now.wait_wall_share == pytest.approx(0.2 * 25 / 30, rel=0.03)
     assert now.forward_share == pytest.approx(0.3 * 25 / 30, rel=0.03)
     assert now.phase_share == pytest.approx(5 / 30)
     parts = (
-        now.wait_share,
+        now.wait_wall_share,
         now.copy_share,
         now.forward_share,
         now.backward_share,
@@ -147,13 +147,13 @@ def test_parts_never_exceed_the_whole(period: float) -> None:
     count = max(20, int(200 / period))
     history = timeline(run_facts(), steps(count, period=period, wait=period * 0.6, forward_seconds=period * 0.4))
     now = run(history, count * period)
-    assert now.wait_share is not None and now.forward_share is not None
-    assert 0.9 < now.wait_share + now.forward_share <= 1.0 + 1e-9
+    assert now.wait_wall_share is not None and now.forward_share is not None
+    assert 0.9 < now.wait_wall_share + now.forward_share <= 1.0 + 1e-9
 
 
 def test_step_that_is_being_made_does_not_dilute_the_parts() -> None:
     history = timeline(run_facts(), steps(12, period=1.0, wait=0.8))
-    assert run(history, 12.9).wait_share == pytest.approx(0.8)
+    assert run(history, 12.9).wait_wall_share == pytest.approx(0.8)
 
 
 def test_unmeasured_parts_are_unknown() -> None:
@@ -161,9 +161,18 @@ def test_unmeasured_parts_are_unknown() -> None:
     assert (now.wait_share, now.copy_share, now.gap_share, now.samples_per_second) == (None, None, None, None)
 
 
-def test_gpu_idle_is_of_wall_time_as_well() -> None:
-    history = timeline(run_facts(), steps(300), [GpuGap(TRAINER, number, 0.04) for number in range(1, 301)])
-    assert run(history, 30).gap_share == pytest.approx(0.4, rel=0.01)
+@pytest.mark.parametrize("count", [100, 300])
+def test_waits_are_of_training_time_as_the_findings_say_them(count: int) -> None:
+    gaps = [GpuGap(TRAINER, number, 0.03) for number in range(1, count + 1)]
+    made = steps(count, wait=0.04)
+    seconds = count * 0.1
+    after = steps(20, start=seconds + 10, first=count + 1, wait=0.04)
+    history = timeline(run_facts(), made, gaps, phase("eval", seconds, seconds + 10), after)
+    now = run(history, seconds + 12.05)
+    (window,) = history.scene(at(seconds + 12.05), 60.0).runs
+    assert now.wait_share == pytest.approx(window.critical.wait_share, rel=0.01) == pytest.approx(0.4, rel=0.01)
+    assert now.gap_share == pytest.approx(window.critical.gap_share, rel=0.01) == pytest.approx(0.3, rel=0.01)
+    assert now.wait_wall_share is not None and now.wait_wall_share < 0.9 * 0.4
 
 
 def test_ended_run_keeps_its_last_minute_for_ten_minutes() -> None:
