@@ -244,6 +244,17 @@ class TestWorkersZero:
         waiting = no_workers(1.0, 0.1, process=process(cores=4, main_thread_cores=0.2), wait_cpu_share=0.05)
         assert drafted("workers-zero", waiting).fix.value == 12  # type: ignore[union-attr]
 
+    def test_pytorch_warns_of_more_workers_than_the_machine_has_cores_not_the_rank(self) -> None:
+        def text(ranks: int) -> str:
+            facts = {"local_world_size": ranks}
+            moment = no_workers(1.0, 0.1, facts=facts, process=process(cores=4), wait_cpu_share=0.2)
+            fix = drafted("workers-zero", moment).fix
+            assert fix is not None
+            return fix.text
+
+        assert "than the 4 CPU cores; computing 20 % of the time they need 2." in text(ranks=1)
+        assert "PyTorch will warn" not in text(ranks=4)
+
     def test_memory_shared_memory_and_short_epochs_cap_the_value(self) -> None:
         def value(**fields: object) -> tuple[object, str]:
             facts = {key: fields.pop(key) for key in ("batch_bytes", "batches_per_epoch") if key in fields}

@@ -16,6 +16,14 @@ def allowed_cores(case: RunCase) -> float:
     return max(1.0, float(cores or 1.0) / max(1, rank.facts.local_world_size or 1))
 
 
+def affinity_cores(case: RunCase) -> int | None:
+    """The cores that PyTorch compares a number of workers with: the affinity, whatever ranks and quotas divide it."""
+    rank = case.run.critical
+    latest = rank.process.latest if rank.process else None
+    known = latest.affinity_cores if latest else None
+    return known or rank.facts.cpu_affinity or (case.machine.cpu_count if case.machine else None)
+
+
 def foreign_cores(case: RunCase) -> float:
     """Cores that processes outside this run keep busy; 0 where that is not known."""
     if case.host is None or case.host.cpu_percent is None or case.machine is None:

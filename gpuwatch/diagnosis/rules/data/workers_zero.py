@@ -31,6 +31,7 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
+from gpuwatch.diagnosis.advice.cores import affinity_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import in_words, middle
 from gpuwatch.diagnosis.advice.rivals import rivals
@@ -66,7 +67,7 @@ def workers_zero(case: RunCase) -> Draft | None:
         fix=loader_fix(
             loader,
             worker_keywords(loader, advice.count, on_gpu=starvation.on_gpu),
-            _text(loader, cost, advice),
+            _text(loader, cost, advice, affinity_cores(case)),
             advice.count,
         ),
         gain=advice.gain,
@@ -115,15 +116,18 @@ def _evidence(cost: StepCost) -> tuple[Measure, ...]:
     return tuple(measures)
 
 
-def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice) -> str:
+def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen: int | None) -> str:
     text = (
         f"Load in {advice.count} worker process{'es' if advice.count > 1 else ''}: {batch_against_step(cost)}; "
         f"{advice.arithmetic}"
     )
     if advice.cap is not None and advice.cap.name == "cpu":
         text += "; beyond that make an item cheaper (decode smaller, cache, augment on the GPU)"
-    if advice.count > cost.allowed_cores:
-        text += "; PyTorch will warn that these are more than the cores, but items that wait need none"
+    if cores_seen is not None and advice.count > cores_seen:
+        text += f"; PyTorch will warn that these are more than the {cpu_cores(cores_seen)}"
+        if cost.batch_cpu_known:
+            share = percent(cost.batch_cpu_share)
+            text += f"; computing {share} of the time they need {advice.count * cost.batch_cpu_share:.1f} of them"
     if not cost.batch_cpu_known:
         text += "; how much of it is CPU work is not known yet and taken as all"
     if loader.batches_per_epoch is None:
