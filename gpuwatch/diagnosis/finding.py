@@ -76,7 +76,7 @@ class Gain:
 
     low: float
     high: float
-    cap: str | None = None  # what limits it: "then the GPU", "then the 8 cores"
+    cap: str | None = None  # what limits it: "then the GPU sets the pace", "then limited by the 8 CPU cores"
 
 
 State = Literal["pending", "firing", "clearing"]

@@ -94,6 +94,16 @@ def test_without_a_gpu_computing_and_loading_share_the_cores() -> None:
     assert crowded.high < 1.4
 
 
+def test_one_worker_is_said_in_the_singular_and_a_cap_as_a_limit() -> None:
+    case = on_gpu(0.01, 0.1)
+    advice = advise(case, cost_of(case))
+    assert advice.arithmetic == "1 worker keeps up with a fifth of margin"
+    assert advice.gain.cap == "then the GPU sets the pace"
+    crowded = on_cpu(0.060, 0.020, 1.0)
+    assert cost_of(crowded).gain(2).cap == "then limited by the 2 CPU cores"
+    assert cost_of(on_gpu(0.2, 0.1)).gain(1).cap == "then limited by the one worker"
+
+
 def test_other_processes_take_cores_from_the_prediction() -> None:
     free = on_cpu(0.060, 0.020, 1.0, cores=4)
     assert foreign_cores(free) == pytest.approx(0.0, abs=0.01)

@@ -230,7 +230,7 @@ class TestWorkersZero:
 
     def test_the_gain_is_what_computing_alone_leaves(self) -> None:
         gain = drafted("workers-zero", no_workers(0.2, 0.1)).gain
-        assert gain is not None and gain.cap == "then the GPU"
+        assert gain is not None and gain.cap == "then the GPU sets the pace"
         assert gain.low <= 3.0 <= gain.high
         assert gain.high / gain.low < 1.05
 

@@ -52,6 +52,18 @@ def ranks(waits, *, step=0.2, straggling=(), **slow):
     ]
 
 
+@pytest.mark.parametrize(
+    ("own", "fix"),
+    [(4, "Its loader has as many workers as the others"), (1, "the 4 workers that others have; it has 1")],
+)
+def test_more_workers_are_asked_for_only_where_the_straggler_has_fewer(own, fix):
+    fields = {"wait_share": 0.35, "train_loader": build.loader(num_workers=own)}
+    members = ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), **fields)
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+    assert fix in draft.fix.text
+    assert draft.verify == "The other ranks wait less than 6 % of each step for this one"
+
+
 def test_the_straggler_is_the_rank_that_waits_least_and_its_excess_is_the_cause():
     members = ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), wait_share=0.35)
     draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))

@@ -141,10 +141,10 @@ class StepCost:
                 totals[name] = totals.get(name, 0.0) + seconds
         name = max(totals, key=lambda key: totals[key])
         if name == "compute":
-            return "then the GPU" if self.on_gpu else "then the computation itself"
+            return f"then the {'GPU' if self.on_gpu else 'computation itself'} sets the pace"
         if name == "workers":
-            return f"then the {workers} workers" if workers > 1 else "then the one worker"
-        return f"then the {cpu_cores(self.allowed_cores)}"
+            return f"then limited by the {f'{workers} workers' if workers > 1 else 'one worker'}"
+        return f"then limited by the {cpu_cores(self.allowed_cores)}"
 
 
 def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:

@@ -50,8 +50,9 @@ class WorkerAdvice:
     def arithmetic(self) -> str:
         """The value's origin in words, with the cap that binds."""
         if self.cap is None:
-            return f"{self.count} workers keep up with a fifth of margin"
-        return f"{self.needed} workers would keep up, but {self.cap.reason}"
+            verb = "worker keeps" if self.count == 1 else "workers keep"
+            return f"{self.count} {verb} up with a fifth of margin"
+        return f"{self.needed} worker{'' if self.needed == 1 else 's'} would keep up, but {self.cap.reason}"
 
 
 def advise(case: RunCase, cost: StepCost, *, at_least: int = 1) -> WorkerAdvice:

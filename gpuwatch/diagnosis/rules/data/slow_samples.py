@@ -142,9 +142,11 @@ def _gain(rank: RankWindow, lost_share: float) -> Gain:
     low, high = WON_BACK[0] * lost_share, WON_BACK[1] * lost_share
     made = rank.workers
     if made is None or not made.busy_share or without(high) * made.busy_share <= 1.0:
-        return from_share(low, high, "the slow items themselves")
+        return from_share(low, high, "then limited by the slow items themselves")
     spare = 1.0 - made.busy_share
-    return from_share(min(low, spare), spare, f"then limited by the {made.count} workers")
+    return from_share(
+        min(low, spare), spare, f"then limited by the {made.count} worker{'' if made.count == 1 else 's'}"
+    )
 
 
 def _fix(rank: RankWindow) -> Fix:

@@ -17,7 +17,7 @@ Fix:
 Gain:
     1 / (1 - score).
 Verify:
-    Score below 6 %.
+    The others wait less than 6 % of each step for it.
 Source:
     TraceML@d5cec51 0.10/0.20, coverage 0.80; NVRx 0.75 relative speed; arXiv 2505.05713.
 """
@@ -38,7 +38,8 @@ COVERAGE = 0.80
 CAUSES = {
     "wait_share": (
         "waits for its own loader",
-        "Give this rank's loader the same data and as many workers as the others",
+        "Its loader has as many workers as the others: compare its share of the data (larger or slower files) and what "
+        "else runs on its cores",
     ),
     "copy_share": ("copies its batches more slowly", "Check this GPU's PCIe link and whether its batches are pinned"),
     "forward_share": ("computes its forward pass more slowly", "Check this GPU's clock and heat, and rank-only work"),
@@ -80,12 +81,12 @@ def straggler_rank(case: RunCase) -> Draft | None:
         ),
         fires=score >= FIRE_SCORE,
         fix=Fix(text=slow_gpu or fix, value=straggler.facts.rank),
-        gain=Gain(low=1.0, high=round(1.0 / (1.0 - min(score, 0.9)), 2), cap="then the other ranks' own pace"),
+        gain=Gain(low=1.0, high=round(1.0 / (1.0 - min(score, 0.9)), 2), cap="then the other ranks set the pace"),
         ruled_out=(
             RuledOut("a slow network", "then all ranks would wait alike; this one waits least"),
             *(() if slow_gpu or not _watches_gpu(straggler, case.gpus) else (NO_SLOWED_GPU,)),
         ),
-        verify="Score below 6 %",
+        verify=f"The other ranks wait less than {percent(CLEAR_SCORE)} of each step for this one",
         chart=("run.step_seconds", "gpu.utilization_percent"),
     )
 
@@ -108,12 +109,22 @@ def _cause(straggler: RankWindow, others: list[RankWindow], step: float) -> tupl
             (),
         )
     words, fix = CAUSES[name]
+    if name == "wait_share":
+        fix = _fewer_workers(straggler, others) or fix
     label = name.removesuffix("_share")
     return (
         words,
         fix,
         (Measure(f"{label}_excess_seconds", round(excess[name], 4), f"{label} {seconds(excess[name])} longer"),),
     )
+
+
+def _fewer_workers(straggler: RankWindow, others: list[RankWindow]) -> str | None:
+    own, *theirs = (rank.train_loader.num_workers if rank.train_loader else None for rank in (straggler, *others))
+    most = max((count for count in theirs if count is not None), default=0)
+    if own is None:
+        return "Compare its loader with the others': workers, share of the data, and what else runs on its cores"
+    return f"Give this rank's loader the {most} workers that others have; it has {own}" if own < most else None
 
 
 def _watches_gpu(straggler: RankWindow, gpus: tuple[GpuWindow, ...]) -> bool:
