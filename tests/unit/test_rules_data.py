@@ -255,6 +255,34 @@ class TestWorkersZero:
         assert "than the 4 CPU cores; computing 20 % of the time they need 2." in text(ranks=1)
         assert "PyTorch will warn" not in text(ranks=4)
 
+    def beside_other_work(self, compute: float, delay: float | None = 0.35) -> Scene:
+        """Items that compute 61 % of 40-120 ms, on two cores that other processes keep busy."""
+        waits = [0.04, 0.06, 0.05, 0.12]
+        waiting = rank(
+            step=[compute + wait for wait in waits],
+            wait=waits,
+            device="cpu",
+            loader=loader(num_workers=0, batch_bytes=100_000),
+            wait_cpu_share=0.61,
+            facts={"torch_threads": 2, "cpu_affinity": 2},
+            process=process(cores=2, tree_cores=0.9, main_thread_cores=0.6, run_delay_share=delay),
+        )
+        return scene(run(waiting), gpus=[], host=host(cpu_percent=100), machine=machine(2))
+
+    @pytest.mark.parametrize("delay", [0.35, None])
+    def test_items_that_compute_get_no_more_workers_than_a_shared_machine_has_cores(self, delay: float | None) -> None:
+        draft = drafted("workers-zero", self.beside_other_work(0.01, delay))
+        assert draft.fix is not None and draft.fix.value == 2
+        share = next(measure for measure in draft.evidence if measure.name == "batch_cpu_share")
+        assert ("36 % it stands in line for a core" in share.text) == (delay is not None)
+
+    def test_where_other_work_decides_nothing_is_promised(self) -> None:
+        draft = drafted("workers-zero", self.beside_other_work(0.12))
+        assert draft.gain is None
+        assert draft.hint == "no promise: the machine is shared with other work"
+        quiet = replace(self.beside_other_work(0.12), host=host(cpu_percent=45))
+        assert drafted("workers-zero", quiet).gain is not None
+
     def test_memory_shared_memory_and_short_epochs_cap_the_value(self) -> None:
         def value(**fields: object) -> tuple[object, str]:
             facts = {key: fields.pop(key) for key in ("batch_bytes", "batches_per_epoch") if key in fields}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import RankWindow
 
+FOREIGN_SHARE = 0.30
+
 
 def allowed_cores(case: RunCase) -> float:
     """min(affinity, tightest quota) over the ranks that share it."""
@@ -35,6 +37,23 @@ def foreign_cores(case: RunCase) -> float:
     foreign = max(0.0, busy - sum(cores for cores in own if cores is not None))
     # Others spread over all cores; of a part of them they take a part.
     return foreign * min(1.0, allowed_cores(case) / case.machine.cpu_count)
+
+
+def is_shared(case: RunCase) -> bool:
+    """Whether other processes keep so much of this run's cores busy that its pace is not its own."""
+    return foreign_cores(case) >= FOREIGN_SHARE * allowed_cores(case)
+
+
+def batch_demand_share(rank: RankWindow, workers: int, cpu_share: float) -> float:
+    """What part of making a batch wants a core, whether it gets one or not: 0..1.
+
+    On a full machine a thread that computes looks like one that waits for storage: it is put off its core. What the
+    main thread was kept waiting for a core belongs to its computing, in the loading as elsewhere.
+    """
+    process = rank.process
+    if workers or process is None or process.run_delay_share is None or not process.main_thread_cores:
+        return cpu_share
+    return min(1.0, cpu_share * (1.0 + process.run_delay_share / process.main_thread_cores))
 
 
 def batch_cpu_share(rank: RankWindow, workers: int) -> float | None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from gpuwatch.diagnosis.advice.cores import allowed_cores, batch_cpu_share, foreign_cores
+from gpuwatch.diagnosis.advice.cores import (
+    allowed_cores,
+    batch_cpu_share,
+    batch_demand_share,
+    foreign_cores,
+    is_shared,
+)
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation
 from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
 from gpuwatch.diagnosis.finding import Gain, Level
@@ -15,6 +21,8 @@ from gpuwatch.timeline.windows import RankWindow
 
 BLOCKS = 12
 """The window in as many stretches, each of which predicts its own gain: their spread is the range given."""
+SHIPPING_SECONDS = (0.001, 0.003)
+"""What a worker spends on a batch beyond loading it: 0.8-2.8 ms over six runs with one and two workers."""
 LEAST_FREE_CORES = 0.25
 FULL_CPU_PERCENT = 90.0
 AWAKE = 0.45
@@ -36,11 +44,13 @@ class Block:
 class StepCost:
     """Costs of the run's critical rank.
 
-    `pace_seconds` is the first quartile of the computing: the pace that loading has to keep up with. `allowed_cores`
-    is this rank's share of what the process may use, `cores` what other processes leave of it: at worst and at best,
-    which differ where the machine is full and the scheduler divides. `batch_cpu_share` is CPU seconds per second of
-    making a batch: 1 computes, 0 waits for storage. `training_cores_busy` is what the training keeps busy while it
-    computes. All seconds are per step, which takes several batches where gradients are accumulated.
+    `pace_seconds` is the first quartile of the computing: the pace that loading has to keep up with.
+    `allowed_cores` is this rank's share of what the process may use, `cores` what other processes leave of it: at
+    worst and at best, which differ where the machine is full and the scheduler divides. `batch_cpu_share` is CPU
+    seconds per second of making a batch: 1 computes, 0 waits for storage; `batch_demand_share` adds the seconds
+    that it stood in line for a core. `shared`: other work keeps 30 % of the cores busy. `training_cores_busy` is
+    what the training keeps busy while it computes. All seconds are per step, which takes several batches where
+    gradients are accumulated.
     """
 
     blocks: tuple[Block, ...]
@@ -54,6 +64,8 @@ class StepCost:
     training_cores_busy: float
     on_gpu: bool
     contention: tuple[float, float]
+    batch_demand_share: float
+    shared: bool
 
     @property
     def period_seconds(self) -> float:
@@ -97,9 +109,10 @@ class StepCost:
         computing = 0.0 if self.on_gpu else compute * self.training_cores_busy
         # GPU work still queued hides the handover unless the loop waits for the GPU every step.
         handover = 0.0 if self.on_gpu and not slow else HANDOVER_SECONDS * self.batches_per_step
+        shipping = SHIPPING_SECONDS[1 if slow else 0] * self.batches_per_step
         return {
             "compute": compute + handover,
-            "workers": block.batch * (self._crowding(workers) if slow else 1.0) / workers,
+            "workers": (block.batch * (self._crowding(workers) if slow else 1.0) + shipping) / workers,
             "cores": (block.batch * self.batch_cpu_share * factor + computing) / self.loading_cores(slow=slow),
         }
 
@@ -125,6 +138,7 @@ class StepCost:
             self,
             blocks=tuple(replace(block, batch=block.batch * share) for block in self.blocks),
             batch_cpu_share=1.0,
+            batch_demand_share=1.0,
         )
 
     def gain(self, workers: int) -> Gain:
@@ -177,6 +191,8 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
         training_cores_busy=training,
         on_gpu=starvation.on_gpu,
         contention=_contention(rank, starvation.on_gpu),
+        batch_demand_share=batch_demand_share(rank, workers, known),
+        shared=is_shared(case),
     )
 
 
@@ -242,4 +258,4 @@ def _contention(rank: RankWindow, on_gpu: bool) -> tuple[float, float]:
     """The range of what a CPU second of loading costs beside the training, in CPU seconds (measured on 2 cores)."""
     if on_gpu:
         return 1.0, 1.2
-    return (1.1, 2.0) if (rank.facts.torch_threads or 1) > 1 else (1.0, 1.3)
+    return (1.2, 2.0) if (rank.facts.torch_threads or 1) > 1 else (1.05, 1.5)

@@ -26,6 +26,9 @@ MEMORY_SHARE = 0.5
 SHM_SHARE = 0.8
 USUAL_PREFETCH = 2
 LARGEST_WORKER_BYTES = 2**30
+LEAST_PROMISE = 1.05
+COMPUTING_SHARE = 0.3
+"""Items that want a core for so much of their time compute: more of them than cores only stand in line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,17 @@ class WorkerAdvice:
     needed: int
     cap: Cap | None
     gain: Gain
+    shared: bool = False  # other work keeps the cores busy
+
+    @property
+    def promise(self) -> Gain | None:
+        """The gain; none where other work on the machine decides whether there is any."""
+        return None if self.shared and self.gain.low < LEAST_PROMISE else self.gain
+
+    @property
+    def hint(self) -> str | None:
+        """Why there is no promise, where there is none."""
+        return None if self.promise else "no promise: the machine is shared with other work"
 
     @property
     def arithmetic(self) -> str:
@@ -61,7 +75,7 @@ def advise(case: RunCase, cost: StepCost, *, at_least: int = 1) -> WorkerAdvice:
     caps = worker_caps(case, cost)
     tightest = min(caps, key=lambda cap: cap.count)
     count = max(at_least, min(needed, tightest.count))
-    return WorkerAdvice(count, needed, tightest if count < needed else None, cost.gain(count))
+    return WorkerAdvice(count, needed, tightest if count < needed else None, cost.gain(count), cost.shared)
 
 
 def worker_caps(case: RunCase, cost: StepCost) -> tuple[Cap, ...]:
@@ -91,15 +105,15 @@ def _to_keep(cost: StepCost, pace_seconds: float) -> int:
 
 
 def _cpu_cap(cost: StepCost) -> Cap:
-    # The number is chosen for cores without foreign load: workers too few cost speed, idle ones nothing.
+    # The number is chosen for cores without foreign load: workers too few cost speed, idle ones nothing. Without a GPU
+    # the pace below already counts what training needs of the cores.
     best = cost.best_pace_seconds
-    # Without a GPU training computes only part of each step; the rest of its cores is free for loading.
-    active = 1.0 if cost.on_gpu else min(1.0, cost.pace_seconds / best)
-    count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, cost.training_cores_busy * active)
+    training = cost.training_cores_busy if cost.on_gpu else 0.0
+    count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, training)
     useful = _to_keep(cost, best)
     if useful < count:
         return Cap("cpu", useful, f"more than {useful} would only share the {cpu_cores(cost.allowed_cores)}")
-    each = f"{max(cost.batch_cpu_share, LEAST_CPU_SHARE):.2g} of a core each"
+    each = f"{max(cost.batch_demand_share, LEAST_CPU_SHARE):.2g} of a core each"
     return Cap(
         "cpu", count, f"the {cpu_cores(cost.allowed_cores)} cannot carry more than {count} beside the training ({each})"
     )

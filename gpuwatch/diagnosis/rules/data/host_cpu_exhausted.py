@@ -25,7 +25,7 @@ Source:
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.cores import allowed_cores, batch_cpu_share, foreign_cores
+from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, batch_cpu_share, foreign_cores
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
@@ -35,7 +35,6 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import cpu_cores, percent
 
 CLEAR_CPU_PERCENT = 80.0
-FOREIGN_SHARE = 0.30
 CROWD = 1.2
 COMPUTING_SHARE = 0.3
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "too-many-workers")

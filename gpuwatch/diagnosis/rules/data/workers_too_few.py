@@ -80,7 +80,8 @@ def workers_too_few(case: RunCase) -> Draft | None:
         fix=loader_fix(
             rank.train_loader, {"num_workers": str(advice.count)}, _text(rank, cost, count, advice), advice.count
         ),
-        gain=advice.gain,
+        gain=advice.promise,
+        hint=advice.hint,
         ruled_out=rivals(case),
         verify="The waits lose their rhythm and fall below 6 %; samples per second rise as predicted",
         chart=("run.wait_share", "run.step_seconds", "host.cpu_percent"),

@@ -70,7 +70,8 @@ def workers_zero(case: RunCase) -> Draft | None:
             _text(loader, cost, advice, affinity_cores(case)),
             advice.count,
         ),
-        gain=advice.gain,
+        gain=advice.promise,
+        hint=advice.hint,
         ruled_out=(
             RuledOut(
                 "loading too cheap for workers",
@@ -80,7 +81,7 @@ def workers_zero(case: RunCase) -> Draft | None:
         ),
         verify=(
             f"{advice.count} processes named pt_data_worker, the wait below 6 %, "
-            f"samples per second {in_words(advice.gain)} of now"
+            f"samples per second {f'{in_words(advice.promise)} of now' if advice.promise else 'up'}"
         ),
         chart=("run.wait_share", "run.samples_per_second"),
     )
@@ -110,10 +111,15 @@ def _evidence(cost: StepCost) -> tuple[Measure, ...]:
             Measure(
                 "batch_cpu_share",
                 round(cost.batch_cpu_share, 3),
-                f"loading computes {percent(cost.batch_cpu_share)} of its time, the rest it waits",
+                f"loading computes {percent(cost.batch_cpu_share)} of its time, {_rest(cost)}",
             )
         )
     return tuple(measures)
+
+
+def _rest(cost: StepCost) -> str:
+    in_line = cost.batch_demand_share - cost.batch_cpu_share
+    return f"{percent(in_line)} it stands in line for a core" if in_line >= 0.05 else "the rest it waits"
 
 
 def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen: int | None) -> str:
