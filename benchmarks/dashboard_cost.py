@@ -214,10 +214,9 @@ def report(programs: list[Program], arguments: argparse.Namespace) -> int:
     frame = statistics.median(ours.frame_seconds) / statistics.median(theirs.frame_seconds)
     number = statistics.median(ours.number_seconds) / statistics.median(theirs.number_seconds)
     megabytes = ours.rss_megabytes[0]
-    print(
-        f"ratios: CPU {cpu:.2f} (at most {MOST_CPU_RATIO}), first frame {frame:.2f} (at most {MOST_FIRST_FRAME_RATIO}), "
-        f"first number {number:.2f}; memory {megabytes:.1f} MB (at most {MOST_MEGABYTES:.0f})"
-    )
+    print(f"CPU {cpu:.2f} times nvitop's (at most {MOST_CPU_RATIO})")
+    print(f"first frame {frame:.2f} times nvitop's (at most {MOST_FIRST_FRAME_RATIO}), first number {number:.2f} times")
+    print(f"memory {megabytes:.1f} MB (at most {MOST_MEGABYTES:.0f})")
     kept = cpu <= MOST_CPU_RATIO and frame <= MOST_FIRST_FRAME_RATIO and megabytes <= MOST_MEGABYTES
     return 0 if kept else 1
 

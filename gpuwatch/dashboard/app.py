@@ -34,6 +34,7 @@ from gpuwatch.monitor.snapshot import Snapshot
 __all__ = ["DashboardApp", "run_dashboard"]
 
 FREEZE_AFTER_SECONDS = 3.0
+SILENCE_CHECK_SECONDS = 1.0
 
 COMMANDS = (
     ("Timeline", "GPUs, steps, waits and phases on one axis (t)", "timeline"),
@@ -147,7 +148,7 @@ class DashboardApp(App[int]):
         now = self.monitor.snapshot()
         if not is_starting(now):
             self.receive(now)
-        self.set_interval(1.0, self._check_silence)
+        self._event_loop.call_later(SILENCE_CHECK_SECONDS, self._watch_silence)
         self.set_timer(FREEZE_AFTER_SECONDS, _freeze_garbage)
 
     def receive(self, snapshot: Snapshot) -> None:
@@ -179,9 +180,16 @@ class DashboardApp(App[int]):
         if isinstance(self.screen, ViewScreen):
             self.screen.show()
 
-    def _check_silence(self) -> None:
+    def _watch_silence(self) -> None:
+        """Looks once a second; a bare callback costs a tenth of a Textual timer's tick."""
+        if self.is_running and self._event_loop is not None:
+            self._event_loop.call_later(SILENCE_CHECK_SECONDS, self._watch_silence)
+            self.check_silence()
+
+    def check_silence(self) -> None:
+        """Has a silent monitor said so, once a second."""
         if self.viewing.silence() is not None and self._clock() - self._drawn_at >= 1.0:
-            self.redraw()
+            self.call_next(self.redraw)
 
     def on_resize(self, event: events.Resize) -> None:
         """A new size is drawn at once by the screens; the next snapshot need not wait."""

@@ -99,7 +99,7 @@ async def test_zoom_changes_the_window_of_all_charts() -> None:
 async def test_a_silent_monitor_is_noticed() -> None:
     async with driven(situations.starved()) as driver:
         driver.clock.now += 9
-        driver.app._check_silence()
+        driver.app.check_silence()
         await driver.pilot.pause()
         assert "NO NEW DATA for 9 s" in driver.rows[0]
         await driver.push(later(situations.starved(), 10))
