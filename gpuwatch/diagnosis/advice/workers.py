@@ -110,6 +110,8 @@ def _cpu_cap(cost: StepCost) -> Cap:
     best = cost.best_pace_seconds
     training = cost.training_cores_busy if cost.on_gpu else 0.0
     count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, training)
+    if cost.shared and cost.batch_demand_share >= COMPUTING_SHARE:
+        count = min(count, max(1, math.floor(cost.allowed_cores)))
     useful = _to_keep(cost, best)
     if useful < count:
         return Cap("cpu", useful, f"more than {useful} would only share the {cpu_cores(cost.allowed_cores)}")
