@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuwatch.monitor.snapshot import RankNow, RunNow, RunState
+from gpuwatch.monitor.snapshot import ENDS, RankNow, RunNow, RunState
 from gpuwatch.samples import PhaseKind, PhaseSpan, RunFacts
 from gpuwatch.timeline.columns import number
 from gpuwatch.timeline.phases import LOST_TIME
@@ -102,7 +102,15 @@ def run_now(
         **_fitted(_parts(critical, rows)),
         phases=_bands(run, now_ns),
         how_to_climb=_HOW_TO_CLIMB.get(critical.facts.rung),
+        ended=_ended(run),
     )
+
+
+def _ended(run: Run) -> str | None:
+    if not run.has_ended:
+        return None
+    hows = {trainer.ended.how for trainer in run.trainers if trainer.ended is not None}
+    return next((how for how in ENDS if how in hows), "exited")
 
 
 def state_of(trainer: TrainerHistory, process: ProcessHistory | None, now_ns: int) -> RunState:

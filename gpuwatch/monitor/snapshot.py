@@ -24,6 +24,9 @@ RunState = Literal[
 ]
 """`silent`: no step for longer than 10 usual ones; `stopped`: SIGSTOP, process state T."""
 
+ENDS = {"killed": "killed", "lost": "link lost"}
+"""How a run ended, worst first, where that says more than that it did. Exit codes are not seen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -94,6 +97,12 @@ class RunNow:
     phase_share: float | None = None
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
     how_to_climb: str | None = None  # one line, where the rung is below "exact"
+    ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended
+
+    @property
+    def state_words(self) -> str:
+        """The state as a screen says it, with what is known of the end: "ended (killed)"."""
+        return f"{self.state} ({ENDS[self.ended]})" if self.state == "ended" and self.ended in ENDS else self.state
 
 
 @dataclass(frozen=True, slots=True)

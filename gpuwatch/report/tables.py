@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwatch.monitor.snapshot import ENDS
 from gpuwatch.report.observation import Json
 from gpuwatch.report.sparkline import sparkline
 
@@ -139,7 +140,7 @@ def run_table(report: Json) -> Table:
         ranks = f", {len(run['ranks'])} ranks" if len(run["ranks"]) > 1 else ""
         rows.append(
             (
-                f"{run['title']} ({run['pid']}{ranks}, {run['rung']})",
+                f"{run['title']} ({run['pid']}{ranks}, {run['rung']}{_ended(run)})",
                 UNKNOWN if run["steps"] is None else str(run["steps"]),
                 number(run["samples_per_second"]),
                 f"{seconds(step['p50'])}, {seconds(step['p95'])}" if step else UNKNOWN,
@@ -150,6 +151,13 @@ def run_table(report: Json) -> Table:
         )
         notes += [f"{run['title']} ({run['pid']}): {key} {UNKNOWN}: {why}" for key, why in run["unavailable"].items()]
     return Table(heading, tuple(rows), tuple(notes))
+
+
+def _ended(run: Json) -> str:
+    how = run["ended"]
+    if how is None:
+        return ""
+    return f", ended ({ENDS[how]})" if how in ENDS else ", ended"
 
 
 def loader_lines(report: Json) -> list[str]:

@@ -56,6 +56,16 @@ def test_run_starts_warms_up_trains_and_ends() -> None:
     assert run(history, 6).state == "ended"
 
 
+@pytest.mark.parametrize(
+    ("how", "words"), [("exited", "ended"), ("killed", "ended (killed)"), ("lost", "ended (link lost)")]
+)
+def test_run_that_ended_says_how(how: str, words: str) -> None:
+    history = timeline(run_facts(), steps(50))
+    assert run(history, 5).state_words == "training"
+    history.add(ended(5.2, how=how))
+    assert run(history, 6).state_words == words
+
+
 def test_run_is_silent_after_ten_usual_steps_but_not_before_five_seconds() -> None:
     quick = timeline(run_facts(), steps(50))
     assert run(quick, 9.9).state == "training"

@@ -8,6 +8,7 @@ from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.observation import Json
 from gpuwatch.report.sparkline import sparkline
+from gpuwatch.report.tables import run_table
 from gpuwatch.report.text import render_text
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import chart, report, starvation
@@ -64,6 +65,13 @@ def test_figures_of_gpu_and_run_are_shown(render) -> None:
     text = render(full_report())
     for part in ("300", "600 / 700", "60.0 / 80.0", "10.0", "200 ms", "50 %", "40 %", "eval 10 % (2x)", "▁ █"):
         assert part in text
+
+
+@pytest.mark.parametrize(("how", "words"), [("killed", ", ended (killed))"), ("exited", ", ended)"), (None, "exact)")])
+def test_a_run_that_was_killed_says_so(how: str | None, words: str) -> None:
+    made = report(build.scene(build.run(build.rank(ended=how))))
+    (row,) = run_table(made).rows
+    assert row[0].endswith(words)
 
 
 @pytest.mark.parametrize("render", [render_markdown, render_text])
