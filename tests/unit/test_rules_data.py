@@ -255,6 +255,11 @@ class TestWorkersZero:
         assert "than the 4 CPU cores; computing 20 % of the time they need 2." in text(ranks=1)
         assert "PyTorch will warn" not in text(ranks=4)
 
+    def test_one_worker_is_one_process(self) -> None:
+        draft = drafted("workers-zero", no_workers(0.05, 0.1))
+        assert draft.fix is not None and draft.fix.value == 1
+        assert draft.verify.startswith("1 process named pt_data_worker")
+
     def beside_other_work(self, compute: float, delay: float | None = 0.35) -> Scene:
         """Items that compute 61 % of 40-120 ms, on two cores that other processes keep busy."""
         waits = [0.04, 0.06, 0.05, 0.12]

@@ -80,7 +80,7 @@ def workers_zero(case: RunCase) -> Draft | None:
             *rivals(case, "cpu"),
         ),
         verify=(
-            f"{advice.count} processes named pt_data_worker, the wait below 6 %, "
+            f"{advice.count} process{'es' if advice.count > 1 else ''} named pt_data_worker, the wait below 6 %, "
             f"samples per second {f'{in_words(advice.promise)} of now' if advice.promise else 'up'}"
         ),
         chart=("run.wait_share", "run.samples_per_second"),
