@@ -12,6 +12,10 @@ FRAMED_FROM = 30
 """From this height on the verdict has a frame: two lines less hurt nobody there."""
 
 
+TALLEST_ROW, TALLEST_ROW_TALL, TALL_FROM = 6, 9, 46
+"""Higher charts say no more; on a tall terminal they look lost when they are low."""
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What there is to show."""
@@ -78,10 +82,10 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
     share.gpu_rows(64)
     share.findings(8)
     share.host(2)
-    for step in (3, 4, 5, 6):
+    for step in range(3, (TALLEST_ROW if height < TALL_FROM else TALLEST_ROW_TALL) + 1):
         if not stacked or step % 2 == 0:
             share.gpu_height(step)
-        share.run(min(9, 4 + step + rank_lines))
+        share.run(min(step + 6, 4 + step + rank_lines))
     return Arrangement(
         framed=framed,
         verdict=verdict,

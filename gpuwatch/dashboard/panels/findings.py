@@ -61,7 +61,7 @@ def _entry(finding: Finding, view: View, width: int, place_width: int, at_cursor
     if width < WITH_RULE_NAME_FROM:
         gain = gain.removesuffix(" faster")
     place = place_of(finding)
-    gain_width = 10 if width < WITH_RULE_NAME_FROM else 16
+    gain_width = 10 if width < WITH_RULE_NAME_FROM else 18
     tail = place_width + gain_width + 2
     summary = short_summary(finding, view.snapshot) if view.snapshot else ""
     if finding.behind is not None:
