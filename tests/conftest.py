@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import nvml_sim
 import pytest
 
 
+def pytest_sessionstart() -> None:
+    """A shell ignores Ctrl-C for what it runs in the background, and the programs under test would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the simulated libnvidia-ml.so.1, compiled once per session."""
+    if nvml_sim.compiler() is None:
+        pytest.skip("the simulated NVIDIA driver needs a C compiler: apt-get install gcc libc6-dev")
     return nvml_sim.build(tmp_path_factory.mktemp("nvml"))
 
 

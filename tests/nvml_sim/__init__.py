@@ -22,11 +22,16 @@ COUNT_ROW = struct.Struct("<56siIQ")
 NO_GPU = -2
 
 
+def compiler() -> str | None:
+    """The C compiler of this machine, if it has one."""
+    return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
 def build(folder: Path, without: Iterable[str] = ()) -> Path:
     """Compiles the library into `folder` and returns the folder; `without` hides symbols, as an old driver does."""
     folder.mkdir(parents=True, exist_ok=True)
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    compiling = compiler()
+    if compiling is None:
         raise RuntimeError("the simulated NVIDIA driver needs a C compiler: apt-get install gcc libc6-dev")
     hidden = "".join(f"    {name};\n" for name in without)
     symbols = folder / "symbols.map"
@@ -34,7 +39,7 @@ def build(folder: Path, without: Iterable[str] = ()) -> Path:
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
     partial = folder / f"{LIBRARY}.{os.getpid()}"
     flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", f"-Wl,--version-script={symbols}"]
-    subprocess.run([compiler, *flags, "-o", str(partial), *sources, "-lm", "-lpthread"], check=True)
+    subprocess.run([compiling, *flags, "-o", str(partial), *sources, "-lm", "-lpthread"], check=True)
     partial.rename(folder / LIBRARY)
     return folder
 
