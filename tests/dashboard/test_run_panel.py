@@ -9,7 +9,7 @@ from gpuwatch.dashboard.text import Line, plain
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import View
 from gpuwatch.monitor.snapshot import RunNow
-from tests.dashboard import situations
+from tests.dashboard import parts, situations
 
 LOOK = look()
 
@@ -113,3 +113,13 @@ def test_the_words_of_a_run() -> None:
         "",
         " ▓ evaluation   ░ checkpoint",
     ]
+
+
+def test_a_killed_run_says_so() -> None:
+    assert "ended (killed)" in panel(replace(parts.run(), state="ended", ended="killed"))[0]
+
+
+def test_the_bar_is_of_wall_time_and_the_words_of_training_time() -> None:
+    text = "\n".join(panel(replace(parts.run(), gap_share=None, wait_share=0.60, wait_wall_share=0.45)))
+    assert "wait 60 %" in text
+    assert "45 %" in text

@@ -10,7 +10,7 @@ from gpuwatch.dashboard.history import Grid
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.samples import PhaseSpan
 
-_WORDS = {"eval": "eval", "checkpoint": "save", "gc": "gc", "compile": "compile", "warmup": "warm-up"}
+_WORDS = {"checkpoint": "save", "warmup": "warm-up"}
 
 
 def phase_runs(

@@ -101,7 +101,7 @@ def _who(run: RunNow, columns: Columns, look: Look) -> LineWriter:
     writer.put(look.glyphs.rule, look.faint).put(f" {run_name(run)} ", look.title, columns.left_width - 3)
     writer.put(f"{look.glyphs.dot} {rest}{dot}", look.dim, columns.left_width - 1 - writer.cells)
     state = look.good if run.state in ("training", "evaluating", "saving") else look.warning
-    return writer.put(run.state, state, columns.left_width - 1 - writer.cells).put(" ", look.text)
+    return writer.put(run.state_words, state, columns.left_width - 1 - writer.cells).put(" ", look.text)
 
 
 def _label(writer: LineWriter, text: str, end: int, look: Look) -> None:

@@ -25,10 +25,10 @@ class Part:
 
 def parts_of(run: RunNow) -> list[Part]:
     """The measured parts of wall time, and what is left of it; empty where not even the wait is measured."""
-    if run.wait_share is None:
+    if run.wait_wall_share is None:
         return []
     forward, backward = run.forward_share, run.backward_share
-    parts = [Part("wait", "waits in next()", "wait", run.wait_share)]
+    parts = [Part("wait", "waits in next()", "wait", run.wait_wall_share)]
     if run.copy_share is not None:
         parts.append(Part("copy", "copy", "copy", run.copy_share))
     if forward is not None or backward is not None:
