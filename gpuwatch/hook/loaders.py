@@ -31,6 +31,14 @@ class LoaderEntry:
         self.reference: Callable[[], Any] = lambda: None
         self.settings: Dict[str, Any] = {}
 
+    def refresh(self) -> None:
+        """Reads the settings as they are now; of a loader that is gone, the last ones stay."""
+        loader = self.reference()
+        if loader is not None:
+            self.settings.update(read_settings(loader))
+            if "batches_per_epoch" not in self.settings:
+                self.settings["batches_per_epoch"] = batches_per_epoch(loader)
+
 
 _entries: List[LoaderEntry] = []
 _by_id: Dict[int, LoaderEntry] = {}
@@ -52,11 +60,7 @@ def facts() -> List[Dict[str, Any]]:
     """The `loaders` list of docs/protocol.md: those that were iterated, the newest where there are many."""
     found = []
     for entry in [entry for entry in _entries if entry.iterated][-_KEPT:]:
-        loader = entry.reference()
-        if loader is not None:
-            entry.settings.update(read_settings(loader))
-            if "batches_per_epoch" not in entry.settings:
-                entry.settings["batches_per_epoch"] = batches_per_epoch(loader)
+        entry.refresh()
         place = entry.place
         found.append({"loader": entry.number, **(place._asdict() if place else {}), **entry.settings})
     return found

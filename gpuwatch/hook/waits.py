@@ -129,6 +129,7 @@ def _keep(iterator: Any, entry: LoaderEntry, length: Optional[int] = None) -> It
     _iterations[identity] = iteration
     if not entry.iterated:
         entry.iterated = pulse.facts_changed = True
+        entry.refresh()  # a loader made anew for every epoch may be gone when the facts are asked for
     return iteration
 
 

@@ -73,6 +73,8 @@ class Failing(torch.utils.data.Dataset):
 loader = DataLoader(data, batch_size=8, shuffle=True, pin_memory=True)
 pinned = iter(loader)
 print(type(pinned), len(pinned), iter(pinned) is pinned)
+train_on(next(pinned))
+print(threading.active_count())
 for batch in DataLoader(data, batch_size=8, shuffle=True, num_workers=2):
     train_on(batch)
 counted = DataLoader(Announced())
@@ -81,7 +83,6 @@ for _ in counted:
     pass
 print(digest(torch.get_rng_state().numpy().tobytes()), digest(repr(random.getstate()).encode()))
 print(digest(repr(numpy.random.get_state()).encode()), net.weight.tolist())
-print(threading.active_count())
 print([path for path in sys.path if path], "sitecustomize" in sys.modules)
 print(type(DataLoader.__init__), type(torch.save), type(torch.autograd.backward), type(torch.__spec__.loader))
 print(sorted(vars(loader)), sorted(vars(optimizer)), sorted(vars(pinned)))

@@ -12,8 +12,10 @@ from hook_listener import Listener, listening
 from hook_programs import finished, rendezvous, started
 
 OBEDIENT = """\
-import os, sys, time
+import gc, os, sys, time
 import gpuwatch
+
+gc.disable()  # pauses would be records too
 
 def sockets():
     names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
