@@ -114,10 +114,13 @@ needs_namespaces = pytest.mark.skipif(
 
 @needs_namespaces
 def test_trainer_in_a_container_is_known_by_the_pid_it_has_here(tmp_path: Path) -> None:
-    """Its own /tmp and its own pids: it calls itself 1, and only /proc/PID/root leads to its folder."""
-    inside = 'mount -t tmpfs none /tmp && exec "$@"'
+    """Its own temp dir and its own pids: it calls itself 1, and only /proc/PID/root leads to its folder.
+
+    Not /tmp: the interpreter that runs these tests may live there.
+    """
+    inside = 'mount -t tmpfs none /var/tmp && exec "$@"'
     prefix = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", inside, "sh")
-    with trainer(*prefix) as process:
+    with trainer(*prefix, TMPDIR="/var/tmp") as process:
         pid = inner_pid(process)
         proc = proc_with(tmp_path / "proc", pid)
         with LinkMonitor(HookLinkSource(tmp_path / "own", proc_root=proc, discover=True)) as monitor:
