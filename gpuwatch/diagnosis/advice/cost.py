@@ -258,4 +258,4 @@ def _contention(rank: RankWindow, on_gpu: bool) -> tuple[float, float]:
     """The range of what a CPU second of loading costs beside the training, in CPU seconds (measured on 2 cores)."""
     if on_gpu:
         return 1.0, 1.2
-    return (1.2, 2.0) if (rank.facts.torch_threads or 1) > 1 else (1.05, 1.5)
+    return (1.2, 2.4) if (rank.facts.torch_threads or 1) > 1 else (1.05, 1.5)
