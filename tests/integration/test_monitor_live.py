@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,13 +47,13 @@ class Watch:
 
     def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         """The next snapshot that fulfils the condition."""
-        while True:
-            try:
-                snapshot = self._snapshots.get(timeout=60)
-            except queue.Empty:
-                raise AssertionError(f"it never came; the last snapshot is {self.monitor.snapshot()}") from None
-            if condition(snapshot):
-                return snapshot
+        deadline = time.monotonic() + 60
+        while (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                snapshot = self._snapshots.get(timeout=left)
+                if condition(snapshot):
+                    return snapshot
+        raise AssertionError(f"it never came; the last snapshot is {self.monitor.snapshot()}")
 
     def run_until(self, condition: Callable[[RunNow], bool]) -> RunNow:
         """The only run, once it fulfils the condition."""
