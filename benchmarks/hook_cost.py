@@ -4,6 +4,7 @@
 
 All trainers exist at the same time and take turns, block by block, so that what else the machine does hits each of them
 alike; of every block the 5th percentile of the step time counts, and over the blocks the median of the differences.
+"Plain again" is a second trainer without the hook: what it differs by is how far two processes differ by chance.
 TraceML runs beside them where `traceml-ai` is installed.
 """
 
@@ -14,15 +15,16 @@ import contextlib
 import importlib.util
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "gpuwatch" / "hook" / "site"
@@ -30,21 +32,23 @@ ISOLATED_LIMIT_US = 2.5
 LOOP_LIMIT_US = 10.0
 START_LIMIT_MS = 10.0
 EVENTS = 20_000
+PATIENCE_SECONDS = 60.0
 
 
-@dataclass
 class Trainer:
-    """One way to run the loop: its name, and its process once it runs."""
+    """One way to run the loop: its name, and the line to its process."""
 
-    name: str
-    connection: Connection
-    process: subprocess.Popen[bytes]
+    def __init__(self, name: str, doors: socket.socket) -> None:
+        connection, _ = doors.accept()
+        connection.settimeout(PATIENCE_SECONDS)
+        self.name = name
+        self._line = connection.makefile("rw")
 
     def block(self, steps: int) -> float:
         """The 5th percentile of the step times of one block, in microseconds."""
-        self.connection.send(steps)
-        answer: float = self.connection.recv()
-        return answer
+        self._line.write(f"{steps}\n")
+        self._line.flush()
+        return float(self._line.readline())
 
 
 def train(address: str, tracer: str) -> None:
@@ -53,7 +57,7 @@ def train(address: str, tracer: str) -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(64_000, 256), torch.randint(10, (64_000,)))
     around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
@@ -64,33 +68,28 @@ def train(address: str, tracer: str) -> None:
         around = lambda: traceml_ai.trace_step(model)  # noqa: E731 - the one line that differs
     loader = DataLoader(data, batch_size=64)
 
-    def endless() -> Iterator[object]:
-        while True:
-            yield from loader
-
     batches = iter(loader)
     clock = time.perf_counter_ns
-    with Client(address) as connection:
-        while True:
+    control = socket.socket(socket.AF_UNIX)
+    control.connect(address)
+    line = control.makefile("rw")
+    for command in line:
+        times: list[int] = []
+        while len(times) < int(command):
+            start = clock()
             try:
-                steps = connection.recv()
-            except EOFError:
-                return
-            times = []
-            while len(times) < steps:
-                start = clock()
-                try:
-                    inputs, labels = next(batches)
-                except StopIteration:
-                    batches = iter(loader)
-                    continue
-                with around():
-                    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-                times.append(clock() - start)
-            connection.send(percentile_5(times) / 1000)
+                inputs, labels = next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                continue
+            with around():
+                loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            times.append(clock() - start)
+        line.write(f"{percentile_5(times) / 1000}\n")
+        line.flush()
 
 
 def percentile_5(values: list[int] | list[float]) -> float:
@@ -101,7 +100,6 @@ def percentile_5(values: list[int] | list[float]) -> float:
 def listen(folder: str) -> None:
     """A monitor that reads whatever trainers send, in a process of its own."""
     import selectors
-    import socket
 
     monitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     monitor.bind(f"{folder}/monitor-{os.getpid()}.sock")
@@ -180,26 +178,29 @@ def environment_for(folder: Path, hooked: bool) -> dict[str, str]:
 
 def measure_loop(blocks: int, steps: int, scratch: Path) -> tuple[dict[str, list[float]], str]:
     """The step times of each trainer, block by block, and why TraceML is not among them."""
-    names = ["plain", "no monitor", "monitor", "stopped monitor"]
+    names = ["plain", "plain again", "no monitor", "monitor", "stopped monitor"]
     excuse = "" if importlib.util.find_spec("traceml_ai") else "the package traceml-ai is not installed"
     results: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
-        doors = stack.enter_context(Listener(str(scratch / "control"), "AF_UNIX"))
+        doors = stack.enter_context(socket.socket(socket.AF_UNIX))
+        address = str(scratch / "control")
+        doors.bind(address)
+        doors.listen()
+        doors.settimeout(PATIENCE_SECONDS)
         trainers, monitors = [], []
         for number, name in enumerate(names):
             folder = scratch / str(number)
-            environment = environment_for(folder, hooked=name != "plain")
-            if "monitor" in name and name != "no monitor":
+            environment = environment_for(folder, hooked="monitor" in name)
+            if name in ("monitor", "stopped monitor"):
                 monitors.append(stack.enter_context(running([__file__, "--listen", str(folder)], environment)))
-            process = stack.enter_context(running([__file__, "--train", doors.address, "none"], environment))
-            trainers.append(Trainer(name, doors.accept(), process))
+            stack.enter_context(running([__file__, "--train", address, "none"], environment))
+            trainers.append(Trainer(name, doors))
         if not excuse:
-            script = scratch / "traceml_loop.py"
-            script.write_text(f"import sys; sys.path[:0] = [{str(ROOT / 'benchmarks')!r}]\n"
-                              f"import hook_cost; hook_cost.train({doors.address!r}, 'traceml')\n")  # fmt: skip
-            command = ["-m", "traceml_ai.launcher.cli", "run", "--logs-dir", str(scratch / "logs"), str(script)]
-            process = stack.enter_context(running(command, environment_for(scratch / "t", hooked=False)))
-            trainers.append(Trainer("TraceML", doors.accept(), process))
+            stack.enter_context(running(traceml_command(address, scratch), environment_for(scratch / "t", False)))
+            try:
+                trainers.append(Trainer("TraceML", doors))
+            except TimeoutError:
+                excuse = f"its trainer did not start within {PATIENCE_SECONDS} s"
         for trainer in trainers:
             trainer.block(steps)
         monitors[-1].send_signal(signal.SIGSTOP)
@@ -207,9 +208,18 @@ def measure_loop(blocks: int, steps: int, scratch: Path) -> tuple[dict[str, list
         for block in range(blocks):
             for trainer in trainers if block % 2 else reversed(trainers):
                 results[trainer.name].append(trainer.block(steps))
-        for trainer in trainers:
-            trainer.connection.close()
     return results, excuse
+
+
+def traceml_command(address: str, scratch: Path) -> list[str]:
+    """TraceML around the same loop, on a port of its own: its default one serves only one run per machine."""
+    script = scratch / "traceml_loop.py"
+    script.write_text(f"import sys; sys.path[:0] = [{str(ROOT)!r}]\nfrom benchmarks import hook_cost\n"
+                      f"hook_cost.train({address!r}, 'traceml')\n")  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    options = ["--logs-dir", str(scratch / "logs"), "--aggregator-port", port]
+    return ["-m", "traceml_ai.launcher.cli", "run", *options, str(script)]
 
 
 @contextlib.contextmanager
@@ -221,13 +231,14 @@ def running(arguments: list[str], environment: dict[str, str]) -> Iterator[subpr
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        tree = psutil.Process(process.pid)
+        for member in [*tree.children(recursive=True), tree]:  # TraceML's helpers have sessions of their own
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
         process.wait()
 
 
@@ -265,7 +276,7 @@ def report(bare: list[float], costs: dict[str, float], loop: dict[str, list[floa
         if name == "plain":
             continue
         extra = statistics.median(hooked - base for hooked, base in zip(times, loop["plain"], strict=True))
-        limit = f"limit {LOOP_LIMIT_US:.0f} us" if name != "TraceML" else "for comparison"
+        limit = f"limit {LOOP_LIMIT_US:.0f} us" if "monitor" in name else "for comparison"
         print(f"loop, {name:<15}{extra:+7.1f} us/step  ({limit}; {100 * extra / plain:+.2f} %)")
     if excuse:
         print(f"loop, TraceML        skipped: {excuse}")

@@ -23,6 +23,8 @@ Nothing else changes: the command takes this process's place, with its terminal,
   gpuwatch run python train.py --epochs 3
   gpuwatch run torchrun --nproc_per_node=8 train.py
   gpuwatch run ./train.sh
+
+GPUWATCH_DISABLE=1 in the environment turns the hook off.
 """
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126

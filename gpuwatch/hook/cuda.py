@@ -87,6 +87,11 @@ class Gaps:
         """Takes back the pair of a `next` that gave no batch."""
         self._free.append(pair)
 
+    def rest(self) -> None:
+        """Forgets the pairs that are on their way."""
+        self._free.extend(self._waiting)
+        self._waiting.clear()
+
     def _read(self, now_ns: int) -> None:
         while self._waiting and self._turn - self._waiting[0].turn >= RIPE_AFTER:
             pair = self._waiting[0]
@@ -101,13 +106,14 @@ class Gaps:
 
 
 class Device:
-    """What the hook holds of CUDA in this process."""
+    """What the hook holds of CUDA in this process. `gaps` is None while nothing is measured."""
 
     def __init__(self) -> None:
         self.gaps: Optional[Gaps] = None
+        self._kept: Optional[Gaps] = None
+        self._given_up = False
         self._memory_due_ns = 0
-        self._abandoned: Optional[Gaps] = None
-        self._memory_faults = 0
+        self._faults = 0
 
     def observe(self, cuda: Any, now_ns: int, emit: Callable[[wire.Record], None] = append) -> None:
         """Called per flush on the training thread: begins once CUDA is in use, reads the allocator once a second."""
@@ -116,21 +122,29 @@ class Device:
         try:
             if cuda.is_current_stream_capturing():
                 return
-            if self.gaps is None and self._abandoned is None:
-                self.gaps = Gaps(cuda, emit)
-            elif self.gaps is not None and not self.gaps.usable:
-                self.gaps, self._abandoned = None, self.gaps
-                pulse.facts_changed = True
-            if now_ns >= self._memory_due_ns and self._memory_faults < FAULTS:
+            if self.gaps is not None and not self.gaps.usable:
+                self._given_up = True
+                self.pause()
+            if self.gaps is None and not self._given_up:
+                self._kept = self._kept or Gaps(cuda, emit)
+                self.gaps = self._kept
+            if now_ns >= self._memory_due_ns and self._faults < FAULTS:
                 self._memory_due_ns = now_ns + MEMORY_PERIOD_NS
                 _read_memory(cuda, now_ns, emit)
         except (RuntimeError, AttributeError, AssertionError):
-            self._memory_faults += 1
+            self._faults += 1
+
+    def pause(self) -> None:
+        """While nobody listens no events are recorded: a pair costs some microseconds."""
+        if self.gaps is not None:
+            self.gaps.rest()
+            self.gaps = None
+            pulse.facts_changed = True
 
     def forget(self) -> None:
         """In the child of a fork. The parent's events are kept, not freed: freeing them would call CUDA."""
-        self._abandoned = self.gaps or self._abandoned
         self.gaps = None
+        self._given_up = self._kept is not None
 
 
 def _read_memory(cuda: Any, now_ns: int, emit: Callable[[wire.Record], None]) -> None:
@@ -154,6 +168,11 @@ def observe(now_ns: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         device.observe(torch.cuda, now_ns)
+
+
+def pause() -> None:
+    """`Device.pause`."""
+    device.pause()
 
 
 def forget() -> None:

@@ -97,7 +97,9 @@ class Session:
 
     def _exchange(self, now_ns: int) -> None:
         pulse.due_ns = now_ns + FLUSH_PERIOD_NS
-        if self._links and get_ident() in settling.training_threads:
+        if not self._links:
+            cuda.pause()
+        elif get_ident() in settling.training_threads:
             cuda.observe(now_ns)
             waits.meter_all()
         self._collect()

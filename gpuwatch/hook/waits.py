@@ -164,7 +164,9 @@ def _started(original: Callable[..., Any]) -> Callable[..., Any]:
 def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) -> Callable[[Any], Any]:
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
-        iteration = _iterations.get(id(self)) or _adopt(self)
+        iteration = _iterations.get(id(self))
+        if iteration is None:
+            iteration = _adopt(self)
         turn = iteration.turn
         if not turn:
             return metered_next(iteration, self)

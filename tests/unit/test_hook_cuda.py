@@ -132,6 +132,24 @@ def test_gaps_end_when_cuda_fails_and_do_not_begin_again(cuda: FakeCuda, records
         assert device.gaps is None
 
 
+def test_nothing_is_recorded_while_nobody_listens_and_the_same_events_are_used_again(
+    cuda: FakeCuda, records: list[wire.Record]
+) -> None:
+    device = Device()
+    device.observe(cuda, 0, records.append)
+    assert device.gaps is not None
+    one_wait(device.gaps, cuda, 7, idle_ms=1.0)
+    device.pause()
+    assert device.gaps is None
+    device.observe(cuda, 1, records.append)
+    assert device.gaps is not None
+    cuda.done_ms = cuda.queued_ms = 100.0
+    for start_ns in range(4):
+        one_wait(device.gaps, cuda, start_ns, idle_ms=0.0)
+    assert [record[6] for record in records] == [0, 1], "the wait before the pause is forgotten"
+    assert cuda.calls.count("Event") == 2 * PAIRS
+
+
 def test_the_child_of_a_fork_never_frees_its_parents_events(cuda: FakeCuda) -> None:
     device = Device()
     device.observe(cuda, 0, lambda record: None)

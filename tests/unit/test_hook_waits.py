@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from _thread import get_ident
 
+import pytest
+from fake_cuda import FakeCuda
+
+from gpuwatch.hook import waits, wire
+from gpuwatch.hook.cuda import Gaps
 from gpuwatch.hook.loaders import LoaderEntry
 from gpuwatch.hook.waits import Iteration
 
@@ -42,3 +47,42 @@ def test_the_last_batch_of_a_pass_is_always_looked_at(
 ) -> None:
     end = length + 1 if length is not None else 20
     assert metered(length, period, inline, end) == expected
+
+
+class Loop:
+    """A stand-in for a DataLoader's iterator whose every `next` takes a millisecond of GPU idleness."""
+
+    def __init__(self, cuda: FakeCuda, batches: int) -> None:
+        self.cuda = cuda
+        self.left = batches
+
+    def __next__(self) -> list[int]:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        self.cuda.queued_ms += 1.0
+        self.cuda.done_ms = self.cuda.queued_ms
+        return [0] * 4
+
+
+def test_gaps_point_at_their_waits_and_only_the_training_thread_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    records: list[wire.Record] = []
+    monkeypatch.setattr(waits, "append", records.append)
+    monkeypatch.setattr(waits.device, "gaps", Gaps(cuda, records.append))
+    monkeypatch.setattr(waits, "training_threads", set())
+    pull = waits._timed(Loop.__next__, lambda: True)
+    loop = Loop(cuda, batches=6)
+    waits._keep(loop, LoaderEntry(4, None))
+    pull(loop)
+    assert not cuda.calls.count("record"), "this thread has not trained yet"
+    waits.training_threads.add(get_ident())
+    for _ in range(5):
+        pull(loop)
+    with pytest.raises(StopIteration):
+        pull(loop)
+    starts = [record[4] for record in records if record[0] == wire.NEXT]
+    gaps = [(record[2], record[6], record[7]) for record in records if record[0] == wire.GAP]
+    assert gaps == [(4, start_ns, 1_000_000) for start_ns in starts[1 : 1 + len(gaps)]]
+    assert len(gaps) == 4
+    assert [record[1] for record in records if record[0] == wire.NEXT] == [wire.GRAD] * 6 + [wire.GRAD | wire.STOPPED]
