@@ -1,7 +1,9 @@
 """Host-to-device copies of whole batches, where a framework moves them through a function of its own.
 
-`Tensor.to` stays as it is: a loop that writes `x.to(device)` itself shows its copy as part of the forward time, or in
-stack samples. Only the name in the module that moves batches is replaced, never the function that recurses.
+`Tensor.to` stays as it is. Wrapped, it adds no graph break (torch 2.13), but tensor subclasses such as torchvision's
+compare the function they are called for with it, and models call it hundreds of times a step. So a loop that writes
+`x.to(device)` itself shows its copy as part of the forward time, or in stack samples. Only the name in the module that
+moves batches is replaced, never the function that recurses.
 """
 
 from __future__ import annotations

@@ -8,17 +8,19 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from . import cuda, imports, loaders, model, process, saves
 from .phases import names as phase_names
+from .quiet import quietly
 
 REFRESH_NS = 30_000_000_000
+RETRY_NS = 1_000_000_000
 
 
 def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
     """All facts as they are now. The model is only looked at on the thread that trains it."""
     torch = sys.modules.get("torch")
     if on_training_thread and torch is not None:
-        model.look(torch)
+        quietly(model.look, torch)
     content = dict(process.facts())
-    content.update(_ranks(os.environ, torch))
+    content.update(quietly(_ranks, os.environ, torch) or {})
     content.update(
         torch=str(getattr(torch, "__version__", None)) if torch is not None else None,
         device=model.device(),
@@ -28,10 +30,10 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
         save_places=[{"file": file, "line": line} for file, line in saves.places],
         gap=cuda.device.gaps is not None and cuda.device.gaps.measured,
         loaders=loaders.facts(),
-        model=model.facts(torch) if torch is not None else {},
+        model=(quietly(model.facts, torch) if torch is not None else None) or {},
         unhooked=list(imports.failed),
     )
-    content.update(_gpus(torch))
+    content.update(quietly(_gpus, torch) or {})
     return content
 
 

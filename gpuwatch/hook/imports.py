@@ -92,9 +92,10 @@ def _report_execution(name: str, loader: Any) -> None:
         return
 
     def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
+        vars(loader).pop("exec_module", None)
         execute(module)
-        imported(name)
+        if module.__name__ == name:  # a zip file's modules share one loader
+            imported(name)
 
     try:
         loader.exec_module = hidden(exec_module)

@@ -14,6 +14,7 @@ from . import wire
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # a user may have given SIGPIPE its deadly default back
 _PATH_LIMIT = 107
 _PR_SET_PTRACER = 0x59616D61
+_LONG_FACTS = ("command", "loaders", "phases", "save_places", "unhooked")
 _YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -32,19 +33,23 @@ class Link:
 
     def greet(self, kind: int, content: Mapping[str, Any]) -> None:
         """Sends the first packet: HELLO or WORKER."""
-        if self._send(wire.json_packet(kind, content, 0)):
+        small = {key: value for key, value in content.items() if key not in _LONG_FACTS}
+        if self._send(wire.json_packet(kind, content, 0) or wire.json_packet(kind, small, 0)):
             self._facts = dict(content)
         else:
             self.close()
 
-    def send_facts(self, facts: Mapping[str, Any]) -> None:
-        """Sends the facts that differ from what this monitor has."""
+    def send_facts(self, facts: Mapping[str, Any]) -> bool:
+        """Sends the facts that differ from what this monitor has; whether it now has them."""
         if not self._is_writable():
-            return
+            return False
         missing = object()
         changed = {key: value for key, value in facts.items() if self._facts.get(key, missing) != value}
-        if changed and self._send(wire.json_packet(wire.FACTS, changed, self.dropped)):
+        if changed:
+            if not self._send(wire.json_packet(wire.FACTS, changed, self.dropped)):
+                return False
             self._facts.update(changed)
+        return True
 
     def send_records(self, history: Deque[bytes], recorded: int) -> None:
         """Sends what this monitor has not had yet; what the ring has lost meanwhile is counted."""

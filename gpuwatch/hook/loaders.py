@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional
 from . import batches
 from .frames import Place, calling_place
 from .hidden import hidden
+from .quiet import quietly
 from .ring import pulse
 from .settings import batches_per_epoch, read_settings
 
@@ -60,7 +61,7 @@ def facts() -> List[Dict[str, Any]]:
     """The `loaders` list of docs/protocol.md: those that were iterated, the newest where there are many."""
     found = []
     for entry in [entry for entry in _entries if entry.iterated][-_KEPT:]:
-        entry.refresh()
+        quietly(entry.refresh)
         place = entry.place
         found.append({"loader": entry.number, **(place._asdict() if place else {}), **entry.settings})
     return found
@@ -98,7 +99,7 @@ def _noted(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it takes that method's place
         original(self, *arguments, **named)
         pulse.begin()
-        _register(self, calling_place())
+        quietly(_register, self, calling_place())
 
     return hidden(__init__)
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional
 from .version import VERSION
 
 _ARGUMENTS = 64
-_TEXT = 1024
+_TEXT = 512
 _DEBUG_SWITCHES = (
     "CUDA_LAUNCH_BLOCKING",
     "TORCH_USE_CUDA_DSA",

@@ -171,7 +171,7 @@ class Session:
             link.greet(wire.WORKER, self._worker)
         else:
             link.greet(wire.HELLO, facts.collect(now_ns, get_ident() in settling.training_threads))
-            self._facts_due_ns = now_ns
+            self._facts_due_ns = now_ns + facts.RETRY_NS
         if link.alive:
             allow_reading(link.monitor_pid)
             self._links[name] = link
@@ -180,10 +180,9 @@ class Session:
     def _send(self, now_ns: int) -> None:
         if self._worker is None and (pulse.facts_changed or now_ns >= self._facts_due_ns):
             pulse.facts_changed = False
-            self._facts_due_ns = now_ns + facts.REFRESH_NS
             current = facts.collect(now_ns, get_ident() in settling.training_threads)
-            for link in self._links.values():
-                link.send_facts(current)
+            told = [link.send_facts(current) for link in self._links.values()]
+            self._facts_due_ns = now_ns + (facts.REFRESH_NS if all(told) else facts.RETRY_NS)
         for link in self._links.values():
             link.send_records(self._history, self._recorded)
         lost = [name for name, link in self._links.items() if not link.alive]

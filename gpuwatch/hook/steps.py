@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from .frames import Place, calling_place
 from .hidden import hidden
+from .quiet import quietly
 from .ring import append, pulse
 from .wire import BACKWARD, OPTIMIZER, RAISED, SKIPPED
 
@@ -82,7 +83,7 @@ def _noted(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it takes that method's place
         original(self, *arguments, **named)
         pulse.begin()
-        _register(self, calling_place())
+        quietly(_register, self, calling_place())
 
     return hidden(__init__)
 
@@ -114,7 +115,7 @@ def _step_hooks(torch: Any) -> Any:
         end_ns = monotonic_ns()
         address = id(optimizer)
         if address not in _by_id:
-            _register(optimizer, None)
+            quietly(_register, optimizer, None)
         append((OPTIMIZER, 0, address, get_ident(), started_ns.pop(address, end_ns), end_ns, 0, 0))
         if end_ns >= pulse.due_ns:
             pulse.flush(end_ns)
@@ -157,7 +158,7 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
     def update(self: Any, *arguments: Any, **named: Any) -> Any:
         thread = get_ident()
         pulse.settle()
-        skipped = _skipped_by(self, last_update_ns.get(thread, 0))
+        skipped = quietly(_skipped_by, self, last_update_ns.get(thread, 0)) or []
         result = original(self, *arguments, **named)
         now_ns = last_update_ns[thread] = monotonic_ns()
         for address in skipped:

@@ -17,6 +17,7 @@ from . import batches, loaders, workers
 from .cuda import device
 from .hidden import hidden
 from .loaders import LoaderEntry
+from .quiet import quietly
 from .ring import append, pulse
 from .settings import batch_size, full_batches, read_iterator_settings
 from .settling import training_threads
@@ -115,11 +116,15 @@ def _registering(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, loader: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - as above
         original(self, loader, *arguments, **named)
-        entry = loaders.entry_of(loader)
-        _keep(self, entry, full_batches(loader, self))
-        workers.starting = entry.number  # the subclass starts its workers next
+        quietly(_register, self, loader)
 
     return hidden(__init__)
+
+
+def _register(iterator: Any, loader: Any) -> None:
+    entry = loaders.entry_of(loader)
+    _keep(iterator, entry, full_batches(loader, iterator))
+    workers.starting = entry.number  # the subclass starts its workers next
 
 
 def _keep(iterator: Any, entry: LoaderEntry, length: Optional[int] = None) -> Iteration:
@@ -129,7 +134,7 @@ def _keep(iterator: Any, entry: LoaderEntry, length: Optional[int] = None) -> It
     _iterations[identity] = iteration
     if not entry.iterated:
         entry.iterated = pulse.facts_changed = True
-        entry.refresh()  # a loader made anew for every epoch may be gone when the facts are asked for
+        quietly(entry.refresh)  # a loader made anew for every epoch may be gone when the facts are asked for
     return iteration
 
 
@@ -153,9 +158,10 @@ def _started(original: Callable[..., Any]) -> Callable[..., Any]:
         iteration = _iterations.get(id(iterator))
         if iteration is not None:
             if iteration.begun:
-                iteration.begin(full_batches(self, iterator))
+                iteration.begin(quietly(full_batches, self, iterator))
             iteration.begun = True
-            append((ITER, 0, iteration.loader, get_ident(), start_ns, end_ns, iteration.number, self.num_workers))
+            count = self.num_workers if isinstance(self.num_workers, int) else 0
+            append((ITER, 0, iteration.loader, get_ident(), start_ns, end_ns, iteration.number, count))
         return iterator
 
     return hidden(__iter__)
@@ -166,7 +172,7 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
     def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
         iteration = _iterations.get(id(self))
         if iteration is None:
-            iteration = _adopt(self)
+            iteration = quietly(_adopt, self) or Iteration(loaders.new_entry(None))
         turn = iteration.turn
         if not turn:
             return metered_next(iteration, self)

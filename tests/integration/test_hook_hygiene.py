@@ -52,11 +52,25 @@ for number, batch in enumerate(DataLoader(data, batch_size=8)):
 WORLD = (
     PREAMBLE
     + """
-import hashlib, os, random, sys, threading
+import hashlib, os, random, sys, threading, time
 import numpy
 
 random.seed(0)
 numpy.random.seed(0)
+
+class Odd(DataLoader):
+    @property
+    def batch_sampler(self):
+        raise RuntimeError("not yours to look at")
+    @batch_sampler.setter
+    def batch_sampler(self, value):
+        self.__dict__["mine"] = value
+    _auto_collation = True
+    _index_sampler = property(lambda self: self.__dict__["mine"])
+
+for _ in range(2):
+    time.sleep(0.06)
+    print([inputs.shape for inputs, _ in Odd(data, batch_size=20)])
 
 def digest(data):
     return hashlib.sha256(data).hexdigest()[:8]
