@@ -1,11 +1,11 @@
 """What the hook costs a training: per step isolated, per step in a real loop, and at the start of a Python.
 
-    python -m benchmarks.hook_cost [--blocks 20] [--steps 300]
+    python -m benchmarks.hook_cost [--rounds 5] [--blocks 8] [--steps 150]
 
-All trainers exist at the same time and take turns, block by block, so that what else the machine does hits each of them
-alike; of every block the 5th percentile of the step time counts, and over the blocks the median of the differences.
-"Plain again" is a second trainer without the hook: what it differs by is how far two processes differ by chance.
-TraceML runs beside them where `traceml-ai` is installed.
+A round starts a trainer of each kind anew; they take turns, block by block, so that what else the machine does hits each
+of them alike. Of a block the 5th percentile of the step times counts, of a round the median over its blocks, and of
+all the median over the rounds, because two processes of one kind differ by as much as the hook costs: that is what
+"without, again" shows. TraceML runs beside them where `traceml-ai` is installed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ISOLATED_LIMIT_US = 2.5
 LOOP_LIMIT_US = 10.0
 START_LIMIT_MS = 10.0
 EVENTS = 20_000
+PLAIN = "without the hook"
 PATIENCE_SECONDS = 60.0
 
 
@@ -178,7 +179,7 @@ def environment_for(folder: Path, hooked: bool) -> dict[str, str]:
 
 def measure_loop(blocks: int, steps: int, scratch: Path) -> tuple[dict[str, list[float]], str]:
     """The step times of each trainer, block by block, and why TraceML is not among them."""
-    names = ["plain", "plain again", "no monitor", "monitor", "stopped monitor"]
+    names = [PLAIN, "without, again", "no monitor", "monitor", "stopped monitor"]
     excuse = "" if importlib.util.find_spec("traceml_ai") else "the package traceml-ai is not installed"
     results: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
@@ -190,7 +191,7 @@ def measure_loop(blocks: int, steps: int, scratch: Path) -> tuple[dict[str, list
         trainers, monitors = [], []
         for number, name in enumerate(names):
             folder = scratch / str(number)
-            environment = environment_for(folder, hooked="monitor" in name)
+            environment = environment_for(folder, hooked=name.endswith("monitor"))
             if name in ("monitor", "stopped monitor"):
                 monitors.append(stack.enter_context(running([__file__, "--listen", str(folder)], environment)))
             stack.enter_context(running([__file__, "--train", address, "none"], environment))
@@ -236,7 +237,7 @@ def running(arguments: list[str], environment: dict[str, str]) -> Iterator[subpr
         yield process
     finally:
         tree = psutil.Process(process.pid)
-        for member in [*tree.children(recursive=True), tree]:  # TraceML's helpers have sessions of their own
+        for member in [*tree.children(recursive=True), tree]:  # TraceML's processes have sessions of their own
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
         process.wait()
@@ -245,8 +246,9 @@ def running(arguments: list[str], environment: dict[str, str]) -> Iterator[subpr
 def main() -> None:
     """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--train", nargs=2, metavar=("ADDRESS", "TRACER"), help=argparse.SUPPRESS)
     parser.add_argument("--listen", metavar="FOLDER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -262,25 +264,31 @@ def main() -> None:
         environments = [environment_for(scratch / "start", hooked) for hooked in (False, True)]
         bare = start_ms(environments, "pass", rounds=40)
         costs = isolated_us()
-        loop, excuse = measure_loop(arguments.blocks, arguments.steps, scratch)
-    report(bare, costs, loop, excuse)
+        rounds, excuse = [], ""
+        for number in range(arguments.rounds):
+            place = scratch / f"round{number}"
+            place.mkdir()
+            times, excuse = measure_loop(arguments.blocks, arguments.steps, place)
+            rounds.append({name: statistics.median(column) for name, column in times.items()})
+    report(bare, costs, rounds, excuse)
 
 
-def report(bare: list[float], costs: dict[str, float], loop: dict[str, list[float]], excuse: str) -> None:
+def report(bare: list[float], costs: dict[str, float], rounds: list[dict[str, float]], excuse: str) -> None:
     """The table on stdout."""
     parts = ", ".join(f"{name} {cost:.2f}" for name, cost in costs.items())
-    print(f"isolated             {sum(costs.values()):7.2f} us/step  (limit {ISOLATED_LIMIT_US} us: {parts})")
-    plain = statistics.median(loop["plain"])
-    print(f"loop, plain          {plain:7.1f} us/step")
-    for name, times in loop.items():
-        if name == "plain":
-            continue
-        extra = statistics.median(hooked - base for hooked, base in zip(times, loop["plain"], strict=True))
-        limit = f"limit {LOOP_LIMIT_US:.0f} us" if "monitor" in name else "for comparison"
-        print(f"loop, {name:<15}{extra:+7.1f} us/step  ({limit}; {100 * extra / plain:+.2f} %)")
+    print(f"isolated               {sum(costs.values()):7.2f} us/step  (limit {ISOLATED_LIMIT_US} us: {parts})")
+    plain = statistics.median(times[PLAIN] for times in rounds)
+    print(f"loop, {PLAIN:<17}{plain:7.1f} us/step")
+    for name in (name for name in rounds[0] if name != PLAIN):
+        extra = [times[name] - (times[PLAIN] + times["without, again"]) / 2 for times in rounds if name in times]
+        limit = f"limit {LOOP_LIMIT_US:.0f} us" if name.endswith("monitor") else "for comparison"
+        middle, spread = statistics.median(extra), f"rounds {min(extra):+.1f} to {max(extra):+.1f}"
+        print(f"loop, {name:<17}{middle:+7.1f} us/step  ({limit}; {100 * middle / plain:+.2f} %; {spread})")
     if excuse:
-        print(f"loop, TraceML        skipped: {excuse}")
-    print(f"python start         {bare[1] - bare[0]:+7.1f} ms       (limit {START_LIMIT_MS:.0f} ms over {bare[0]:.1f})")
+        print(f"loop, TraceML          skipped: {excuse}")
+    print(
+        f"python start           {bare[1] - bare[0]:+7.1f} ms       (limit {START_LIMIT_MS:.0f} ms over {bare[0]:.1f})"
+    )
 
 
 if __name__ == "__main__":
