@@ -33,6 +33,16 @@ from gpuwatch.samples.run import (
     TrainerEnded,
     WorkerFetch,
 )
+from gpuwatch.samples.stacks import (
+    BatchCount,
+    Candidate,
+    Candidates,
+    LineCount,
+    StackPhase,
+    StackTally,
+    Standing,
+    WorkerPhase,
+)
 
 Sample = (
     GpuFacts
@@ -54,11 +64,18 @@ Sample = (
     | RunMemory
     | TrainerEnded
     | LinkLoss
+    | StackTally
+    | Standing
+    | BatchCount
+    | Candidates
 )
 """Whatever a source may emit."""
 
 __all__ = [
+    "BatchCount",
     "BatchWait",
+    "Candidate",
+    "Candidates",
     "GpuFacts",
     "GpuGap",
     "GpuHealth",
@@ -67,6 +84,7 @@ __all__ = [
     "GpuSample",
     "GpuStatus",
     "HostSample",
+    "LineCount",
     "LinkLoss",
     "LoaderFacts",
     "MachineFacts",
@@ -79,9 +97,13 @@ __all__ = [
     "RunFacts",
     "RunMemory",
     "Sample",
+    "StackPhase",
+    "StackTally",
+    "Standing",
     "StepEnd",
     "TrainerEnded",
     "WorkerFetch",
+    "WorkerPhase",
     "WorkerSample",
     "XidEvent",
 ]

@@ -36,6 +36,8 @@ class LoaderFacts:
     batch_bytes: int | None = None
     batch_shape: str | None = None
     role: Role = "unknown"
+    loop_file: str | None = None  # the line that iterates over it, where stacks were read
+    loop_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class RunFacts:
     model: ModelFacts = ModelFacts()
     gpu_gap_measured: bool = False  # CUDA event pairs are being read
     rung: Literal["exact", "sampled", "proc", "hardware"] = "exact"
+    climb: str | None = None  # one line on how to see more, where the rung is below "exact"
     notes: tuple[str, ...] = ()
 
 

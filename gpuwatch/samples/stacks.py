@@ -1,0 +1,130 @@
+"""What a process does as seen from outside: sampled stacks, the loader's own counter, and who trains here.
+
+A sample is one look at one thread. Shares of samples are shares of time; how sure they are follows from the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpuwatch.samples.run import Role
+
+StackPhase = Literal[
+    "wait",  # in the training loader's next()
+    "start",  # in iter() of a loader: its workers start
+    "forward",
+    "backward",
+    "optimizer",
+    "sync",  # the line asks for a number or the device: .item(), .cpu(), .tolist(), synchronize()
+    "copy",  # host to device: .to(, .cuda(
+    "eval",  # anything in a loop over a loader that does not train, its waits too
+    "save",
+    "log",  # print, tqdm, tensorboard, wandb, matplotlib
+    "compile",
+    "other",  # the user's own Python in the training loop, or nothing known
+]
+"""What the training thread does. Every usable sample belongs to exactly one."""
+
+WorkerPhase = Literal["item", "collate", "send", "idle", "other"]
+"""What a DataLoader worker does: `item` is the dataset's own code, `idle` waits for work, `send` ships a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineCount:
+    """Samples whose culprit, the innermost frame of the user's own code, stood on one line.
+
+    `text` is the line as the file had it, None where the file cannot be read or is newer than the process.
+    `leaf` names the library function at work below it ("PIL/Image.py:resize"), None where the line itself runs.
+    """
+
+    phase: str  # StackPhase or WorkerPhase
+    file: str
+    line: int
+    function: str
+    samples: int
+    text: str | None = None
+    leaf: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StackTally:
+    """About one second of looks at one trainer and its workers.
+
+    `samples` counts usable looks at the training thread and equals the sum of `phases`; `rejected` those that
+    were torn. `worker_samples` are looks at workers, idle ones too. `waiting_samples` is the part of the looks in
+    phase "eval" that stood in the evaluation loader's next().
+    """
+
+    trainer: str
+    start_ns: int
+    end_ns: int
+    samples: int
+    phases: Mapping[str, int]
+    lines: tuple[LineCount, ...] = ()
+    rejected: int = 0
+    eval_waiting_samples: int = 0
+    workers: int = 0
+    worker_samples: int = 0
+    worker_rejected: int = 0
+    worker_phases: Mapping[str, int] = field(default_factory=dict)
+    worker_lines: tuple[LineCount, ...] = ()
+    receiving_samples: int = 0  # of phase "wait": unpickling and mapping what a worker sent, on the training thread
+    cpu_seconds: float = 0.0  # what the looks cost gpuwatch
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where the training thread stood at the last look, and since when it stands on that very line."""
+
+    trainer: str
+    time_ns: int
+    since_ns: int
+    phase: str
+    file: str
+    line: int
+    function: str
+    text: str | None = None
+    leaf: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCount:
+    """Batches that one loop over a loader took since watching began; the number only grows.
+
+    `exact`: read from the loader's own counter. Else entries into its next() were counted, which misses short ones.
+    """
+
+    trainer: str
+    time_ns: int
+    loader: int  # LoaderFacts.loader
+    role: Role
+    batches: int
+    epochs: int = 0  # iterators that began while watched
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A process of this machine that trains, or seems to. `why` says what gave it away, in words."""
+
+    pid: int
+    start_ticks: int
+    command: tuple[str, ...]
+    user: str
+    age_seconds: float
+    rung: Literal["exact", "sampled", "proc", "hardware"]  # the best that can be had of it now
+    why: str
+    workers: int = 0
+    gpu_uuids: tuple[str, ...] = ()
+    refusal: str | None = None  # why its stacks cannot be read
+    climb: str | None = None  # one line on how to get a better rung
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """All of them, hooked ones first, then by age."""
+
+    time_ns: int
+    processes: tuple[Candidate, ...]
