@@ -12,8 +12,8 @@ from typing import Literal
 from gpuwatch.samples.run import Role
 
 StackPhase = Literal[
-    "wait",  # in the training loader's next()
-    "start",  # in iter() of a loader: its workers start
+    "wait",  # in the training loader's next(), the first of an epoch too
+    "start",  # in iter() of the training loader: its workers start
     "forward",
     "backward",
     "optimizer",
@@ -71,6 +71,7 @@ class StackTally:
     worker_phases: Mapping[str, int] = field(default_factory=dict)
     worker_lines: tuple[LineCount, ...] = ()
     receiving_samples: int = 0  # of phase "wait": unpickling and mapping what a worker sent, on the training thread
+    first_wait_samples: int = 0  # of phase "wait": before the iterator's first batch, where it has workers
     cpu_seconds: float = 0.0  # what the looks cost gpuwatch
 
 

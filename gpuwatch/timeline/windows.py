@@ -199,6 +199,7 @@ class StackWindow:
     lines: tuple[LineShare, ...] = ()
     eval_wait_share: float | None = None  # of the evaluation's samples
     receiving_share: float | None = None  # of all samples: taking over what a worker sent
+    first_wait_share: float | None = None  # of all samples: waits for the first batch of an epoch, part of "wait"
     workers: int = 0
     worker_samples: int = 0
     worker_phases: Mapping[str, Share] = field(default_factory=dict)
