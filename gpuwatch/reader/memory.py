@@ -1,0 +1,279 @@
+"""Another process's memory, read with process_vm_readv: it never stops the target and leaves no trace in it.
+
+A pid can be given to another process at any time. Each read is therefore followed by the question whether the
+process that was opened still lives: if it does, the pid was its own while the read went on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import cast
+
+from gpuwatch.reader.permissions import permission
+from gpuwatch.reader.refusals import gone, platform, zombie
+from gpuwatch.reader.types import CannotReadError
+
+PROC = Path("/proc")
+IOV_MAX = 1024
+"""The kernel refuses more remote pieces in one call (uio.h, UIO_MAXIOV)."""
+
+
+class UnreadableAddressError(Exception):
+    """An address of a living process that is not mapped there: what led to it was torn, or no pointer at all."""
+
+    def __init__(self, address: int) -> None:
+        super().__init__(f"{address:#x} is not readable")
+        self.address = address
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One line of /proc/PID/maps. `name` is how /proc/PID/map_files calls it."""
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    inode: int
+    path: str
+    name: str
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class Gather:
+    """Pieces of the target's memory that are read again and again into one buffer, each time by one system call.
+
+    Pieces are copied in their order, so a first and a last piece of the same address enclose those between in time.
+    """
+
+    def __init__(self, memory: Memory, pieces: Sequence[tuple[int, int]]) -> None:
+        if len(pieces) > IOV_MAX:
+            raise ValueError(f"{len(pieces)} pieces, the kernel takes {IOV_MAX}")
+        self._memory = memory
+        self._pieces = pieces
+        self.size = sum(size for _, size in pieces)
+        self._buffer = ctypes.create_string_buffer(max(self.size, 1))
+        self.view = memoryview(self._buffer).cast("B")
+        remote = (_Piece * len(pieces))(*(_Piece(*piece) for piece in pieces))
+        local = _Piece(ctypes.addressof(self._buffer), self.size)
+        self._local, self._remote = local, remote
+        self._arguments = (memory.pid, ctypes.byref(local), 1, ctypes.byref(remote), len(pieces), 0)
+
+    def read(self) -> memoryview:
+        """The pieces one after the other; the view is overwritten by the next read.
+
+        Raises:
+            UnreadableAddressError: A piece is not mapped, or not to its end.
+            CannotReadError: The process is gone, or may not be read any more.
+        """
+        count = self._memory.transfer(self._arguments)
+        if count == self.size:
+            return self.view
+        ends = accumulate(size for _, size in self._pieces)
+        failed = next(index for index, end in enumerate(ends) if end > count)
+        raise UnreadableAddressError(self._pieces[failed][0])
+
+
+class Memory:
+    """The memory of the process that `pid` is now, named by pid and start time and never mistaken for another.
+
+    Raises:
+        CannotReadError: There is no such process, it has ended, or this machine has no process_vm_readv.
+    """
+
+    def __init__(self, pid: int, proc_root: Path = PROC) -> None:
+        self.pid = pid
+        self.proc_root = proc_root
+        self.directory = proc_root / str(pid)
+        self._process_vm_readv = _process_vm_readv()
+        self._alive = _Alive(pid)
+        try:
+            state, self.start_ticks = read_state(pid, proc_root)
+            if state in "ZX":
+                raise zombie(pid)
+            self._alive.check()
+        except CannotReadError:
+            self._alive.close()
+            raise
+
+    def read(self, address: int, size: int) -> bytes:
+        """`size` bytes at `address`.
+
+        Raises:
+            UnreadableAddressError: Not all of it is mapped.
+            CannotReadError: The process is gone, or may not be read.
+        """
+        if not 0 < address < 1 << 63:
+            raise UnreadableAddressError(address)
+        return bytes(Gather(self, ((address, size),)).read())
+
+    def read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Each (address, size), all by one system call (by several above 1 024 pieces).
+
+        Raises:
+            UnreadableAddressError: Not all of one is mapped.
+            CannotReadError: The process is gone, or may not be read.
+        """
+        for address, _ in pieces:
+            if not 0 < address < 1 << 63:
+                raise UnreadableAddressError(address)
+        found: list[bytes] = []
+        for start in range(0, len(pieces), IOV_MAX):
+            part = pieces[start : start + IOV_MAX]
+            data = bytes(Gather(self, part).read())
+            position = 0
+            for _, size in part:
+                found.append(data[position : position + size])
+                position += size
+        return found
+
+    def pointer(self, address: int) -> int:
+        """The pointer at `address`."""
+        return int.from_bytes(self.read(address, 8), sys.byteorder)
+
+    def text(self, address: int, limit: int = 4096) -> str:
+        """The NUL-terminated string at `address`, which may stand right before the end of a mapping."""
+        found = b""
+        while len(found) < limit and b"\0" not in found:
+            step = 256 - (address + len(found)) % 256
+            found += self.read(address + len(found), step)
+        return found.split(b"\0", 1)[0].decode(errors="replace")
+
+    def maps(self) -> list[Mapping]:
+        """What is mapped where.
+
+        Raises:
+            CannotReadError: The process is gone, or its map may not be read.
+        """
+        try:
+            lines = (self.directory / "maps").read_text(errors="surrogateescape").splitlines()
+        except PermissionError:
+            raise permission(self.pid, self.proc_root) from None
+        except (FileNotFoundError, ProcessLookupError):
+            raise gone(self.pid) from None
+        return [_mapping(line) for line in lines]
+
+    def check_alive(self) -> None:
+        """Says whether the process still lives.
+
+        Raises:
+            CannotReadError: It has ended.
+        """
+        self._alive.check()
+
+    def close(self) -> None:
+        """Gives the process's file back. Idempotent."""
+        self._alive.close()
+
+    def transfer(self, arguments: tuple[object, ...]) -> int:
+        """One process_vm_readv: the number of bytes that came, 0 where the first piece is not mapped."""
+        count = self._process_vm_readv(*arguments)
+        if count >= 0:
+            self._alive.check()
+            return count
+        number = ctypes.get_errno()
+        if number == errno.EFAULT:
+            self._alive.check()
+            return 0
+        if number == errno.ESRCH:
+            raise gone(self.pid)
+        if number == errno.EPERM:
+            self._alive.check()
+            raise permission(self.pid, self.proc_root)
+        if number == errno.ENOSYS:
+            raise platform("this kernel has no process_vm_readv")
+        raise OSError(number, os.strerror(number))
+
+
+class _Alive:
+    """Whether the process that had a pid when this was made still lives.
+
+    A pidfd becomes readable when its process ends, and asking takes half a microsecond. Before Linux 5.3, and
+    where a sandbox refuses pidfd_open, an open /proc/PID/stat does it: it fails with ESRCH for ever once the
+    process is reaped.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._poll: select.poll | None = None
+        try:
+            self._file = os.pidfd_open(pid)
+            self._poll = select.poll()
+            self._poll.register(self._file, select.POLLIN)
+        except ProcessLookupError:
+            raise gone(pid) from None
+        except (OSError, AttributeError):
+            try:
+                self._file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                raise gone(pid) from None
+
+    def check(self) -> None:
+        if self._file < 0:
+            raise ValueError("the process's memory was closed")
+        if self._poll is not None:
+            if self._poll.poll(0):
+                raise gone(self._pid)
+            return
+        try:
+            os.pread(self._file, 16, 0)
+        except ProcessLookupError:
+            raise gone(self._pid) from None
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def read_state(pid: int, proc_root: Path = PROC) -> tuple[str, int]:
+    """The letter of its state, and when it started in clock ticks since boot, which together with the pid names it.
+
+    Raises:
+        CannotReadError: There is no such process.
+    """
+    try:
+        text = (proc_root / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+        raise gone(pid) from None
+    except PermissionError:
+        raise permission(pid, proc_root) from None
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[19])
+
+
+def _mapping(line: str) -> Mapping:
+    fields = line.split(None, 5)
+    start, end = (int(part, 16) for part in fields[0].split("-"))
+    path = fields[5] if len(fields) > 5 else ""
+    return Mapping(start, end, fields[1], int(fields[2], 16), int(fields[4]), path, fields[0])
+
+
+def _process_vm_readv() -> Callable[..., int]:
+    if not sys.platform.startswith("linux"):
+        raise platform("another process's memory is read with process_vm_readv, which only Linux has")
+    try:
+        function = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    except AttributeError:
+        raise platform("this C library has no process_vm_readv") from None
+    function.argtypes = (
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_ulong,
+    )
+    function.restype = ctypes.c_ssize_t
+    return cast("Callable[..., int]", function)

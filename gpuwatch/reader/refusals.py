@@ -1,0 +1,33 @@
+"""The refusals of the reader, one function each, so that a cause has the same words wherever it is met."""
+
+from __future__ import annotations
+
+from gpuwatch.reader.types import CannotReadError, Reason
+
+
+def gone(pid: int) -> CannotReadError:
+    """The process has ended, or never was."""
+    return CannotReadError(Reason.GONE, f"there is no process {pid} (any more)", "look for it again: gpuwatch --attach")
+
+
+def replaced(pid: int) -> CannotReadError:
+    """The process lives, but its program is another one now (exec)."""
+    return CannotReadError(
+        Reason.GONE, f"process {pid} has become another program (exec)", f"attach anew: gpuwatch --attach {pid}"
+    )
+
+
+def zombie(pid: int) -> CannotReadError:
+    """The process has ended and waits for its parent to take note."""
+    return CannotReadError(
+        Reason.ZOMBIE,
+        f"process {pid} has ended and has no memory left; its parent has not waited for it yet",
+        "end or mend its parent, which has to wait() for it",
+    )
+
+
+def platform(cause: str) -> CannotReadError:
+    """This machine offers no way to read another process."""
+    return CannotReadError(
+        Reason.PLATFORM, f"stacks cannot be read here: {cause}", "use gpuwatch run, which needs no reader"
+    )
