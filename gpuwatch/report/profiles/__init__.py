@@ -1,0 +1,1 @@
+"""Captured stacks in the formats that people read and that other tools open."""
