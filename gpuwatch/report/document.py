@@ -26,7 +26,7 @@ def build_report(seen: Observation) -> Json:
         "findings": finding_section(seen),
         "checklist": checklist(seen.scene),
         "gpus": gpu_section(seen.scene.gpus),
-        "runs": run_section(seen.scene.runs),
+        "runs": run_section(seen),
         "history": _history(seen.charts),
         "data_quality": _data_quality(seen),
         "host": _host(seen),

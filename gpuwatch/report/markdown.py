@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.report import tables
+from gpuwatch.report import stack_tables, tables
 from gpuwatch.report.escape import code_block, code_span, markdown
 from gpuwatch.report.observation import Json
 from gpuwatch.report.verdict import gain_text
@@ -23,8 +23,9 @@ def render_markdown(report: Json) -> str:
         "## GPUs",
         *_section(tables.gpu_table(report), "No GPU was seen."),
         "## Runs",
-        *_section(tables.run_table(report), "No training run was seen."),
+        *_section(stack_tables.runs(report), "No training run was seen."),
         _bullets(tables.loader_lines(report)),
+        *(_block(block) for block in stack_tables.stack_blocks(report)),
         "## History",
         _history(report),
         "## Data quality",
@@ -75,6 +76,11 @@ def _gain(finding: Json) -> str:
 
 def _section(table: tables.Table, empty: str) -> list[str]:
     return [_table(table), _bullets(table.notes)] if table.rows else [empty]
+
+
+def _block(block: stack_tables.Block) -> str:
+    parts = [f"### {block.title} ({markdown(block.about)})", *map(markdown, block.sentences)]
+    return "\n\n".join([*parts, _table(block.table)] if block.table.rows else parts)
 
 
 def _table(table: tables.Table) -> str:

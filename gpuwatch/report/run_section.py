@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 from gpuwatch.report.escape import encodable
-from gpuwatch.report.observation import Json, figure
+from gpuwatch.report.observation import Json, Observation, figure
+from gpuwatch.report.stack_section import hot_line_section, stack_section, standing_section, steps_per_second
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow, RunWindow
 
@@ -21,24 +22,31 @@ _LOADER_KEYS = (
 )
 
 
-def run_section(runs: tuple[RunWindow, ...]) -> list[Json]:
+def run_section(seen: Observation) -> list[Json]:
     """All runs."""
-    return [_run(run) for run in runs]
+    climbs = {run.id: run.how_to_climb for run in seen.snapshot.runs}
+    return [_run(run, climbs.get(run.id), seen.scene.now_ns) for run in seen.scene.runs]
 
 
-def _run(run: RunWindow) -> Json:
+def _run(run: RunWindow, climb: str | None, now_ns: int) -> Json:
     rank = run.critical
     steps = rank.step_seconds
+    pace, pace_source = steps_per_second(rank)
+    climb = rank.facts.climb or climb
     return {
         "id": run.id,
         "title": encodable(run.title),
         "pid": rank.facts.pid,
         "command": encodable(shlex.join(rank.facts.command)),
+        "cwd": None if rank.facts.cwd is None else encodable(rank.facts.cwd),
         "rung": rank.facts.rung,
+        "how_to_climb": None if climb is None or rank.facts.rung == "exact" else encodable(climb),
         "gpus": list(run.gpu_uuids),
         "steps": rank.steps if steps_known(rank) else None,
         "steps_total": rank.steps_total if steps_known(rank) else None,
         "step_seconds": None if steps is None else {"p50": figure(steps.p50), "p95": figure(steps.p95)},
+        "steps_per_second": figure(pace),
+        "steps_source": pace_source,
         "samples_per_second": figure(run.samples_per_second),
         "data_wait_share": figure(rank.wait_share),
         "gpu_idle_from_wait_share": figure(rank.gap_share),
@@ -49,8 +57,11 @@ def _run(run: RunWindow) -> Json:
             "optimizer": figure(rank.optimizer_share),
         },
         "phases": {kind: _phase(totals) for kind, totals in rank.phases.items()},
+        "hot_line": hot_line_section(rank),
+        "standing": standing_section(rank, now_ns),
+        "stacks": stack_section(rank.stacks),
         "loaders": [_loader(loader) for loader in rank.facts.loaders],
-        "ranks": [_rank(each) for each in run.ranks],
+        "ranks": [_rank(each, now_ns) for each in run.ranks],
         "ended": rank.ended,
         "torch": rank.facts.torch,
         "python": rank.facts.python,
@@ -65,28 +76,40 @@ def steps_known(rank: RankWindow) -> bool:
 
 def _unavailable(run: RunWindow) -> dict[str, str]:
     rank = run.critical
+    exact = rank.facts.rung == "exact"
     reasons: dict[str, str] = {}
     if not steps_known(rank):
-        reasons["steps"] = "steps are seen with the hook only"
+        reasons["steps"] = _UNSEEN_STEPS.get(rank.facts.rung, _HOOK_ONLY)
     if rank.step_seconds is None:
-        why = "no step was seen in this window" if rank.facts.rung == "exact" else "steps are seen with the hook only"
-        reasons["step_seconds"] = why
-        if rank.wait_share is None:
-            reasons["data_wait_share"] = why
-    elif rank.wait_share is None:
-        reasons["data_wait_share"] = "the loop's waits for data are not seen by the hook"
+        reasons["step_seconds"] = _NO_STEP if exact else _HOOK_ONLY
+    if rank.wait_share is None:
+        if exact and rank.step_seconds is not None:
+            reasons["data_wait_share"] = "the loop's waits for data are not seen by the hook"
+        else:
+            reasons["data_wait_share"] = _UNSEEN_WAITS.get(rank.facts.rung, _NO_STEP)
     if run.samples_per_second is None:
-        reasons["samples_per_second"] = reasons.get("step_seconds", "the batch size is not known")
+        reasons["samples_per_second"] = reasons.get("steps") or _why_no_rate(rank)
     if rank.gap_share is None:
         reasons["gpu_idle_from_wait_share"] = _why_no_gap(rank)
     return reasons
+
+
+_NO_STEP = "no step was seen in this window"
+_HOOK_ONLY = "measured with the hook only"
+_UNREAD = "seen with the hook or in stacks only, and neither is there"
+_UNSEEN_STEPS = {"sampled": "no loader was seen at work", "proc": _UNREAD, "hardware": _UNREAD}
+_UNSEEN_WAITS = {"sampled": "too little was seen in this window", "proc": _UNREAD, "hardware": _UNREAD}
+
+
+def _why_no_rate(rank: RankWindow) -> str:
+    return _NO_STEP if rank.facts.rung == "exact" and rank.step_seconds is None else "the batch size is not known"
 
 
 def _why_no_gap(rank: RankWindow) -> str:
     if rank.facts.device == "cpu":
         return "the model computes on the CPU"
     if rank.facts.rung != "exact":
-        return "measured with the hook only"
+        return _HOOK_ONLY
     if not rank.facts.gpu_gap_measured:
         return "no CUDA events are read in this run"
     return "no settled step was seen in this window"
@@ -108,7 +131,7 @@ def _loader(loader: LoaderFacts) -> Json:
     return values
 
 
-def _rank(rank: RankWindow) -> Json:
+def _rank(rank: RankWindow, now_ns: int) -> Json:
     return {
         "pid": rank.facts.pid,
         "rank": rank.facts.rank,
@@ -117,4 +140,5 @@ def _rank(rank: RankWindow) -> Json:
         "step_seconds_p50": figure(rank.step_seconds.p50) if rank.step_seconds else None,
         "data_wait_share": figure(rank.wait_share),
         "gpu_idle_from_wait_share": figure(rank.gap_share),
+        "standing": standing_section(rank, now_ns),
     }

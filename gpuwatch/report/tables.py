@@ -144,13 +144,19 @@ def run_table(report: Json) -> Table:
                 UNKNOWN if run["steps"] is None else str(run["steps"]),
                 number(run["samples_per_second"]),
                 f"{seconds(step['p50'])}, {seconds(step['p95'])}" if step else UNKNOWN,
-                share(run["data_wait_share"]),
+                share(run["data_wait_share"]) + _wait_error(run),
                 share(run["gpu_idle_from_wait_share"]),
                 ", ".join(phases) or "none seen",
             )
         )
         notes += [f"{run['title']} ({run['pid']}): {key} {UNKNOWN}: {why}" for key, why in run["unavailable"].items()]
     return Table(heading, tuple(rows), tuple(notes))
+
+
+def _wait_error(run: Json) -> str:
+    """Half the width of the 95 % interval in points, where the wait was sampled."""
+    wait = run["stacks"]["train_phases"].get("wait") if run["stacks"] and run["rung"] == "sampled" else None
+    return "" if wait is None else f" ±{(wait['high'] - wait['low']) * 50:.1f}"
 
 
 def _ended(run: Json) -> str:
@@ -169,7 +175,8 @@ def loader_lines(report: Json) -> list[str]:
             settings = [
                 f"{name}={loader[name]}"
                 for name in ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor")
-            ]
+                if loader[name] is not None
+            ] or ["settings not known"]
             lines.append(f"{run['title']} ({run['pid']}) {loader['role']} loader, {place}: {', '.join(settings)}")
     return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from gpuwatch.report import tables
+from gpuwatch.report import stack_tables, tables
 from gpuwatch.report.escape import printable
 from gpuwatch.report.observation import Json
 from gpuwatch.report.verdict import gain_text
@@ -21,8 +21,9 @@ def render_text(report: Json) -> str:
         ["FINDINGS", *_findings(report)],
         ["CHECKLIST", *_table(tables.checklist_table(report))],
         ["GPUS", *(_table(tables.gpu_table(report)) or ["  no GPU was seen"])],
-        ["RUNS", *(_table(tables.run_table(report)) or ["  no training run was seen"])],
+        ["RUNS", *(_table(stack_tables.runs(report)) or ["  no training run was seen"])],
         _block("LOADERS", tables.loader_lines(report)),
+        *(_stack_block(block) for block in stack_tables.stack_blocks(report)),
         ["HISTORY", *_history(report)],
         _block("DATA QUALITY", tables.quality_lines(report)),
         _block("ENVIRONMENT", tables.environment_lines(report)),
@@ -40,6 +41,11 @@ def _verdict(report: Json) -> list[str]:
 
 def _block(title: str, lines: Iterable[str]) -> list[str]:
     return [title, *(wrapped for line in lines for wrapped in _wrap(line))]
+
+
+def _stack_block(block: stack_tables.Block) -> list[str]:
+    said = [part for line in (block.about, *block.sentences) for part in _wrap(line)]
+    return [block.title.upper(), *said, *_table(block.table)]
 
 
 def _wrap(line: str, indent: str = "  ") -> list[str]:

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import jsonschema
+import pytest
+
+from gpuwatch.report.document import build_report
+from gpuwatch.report.markdown import render_markdown
+from gpuwatch.report.observation import Json
+from gpuwatch.report.text import render_text
+from gpuwatch.timeline.windows import RankWindow
+from tests.unit import scene_builder as build
+from tests.unit import snapshot_builder as now
+from tests.unit import stack_builder as seen
+from tests.unit.report_builder import observation, report
+from tests.unit.test_report_document import check_schema
+from tests.unit.test_report_renderers import HOSTILE
+
+RENDERERS = pytest.mark.parametrize("render", [render_markdown, render_text])
+
+
+def run_of(rank: RankWindow) -> Json:
+    (section,) = report(build.scene(build.run(rank)))["runs"]
+    return section
+
+
+def test_without_workers_the_hot_line_is_the_training_threads_own_while_it_waits() -> None:
+    hot = run_of(seen.sampled_rank())["hot_line"]
+    assert (hot["file"], hot["line"], hot["where"]) == (seen.AUGMENT, 41, "main thread while waiting")
+    assert hot["text"] == "image = image.filter(GaussianBlur(5))"
+    assert hot["share"] == pytest.approx(700 / 1640, rel=1e-5)
+    assert hot["low"] < hot["share"] < hot["high"]
+
+
+def test_with_workers_the_hot_line_is_theirs_that_makes_items_not_the_for_statement() -> None:
+    hot = run_of(seen.sampled_rank(seen.worker_stacks(), num_workers=2))["hot_line"]
+    assert (hot["file"], hot["line"], hot["where"]) == (seen.AUGMENT, 41, "workers")
+
+
+def test_no_hot_line_is_made_up_where_the_workers_were_not_read() -> None:
+    unread = seen.worker_stacks(worker_samples=0, worker_lines=(), worker_phases={})
+    assert run_of(seen.sampled_rank(unread, num_workers=2))["hot_line"] is None
+    assert run_of(seen.sampled_rank(replace(unread, workers=2), num_workers=None))["hot_line"] is None
+    assert run_of(build.rank())["hot_line"] is None
+
+
+def test_a_sampled_run_gives_its_shares_with_intervals_and_counts() -> None:
+    section = run_of(seen.sampled_rank())
+    stacks = section["stacks"]
+    assert section["rung"] == "sampled"
+    assert stacks["samples"] == sum(seen.PHASES.values())
+    assert stacks["phases"]["wait"]["share"] == pytest.approx(1000 / 1640, rel=1e-5)
+    assert stacks["phases"]["wait"]["low"] < stacks["phases"]["wait"]["share"] < stacks["phases"]["wait"]["high"]
+    assert [line["line"] for line in stacks["lines"]] == [41, 131, 44, 133]
+    assert stacks["lines"][0]["leaf"] == "PIL/ImageFilter.py:filter"
+
+
+@pytest.mark.parametrize(
+    ("rank", "pace", "source"),
+    [
+        (seen.sampled_rank(), 12.34, "loader counter"),
+        (seen.sampled_rank(seen.stacks(batches_exact=False)), 12.34, "estimated from stacks"),
+        (seen.sampled_rank(seen.stacks(batches_per_second=None)), None, None),
+        (build.rank(step=0.2, stacks=seen.stacks()), 5.0, "hook"),
+        (build.rank(facts={"rung": "proc"}, steps=1), None, None),
+    ],
+    ids=["counter", "estimate", "no loader", "hook", "proc"],
+)
+def test_the_pace_says_where_it_comes_from(rank: RankWindow, pace: float | None, source: str | None) -> None:
+    section = run_of(rank)
+    assert section["steps_per_second"] == (None if pace is None else pytest.approx(pace))
+    assert section["steps_source"] == source
+
+
+def test_a_run_that_stands_says_where_and_for_how_long() -> None:
+    standing = run_of(seen.sampled_rank(seen.stacks(standing=seen.standing(180, at=117))))["standing"]
+    assert (standing["file"], standing["line"], standing["text"]) == (build.SCRIPT, 140, "dist.barrier()")
+    assert (standing["seconds"], standing["seen_seconds_ago"]) == (180, 3)
+    assert run_of(seen.sampled_rank(seen.stacks(standing=seen.standing(2))))["standing"] is None
+    assert run_of(seen.sampled_rank(seen.stacks(standing=seen.standing(180)), ended="killed"))["standing"] is None
+
+
+def test_how_to_climb_is_said_below_exact_only_the_process_own_way_first() -> None:
+    assert run_of(build.rank(facts={"climb": "no need"}))["how_to_climb"] is None
+    proc = build.run(build.rank(facts={"rung": "proc", "climb": "sudo gpuwatch reads it"}))
+    assert report(build.scene(proc))["runs"][0]["how_to_climb"] == "sudo gpuwatch reads it"
+    hardware = build.run(build.rank(facts={"rung": "hardware"}))
+    about = observation(build.scene(hardware))
+    known = replace(about, snapshot=replace(about.snapshot, runs=(now.run(how_to_climb="start it with the hook"),)))
+    assert build_report(known)["runs"][0]["how_to_climb"] == "start it with the hook"
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [
+        seen.sampled_rank(),
+        seen.sampled_rank(seen.worker_stacks(standing=seen.standing(60)), num_workers=2),
+        seen.sampled_rank(seen.stacks({}, samples=0, lines=(), batches_per_second=None), num_workers=None),
+        build.rank(stacks=seen.stacks()),
+        build.rank(facts={"rung": "proc", "climb": "sudo"}, wait_share=None, step_seconds=None),
+    ],
+    ids=["sampled", "workers", "nothing seen", "hooked", "proc"],
+)
+@RENDERERS
+def test_every_rung_fits_the_schema_and_can_be_shown(rank: RankWindow, render: Callable[[Json], str]) -> None:
+    document = report(build.scene(build.run(rank)))
+    check_schema(document)
+    assert "None" not in render(document).replace("\nNone.\n", "")
+
+
+def test_the_schema_refuses_what_it_does_not_name() -> None:
+    document = report(build.scene(build.run(seen.sampled_rank())))
+    for place in (document["runs"][0]["hot_line"], document["runs"][0]["stacks"]["lines"][0]):
+        place["surprise"] = 1
+        with pytest.raises(jsonschema.ValidationError):
+            check_schema(document)
+        del place["surprise"]
+
+
+@RENDERERS
+def test_where_the_time_goes_and_which_lines_cost_it(render: Callable[[Json], str]) -> None:
+    text = render(report(build.scene(build.run(seen.sampled_rank()))))
+    for part in (
+        "sampled, 1 640 samples over 20 s",
+        "61 % ±2.4",
+        "12.3 batches/s (from the loader's own counter, 20 s)",
+        "slowest line of loading: augment.py:41, 43 % ±2.4 of the training thread's time",
+        "image = image.filter(GaussianBlur(5))",
+        "train.py:131",
+        "loss.backward()",
+        "waits for data",
+    ):
+        assert part in text
+
+
+@RENDERERS
+def test_the_workers_have_a_table_of_their_own(render: Callable[[Json], str]) -> None:
+    text = render(report(build.scene(build.run(seen.sampled_rank(seen.worker_stacks(), num_workers=2)))))
+    assert "2 workers, 800 samples, shares of their busy time" in text
+    assert "makes items 80 % ±2.8" in text
+    assert text.index("augment.py:60") < text.rindex("augment.py:41")
+
+
+@RENDERERS
+def test_a_hooked_run_keeps_its_exact_figures_and_shows_its_lines(render: Callable[[Json], str]) -> None:
+    text = render(report(build.scene(build.run(build.rank(step=0.2, wait=0.1, stacks=seen.stacks())))))
+    assert "50 %" in text
+    assert "±" not in text.split("GPU idle")[0].split("train.py (4711, exact)")[-1]
+    assert "batches/s" not in text
+    assert "augment.py:41" in text
+
+
+@pytest.mark.parametrize(("samples", "judged"), [(599, False), (600, True)])
+def test_a_sampled_run_is_not_cleared_on_too_few_samples(samples: int, judged: bool) -> None:
+    rank = seen.sampled_rank(replace(seen.stacks(), samples=samples))
+    (line,) = report(build.scene(build.run(rank)))["verdict"]
+    assert line["judged"] is judged
+    assert str(samples) in line["sentence"]
+
+
+@RENDERERS
+def test_code_of_a_hostile_or_endless_line_stays_in_its_place(render: Callable[[Json], str]) -> None:
+    nasty = seen.line(
+        "wait", 1, 900, file=f"/home/user/{HOSTILE}", text=f"x = '{HOSTILE}'", function=HOSTILE, leaf=HOSTILE
+    )
+    endless = seen.line("wait", 2, 100, text="y" * 100_000)
+    standing = seen.standing(60, file=HOSTILE, text=HOSTILE, leaf=HOSTILE)
+    document = report(build.scene(build.run(seen.sampled_rank(seen.stacks(lines=(nasty, endless), standing=standing)))))
+    check_schema(document)
+    json.dumps(document, ensure_ascii=False).encode()
+    text = render(document)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    assert max(map(len, text.splitlines())) < 1000
+    if render is render_markdown:
+        rows = [row for row in text.splitlines() if row.startswith("| 55 %")]
+        assert len(rows) == 1
+        assert "<img" not in rows[0]
+        assert len(re.findall(r"(?<!\\)\|", rows[0])) == 6
+
+
+def test_text_stays_narrow_enough_to_read() -> None:
+    wide = seen.line("wait", 41, 900, text="value = " + "f(" * 80, file="/home/user/data/augment.py")
+    text = render_text(report(build.scene(build.run(seen.sampled_rank(seen.stacks(lines=(wide,)))))))
+    assert max(map(len, text.splitlines())) <= 120
