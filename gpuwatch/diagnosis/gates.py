@@ -1,11 +1,12 @@
-"""When a rule may judge: after the warm-up, on enough steps and enough samples of the GPU.
+"""When a rule may judge: after the warm-up, on enough steps and enough samples of the GPU or of the stack.
 
 A window shorter than a minute is judged too, as soon as it holds enough: a starved run is to be named within
-seconds, and 30 steps tell a 10 % share as well in 20 s as in 60 s.
+seconds, and 30 steps tell a 10 % share as well in 20 s as in 60 s. Where stacks tell it, 600 samples do.
 """
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.sampled import SAMPLES, WATCHED_SECONDS, enough, is_sampled
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
@@ -21,20 +22,24 @@ def may_judge(rule: Rule, case: RunCase | GpuCase | MachineCase) -> bool:
     if isinstance(case, MachineCase):
         return not rule.gated or case.window_seconds >= UNHOOKED_SECONDS
     if isinstance(case, GpuCase):
-        return not rule.gated or (_sampled(case.gpu) and (case.run is None or _settled(case.run, case.window_seconds)))
+        return not rule.gated or (_read_often(case.gpu) and _may_judge_gpu(case))
     if has_ended(case.run):
         return False
     if not rule.gated:
         return True
     return _settled(case.run, case.window_seconds) and (
-        not rule.needs_gpu or (bool(case.gpus) and all(map(_sampled, case.gpus)))
+        not rule.needs_gpu or (bool(case.gpus) and all(map(_read_often, case.gpus)))
     )
 
 
 def may_be_critical(rule: Rule, case: RunCase | GpuCase | MachineCase) -> bool:
     """Whether there are enough steps for the strongest word."""
     run = None if isinstance(case, MachineCase) else case.run
-    return not rule.gated or run is None or not steps_known(run) or run.critical.steps >= CRITICAL_STEPS
+    if not rule.gated or run is None:
+        return True
+    if is_sampled(run.critical):
+        return _seen_enough(run.critical, CRITICAL_STEPS)
+    return not steps_known(run) or run.critical.steps >= CRITICAL_STEPS
 
 
 def has_ended(run: RunWindow) -> bool:
@@ -43,12 +48,14 @@ def has_ended(run: RunWindow) -> bool:
 
 
 def steps_known(run: RunWindow) -> bool:
-    """Whether this run tells its steps; one without a hook does not, ever."""
+    """Whether this run tells its steps: by its hook, or by its loader's counter as seen from outside."""
     return run.critical.facts.rung == "exact" or run.critical.steps_total > 0
 
 
 def have_spoken(rank: RankWindow, now_ns: int, started_ns: int) -> bool:
     """Whether the rules were asked twice about enough steps of a rank. Before that their silence means nothing."""
+    if is_sampled(rank):
+        return _has_been_seen_enough(rank)
     ends, settled = rank.columns.end_ns, list(rank.columns.settled)
     if not rank.warm or rank.steps < STEPS or True not in settled:
         return False
@@ -58,13 +65,42 @@ def have_spoken(rank: RankWindow, now_ns: int, started_ns: int) -> bool:
     return now_ns - started_ns >= 2 * EVALUATION_NS
 
 
+def _may_judge_gpu(case: GpuCase) -> bool:
+    """The GPU's own readings need no stacks: a run of which few come is judged by time, like one that gives none."""
+    run = case.run
+    if run is None or _settled(run, case.window_seconds):
+        return True
+    return is_sampled(run.critical) and not has_ended(run) and case.window_seconds >= UNHOOKED_SECONDS
+
+
+def _seen_enough(rank: RankWindow, steps: int) -> bool:
+    """Whether the window holds enough of a rank that is seen by its stacks and its loader's counter."""
+    stacks = enough(rank)
+    if stacks is None:
+        return False
+    if not rank.steps_total:
+        return stacks.seconds >= UNHOOKED_SECONDS
+    return (rank.warm and rank.steps >= steps) or stacks.seconds >= WATCHED_SECONDS
+
+
+def _has_been_seen_enough(rank: RankWindow) -> bool:
+    """Whether it held enough two evaluations ago too, at the pace at which samples and steps came."""
+    stacks = rank.stacks
+    if stacks is None or not _seen_enough(rank, STEPS):
+        return False
+    needed = stacks.seconds * max(SAMPLES / stacks.samples, STEPS / rank.steps if rank.steps else 1.0)
+    return stacks.seconds >= WATCHED_SECONDS or stacks.seconds - needed >= 2 * EVALUATION_NS / 1e9
+
+
 def _settled(run: RunWindow, window_seconds: float) -> bool:
+    if is_sampled(run.critical):
+        return not has_ended(run) and _seen_enough(run.critical, STEPS)
     if not steps_known(run):
         return window_seconds >= UNHOOKED_SECONDS
     return run.critical.warm and run.critical.steps >= STEPS and not has_ended(run)
 
 
-def _sampled(gpu: GpuWindow) -> bool:
+def _read_often(gpu: GpuWindow) -> bool:
     """Power and memory count where a GPU has no utilization at all (MIG)."""
     known = (gpu.utilization, gpu.power_watts, gpu.memory_used_bytes)
     return max((stats.count for stats in known if stats is not None), default=0) >= GPU_SAMPLES

@@ -14,9 +14,9 @@ HARDWARE_FAMILIES = frozenset({"power", "health", "hang", "sharing"})
 
 LEVEL_WORDS = {
     Level.E0: "hardware readings alone",
-    Level.E1: "process readings",
+    Level.E1: "process readings and stacks",
     Level.E2: "the hook's timings",
-    Level.E3: "GPU event pairs, or a run that computes on the CPU",
+    Level.E3: "the hook: its GPU event pairs, or its timings of a run that computes on the CPU",
 }
 
 

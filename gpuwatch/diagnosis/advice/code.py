@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuwatch.diagnosis.advice.lines import place
 from gpuwatch.diagnosis.finding import CallEdit, Fix
 from gpuwatch.samples import LoaderFacts
 
@@ -24,8 +25,15 @@ def call_code(keywords: Mapping[str, str], call: str = CALL) -> str:
     return f"{call}(..., {', '.join(f'{name}={value}' for name, value in keywords.items())})"
 
 
+def place_of(loader: LoaderFacts | None) -> tuple[str | None, int | None]:
+    """The line that builds the loader; where only stacks tell of it, the line that loops over it."""
+    if loader is None:
+        return None, None
+    return (loader.file, loader.line) if loader.file is not None else (loader.loop_file, loader.loop_line)
+
+
 def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: str, value: int | str | None) -> Fix:
-    """A change of a loader's keywords, at its file and line where the hook saw them.
+    """A change of a loader's keywords, at its file and line where the hook saw them, else at the loop over it.
 
     A loader that a library built has no call of the user's to edit: the fix then says where its settings go.
     """
@@ -34,11 +42,14 @@ def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: st
     edit = None
     if loader is not None and loader.file is not None and loader.line is not None:
         edit = CallEdit(CALL, loader.file, loader.line, keywords)
+    elif loader is not None and loader.loop_file is not None:
+        text += f"; it is the loader that {place(loader.loop_file, loader.loop_line or 0)} loops over"
+    file, line = place_of(loader)
     return Fix(
         text=text,
         code=call_code(keywords),
-        file=loader.file if loader else None,
-        line=loader.line if loader else None,
+        file=file,
+        line=line,
         value=value,
         edit=edit,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import RankWindow
 
@@ -56,7 +57,7 @@ def batch_demand_share(rank: RankWindow, workers: int, cpu_share: float) -> floa
     return min(1.0, cpu_share * (1.0 + process.run_delay_share / process.main_thread_cores))
 
 
-def batch_cpu_share(rank: RankWindow, workers: int) -> float | None:
+def batch_cpu_share(rank: RankWindow, workers: int, *, on_gpu: bool) -> float | None:
     """CPU seconds per second of making a batch, 0..1; None where neither workers nor samples told it."""
     if workers == 0:
         if rank.wait_cpu_share is not None:
@@ -66,7 +67,7 @@ def batch_cpu_share(rank: RankWindow, workers: int) -> float | None:
         if main is None or not wait:
             return None
         # A computation on the CPU keeps its thread busy; launching GPU work may not, so this is an upper bound there.
-        computing = 1.0 - wait if rank.facts.device == "cpu" else 0.0
+        computing = 0.0 if on_gpu else 1.0 - wait
         return min(1.0, max(0.0, main - computing) / wait)
     totals = rank.workers
     if totals is None:
@@ -75,4 +76,5 @@ def batch_cpu_share(rank: RankWindow, workers: int) -> float | None:
         return min(1.0, totals.batch_cpu_seconds / totals.batch_seconds)
     if totals.cpu_cores is None:
         return None
-    return min(1.0, totals.cpu_cores / max(totals.busy_share or 1.0, 0.05))
+    busy = worker_busy(rank)
+    return min(1.0, totals.cpu_cores / max(busy.value if busy else 1.0, 0.05))

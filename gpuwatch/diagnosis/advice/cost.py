@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean
 
+from gpuwatch.diagnosis.advice.blocks import Block, batches_per_step, blocks_of
 from gpuwatch.diagnosis.advice.cores import (
     allowed_cores,
     batch_cpu_share,
@@ -12,32 +14,20 @@ from gpuwatch.diagnosis.advice.cores import (
     foreign_cores,
     is_shared,
 )
+from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation
-from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
-from gpuwatch.diagnosis.finding import Gain, Level
+from gpuwatch.diagnosis.advice.stream import quartiles
+from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores
 from gpuwatch.timeline.windows import RankWindow
 
-BLOCKS = 12
-"""The window in as many stretches, each of which predicts its own gain: their spread is the range given."""
 SHIPPING_SECONDS = (0.001, 0.003)
 """What a worker spends on a batch beyond loading it: 0.8-2.8 ms over six runs with one and two workers."""
 LEAST_FREE_CORES = 0.25
 FULL_CPU_PERCENT = 90.0
-AWAKE = 0.45
-"""Threads that sleep through every wait get their cores back slowly on a busy machine. Kept busy by workers, the mean
-computing time fell to 0.42-0.68 of what it was in four runs beside heavy foreign load; on a quiet machine it stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A stretch of the window: mean seconds of a step, of its computing, and of one worker making its batches."""
-
-    period: float
-    compute_low: float
-    compute_high: float
-    batch: float
+ONE_THREAD = 0.2
+"""What a training of one thread may seem to keep busy beyond its core, where its threads are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +40,7 @@ class StepCost:
     seconds per second of making a batch: 1 computes, 0 waits for storage; `batch_demand_share` adds the seconds
     that it stood in line for a core. `shared`: other work keeps 30 % of the cores busy. `training_cores_busy` is
     what the training keeps busy while it computes. All seconds are per step, which takes several batches where
-    gradients are accumulated.
+    gradients are accumulated; `sampled` ones are per batch, for batches are what is counted from outside.
     """
 
     blocks: tuple[Block, ...]
@@ -66,6 +56,7 @@ class StepCost:
     contention: tuple[float, float]
     batch_demand_share: float
     shared: bool
+    sampled: bool = False
 
     @property
     def period_seconds(self) -> float:
@@ -141,6 +132,11 @@ class StepCost:
             batch_demand_share=1.0,
         )
 
+    def cheaper(self, share: float) -> StepCost:
+        """The same for batches that take a share less of the workers' time."""
+        left = 1.0 - min(max(share, 0.0), 1.0)
+        return replace(self, blocks=tuple(replace(block, batch=block.batch * left) for block in self.blocks))
+
     def gain(self, workers: int) -> Gain:
         """The range of the speed-up with so many workers: quartiles of what each stretch predicts."""
         slow = [block.period / max(self.limits(block, workers, slow=True).values()) for block in self.blocks]
@@ -168,17 +164,18 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
     if loader is None or loader.num_workers is None:
         return None
     workers = loader.num_workers
-    found, pace = _blocks(rank, starvation, workers)
+    full = case.host is not None and (case.host.cpu_percent or 0.0) >= FULL_CPU_PERCENT
+    shared = is_shared(case)
+    found, pace = blocks_of(rank, starvation, workers, crowded=full or shared)
     if not found:
         return None
-    share = batch_cpu_share(rank, workers)
+    share = batch_cpu_share(rank, workers, on_gpu=starvation.on_gpu)
     allowed = allowed_cores(case)
-    waited = rank.settled_wait_share if rank.settled_wait_share is not None else rank.wait_share
     known = 1.0 if share is None else share
-    training = _training_cores(rank, found, workers, known, waited or 0.0, starvation.on_gpu)
+    threads = rank.facts.torch_threads or (math.ceil(allowed) if is_sampled(rank) else 1)
+    training = _training_cores(rank, found, workers, known, starvation, threads)
     # What training got of the cores while it computed it will get again, whoever else is there.
     left = min(allowed, max(LEAST_FREE_CORES, allowed - foreign_cores(case), training))
-    full = case.host is not None and (case.host.cpu_percent or 0.0) >= FULL_CPU_PERCENT
     return StepCost(
         blocks=found,
         pace_seconds=pace,
@@ -190,72 +187,34 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
         batch_cpu_known=share is not None,
         training_cores_busy=training,
         on_gpu=starvation.on_gpu,
-        contention=_contention(rank, starvation.on_gpu),
+        contention=_contention(rank.facts.torch_threads or math.ceil(training - ONE_THREAD), starvation.on_gpu),
         batch_demand_share=batch_demand_share(rank, workers, known),
-        shared=is_shared(case),
+        shared=shared,
+        sampled=starvation.wait is not None,
     )
 
 
-def batches_per_step(rank: RankWindow) -> int:
-    """How many batches a step takes: more than one where gradients are accumulated."""
-    size = rank.train_loader.batch_size if rank.train_loader else None
-    known = [samples for (samples,) in settled(rank, rank.columns.samples)]
-    return max(1, round(median(known) / size)) if size and known else 1
-
-
-def _blocks(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[tuple[Block, ...], float]:
-    """The stretches, and the pace of computing."""
-    columns = rank.columns
-    exact_gpu = starvation.on_gpu and starvation.level is Level.E3
-    lost = columns.gap_seconds if exact_gpu else columns.wait_seconds
-    rows = settled(rank, columns.period_seconds, columns.wait_seconds, lost)
-    made = rank.workers.batch_seconds if rank.workers is not None else None
-    batches = batches_per_step(rank)
-    found, paces = [], []
-    for stretch in stretches(rows, BLOCKS, max(1, workers)):
-        period, wait, idle = (fmean(column) for column in zip(*stretch, strict=True))
-        if period <= 0.0:
-            continue
-        # While starved every worker is busy all the time, so one makes a step's batches in `workers` periods.
-        batch = wait if workers == 0 else made * batches if made is not None else workers * period
-        pace = None
-        if starvation.level < Level.E3:
-            # min(wait, 1 - utilization) is an upper estimate of the idle time: the true one may be half of it.
-            low, high = period * (1.0 - starvation.share), period * (1.0 - starvation.share / 2)
-        elif starvation.on_gpu:
-            # A GPU's queue moves its idle time into other steps than the wait's: only stretches of steps add up.
-            low = high = max(period - idle, 0.0)
-        else:
-            computing = sorted(max(step - waited, 0.0) for step, waited, _ in stretch)
-            pace, high = fmean(computing[: (len(computing) + 1) // 2]), fmean(computing)
-            low = max(pace, AWAKE * high)
-        paces.append(low if pace is None else pace)
-        found.append(Block(period, low, high, batch))
-    return tuple(found), quartiles(paces)[0] if paces else 0.0
-
-
 def _training_cores(
-    rank: RankWindow, found: tuple[Block, ...], workers: int, cpu_share: float, waited: float, on_gpu: bool
+    rank: RankWindow, found: tuple[Block, ...], workers: int, cpu_share: float, starvation: Starvation, threads: int
 ) -> float:
     """Cores that training keeps busy: of its computing time without a GPU, of all time with one."""
     process = rank.process
-    if on_gpu:
+    if starvation.on_gpu:
         main = process.main_thread_cores if process else None
         if main is None:
             return 1.0
-        return max(0.0, main - (cpu_share * waited if workers == 0 else 0.0))
-    threads = float(rank.facts.torch_threads or 1)
+        return max(0.0, main - (cpu_share * (starvation.wait_share or 0.0) if workers == 0 else 0.0))
     tree = process.tree_cores if process else None
     period = fmean(block.period for block in found)
     compute = fmean(block.compute_high for block in found)
     if tree is None or compute <= 0.0:
-        return threads
+        return float(threads)
     loading = fmean(block.batch for block in found) * cpu_share
     return min(threads, max(0.0, tree * period - loading) / compute)
 
 
-def _contention(rank: RankWindow, on_gpu: bool) -> tuple[float, float]:
+def _contention(threads: int, on_gpu: bool) -> tuple[float, float]:
     """The range of what a CPU second of loading costs beside the training, in CPU seconds (measured on 2 cores)."""
     if on_gpu:
         return 1.0, 1.2
-    return (1.2, 2.4) if (rank.facts.torch_threads or 1) > 1 else (1.05, 1.5)
+    return (1.2, 2.4) if threads > 1 else (1.05, 1.5)

@@ -2,18 +2,27 @@
 
 Never the time the CPU spends in `next()`: GPU work is queued, so that wait can be free. In simulation a job that
 waited 59 % of its time had a GPU idle of 0 %. Where training computes on the CPU nothing is queued and the wait
-is the figure, exactly.
+is the figure, exactly. Seen from outside the wait is a share of samples of the training thread's stack.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
+from gpuwatch.diagnosis.advice.sampled import (
+    SAMPLES,
+    batch_period,
+    is_sampled,
+    settled_wait,
+    train_samples,
+    trains_on,
+    worker_busy,
+)
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.timeline.windows import GpuWindow, RankWindow
+from gpuwatch.timeline.windows import GpuWindow, RankWindow, Share
 
 HANDOVER_SECONDS = 0.0012
 """What a ready batch of workers costs the training thread: 1.1-1.5 ms in the median, whatever their number."""
@@ -25,7 +34,10 @@ UTILIZATION_SAMPLES = 30
 
 @dataclass(frozen=True, slots=True)
 class Starvation:
-    """The figure, and what it rests on. `busy_percent` is the utilization where the figure needed it."""
+    """The figure, and what it rests on. `busy_percent` is the utilization where the figure needed it.
+
+    `wait` is the wait's share with its interval, where it was sampled.
+    """
 
     share: float
     level: Level
@@ -34,11 +46,19 @@ class Starvation:
     busy_percent: float | None
     steps: int
     seconds: float
+    wait: Share | None = None
+
+    @property
+    def idle_share(self) -> float:
+        """What the utilization leaves; all of the time where it is not known."""
+        return 1.0 if self.busy_percent is None else max(0.0, 1.0 - self.busy_percent / 100.0)
 
 
 def starvation_of(case: RunCase) -> Starvation | None:
     """The figure of the run's critical rank; None where it cannot be measured (hardware alone never can)."""
     rank = case.run.critical
+    if is_sampled(rank):
+        return _sampled(case)
     wait = rank.settled_wait_share if rank.settled_wait_share is not None else rank.wait_share
     if rank.facts.device == "cpu":
         return None if wait is None else _of(rank, wait, Level.E3, on_gpu=False, wait=wait)
@@ -48,6 +68,26 @@ def starvation_of(case: RunCase) -> Starvation | None:
     if wait is None or busy is None:
         return None
     return _of(rank, min(wait, 1.0 - busy / 100.0), Level.E2, on_gpu=True, wait=wait, busy=busy)
+
+
+def _sampled(case: RunCase) -> Starvation | None:
+    """The figure of a run that only its stacks tell of; None on too few samples, or where no wait can be seen."""
+    rank, device = case.run.critical, trains_on(case)
+    stacks = rank.stacks
+    if stacks is None or train_samples(stacks) < SAMPLES or device is None:
+        return None
+    if rank.train_loader is None and "wait" not in stacks.phases:
+        return None
+    wait, share, busy = settled_wait(stacks), 0.0, None
+    if device == "cuda":
+        busy = train_busy_percent(case)
+        if busy is None:
+            return None
+        share = min(wait.value, 1.0 - busy / 100.0)
+    else:
+        share = wait.value
+    found = _of(rank, share, Level.E1, on_gpu=device == "cuda", wait=wait.value, busy=busy)
+    return replace(found, wait=wait, seconds=stacks.seconds)
 
 
 def train_busy_percent(case: RunCase) -> float | None:
@@ -66,6 +106,10 @@ def avoidable_share(rank: RankWindow, starvation: Starvation) -> float:
     A step of 1 ms that takes its batch from memory in 0.3 ms waits 23 % of its time, and workers would make it
     slower.
     """
+    if starvation.wait is not None:
+        period = batch_period(rank.stacks) if rank.stacks else None
+        lost_to_floor = min(starvation.share, HANDOVER_SECONDS / period) if period else 0.0
+        return max(0.0, starvation.share - lost_to_floor)
     use_gaps = starvation.level is Level.E3 and starvation.on_gpu
     waits = rank.columns.gap_seconds if use_gaps else rank.columns.wait_seconds
     rows = settled(rank, rank.columns.period_seconds, waits)
@@ -82,11 +126,15 @@ def avoidable_share(rank: RankWindow, starvation: Starvation) -> float:
 
 def is_at_handover_floor(rank: RankWindow) -> bool:
     """Whether idle workers hand over batches as fast as workers can: no loader setting makes that faster."""
-    loader, workers = rank.train_loader, rank.workers
-    if loader is None or not loader.num_workers or workers is None or workers.busy_share is None:
+    loader, busy = rank.train_loader, worker_busy(rank)
+    if loader is None or not loader.num_workers or busy is None or busy.value >= FLOOR_BUSY_SHARE:
         return False
+    if is_sampled(rank):
+        stacks = rank.stacks
+        period = batch_period(stacks) if stacks else None
+        return stacks is not None and period is not None and settled_wait(stacks).value * period <= FLOOR_WAIT_SECONDS
     waits = sorted(wait for (wait,) in settled(rank, rank.columns.wait_seconds))
-    return bool(waits) and workers.busy_share < FLOOR_BUSY_SHARE and waits[len(waits) // 2] <= FLOOR_WAIT_SECONDS
+    return bool(waits) and waits[len(waits) // 2] <= FLOOR_WAIT_SECONDS
 
 
 def _of(

@@ -176,4 +176,6 @@ def batch_against_step(cost: StepCost) -> str:
     if cost.batches_per_step > 1:
         count, load, compute = cost.batches_per_step, seconds(cost.batch_seconds), seconds(cost.compute_seconds)
         return f"the {count} batches of a step take {load} to load and {compute} to compute"
+    if cost.sampled:
+        return f"a batch takes {seconds(cost.batch_seconds)} to load and {seconds(cost.compute_seconds)} to train on"
     return f"a batch takes {seconds(cost.batch_seconds)} to load, a step {seconds(cost.compute_seconds)} to compute"

@@ -25,8 +25,10 @@ Source:
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, batch_cpu_share, foreign_cores
 from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.lines import loading_line, loading_measures
 from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
@@ -49,10 +51,12 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
         return None
     starvation = starvation_of(case)
     cores = allowed_cores(case)
-    computing = batch_cpu_share(rank, count)
+    if starvation is None:
+        return None
+    computing = batch_cpu_share(rank, count, on_gpu=starvation.on_gpu)
     if computing is not None and computing < COMPUTING_SHARE:
         return None
-    if starvation is None or host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < CLEAR_CPU_PERCENT:
+    if host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < CLEAR_CPU_PERCENT:
         return None
     foreign = foreign_cores(case)
     share = foreign / cores
@@ -69,6 +73,7 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
             ),
             Measure("foreign_cores", round(foreign, 1), f"other processes use {foreign:.1f} of {cores:g} cores"),
             Measure("num_workers", count, f"num_workers={count}"),
+            *loading_measures(rank),
         ),
         fires=is_cpu_exhausted(case),
         fix=_fix(case, cores, share),
@@ -91,11 +96,13 @@ def _summary(cores: float, foreign_share: float) -> str:
 
 def _fix(case: RunCase, cores: float, foreign_share: float) -> Fix:
     loader = case.run.critical.train_loader
-    place = {"file": loader.file, "line": loader.line} if loader else {}
     if foreign_share > FOREIGN_SHARE:
         return Fix(text="Move the other jobs off this machine's cores (taskset, cgroup), or give this run its own")
-    text = "Make an item cheaper (augment on the GPU, decode smaller, precompute), or use more cores"
+    line = loading_line(case.run.critical)
+    where = f", first of all {line.words}" if line is not None else ""
+    text = f"Make an item cheaper (augment on the GPU, decode smaller, precompute){where}; or use more cores"
     carried = filling_workers(cores)
     if loader is not None and (loader.num_workers or 0) > carried:
         text += f"; more than {carried} workers bring nothing on {cores:g} cores"
-    return Fix(text=text, **place)  # type: ignore[arg-type]
+    file, number = (line.file, line.line) if line is not None else place_of(loader)
+    return Fix(text=text, file=file, line=number)

@@ -1,0 +1,102 @@
+"""What the stretches of a window say of a step: its length, its computing, and the making of its batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from gpuwatch.diagnosis.advice.sampled import batch_period, epoch_start_share, train_share, worker_busy
+from gpuwatch.diagnosis.advice.starvation import Starvation
+from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
+from gpuwatch.diagnosis.finding import Level
+from gpuwatch.timeline.windows import RankWindow, Share
+
+BLOCKS = 12
+"""The window in as many stretches, each of which predicts its own gain: their spread is the range given."""
+AWAKE = 0.45
+"""Threads that sleep through every wait get their cores back slowly on a busy machine. Kept busy by workers, the mean
+computing time fell to 0.42-0.68 of what it was in four runs beside heavy foreign load; on a quiet machine it stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of the window: mean seconds of a step, of its computing, and of one worker making its batches."""
+
+    period: float
+    compute_low: float
+    compute_high: float
+    batch: float
+
+
+def blocks_of(
+    rank: RankWindow, starvation: Starvation, workers: int, *, crowded: bool
+) -> tuple[tuple[Block, ...], float]:
+    """The stretches, and the pace of computing. `crowded`: other work fills the cores."""
+    if starvation.wait is not None:
+        return _sampled(rank, starvation, starvation.wait, workers, crowded)
+    return _measured(rank, starvation, workers)
+
+
+def batches_per_step(rank: RankWindow) -> int:
+    """How many batches a step takes: more than one where gradients are accumulated."""
+    size = rank.train_loader.batch_size if rank.train_loader else None
+    known = [samples for (samples,) in settled(rank, rank.columns.samples)]
+    return max(1, round(median(known) / size)) if size and known else 1
+
+
+def _measured(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[tuple[Block, ...], float]:
+    """The stretches, and the pace of computing."""
+    columns = rank.columns
+    exact_gpu = starvation.on_gpu and starvation.level is Level.E3
+    lost = columns.gap_seconds if exact_gpu else columns.wait_seconds
+    rows = settled(rank, columns.period_seconds, columns.wait_seconds, lost)
+    made = rank.workers.batch_seconds if rank.workers is not None else None
+    batches = batches_per_step(rank)
+    found, paces = [], []
+    for stretch in stretches(rows, BLOCKS, max(1, workers)):
+        period, wait, idle = (fmean(column) for column in zip(*stretch, strict=True))
+        if period <= 0.0:
+            continue
+        # While starved every worker is busy all the time, so one makes a step's batches in `workers` periods.
+        batch = wait if workers == 0 else made * batches if made is not None else workers * period
+        pace = None
+        if starvation.level < Level.E3:
+            # min(wait, 1 - utilization) is an upper estimate of the idle time: the true one may be half of it.
+            low, high = period * (1.0 - starvation.share), period * (1.0 - starvation.share / 2)
+        elif starvation.on_gpu:
+            # A GPU's queue moves its idle time into other steps than the wait's: only stretches of steps add up.
+            low = high = max(period - idle, 0.0)
+        else:
+            computing = sorted(max(step - waited, 0.0) for step, waited, _ in stretch)
+            pace, high = fmean(computing[: (len(computing) + 1) // 2]), fmean(computing)
+            low = max(pace, AWAKE * high)
+        paces.append(low if pace is None else pace)
+        found.append(Block(period, low, high, batch))
+    return tuple(found), quartiles(paces)[0] if paces else 0.0
+
+
+def _sampled(
+    rank: RankWindow, starvation: Starvation, wait: Share, workers: int, crowded: bool
+) -> tuple[tuple[Block, ...], float]:
+    """One stretch as the samples say, and the two ends of what they leave open.
+
+    Batches stand for steps. What the starts of epochs take is left out, as it is of measured steps.
+    """
+    stacks = rank.stacks
+    period = batch_period(stacks) if stacks else None
+    if stacks is None or not period:
+        return (), 0.0
+    edge = epoch_start_share(stacks)
+    busy = worker_busy(rank) or Share(1.0, 1.0, 1.0)
+    wall = period / train_share(stacks)
+    found = []
+    for waited, worked in ((wait.low, busy.high), (wait.value, busy.value), (wait.high, busy.low)):
+        if starvation.on_gpu:
+            idle = min(waited, starvation.idle_share)
+            low, high = period * (1.0 - edge - idle), period * (1.0 - edge - idle / 2)
+        else:
+            high = period * max(0.0, 1.0 - edge - waited)
+            low = AWAKE * high if crowded else high
+        batch = period * waited if workers == 0 else workers * worked * wall
+        found.append(Block(period * (1.0 - edge), max(low, 0.0), max(high, 0.0), batch))
+    return tuple(found), found[1].compute_low

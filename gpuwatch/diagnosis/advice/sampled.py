@@ -1,0 +1,124 @@
+"""What samples of a stack tell of a run, and how sure they are of it.
+
+A share of n samples has a 95 % interval of about +-2 sqrt(p (1 - p) / n): with 600 of them 10 % means 7.8 to 12.7 %.
+So no 10 % threshold is decided on fewer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from gpuwatch.diagnosis.finding import Level
+from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.timeline.windows import RankWindow, Share, StackWindow
+
+SAMPLES = 600
+WORKER_SAMPLES = 200
+"""For thresholds of 30 % and more: 30 % is then 24 to 37 %."""
+WATCHED_SECONDS = 55.0
+"""Steps so slow that a minute holds few of them are judged by time: a window of 60 s is seldom covered to its edges."""
+NOT_TRAINING = ("eval", "save", "compile")
+Z = 1.96
+
+NO_SHARE = Share(0.0, 0.0, 0.0)
+
+
+def wilson(hits: int, samples: int) -> Share:
+    """The share of `hits` with Wilson's 95 % interval, which stays within 0..1 and holds for few hits too."""
+    if samples <= 0:
+        return Share(0.0, 0.0, 1.0)
+    hits = min(max(hits, 0), samples)
+    value, square = hits / samples, Z * Z
+    middle = (hits + square / 2) / (samples + square)
+    half = Z * math.sqrt(value * (1.0 - value) * samples + square / 4) / (samples + square)
+    return Share(value, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def is_sampled(rank: RankWindow) -> bool:
+    """Whether stacks are all that tells of this rank's steps: no hook is in it."""
+    return rank.facts.rung == "sampled"
+
+
+def rests_on(rank: RankWindow, at_most: Level) -> Level:
+    """The evidence of figures that the hook gives where there is one, and stacks where there is none."""
+    return min(Level.E1, at_most) if is_sampled(rank) else at_most
+
+
+def enough(rank: RankWindow) -> StackWindow | None:
+    """The rank's stacks where they hold enough samples to decide on a share of a few percent."""
+    stacks = rank.stacks
+    return stacks if stacks is not None and stacks.samples >= SAMPLES else None
+
+
+def share_in(shares: Mapping[str, Share], *names: str) -> float:
+    """What these phases take together; one that was never seen takes nothing."""
+    return sum(shares.get(name, NO_SHARE).value for name in names)
+
+
+def train_share(stacks: StackWindow) -> float:
+    """The part of the watched time that is training: without evaluation, saving and compiling."""
+    return max(0.0, 1.0 - share_in(stacks.phases, *NOT_TRAINING))
+
+
+def train_samples(stacks: StackWindow) -> int:
+    """Samples that fell into training."""
+    return round(stacks.samples * train_share(stacks))
+
+
+def phase_samples(stacks: StackWindow, *names: str) -> int:
+    """Samples of the training thread in these phases."""
+    return round(stacks.samples * share_in(stacks.phases, *names))
+
+
+def settled_wait(stacks: StackWindow) -> Share:
+    """Waits for batches as a share of the training time, but for those for an epoch's first batch."""
+    first = round(stacks.samples * (stacks.first_wait_share or 0.0))
+    return wilson(phase_samples(stacks, "wait") - first, train_samples(stacks))
+
+
+def epoch_start_share(stacks: StackWindow) -> float:
+    """The starts of epochs as a share of the training time: workers that start, and waits for the first batch."""
+    count = train_samples(stacks)
+    lost = stacks.samples * (share_in(stacks.phases, "start") + (stacks.first_wait_share or 0.0))
+    return min(1.0, lost / count) if count else 0.0
+
+
+def batch_period(stacks: StackWindow) -> float | None:
+    """Training seconds per batch; None where no batches were counted. The rate is over phases too, so they go."""
+    rate = stacks.batches_per_second
+    return train_share(stacks) / rate if rate else None
+
+
+def worker_busy(rank: RankWindow) -> Share | None:
+    """The share of time in which a worker of the training loader makes batches: its own word, else its stacks.
+
+    Looks at workers go to those of an evaluation loader too, which idle while it trains.
+    """
+    known = rank.workers.busy_share if rank.workers else None
+    if known is not None:
+        return Share(known, known, known)
+    stacks, count = rank.stacks, rank.train_loader.num_workers if rank.train_loader else None
+    if stacks is None or not count or stacks.worker_samples < WORKER_SAMPLES:
+        return None
+    busy = wilson(busy_worker_samples(stacks), stacks.worker_samples)
+    spread = max(1.0, stacks.workers / count)
+    return Share(*(min(1.0, spread * value) for value in (busy.value, busy.low, busy.high)))
+
+
+def busy_worker_samples(stacks: StackWindow) -> int:
+    """Samples of workers that did something."""
+    return round(stacks.worker_samples * (1.0 - share_in(stacks.worker_phases, "idle")))
+
+
+def trains_on(case: RunCase) -> Literal["cuda", "cpu"] | None:
+    """Where the run computes. From outside that is known by the GPUs it holds, or by a machine that has none."""
+    facts, nvml = case.run.critical.facts, case.quality.nvml
+    if facts.device in ("cuda", "cpu"):
+        return "cuda" if facts.device == "cuda" else "cpu"
+    if not is_sampled(case.run.critical):
+        return None
+    if facts.gpu_uuids or case.gpus:
+        return "cuda"
+    return "cpu" if nvml is not None and nvml.status == "absent" else None
