@@ -7,6 +7,7 @@ from typing import Literal
 
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.samples import (
+    Candidate,
     GpuFacts,
     GpuHealth,
     GpuSample,
@@ -16,6 +17,7 @@ from gpuwatch.samples import (
     NvmlState,
     PhaseSpan,
     RunFacts,
+    Standing,
 )
 from gpuwatch.timeline.windows import Scene
 
@@ -70,7 +72,8 @@ class RunNow:
     """A run's panel, over the last `seconds`.
 
     `wait_share` and `gap_share` are of training time, as findings give them. The parts of the bar are of wall time and
-    add up to at most 1: `wait_wall_share`, copy, forward, backward, optimizer, phase.
+    add up to at most 1: `wait_wall_share`, copy, forward, backward, optimizer, phase; on the rung "sampled" start, sync
+    and other too. There steps are batches, and `samples` says how many looks at the training thread the shares rest on.
     """
 
     id: str
@@ -98,6 +101,13 @@ class RunNow:
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
     how_to_climb: str | None = None  # one line, where the rung is below "exact"
     ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended
+    start_share: float | None = None  # in iter() of the training loader: its workers start
+    sync_share: float | None = None  # on lines that ask for a number or the device
+    other_share: float | None = None  # of the user's own Python, where that is told apart from the rest
+    samples: int = 0
+    batches_per_second: float | None = None
+    batches_exact: bool = True  # read from the loader's own counter
+    standing: Standing | None = None  # where the training thread stands, wherever stacks are read
 
     @property
     def state_words(self) -> str:
@@ -122,3 +132,5 @@ class Snapshot:
     scene: Scene | None
     next_evaluation_seconds: float | None = None
     notices: tuple[str, ...] = ()  # sentences about gpuwatch itself, such as a source that failed
+    candidates: tuple[Candidate, ...] = ()  # all of this machine, whatever is attached to
+    attached_pid: int | None = None  # the process that the watch is narrowed to
