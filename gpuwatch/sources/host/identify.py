@@ -110,11 +110,16 @@ def is_python(pid: int, proc_root: Path = _PROC) -> bool:
     executable = _executable(pid, proc_root)
     arguments = read_arguments(proc_root, pid)
     names = [executable] if executable else list(arguments[:1])
-    if any(_PYTHON_NAME.fullmatch(os.path.basename(name)) for name in names):  # noqa: PTH119 - not a real path
+    if any(map(is_python_program, names)):
         return True
     if _PYTHON_LIBRARY.search(read_all(f"{proc_root}/{pid}/maps") or b""):
         return True
     return _PYTHON_SYMBOL in (read_all(f"{proc_root}/{pid}/exe", _PROGRAM_LIMIT) or b"")
+
+
+def is_python_program(path: str) -> bool:
+    """Whether a program file is named as Python interpreters are."""
+    return _PYTHON_NAME.fullmatch(os.path.basename(path)) is not None  # noqa: PTH119 - not a real path
 
 
 def is_same_process(pid: int, start_ticks: int, proc_root: Path = _PROC) -> bool:

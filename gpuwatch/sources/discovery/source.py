@@ -1,0 +1,151 @@
+"""Discovery as a source: who trains on this machine, about every 3 s, a few milliseconds at a time."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gpuwatch.samples import Candidate, Candidates
+from gpuwatch.sources.discovery.access import Access, CanRead, login_name, try_to_read
+from gpuwatch.sources.discovery.census import Census, all_pids
+from gpuwatch.sources.discovery.gpu_pids import GpuPids
+from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
+
+_PERIOD_NS: Final = 3_000_000_000
+_BUDGET_NS: Final = 4_000_000
+"""Spent at most in one call, less one look or try: the monitor's thread has other sources to ask."""
+_REST_NS: Final = 20_000_000
+
+
+class DiscoverySource:
+    """Finds the processes that train.
+
+    A machine with 3000 processes is first seen whole after 20 ms of work, spread over calls.
+
+    Args:
+        proc_root: /proc, or a recorded one.
+        clock: CLOCK_MONOTONIC in nanoseconds; measures what a call has spent.
+        hooked: gives the pids of the trainers that have a hook.
+        gpu_processes: gives the GPUs' uuids by the pids of their compute processes, as NVML reports them: the host's.
+        can_read: tries whether a process's stacks can be read; None tries it with the reader.
+        user: whose processes are looked at; root looks at all.
+    """
+
+    name = "discovery"
+
+    def __init__(
+        self,
+        *,
+        proc_root: Path = Path("/proc"),
+        clock: Callable[[], int] = time.monotonic_ns,
+        hooked: Callable[[], Iterable[int]] = tuple,
+        gpu_processes: Callable[[], Mapping[int, tuple[str, ...]]] = dict,
+        can_read: CanRead | None = None,
+        user: int | None = None,
+    ) -> None:
+        user = _effective_user() if user is None else user
+        self._proc_root = proc_root
+        self._clock = clock
+        self._hooked = hooked
+        self._gpu_processes = gpu_processes
+        self._census = Census(proc_root, user)
+        self._access = Access(can_read or functools.partial(try_to_read, proc_root=proc_root), user)
+        self._gpu_pids = GpuPids(proc_root)
+        self._signs = Signs()
+        self._due_ns: int | None = 0 if sys.platform == "linux" else None
+        self._pass_ns: int | None = None
+        """When the pass that is on began; None between two."""
+
+    def fileno(self) -> int | None:
+        """Nothing to wait for: processes come unannounced."""
+        return None
+
+    def due_ns(self) -> int | None:
+        """The next pass, or the next piece of this one."""
+        return self._due_ns
+
+    def collect(self, now_ns: int) -> list[Candidates]:
+        """All candidates, once a pass is through; nothing before."""
+        if self._due_ns is None or now_ns < self._due_ns:
+            return []
+        spent_at_ns = self._clock() + _BUDGET_NS
+        if self._pass_ns is None:
+            self._begin(now_ns)
+            self._pass_ns = now_ns
+        verdicts = self._go_on(self._pass_ns, lambda: self._clock() >= spent_at_ns)
+        if verdicts is None:
+            self._due_ns = now_ns + _REST_NS
+            return []
+        self._due_ns = self._pass_ns + _PERIOD_NS
+        self._pass_ns = None
+        candidates = [found for verdict in verdicts if (found := self._candidate(verdict)) is not None]
+        return [Candidates(now_ns, tuple(candidates))]
+
+    def look_now(self) -> Candidates:
+        """A whole pass at once, for who asks only once."""
+        while True:
+            for found in self.collect(max(self._clock(), self._due_ns or 0)):
+                return found
+            if self._due_ns is None:
+                return Candidates(self._clock(), ())
+
+    def close(self) -> None:
+        """Nothing is held open; no pass begins any more."""
+        self._due_ns = None
+
+    def _begin(self, now_ns: int) -> None:
+        self._census.update(all_pids(self._proc_root), now_ns)
+        hooked = frozenset(self._hooked())
+        gpus = self._gpu_pids.ours(self._gpu_processes())
+        self._census.insist(hooked | gpus.keys())
+        self._signs = Signs(
+            hooked=hooked,
+            gpus=gpus,
+            cores=self._census.cores,
+            has_training_threads=self._census.has_training_threads,
+            torch_version=self._census.torch_version,
+        )
+
+    def _go_on(self, pass_ns: int, is_spent: Callable[[], bool]) -> list[Verdict] | None:
+        """The verdicts of this pass, or None where they need another call."""
+        if not self._census.inspect(pass_ns, is_spent):
+            return None
+        self._census.settle(pass_ns)
+        verdicts = judge(self._census.processes, self._signs)
+        self._access.forget_all_but({verdict.process.key for verdict in verdicts})
+        for verdict in verdicts:
+            process = verdict.process
+            if process.pid in self._signs.hooked or not self._access.needs_try(process, pass_ns):
+                continue
+            if is_spent():
+                return None
+            self._access.attempt(process, pass_ns)
+        return verdicts
+
+    def _candidate(self, verdict: Verdict) -> Candidate | None:
+        process = verdict.process
+        standing = self._access.standing(process, process.pid in self._signs.hooked)
+        if standing is None:
+            return None
+        return Candidate(
+            pid=process.pid,
+            start_ticks=process.stat.start_ticks,
+            command=process.arguments or (process.stat.command_name,),
+            user=login_name(process.uid),
+            age_seconds=self._census.age_seconds(process),
+            rung=standing.rung,
+            why=verdict.why,
+            workers=verdict.workers,
+            gpu_uuids=verdict.gpu_uuids,
+            refusal=standing.refusal,
+            climb=standing.climb,
+        )
+
+
+def _effective_user() -> int:
+    return os.geteuid() if hasattr(os, "geteuid") else 0
