@@ -98,6 +98,17 @@ class RunNow:
     backward_share: float | None = None
     optimizer_share: float | None = None
     phase_share: float | None = None
+    start_share: float | None = None  # the loader's workers start
+    sync_share: float | None = None  # .item() and the like
+    log_share: float | None = None
+    other_share: float | None = None  # the user's own Python, or nothing known
+    step_seconds: float | None = None  # mean training seconds per step, on every rung that tells
+    batches_per_second: float | None = None  # counted from outside, over training and phases alike
+    batches_exact: bool = True  # False: entries into next() were counted, which misses short ones
+    samples: int = 0  # looks at the training thread
+    standing: Standing | None = None  # where it stood at the last look
+    top_line: LineShare | None = None  # the line of the user's code that was seen most
+    top_worker_line: LineShare | None = None
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
     how_to_climb: str | None = None  # one line, where the rung is below "exact"
     ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended
@@ -131,6 +142,8 @@ class Snapshot:
     findings: tuple[Finding, ...]  # worst first, firing and clearing; those `behind` another last
     scene: Scene | None
     next_evaluation_seconds: float | None = None
+    candidates: tuple[Candidate, ...] = ()  # processes of this machine that train, hooked ones first
+    attached_pid: int | None = None  # the root of the process tree that this is narrowed to
     notices: tuple[str, ...] = ()  # sentences about gpuwatch itself, such as a source that failed
     candidates: tuple[Candidate, ...] = ()  # all of this machine, whatever is attached to
     attached_pid: int | None = None  # the process that the watch is narrowed to

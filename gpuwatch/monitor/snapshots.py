@@ -34,6 +34,7 @@ def build_snapshot(
     evaluation: Evaluation,
     next_evaluation_ns: int | None = None,
     only_pids: frozenset[int] | None = None,
+    attached_pid: int | None = None,
     notices: tuple[str, ...] = (),
 ) -> Snapshot:
     """The state of everything at `now_ns`."""
@@ -60,6 +61,8 @@ def build_snapshot(
             next_evaluation_seconds=(
                 None if next_evaluation_ns is None else max(0.0, (next_evaluation_ns - now_ns) / SECOND_NS)
             ),
+            candidates=timeline.candidates,
+            attached_pid=attached_pid,
             notices=notices,
         )
 

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpuwatch.samples import (
+    BatchCount,
     BatchWait,
+    Candidate,
+    Candidates,
     GpuFacts,
     GpuGap,
     GpuHealth,
@@ -24,6 +27,8 @@ from gpuwatch.samples import (
     RunFacts,
     RunMemory,
     Sample,
+    StackTally,
+    Standing,
     StepEnd,
     TrainerEnded,
     WorkerFetch,
@@ -51,6 +56,7 @@ class Intake:
         self.host = HostHistory()
         self.machine: MachineFacts | None = None
         self.nvml: NvmlState | None = None
+        self.candidates: tuple[Candidate, ...] = ()
         self._quality = QualityLog(interval_seconds)
         self._xids: deque[XidEvent] = deque(maxlen=_XIDS_KEPT)
         self._takers: dict[type, Callable[[Any], None]] = {
@@ -73,6 +79,10 @@ class Intake:
             RunMemory: lambda sample: self._trainer(sample.trainer).add_memory(sample),
             TrainerEnded: self._add_end,
             LinkLoss: self._add_loss,
+            StackTally: lambda sample: self._trainer(sample.trainer).add_tally(sample),
+            Standing: lambda sample: self._trainer(sample.trainer).stacks.see(sample),
+            BatchCount: lambda sample: self._trainer(sample.trainer).add_count(sample),
+            Candidates: self._add_candidates,
         }
 
     def add(self, sample: Sample) -> None:
@@ -129,6 +139,9 @@ class Intake:
 
     def _add_machine(self, facts: MachineFacts) -> None:
         self.machine = facts
+
+    def _add_candidates(self, found: Candidates) -> None:
+        self.candidates = found.processes
 
     def _add_process(self, sample: ProcessSample) -> None:
         key = (sample.pid, sample.start_ticks)

@@ -32,17 +32,21 @@ STOPPED: frozenset[PhaseKind] = frozenset({"stopped"})
 class PhaseLog:
     """The phases of one trainer, bounded per kind, so that collections cannot push out evaluations."""
 
-    __slots__ = ("_closed", "_open")
+    __slots__ = ("_closed", "_open", "_taken_back")
 
     def __init__(self) -> None:
         self._open: dict[tuple[PhaseKind, int], PhaseSpan] = {}
         self._closed: dict[PhaseKind, deque[tuple[PhaseSpan, int]]] = {}
+        self._taken_back: set[tuple[PhaseKind, int]] = set()
 
     def add(self, span: PhaseSpan, steps_done: int) -> None:
         """Opens or closes a phase. One that ends as it began is taken back: it was training after all."""
         key = (span.kind, span.start_ns)
         if span.end_ns is None:
             self._open[key] = span
+            return
+        if key in self._taken_back:
+            self._taken_back.discard(key)
             return
         self._open.pop(key, None)
         closed = self._closed.setdefault(span.kind, deque(maxlen=_KEPT_PER_KIND))
@@ -59,6 +63,14 @@ class PhaseLog:
     def close_all(self) -> None:
         """The trainer is gone."""
         self._open.clear()
+
+    def take_back(self, since_ns: int) -> None:
+        """Forgets all but stops that began since then, and the ends of what is open that may still come."""
+        self._taken_back = {key for key in self._open if key[0] not in STOPPED and key[1] >= since_ns}
+        self._open = {key: span for key, span in self._open.items() if key not in self._taken_back}
+        for kind in self._closed.keys() - STOPPED:
+            kept = [entry for entry in self._closed[kind] if entry[0].start_ns < since_ns]
+            self._closed[kind] = deque(kept, maxlen=_KEPT_PER_KIND)
 
     def current(self) -> PhaseSpan | None:
         """The pause that lasts now: the one that began last."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from operator import eq
 
 from gpuwatch.timeline.phases import STOPPED
 from gpuwatch.timeline.process_history import ProcessHistory, with_batches
 from gpuwatch.timeline.run_history import RAW_NS, TrainerHistory
+from gpuwatch.timeline.sampled import sampled_figures
 from gpuwatch.timeline.stats import known, stats
 from gpuwatch.timeline.step_tiers import share
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import MemoryTotals, RankWindow, StepColumns
+from gpuwatch.timeline.windows import MemoryTotals, RankWindow, StackWindow, StepColumns
 
 _SLOW_STEP_SECONDS = 2.0
 _SLOW_STEPS = 30
@@ -52,6 +53,8 @@ def began_ns(history: TrainerHistory) -> int:
 
 def sums_over(history: TrainerHistory, bounds: Bounds, *, most_rows: int) -> Mapping[str, float]:
     """The sums of a stretch: from its steps where they are all there and few enough, else from whole buckets."""
+    if not history.is_exact:
+        return history.tiers.sums(bounds.start_ns, bounds.end_ns)
     steps = history.steps
     rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns))
     if steps.reaches(bounds.start_ns) and rows.stop - rows.start <= most_rows:
@@ -62,20 +65,21 @@ def sums_over(history: TrainerHistory, bounds: Bounds, *, most_rows: int) -> Map
 def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns: int, window_ns: int) -> RankWindow:
     """One trainer over (now - window, now].
 
-    Sums are of the whole window; where it is longer than the raw steps reach (15 min or 16 384 steps), distributions
-    and columns are of its newest part. `history.facts` must be known.
+    Sums are of the whole window; where it is longer than the raw steps reach (15 min or 16 384 steps), distributions,
+    columns and stacks are of its newest part. Without a hook there are no steps one by one, so no columns, and the
+    figures are those of the stacks. `history.facts` must be known.
     """
     facts = history.facts
     assert facts is not None
     bounds = bounds_of(history, now_ns, window_ns)
     steps = history.steps
-    rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns))
-    sums = sums_over(history, bounds, most_rows=len(steps))
+    rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns)) if history.is_exact else slice(0, 0)
+    sums = sums_over(history, bounds, most_rows=len(steps)) if history.is_exact else _raw_sums(history, rows)
     train_loader = history.train_loader()
     stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)
     fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns, stops)
     workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
-    return RankWindow(
+    window = RankWindow(
         trainer=history.trainer,
         facts=facts,
         window_seconds=bounds.seconds,
@@ -108,6 +112,29 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         ),
         ended=history.ended.how if history.ended else None,
         dropped_records=sum(loss.dropped for loss in history.losses if loss.time_ns > bounds.start_ns),
+        stacks=stacks_over(history, bounds),
+    )
+    return window if history.is_exact else _as_sampled(history, window, bounds)
+
+
+def stacks_over(history: TrainerHistory, bounds: Bounds) -> StackWindow | None:
+    """The stacks of a stretch; beside a hook without the loader's counter, which the hook counts exactly."""
+    return history.stacks.window(bounds.start_ns, bounds.end_ns, None if history.is_exact else history.counts)
+
+
+def _as_sampled(history: TrainerHistory, window: RankWindow, bounds: Bounds) -> RankWindow:
+    """The same with what the stacks tell."""
+    figures = sampled_figures(history, window.stacks, bounds.start_ns, bounds.end_ns)
+    return replace(
+        window,
+        train_seconds=figures.train_seconds,
+        steps=figures.steps,
+        wait_share=figures.wait_share,
+        copy_share=figures.copy_share,
+        forward_share=figures.forward_share,
+        backward_share=figures.backward_share,
+        optimizer_share=figures.optimizer_share,
+        samples_per_second=figures.samples_per_second,
     )
 
 

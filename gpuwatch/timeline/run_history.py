@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from statistics import median
 
 from gpuwatch.samples import (
+    BatchCount,
     BatchWait,
     GpuGap,
     LinkLoss,
@@ -15,13 +16,17 @@ from gpuwatch.samples import (
     ProcessSample,
     RunFacts,
     RunMemory,
+    StackTally,
     StepEnd,
     TrainerEnded,
     WorkerFetch,
 )
+from gpuwatch.timeline.batch_counts import BatchCounts
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.epochs import EpochStarts
 from gpuwatch.timeline.phases import PhaseLog
+from gpuwatch.timeline.settling import UNKNOWN, Settling
+from gpuwatch.timeline.stack_log import StackLog
 from gpuwatch.timeline.stats import LogHistogram
 from gpuwatch.timeline.step_pauses import parts_within, without_stop
 from gpuwatch.timeline.step_tiers import StepTiers
@@ -37,9 +42,7 @@ _MOST_LOSSES = 256
 _USUAL_OF = 64
 _GAPS_AHEAD = 256
 _STOPPED_STEPS = 64
-_MOST_BATCH_SIZES = 64
-_DEFAULT_PREFETCH = 2
-_PARTIAL_BATCH = 0.9
+_WARM_BATCHES = 10
 
 STEP_COLUMNS = {
     "number": "q",
@@ -56,7 +59,6 @@ STEP_COLUMNS = {
     "wait_cpu": "f",
     "settled": "b",
 }
-UNKNOWN = -1
 
 
 class TrainerHistory:
@@ -82,22 +84,30 @@ class TrainerHistory:
         self.steps_total = 0
         self.last_step_ns: int | None = None
         self._usual: deque[float] = deque(maxlen=_USUAL_OF)
-        self._batch_sizes: Counter[int] = Counter()
-        self._usual_batch = 0
-        self._heads: dict[int, int] = {}
-        self._epoch_heads: dict[int, int] = {}
+        self._settling = Settling()
         self._gaps_ahead: dict[int, float] = {}
         self._stopped_steps: deque[int] = deque(maxlen=_STOPPED_STEPS)
         self._has_batch_waits = False
+        self.stacks = StackLog()
+        self.counts = BatchCounts()
+        self._outside_since_ns = 0
 
     def add_facts(self, facts: RunFacts) -> None:
-        """The newest facts count. New loader settings move the border of an epoch's start."""
+        """The newest facts count, but nothing that is seen from outside counts against the hook while its link lives.
+
+        New loader settings move the border of an epoch's start.
+        """
+        if self.is_exact and facts.rung != "exact":
+            if self.ended is None or self.ended.how != "lost":
+                return
+            self._outside_since_ns = self.ended.time_ns
+        elif facts.rung == "exact" and not self.is_exact and (self.facts is not None or self.counts.total):
+            self._forget_estimates()
         self.facts = facts
         self._hear(facts.time_ns)
-        self._epoch_heads = {loader.loader: max(1, loader.num_workers or 1) for loader in facts.loaders}
-        heads = {loader.loader: head_batches(loader) for loader in facts.loaders}
-        if heads != self._heads:
-            self._heads = heads
+        if not self.is_exact and self.first_ns is None:
+            self.first_ns = facts.time_ns
+        if self._settling.learn_loaders(facts.loaders):
             self._settle_again()
 
     def add_step(self, step: StepEnd) -> None:
@@ -116,11 +126,12 @@ class TrainerHistory:
         self.warm_up.step(step.end_ns, training)
         self.session.add(training)
         self._usual.append(training)
-        self._learn_batch_size(step.samples)
+        if self._settling.learn_batch_size(step.samples):
+            self._settle_again()
         position = UNKNOWN if step.epoch_position is None else step.epoch_position
         loader = UNKNOWN if step.loader is None else step.loader
         if not self._has_batch_waits and position >= 0 and step.wait_seconds is not None:
-            self.epochs.batch(position, step.wait_seconds, self._epoch_head(loader))
+            self.epochs.batch(position, step.wait_seconds, self._settling.epoch_head(loader))
         gap = self._gaps_ahead.pop(step.number, None)
         if gap is not None:
             gap = self._gap_within(step.number, gap, training)
@@ -174,7 +185,7 @@ class TrainerHistory:
         if wait.part != "batch":
             self.epochs.edge(seconds)
             return
-        head = self._epoch_head(UNKNOWN if wait.loader is None else wait.loader)
+        head = self._settling.epoch_head(UNKNOWN if wait.loader is None else wait.loader)
         self.epochs.batch(wait.epoch_position, seconds, head)
 
     def add_phase(self, span: PhaseSpan) -> None:
@@ -188,8 +199,32 @@ class TrainerHistory:
         if not self.stops.within(fetch.start_ns, fetch.end_ns):
             self.fetches.add(fetch)
 
+    def add_tally(self, tally: StackTally) -> None:
+        """A second of looks from outside. At a stopped process all are the same and say nothing of its training."""
+        self._see_outside(tally.start_ns, tally.end_ns)
+        if self.stops.since_ns is not None and tally.end_ns > self.stops.since_ns:
+            return
+        self.stacks.add(tally)
+        if not self.is_exact:
+            self.tiers.add_tally(tally, has_batch_size=self.batch_size is not None)
+
+    def add_count(self, count: BatchCount) -> None:
+        """A reading of a loader's counter: it makes the steps of a trainer without a hook."""
+        self._see_outside(count.time_ns, count.time_ns)
+        growth = self.counts.add(count)
+        if self.is_exact:
+            return
+        self.steps_total = self.counts.total
+        self.last_step_ns = self.counts.last_growth_ns
+        if self.steps_total >= _WARM_BATCHES and self.warm_up.over_ns is None:
+            self.warm_up.over_ns = count.time_ns
+        if growth is not None and growth.start_ns is not None:
+            self.tiers.add_batches(growth.start_ns, growth.end_ns, growth.batches, self.batch_size)
+
     def see_process(self, sample: ProcessSample) -> None:
         """A look at the process itself: it may have been stopped, or have gone on."""
+        if self.facts is not None and self.facts.rung in ("proc", "hardware"):
+            self._see(sample.time_ns, sample.time_ns)
         if sample.state is not None:
             self._mark_stop(self.stops.see(sample.time_ns, sample.state))
 
@@ -210,27 +245,62 @@ class TrainerHistory:
         self.phases.close_all()
 
     def usual_step_seconds(self) -> float | None:
-        """The median of the last 64 steps."""
-        return median(self._usual) if self._usual else None
+        """The median of the last 64 steps; of batches, where they are counted from outside."""
+        times = self._usual or (() if self.is_exact else self.counts.usual)
+        return median(times) if times else None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its hook speaks for it."""
+        return self.facts is not None and self.facts.rung == "exact"
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples per batch, as the training loader is set."""
+        loader = self.train_loader()
+        return loader.batch_size if loader is not None else None
 
     def train_loader(self) -> LoaderFacts | None:
         """The loader that the newest step read from, else the one that says it trains."""
         if self.facts is None:
             return None
-        used = self.steps["loader"][-1] if len(self.steps) else UNKNOWN
+        used = self.counts.train_loader
+        if self.is_exact:
+            used = self.steps["loader"][-1] if len(self.steps) else UNKNOWN
         by_id = {loader.loader: loader for loader in self.facts.loaders}
-        return by_id.get(used) or next((loader for loader in self.facts.loaders if loader.role == "train"), None)
+        return by_id.get(UNKNOWN if used is None else used) or next(
+            (loader for loader in self.facts.loaders if loader.role == "train"), None
+        )
 
     def prune(self, now_ns: int) -> None:
         """Drops raw rows that are too old although no new ones push them out."""
         for table in (self.steps, self.memory, self.fetches.rows):
             table.trim(now_ns)
 
+    def _forget_estimates(self) -> None:
+        """Begins anew with the hook: no figure shall be half estimate, half measurement.
+
+        Steps, warm-up, charts and phases that were seen from outside go; the stacks stay beside the hook's figures.
+        """
+        self.steps_total = int(self.steps["number"][-1]) if len(self.steps) else 0
+        self.first_ns = self.steps.times[0] if len(self.steps) else None
+        self.last_step_ns = self.steps.times[-1] if len(self.steps) else None
+        self.warm_up = WarmUp()
+        self.tiers = StepTiers()
+        self.phases.take_back(self._outside_since_ns)
+
     def _see(self, start_ns: int, end_ns: int) -> None:
         """Something of the training itself: the windows begin with the first of it."""
         if self.first_ns is None or start_ns < self.first_ns:
             self.first_ns = start_ns
         self._hear(end_ns)
+
+    def _see_outside(self, start_ns: int, end_ns: int) -> None:
+        """Looks that go on after the hook's link was lost do not bring it back."""
+        if self.is_exact:
+            self.seen_ns = max(self.seen_ns, end_ns)
+        else:
+            self._see(start_ns, end_ns)
 
     def _hear(self, time_ns: int) -> None:
         self.seen_ns = max(self.seen_ns, time_ns)
@@ -249,30 +319,10 @@ class TrainerHistory:
         row = bisect_left(self.steps["number"], step_number)
         return row if row < len(self.steps) and self.steps["number"][row] == step_number else None
 
-    def _epoch_head(self, loader: int) -> int:
-        """The batches that one round of the workers makes: they are the late ones of an epoch."""
-        if loader == UNKNOWN and len(self._epoch_heads) == 1:
-            return next(iter(self._epoch_heads.values()))
-        return self._epoch_heads.get(loader, 1)
-
     def _is_settled(self, end_ns: int, position: int, loader: int, samples: float) -> bool:
         if self.warm_up.over_ns is None or end_ns <= self.warm_up.over_ns:
             return False
-        if 0 <= position < self._heads.get(loader, 1):
-            return False
-        return not samples < _PARTIAL_BATCH * self._usual_batch
-
-    def _learn_batch_size(self, samples: int | None) -> None:
-        """Follows the most frequent batch size; where sizes vary freely, rare ones are forgotten."""
-        if samples is None:
-            return
-        sizes = self._batch_sizes
-        sizes[samples] += 1
-        if samples != self._usual_batch and sizes[samples] > sizes[self._usual_batch]:
-            self._usual_batch = samples
-            self._settle_again()
-        if len(sizes) > _MOST_BATCH_SIZES:
-            self._batch_sizes = Counter(dict(sizes.most_common(_MOST_BATCH_SIZES // 2)))
+        return self._settling.holds(position, loader, samples)
 
     def _settle_again(self) -> None:
         """Judges the raw rows anew; the tiers keep the first judgement."""
@@ -286,10 +336,3 @@ class TrainerHistory:
         settled = self.steps["settled"]
         for row, (end_ns, position, loader, samples) in enumerate(rows):
             settled[row] = self._is_settled(end_ns, position, loader, samples)
-
-
-def head_batches(loader: LoaderFacts) -> int:
-    """The first batches of an epoch, which the workers prefetch: they wait for the start, not for the pace."""
-    workers = loader.num_workers or 0
-    prefetch = _DEFAULT_PREFETCH if loader.prefetch_factor is None else loader.prefetch_factor
-    return max(1, workers * prefetch)

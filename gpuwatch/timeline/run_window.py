@@ -54,9 +54,13 @@ def critical_rank(ranks: list[RankWindow]) -> RankWindow:
 def pauses_of(run: Run, start_ns: int, now_ns: int) -> list[Span]:
     """When a GPU of this run has no training to show: warm-up, phases on any rank, and after the end.
 
-    A checkpoint of rank 0 holds up the others too. A run without steps (no hook) pauses never, as far as is known.
+    A checkpoint of rank 0 holds up the others too. A run of which neither steps nor stacks are seen pauses never, as
+    far as is known; one whose stacks are read may be in an evaluation before the first batch is counted.
     """
     spans: list[Span] = []
+    for trainer in run.trainers:
+        if not trainer.steps_total and trainer.stacks.end_ns is not None and not trainer.is_exact:
+            spans += trainer.phases.stretches(PAUSES, start_ns, now_ns)
     stepping = [trainer for trainer in run.trainers if trainer.steps_total]
     for trainer in stepping:
         warm_ns = trainer.warm_up.over_ns

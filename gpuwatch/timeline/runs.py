@@ -13,6 +13,7 @@ from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.tiers import SECOND_NS
 
 _GONE_NS = 5 * SECOND_NS
+_LOST_SIGHT_NS = 10 * SECOND_NS
 _INTERPRETER_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 
 
@@ -28,6 +29,16 @@ class Run:
     def pids(self) -> frozenset[int]:
         """Of its trainers."""
         return frozenset(trainer.facts.pid for trainer in self.trainers if trainer.facts)
+
+    def is_watched(self, now_ns: int) -> bool:
+        """Whether its figures are still being taken. A hook speaks when there is something to say.
+
+        Seen from outside, a process that lives is looked at every second; once nobody asks for it any more, nobody
+        knows how it is.
+        """
+        return any(
+            trainer.is_exact or trainer.ended or now_ns - trainer.seen_ns <= _LOST_SIGHT_NS for trainer in self.trainers
+        )
 
     @property
     def seen_ns(self) -> int:

@@ -7,7 +7,9 @@ import statistics
 from array import array
 from collections.abc import Iterable
 
-from gpuwatch.timeline.windows import Stats
+from gpuwatch.timeline.windows import Share, Stats
+
+_Z_95 = 1.959964  # standard normal quantile at 97.5 %
 
 
 def known(values: Iterable[float]) -> list[float]:
@@ -48,6 +50,16 @@ def mean(values: Iterable[float]) -> float | None:
     """The mean of the known values."""
     numbers = known(values)
     return statistics.fmean(numbers) if numbers else None
+
+
+def wilson(hits: int, count: int) -> Share:
+    """A share of `count` > 0 looks with its 95 % score interval, which stays honest for 0 hits and for few looks."""
+    share = hits / count
+    square = _Z_95 * _Z_95
+    center = share + square / (2 * count)
+    half = _Z_95 * math.sqrt(share * (1.0 - share) / count + square / (4 * count * count))
+    scale = 1.0 + square / count
+    return Share(share, max(0.0, (center - half) / scale), min(1.0, (center + half) / scale))
 
 
 class LogHistogram:

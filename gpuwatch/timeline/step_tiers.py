@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuwatch.samples import StackTally
 from gpuwatch.timeline.columns import number
+from gpuwatch.timeline.stack_log import NOT_TRAINING
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, SECOND_NS, SECONDS_KEPT, SumBuckets
 
 STEPS = ("steps", "train", "wait", "wait_train", "samples", "samples_train", "settled_wait", "settled_train")
@@ -53,6 +55,24 @@ class StepTiers:
         amounts = (0.0,) * len(STEPS) + (gap_seconds, training)
         self._add(end_ns, training, amounts, (number(None), number(None)))
 
+    def add_tally(self, tally: StackTally, *, has_batch_size: bool) -> None:
+        """A second that was looked at from outside: its training and the waits in it are by share of samples."""
+        if not tally.samples:
+            return
+        per_sample = (tally.end_ns - tally.start_ns) / SECOND_NS / tally.samples
+        training = per_sample * (tally.samples - sum(tally.phases.get(phase, 0) for phase in NOT_TRAINING))
+        wait = per_sample * tally.phases.get("wait", 0)
+        amounts = (0.0, training, wait, training, 0.0, training if has_batch_size else 0.0, 0.0, 0.0, 0.0, 0.0)
+        share = number(wait / training if training > 0 else None)
+        self._spread(tally.start_ns, tally.end_ns, amounts, (number(None), share))
+
+    def add_batches(self, start_ns: int, end_ns: int, batches: int, batch_size: int | None) -> None:
+        """Batches that were counted from outside over a stretch."""
+        samples = float(batches * (batch_size or 0))
+        amounts = (float(batches), 0.0, 0.0, 0.0, samples, 0.0, 0.0, 0.0, 0.0, 0.0)
+        period = (end_ns - start_ns) / SECOND_NS / batches
+        self._spread(start_ns, end_ns, amounts, (period, number(None)))
+
     def sums(self, start_ns: int, end_ns: int) -> Mapping[str, float]:
         """All sums over a stretch."""
         tier = self.reaching(start_ns)
@@ -64,7 +84,9 @@ class StepTiers:
         return self.seconds if self.seconds.reaches(start_ns) else self.minutes
 
     def _add(self, end_ns: int, training: float, amounts: tuple[float, ...], values: tuple[float, float]) -> None:
-        start_ns = end_ns - round(training * SECOND_NS)
+        self._spread(end_ns - round(training * SECOND_NS), end_ns, amounts, values)
+
+    def _spread(self, start_ns: int, end_ns: int, amounts: tuple[float, ...], values: tuple[float, float]) -> None:
         self.seconds.add(start_ns, end_ns, amounts, values)
         self.minutes.add(start_ns, end_ns, amounts, values)
 

@@ -82,6 +82,7 @@ class Timeline(Intake):
                 runs=tuple(run_window(run, self.gpus, used[run.id], self.processes, now_ns, window_ns) for run in runs),
                 quality=self._quality.window(gpus, start_ns, now_ns, own_cpu_share),
                 xids=() if len(self.gpus) == 1 else tuple(self._xids),
+                candidates=self.candidates,
             )
 
     def chart(self, series: Series, start_ns: int, end_ns: int, buckets: int) -> Chart:
@@ -98,15 +99,17 @@ class Timeline(Intake):
     def runs(self, now_ns: int, window_ns: int, only_pids: frozenset[int] | None = None) -> list[Run]:
         """The runs that lived in the window, oldest first.
 
-        Where only some processes are asked for and none of them has a hook, each stands as a run of the rung "proc".
+        Those without a hook are left out once they are no longer watched. Where only some processes are asked for and
+        nothing trains among them, as far as is known, each stands as a run of the rung "proc".
         """
         with self.lock:
             runs = [
                 run for run in grouped(self.trainers.values()) if not run.has_ended or run.seen_ns > now_ns - window_ns
             ]
+            watched = [run for run in runs if run.is_watched(now_ns)]
             if only_pids is None:
-                return runs
-            asked = [run for run in runs if run.pids & only_pids]
+                return watched
+            asked = [run for run in watched if run.pids & only_pids] or [run for run in runs if run.pids & only_pids]
             return asked or [
                 unhooked(pid, start_ticks, process, self.host.latest)
                 for (pid, start_ticks), process in self.processes.items()
@@ -120,8 +123,12 @@ class Timeline(Intake):
             return sorted(known, key=lambda gpu: (gpu.facts.index if gpu.facts else 0, gpu.uuid))
 
     def trainers_with_steps(self, count: int) -> frozenset[str]:
-        """The trainers of which at least so many steps are known."""
-        return frozenset(name for name, each in self.trainers.items() if len(each.steps) >= count)
+        """The trainers of which at least so many steps are known, one by one or counted from outside."""
+        return frozenset(
+            name
+            for name, each in self.trainers.items()
+            if len(each.steps) >= count or (not each.is_exact and each.steps_total >= count)
+        )
 
     def trainer_pids(self) -> list[int]:
         """The pids of all trainers that are remembered."""
@@ -129,9 +136,13 @@ class Timeline(Intake):
             return [each.facts.pid for each in self.trainers.values() if each.facts is not None]
 
     def live_trainer_pids(self) -> list[int]:
-        """The pids of all trainers that have not ended: what the host source is to look at."""
+        """The pids of all hooked trainers that have not ended: what is looked at without being asked."""
         with self.lock:
-            return [each.facts.pid for each in self.trainers.values() if each.facts is not None and each.ended is None]
+            return [
+                each.facts.pid
+                for each in self.trainers.values()
+                if each.facts is not None and each.is_exact and each.ended is None
+            ]
 
     def worker_pids(self, trainer_pid: int) -> set[int]:
         """The DataLoader workers that made a batch for this trainer lately, as they say themselves."""
