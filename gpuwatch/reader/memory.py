@@ -61,7 +61,7 @@ class Gather:
         if len(pieces) > IOV_MAX:
             raise ValueError(f"{len(pieces)} pieces, the kernel takes {IOV_MAX}")
         self._memory = memory
-        self._pieces = pieces
+        self._pieces = list(pieces)
         self.size = sum(size for _, size in pieces)
         self._buffer = ctypes.create_string_buffer(max(self.size, 1))
         self.view = memoryview(self._buffer).cast("B")
@@ -69,6 +69,11 @@ class Gather:
         local = _Piece(ctypes.addressof(self._buffer), self.size)
         self._local, self._remote = local, remote
         self._arguments = (memory.pid, ctypes.byref(local), 1, ctypes.byref(remote), len(pieces), 0)
+
+    def move(self, index: int, address: int) -> None:
+        """Reads one piece from another address from now on."""
+        self._pieces[index] = (address, self._pieces[index][1])
+        self._remote[index].address = address
 
     def read(self) -> memoryview:
         """The pieces one after the other; the view is overwritten by the next read.
