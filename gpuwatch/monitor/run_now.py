@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpuwatch.monitor.bar import Bar, bar_of_stacks, bar_of_steps
 from gpuwatch.monitor.snapshot import ENDS, RankNow, RunNow, RunState
 from gpuwatch.samples import PhaseKind, PhaseSpan, RunFacts
 from gpuwatch.timeline.columns import number
-from gpuwatch.timeline.phases import LOST_TIME
 from gpuwatch.timeline.process_history import ProcessHistory
-from gpuwatch.timeline.rank_window import Bounds, bounds_of, sums_over
+from gpuwatch.timeline.rank_window import Bounds, bounds_of, stacks_over, sums_over
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.runs import Run
-from gpuwatch.timeline.spans import covered_ns
+from gpuwatch.timeline.sampled import SampledFigures, sampled_figures
 from gpuwatch.timeline.stats import known, stats
 from gpuwatch.timeline.step_tiers import share
 from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.windows import StackWindow
 
 _RECENT_NS = 60 * SECOND_NS
 _BANDS_NS = 600 * SECOND_NS
@@ -25,6 +26,9 @@ _MOST_BANDS = 256
 _MOST_STEPS = 1_024  # for percentiles
 _MOST_ROWS = 128  # summed one by one; beyond, the tiers' seconds are exact enough and five times cheaper
 
+_STANDING_STATES: Mapping[str, RunState] = {"eval": "evaluating", "save": "saving", "compile": "warming up"}
+_STANDING_NS = 5 * SECOND_NS // 2
+_AT_WORK_NS = 10 * SECOND_NS
 _SILENT_STEPS = 10
 _SILENT_SECONDS = 5.0
 
@@ -57,18 +61,32 @@ _HOW_TO_CLIMB = {
 
 @dataclass(frozen=True, slots=True)
 class _Recent:
-    """One trainer's last minute."""
+    """One trainer's last minute: sums of its steps, or with no hook its stacks and what they tell."""
 
     trainer: TrainerHistory
     facts: RunFacts
     state: RunState
     bounds: Bounds
     sums: Mapping[str, float]
+    stacks: StackWindow | None
+    figures: SampledFigures
 
     @property
-    def wait_share(self) -> float:
-        """What part of training waits; 0 where that is not seen, to compare ranks."""
-        return share(self.sums, "wait", "wait_train") or 0.0
+    def wait_share(self) -> float | None:
+        """What part of training waits."""
+        return share(self.sums, "wait", "wait_train") if self.trainer.is_exact else self.figures.wait_share
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The mean training time of a step; without a hook, of a batch."""
+        return share(self.sums, "train", "steps") if self.trainer.is_exact else self.figures.step_seconds
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of the training set."""
+        if self.trainer.is_exact:
+            return share(self.sums, "samples", "samples_train")
+        return self.figures.samples_per_second
 
 
 def run_now(
@@ -76,12 +94,14 @@ def run_now(
 ) -> RunNow:
     """One run. Shares are of the critical rank, the one that waits longest."""
     ranks = [_recent(trainer, processes, now_ns) for trainer in run.trainers]
-    critical = max(ranks, key=lambda rank: (rank.state != "ended", rank.wait_share))
+    critical = max(ranks, key=lambda rank: (rank.state != "ended", rank.wait_share or 0.0))
     counted = [rank for rank in ranks if rank.state != "ended"] or ranks
-    rates = [share(rank.sums, "samples", "samples_train") for rank in counted]
+    rates = [rank.samples_per_second for rank in counted]
     last_steps = [rank.trainer.last_step_ns for rank in ranks if rank.trainer.last_step_ns is not None]
+    is_exact = critical.trainer.is_exact
     rows = _newest_steps(critical)
     percentiles = stats(critical.trainer.steps["period"][rows])
+    stacks = stacks_over(critical.trainer, critical.bounds) if is_exact else critical.stacks
     return RunNow(
         id=run.id,
         title=run.title,
@@ -96,12 +116,19 @@ def run_now(
         last_step_ns=max(last_steps, default=None),
         step_seconds_p50=percentiles.p50 if percentiles else None,
         step_seconds_p95=percentiles.p95 if percentiles else None,
+        step_seconds=critical.step_seconds,
         samples_per_second=sum(known(number(rate) for rate in rates)) if any(rates) else None,
-        wait_share=share(critical.sums, "wait", "wait_train"),
+        wait_share=critical.wait_share,
         gap_share=share(critical.sums, "gap", "gap_train"),
-        **_fitted(_parts(critical, rows)),
+        **_bar(critical, stacks, rows),
+        batches_per_second=stacks.batches_per_second if stacks else None,
+        batches_exact=stacks.batches_exact if stacks else True,
+        samples=stacks.samples if stacks else 0,
+        standing=critical.trainer.stacks.standing,
+        top_line=stacks.lines[0] if stacks and stacks.lines else None,
+        top_worker_line=stacks.worker_lines[0] if stacks and stacks.worker_lines else None,
         phases=_bands(run, now_ns),
-        how_to_climb=_HOW_TO_CLIMB.get(critical.facts.rung),
+        how_to_climb=critical.facts.climb or _HOW_TO_CLIMB.get(critical.facts.rung),
         ended=_ended(run),
     )
 
@@ -121,15 +148,32 @@ def state_of(trainer: TrainerHistory, process: ProcessHistory | None, now_ns: in
         return "stopped"
     if trainer.facts is not None and trainer.facts.rung in ("proc", "hardware"):
         return "not hooked"
+    stands_in = _stands_in(trainer, now_ns)
+    if stands_in is not None:
+        return stands_in
     phase = trainer.phases.last(tuple(_STATES))
     if phase is not None and _lasts(phase, trainer, now_ns):
         return _STATES[phase.kind]
     if trainer.last_step_ns is None:
-        return "starting"
+        return _stepless(trainer, now_ns)
     silence = (now_ns - trainer.last_step_ns) / SECOND_NS
     if silence > max(_SILENT_STEPS * (trainer.usual_step_seconds() or 0.0), _SILENT_SECONDS):
         return "silent"
     return "training" if trainer.warm_up.over_ns is not None else "warming up"
+
+
+def _stands_in(trainer: TrainerHistory, now_ns: int) -> RunState | None:
+    """The pause that the last look saw it in, where no hook says so: spans are known once a few looks agree."""
+    standing = trainer.stacks.standing
+    if trainer.is_exact or standing is None or now_ns - standing.time_ns > _STANDING_NS:
+        return None
+    return _STANDING_STATES.get(standing.phase)
+
+
+def _stepless(trainer: TrainerHistory, now_ns: int) -> RunState:
+    """Before the first step: a loop that is seen at work from outside need not read a loader that counts."""
+    is_at_work = not trainer.is_exact and trainer.stacks.trains_since(now_ns - _AT_WORK_NS)
+    return "training" if is_at_work else "starting"
 
 
 def _lasts(phase: PhaseSpan, trainer: TrainerHistory, now_ns: int) -> bool:
@@ -146,7 +190,11 @@ def _recent(trainer: TrainerHistory, processes: Mapping[tuple[int, int], Process
     assert facts is not None
     state = state_of(trainer, processes.get((facts.pid, facts.start_ticks)), now_ns)
     bounds = _bounds(trainer, state, now_ns)
-    return _Recent(trainer, facts, state, bounds, sums_over(trainer, bounds, most_rows=_MOST_ROWS))
+    stacks, figures = None, SampledFigures()
+    if not trainer.is_exact:
+        stacks = stacks_over(trainer, bounds)
+        figures = sampled_figures(trainer, stacks, bounds.start_ns, bounds.end_ns)
+    return _Recent(trainer, facts, state, bounds, sums_over(trainer, bounds, most_rows=_MOST_ROWS), stacks, figures)
 
 
 def _bounds(trainer: TrainerHistory, state: RunState, now_ns: int) -> Bounds:
@@ -155,13 +203,15 @@ def _bounds(trainer: TrainerHistory, state: RunState, now_ns: int) -> Bounds:
     Of a run that steps it goes up to the last step: the one that is being made belongs to no part yet.
     """
     bounds = bounds_of(trainer, trainer.ended.time_ns if trainer.ended else now_ns, _RECENT_NS)
-    if state in ("training", "warming up") and trainer.last_step_ns is not None:
+    if trainer.is_exact and state in ("training", "warming up") and trainer.last_step_ns is not None:
         return Bounds(bounds.start_ns, max(bounds.start_ns, min(bounds.end_ns, trainer.last_step_ns)))
     return bounds
 
 
 def _newest_steps(rank: _Recent) -> slice:
     steps = rank.trainer.steps
+    if not rank.trainer.is_exact:
+        return slice(0, 0)
     low, high = steps.since(rank.bounds.start_ns), steps.until(rank.bounds.end_ns)
     return slice(max(low, high - _MOST_STEPS), high)
 
@@ -173,32 +223,15 @@ def _rank_now(rank: _Recent) -> RankNow:
         state=rank.state,
         steps_total=rank.trainer.steps_total,
         last_step_ns=rank.trainer.last_step_ns,
-        step_seconds=share(rank.sums, "train", "steps"),
-        wait_share=share(rank.sums, "wait", "wait_train"),
+        step_seconds=rank.step_seconds,
+        wait_share=rank.wait_share,
     )
 
 
-def _of_wall(seconds: float | None, bounds: Bounds) -> float | None:
-    return min(1.0, seconds / bounds.seconds) if seconds is not None and bounds.seconds > 0 else None
-
-
-def _parts(rank: _Recent, rows: slice) -> dict[str, float | None]:
-    """The parts of the bar. Those of the newest steps are scaled to all training of the minute."""
-    steps, bounds, sums = rank.trainer.steps, rank.bounds, rank.sums
-    parts = {"wait_wall_share": _of_wall(sums["wait"] if sums["wait_train"] else None, bounds)}
-    period = sum(steps["period"][rows])
-    for name in ("copy", "forward", "backward", "optimizer"):
-        measured = known(steps[name][rows])
-        parts[f"{name}_share"] = _of_wall(sum(measured) / period * sums["train"] if measured else None, bounds)
-    lost = rank.trainer.phases.stretches(LOST_TIME, bounds.start_ns, bounds.end_ns)
-    parts["phase_share"] = _of_wall(covered_ns(lost, bounds.start_ns, bounds.end_ns) / SECOND_NS, bounds)
-    return parts
-
-
-def _fitted(shares: dict[str, float | None]) -> dict[str, float | None]:
-    """The parts of one bar: whole seconds of steps against exact phases may come to a hair over 1."""
-    total = sum(share for share in shares.values() if share is not None)
-    return {name: share / total if share is not None and total > 1.0 else share for name, share in shares.items()}
+def _bar(rank: _Recent, stacks: StackWindow | None, rows: slice) -> Bar:
+    if rank.trainer.is_exact:
+        return bar_of_steps(rank.trainer, rank.bounds, rank.sums, rows)
+    return bar_of_stacks(stacks)
 
 
 def _bands(run: Run, now_ns: int) -> tuple[PhaseSpan, ...]:

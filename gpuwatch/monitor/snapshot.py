@@ -19,7 +19,7 @@ from gpuwatch.samples import (
     RunFacts,
     Standing,
 )
-from gpuwatch.timeline.windows import Scene
+from gpuwatch.timeline.windows import LineShare, Scene
 
 RunState = Literal[
     "starting", "warming up", "training", "evaluating", "saving", "silent", "stopped", "ended", "not hooked"
@@ -98,27 +98,19 @@ class RunNow:
     backward_share: float | None = None
     optimizer_share: float | None = None
     phase_share: float | None = None
-    start_share: float | None = None  # the loader's workers start
-    sync_share: float | None = None  # .item() and the like
-    log_share: float | None = None
-    other_share: float | None = None  # the user's own Python, or nothing known
+    start_share: float | None = None  # in iter() of the training loader: its workers start
+    sync_share: float | None = None  # on lines that ask for a number or the device
+    other_share: float | None = None  # of the user's own Python and its logging
     step_seconds: float | None = None  # mean training seconds per step, on every rung that tells
     batches_per_second: float | None = None  # counted from outside, over training and phases alike
-    batches_exact: bool = True  # False: entries into next() were counted, which misses short ones
+    batches_exact: bool = True  # read from the loader's own counter; else entries into next(), which miss short ones
     samples: int = 0  # looks at the training thread
-    standing: Standing | None = None  # where it stood at the last look
-    top_line: LineShare | None = None  # the line of the user's code that was seen most
+    standing: Standing | None = None  # where the training thread stands, wherever stacks are read
+    top_line: LineShare | None = None  # of the training thread: the line of the user's code that was seen most
     top_worker_line: LineShare | None = None
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
     how_to_climb: str | None = None  # one line, where the rung is below "exact"
     ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended
-    start_share: float | None = None  # in iter() of the training loader: its workers start
-    sync_share: float | None = None  # on lines that ask for a number or the device
-    other_share: float | None = None  # of the user's own Python, where that is told apart from the rest
-    samples: int = 0
-    batches_per_second: float | None = None
-    batches_exact: bool = True  # read from the loader's own counter
-    standing: Standing | None = None  # where the training thread stands, wherever stacks are read
 
     @property
     def state_words(self) -> str:
@@ -142,8 +134,6 @@ class Snapshot:
     findings: tuple[Finding, ...]  # worst first, firing and clearing; those `behind` another last
     scene: Scene | None
     next_evaluation_seconds: float | None = None
-    candidates: tuple[Candidate, ...] = ()  # processes of this machine that train, hooked ones first
-    attached_pid: int | None = None  # the root of the process tree that this is narrowed to
+    candidates: tuple[Candidate, ...] = ()  # all of this machine that train, hooked ones first, whatever is attached to
+    attached_pid: int | None = None  # the root of the process tree that the watch is narrowed to
     notices: tuple[str, ...] = ()  # sentences about gpuwatch itself, such as a source that failed
-    candidates: tuple[Candidate, ...] = ()  # all of this machine, whatever is attached to
-    attached_pid: int | None = None  # the process that the watch is narrowed to
