@@ -183,7 +183,7 @@ def read(pid: int, arm: str) -> None:
 def show(threads: int, blocks: dict[str, list[Block]]) -> bool:
     """One table; whether the reader was noticed."""
     print(
-        f"\n{f'{threads} threads':23}pauses/s (quartiles)     stopped (quartiles)        more than none [95 %]     loops"
+        f"\n{f'{threads} threads':23}pauses/s (quartiles)     stopped (quartiles)       more than none [95 %]     loops"
     )
     intervals = {}
     for arm, turns in blocks.items():

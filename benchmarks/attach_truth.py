@@ -37,7 +37,7 @@ class Stamps:
         if not len(self.times_ns):
             return Counter()
         edges = np.clip(np.append(self.times_ns, max(end_ns, int(self.times_ns[-1]))), start_ns, end_ns)
-        totals: Counter[int] = Counter()
+        totals: Counter[int] = Counter()  # of floats: typeshed's counters count in int
         for kind in np.unique(self.begun):
             seconds = float(np.diff(edges)[self.begun == kind].sum()) / 1e9
             if seconds > 0:

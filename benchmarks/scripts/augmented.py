@@ -227,6 +227,8 @@ def main():
     if args.threads:
         torch.set_num_threads(args.threads)
     make_photos(args.data)
+    random.seed(0)
+    np.random.seed(0)
     torch.manual_seed(0)
     training = Training(args)
     for epoch in range(args.epochs):

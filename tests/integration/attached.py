@@ -1,0 +1,81 @@
+"""Targets to be read from outside, and ways to read them that end by themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.reader.attach import Interpreter, attach
+from gpuwatch.reader.types import CannotReadError, Reason
+from tests.integration.command_line import ROOT
+
+TARGETS = Path(__file__).parent / "attach_targets"
+STEPS = TARGETS / "steps.py"
+AUGMENTED = ROOT / "benchmarks" / "scripts" / "augmented.py"
+
+NOT_YET = {Reason.NOT_READY, Reason.NOT_PYTHON, Reason.NO_SYMBOLS}
+"""What a process is while it is between fork, exec and the start of its interpreter."""
+
+needs_training = pytest.mark.skipif(
+    importlib.util.find_spec("PIL") is None or importlib.util.find_spec("torch") is None,
+    reason="the training under test needs torch and Pillow: pip install torch pillow",
+)
+
+
+@contextmanager
+def running(
+    script: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A script in a Python of its own, whose pipes are ours; it is gone after the block."""
+    process = subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def training(folder: Path, *arguments: str, epoch_steps: int = 20) -> Iterator[subprocess.Popen[str]]:
+    """The plain training script with its files in the folder, once it has done its first epoch."""
+    options = ["--threads", "1", "--size", "32", "--width", "8", "--batch-size", "4", "--epoch-steps", str(epoch_steps)]
+    options += ["--data", str(folder / "photos"), "--output", str(folder / "checkpoint.pt"), *arguments]
+    with running(AUGMENTED, *options) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("epoch 0:"), f"the training did not start: {line!r}"
+        yield process
+
+
+def attached_as_soon_as_possible(pid: int) -> Interpreter:
+    """Tries again while the target is still becoming a Python process.
+
+    Raises:
+        CannotReadError: It ended before that, or cannot be read for good.
+    """
+    while (interpreter := _attached(pid)) is None:
+        pass
+    return interpreter
+
+
+def _attached(pid: int) -> Interpreter | None:
+    try:
+        return attach(pid)
+    except CannotReadError as refusal:
+        if refusal.reason not in NOT_YET:
+            raise
+        return None

@@ -1,0 +1,161 @@
+"""Being read changes nothing for the target: what it prints, how it ends, what memory it has."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.reader.types import CannotReadError, Reason
+from tests.integration.attached import (
+    STEPS,
+    TARGETS,
+    attached_as_soon_as_possible,
+    needs_training,
+    running,
+    training,
+)
+from tests.integration.command_line import PATIENCE_SECONDS, lonely_environment
+
+READING_MONITOR = TARGETS / "reading_monitor.py"
+ENOUGH_LOOKS = 20
+
+
+def undisturbed(steps: int) -> tuple[str, int]:
+    """What the target prints when nobody reads it, and its peak memory in kilobytes."""
+    run = subprocess.run([sys.executable, str(STEPS), str(steps)], capture_output=True, text=True, check=True)
+    return run.stdout, int(run.stderr)
+
+
+def test_forty_short_targets_read_from_exec_to_exit_end_as_always() -> None:
+    printed, _ = undisturbed(12)
+    for _ in range(40):
+        with running(STEPS, "12", "--hold") as target:
+            looks = read_until_gone(target)
+            out, _ = target.communicate(timeout=PATIENCE_SECONDS)
+        assert (target.returncode, out) == (0, printed)
+        assert looks >= ENOUGH_LOOKS
+
+
+def read_until_gone(target: subprocess.Popen[str]) -> int:
+    """Reads all its threads without a pause; lets the target go on after some looks. Returns how many succeeded."""
+    assert target.stdin is not None
+    interpreter = attached_as_soon_as_possible(target.pid)
+    looks = 0
+    with pytest.raises(CannotReadError) as refusal:
+        while True:
+            looks += bool(interpreter.main_stack()) and bool(interpreter.stacks())
+            if looks == ENOUGH_LOOKS:
+                target.stdin.write("\n")
+                target.stdin.flush()
+                looks += 1
+    interpreter.close()
+    assert refusal.value.reason in (Reason.GONE, Reason.ZOMBIE)
+    return looks
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_reader_killed_or_stopped_amid_a_read_leaves_the_target_as_it_was(sent: signal.Signals) -> None:
+    steps = 300
+    printed, peak_kilobytes = undisturbed(steps)
+    moments = random.Random(int(sent))
+    for _ in range(6):
+        with running(STEPS, str(steps), "--hold") as target, reading(target.pid) as monitor:
+            assert target.stdin is not None
+            assert target.stdout is not None
+            target.stdin.write("\n")
+            target.stdin.flush()
+            until = moments.randint(steps // 2, steps)
+            before = [target.stdout.readline() for _ in range(until)]
+            monitor.send_signal(sent)
+            rest, peak = target.communicate(timeout=PATIENCE_SECONDS)
+            assert monitor.poll() is None or sent == signal.SIGKILL
+        assert (target.returncode, "".join(before) + rest) == (0, printed)
+        assert int(peak) < 1.1 * peak_kilobytes
+
+
+@contextmanager
+def reading(pid: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that reads the target all the time, once it does."""
+    root = str(Path(__file__).parents[2])
+    monitor = subprocess.Popen(
+        [sys.executable, str(READING_MONITOR), str(pid)],
+        env={**os.environ, "PYTHONPATH": root},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert monitor.stdout is not None
+        assert monitor.stdout.readline() == "ready\n"
+        yield monitor
+    finally:
+        monitor.kill()
+        monitor.communicate()
+
+
+@needs_training
+def test_training_is_the_same_with_the_command_reading_it_killed_and_stopped(tmp_path: Path) -> None:
+    """The numbers it prints follow from every random number it draws, here and in its workers."""
+    alone = trained(tmp_path, ())
+    attended = trained(tmp_path, (signal.SIGKILL, signal.SIGSTOP))
+    assert attended == alone
+
+
+def trained(folder: Path, signals: tuple[signal.Signals, ...]) -> tuple[str, int]:
+    """What the training prints after its first epoch, and its exit code; a monitor per signal meets that signal."""
+    with training(folder, "--workers", "2", "--epochs", "10") as target:
+        assert target.stdout is not None
+        printed, monitors = "", []
+        for sent in signals:
+            monitor = start_report(folder, target.pid)
+            monitors.append(monitor)
+            wait_until_attached(monitor, target.pid)
+            printed += target.stdout.readline()
+            assert pipes_of(monitor.pid).isdisjoint(pipes_of(target.pid))
+            monitor.send_signal(sent)
+        printed += target.stdout.read()
+        code = target.wait(timeout=PATIENCE_SECONDS)
+        for monitor in monitors:
+            monitor.kill()
+            monitor.communicate()
+    return printed, code
+
+
+def start_report(folder: Path, pid: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpuwatch", "report", "--attach", str(pid), "--duration", "120", "--format", "json"],
+        env=lonely_environment(folder),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until_attached(monitor: subprocess.Popen[str], pid: int) -> None:
+    """Until the monitor holds a pidfd of the target, with which it makes sure that it reads no other process."""
+    while f"Pid:\t{pid}\n" not in "".join(contents_of(Path(f"/proc/{monitor.pid}/fdinfo"), Path.read_text)):
+        assert monitor.poll() is None, monitor.communicate()
+
+
+def pipes_of(pid: int) -> set[str]:
+    """The pipes and sockets that a process holds an end of."""
+    links = contents_of(Path(f"/proc/{pid}/fd"), lambda file: str(file.readlink()))
+    return {link for link in links if link.startswith(("pipe:", "socket:"))}
+
+
+def contents_of(folder: Path, read: Callable[[Path], str]) -> list[str]:
+    """What each file in the folder says, without those that were closed in the meantime."""
+    found = []
+    for file in folder.iterdir():
+        with suppress(OSError):
+            found.append(read(file))
+    return found
