@@ -39,15 +39,10 @@ class HotLine:
         """train.py:31 `img = img.filter(...)`."""
         return quoted(self.file, self.line, self.text)
 
-    @property
-    def source(self) -> str:
-        """The line's own text and the library function at work below it: what tells the kind of work."""
-        return f"{self.leaf or ''} {self.text or ''} {self.function}"
-
     def measure(self, name: str, what: str) -> Measure:
-        """The line as evidence: "of the waits 63 % ± 3.1 in train.py:31 `...` (900 samples)"."""
+        """The line as evidence: "63 % ± 3.1 of the waits in train.py:31 `...` (900 samples)"."""
         below = f", in {self.leaf}" if self.leaf else ""
-        text = f"{what} {with_interval(self.share)} in {self.words}{below} ({count_words(self.of)} samples)"
+        text = f"{with_interval(self.share)} of {what} in {self.words}{below} ({count_words(self.of)} samples)"
         return Measure(name, f"{self.file}:{self.line}", text)
 
 
@@ -122,4 +117,4 @@ def loading_measures(rank: RankWindow) -> tuple[Measure, ...]:
     line = loading_line(rank)
     if line is None:
         return ()
-    return (line.measure("hot_line", "of it" if line.phase == "wait" else "workers spend"),)
+    return (line.measure("hot_line", "the waits" if line.phase == "wait" else "the workers' time"),)

@@ -5,8 +5,11 @@ Means:
     model would win is lost again in the wait, so this comes before all of those.
 Evidence:
     S, the share of training time in which the GPU idles because of the wait. Exact: two CUDA events around the
-    loader's next(), or a run that computes on the CPU, where nothing is queued. Estimated: the smaller of the wait
-    in next() and of 100 % less utilization. From the hardware alone it is never claimed.
+    loader's next(), or a hooked run that computes on the CPU, where nothing is queued. Estimated: the smaller of the
+    wait in next() and of 100 % less utilization. Without a hook the wait is the share of at least 600 samples of the
+    training thread's stack that stand in next(), said with its 95 % interval; waits for an epoch's first batch left
+    out. Of a loop that makes its batches itself it is the share of the function that does. Stacks name the line of
+    loading that costs most. From the hardware alone nothing is claimed.
 Fires:
     S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
     steps.
@@ -15,9 +18,11 @@ Clears:
 Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
-    GPU work still queued (waiting 59 % of the time cost 0 % there).
+    GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader on a machine without a
+    GPU.
 Fix:
-    That of the cause found: no workers, too few, too many, busy cores, a CPU quota, storage, single slow items.
+    That of the cause found: no workers, too few, too many, busy cores, a CPU quota, storage, single slow items,
+    dear items, batches that are dear to build or ship.
 Gain:
     At most 1 / (1 - S); what the fix of the cause can deliver where one is found.
 Verify:
@@ -32,13 +37,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
+from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
+from gpuwatch.diagnosis.advice.unexplained import how_to_find_out
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import Rule, RunCase, rule
 from gpuwatch.diagnosis.rules.data.cpu_quota_throttled import cpu_quota_throttled
 from gpuwatch.diagnosis.rules.data.host_cpu_exhausted import host_cpu_exhausted
 from gpuwatch.diagnosis.rules.data.io_bound import io_bound
+from gpuwatch.diagnosis.rules.data.slow_collate_ipc import slow_collate_ipc
 from gpuwatch.diagnosis.rules.data.slow_samples import slow_samples
 from gpuwatch.diagnosis.rules.data.too_many_workers import too_many_workers
 from gpuwatch.diagnosis.rules.data.worker_cpu_bound import worker_cpu_bound
@@ -58,6 +67,7 @@ CAUSES: tuple[Rule, ...] = (
     too_many_workers,
     host_cpu_exhausted,
     workers_too_few,
+    slow_collate_ipc,
     worker_cpu_bound,
 )
 """The decision tree: asked in this order, the first that fires is the cause."""
@@ -66,6 +76,9 @@ CAUSES: tuple[Rule, ...] = (
 @rule("data-starvation", subject="run", level=Level.E3)
 def data_starvation(case: RunCase) -> Draft | None:
     """Fires on a run that loses a tenth of its time to waits for data, and points to the cause's fix."""
+    own = own_loading(case)
+    if own is not None:
+        return _made_by_the_loop(case, own)
     starvation = starvation_of(case)
     if starvation is None or starvation.share < CLEAR_SHARE or is_at_handover_floor(case.run.critical):
         return None
@@ -74,12 +87,12 @@ def data_starvation(case: RunCase) -> Draft | None:
         return None
     cause, draft = _cause(case)
     return Draft(
-        summary=_summary(starvation),
+        summary=_summary(starvation, loading_line(case.run.critical)),
         severity=Severity.CRITICAL if share >= CRITICAL_SHARE else Severity.WARNING,
         level=starvation.level,
         evidence=(*_evidence(case, starvation), Measure("cause", cause, f"cause: {cause or 'not found'}")),
         fires=share >= FIRE_SHARE,
-        fix=draft.fix if draft is not None else _how_to_find_out(case),
+        fix=draft.fix if draft is not None else how_to_find_out(case),
         gain=draft.gain if draft is not None else from_share(0.0, starvation.share, "once the cause is found"),
         hint=draft.hint if draft is not None else None,
         ruled_out=draft.ruled_out if draft is not None else rivals(case),
@@ -98,22 +111,31 @@ def _cause(case: RunCase) -> tuple[str | None, Draft | None]:
     return None, None
 
 
-def _summary(starvation: Starvation) -> str:
+def _summary(starvation: Starvation, line: HotLine | None) -> str:
     about = "about " if starvation.level < Level.E3 else ""
     share = f"{about}{percent(starvation.share)}"
+    where = ""
+    if line is not None:
+        whose = "of the wait is" if line.phase == "wait" else "of the workers' time is"
+        where = f": {percent(line.share.value)} {whose} {line.place}"
     if starvation.on_gpu:
-        return f"The GPU idles {share} of the time waiting for the next batch"
-    return f"Training waits {share} of the time for the next batch"
+        return f"The GPU idles {share} of the time waiting for the next batch{where}"
+    return f"Training waits {share} of the time for the next batch{where}"
 
 
 def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
     rank = case.run.critical
-    over = f"({starvation.seconds:.0f} s, {starvation.steps} steps)"
+    over = f"({starvation.seconds:.0f} s, {starvation.steps} {'batches' if starvation.wait else 'steps'})"
     what = "GPU idle" if starvation.on_gpu else "waiting"
     name = "gpu_idle_from_wait_share" if starvation.on_gpu else "wait_share"
     measures = [Measure(name, round(starvation.share, 4), f"{what} {percent(starvation.share)} {over}")]
-    if starvation.on_gpu and starvation.wait_share is not None:
+    if starvation.wait is not None and rank.stacks is not None:
+        text = f"waits for data {with_interval(starvation.wait)} {watched(rank.stacks)}"
+        sampled = Measure("wait_share", round(starvation.wait.value, 4), text)
+        measures = [*measures, sampled] if starvation.on_gpu else [sampled]
+    elif starvation.on_gpu and starvation.wait_share is not None:
         measures.append(share_measure("wait_share", starvation.wait_share, "the training thread waits in next()"))
+    measures += loading_measures(rank)
     if starvation.busy_percent is not None:
         measures.append(
             Measure(
@@ -124,41 +146,47 @@ def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
         measures.append(
             Measure("step_seconds", round(rank.step_seconds.mean, 6), f"a step takes {seconds(rank.step_seconds.mean)}")
         )
+    elif rank.stacks is not None and rank.stacks.batches_per_second:
+        rate = rank.stacks.batches_per_second
+        measures.append(Measure("batches_per_second", round(rate, 3), f"{rate:.3g} batches a second"))
     if len(case.run.ranks) > 1:
         waiting = "unknown" if rank.facts.rank is None else str(rank.facts.rank)
         measures.append(Measure("rank", rank.facts.rank, f"rank {waiting} waits longest, the others wait for it"))
     return tuple(measures)
 
 
-def _how_to_find_out(case: RunCase) -> Fix:
-    """No cause of the tree holds: what is not known, and the next step that tells."""
-    rank = case.run.critical
-    loader, workers = rank.train_loader, rank.workers
-    if loader is None and rank.facts.rung == "exact":
-        unknown = (
-            "Its batches come from no DataLoader that the hook sees: look at what the loop does before each step, "
-            "or record its stack for a minute (py-spy dump)"
-        )
-    elif loader is None or loader.num_workers is None:
-        unknown = "Its loader's settings are not known: start the script with gpuwatch run, so that the hook sees them"
-    elif loader.num_workers == 0:
-        unknown = (
-            "Loading in workers would not be faster here, because training needs the same CPU cores: "
-            "make an item cheaper (decode smaller, cache, precompute)"
-        )
-    elif workers is None or workers.busy_share is None:
-        unknown = (
-            "What its workers do is not known: record their stacks for a minute (py-spy dump --pid of a pt_data_worker)"
-        )
-    elif workers.busy_share < 0.85:
-        unknown = (
-            f"Its workers are busy only {percent(workers.busy_share)} of the time, so the time goes into collating or "
-            "shipping batches, or into bursts: record the stacks of the training thread for a minute"
-        )
-    else:
-        unknown = "Its workers are busy and no limit of the machine explains it: record their stacks for a minute"
-    return Fix(
-        text=unknown,
-        file=loader.file if loader else None,
-        line=loader.line if loader else None,
+def _made_by_the_loop(case: RunCase, own: OwnLoading) -> Draft | None:
+    """The same of a loop that makes its batches itself; what it does is seen in its stacks alone."""
+    if own.share < CLEAR_SHARE or case.run.critical.stacks is None:
+        return None
+    idle = percent(own.share)
+    made = f"{own.function} takes {with_interval(own.made)} of the training thread {watched(case.run.critical.stacks)}"
+    return Draft(
+        summary=(
+            f"The GPU idles about {idle} of the time while the loop makes its own batch: "
+            f"{own.function} at {own.line.place}"
+        ),
+        severity=Severity.WARNING,
+        level=Level.E1,
+        evidence=(
+            Measure("gpu_idle_from_wait_share", round(own.share, 4), f"GPU idle {idle} at most from it"),
+            Measure("own_loading_share", round(own.made.value, 4), made),
+            own.line.measure("hot_line", "that"),
+            Measure("utilization_percent", round(own.busy_percent, 1), f"GPU {own.busy_percent:.0f} % busy"),
+        ),
+        fires=own.share >= FIRE_SHARE and own.made.value >= FIRE_SHARE,
+        fix=Fix(
+            text=(
+                f"Prepare the next batch while the GPU computes: put {own.function} into a Dataset that a DataLoader "
+                "with workers reads, or into a thread that stays a batch ahead, with pinned memory and "
+                "non_blocking copies"
+            ),
+            code="DataLoader(dataset, batch_size=None, num_workers=2, pin_memory=True)",
+            file=own.line.file,
+            line=own.line.line,
+        ),
+        gain=from_share(0.0, own.share, "as far as the GPU had nothing queued meanwhile"),
+        ruled_out=rivals(case),
+        verify=f"Utilization up, and {own.function} gone from the training thread's stack",
+        chart=("gpu.utilization_percent",),
     )

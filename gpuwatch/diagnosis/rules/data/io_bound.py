@@ -5,14 +5,17 @@ Means:
     system.
 Evidence:
     Workers seen blocked on storage (state D) in 30 % or more of the looks with less than half a core of CPU each,
-    and a machine that sees it too: I/O pressure of 20 % or a disk queue above 10.
+    and a machine that sees it too: I/O pressure of 20 % or a disk queue above 10. Or stacks: lines that read files
+    take 30 % or more of the workers' work (without workers: of the waits) while making a batch uses less than half
+    a core, so those lines wait; network file systems show neither pressure nor state D.
 Fires:
     data-starvation holds and so does that.
 Clears:
-    I/O pressure below 10 % and workers blocked less than 15 %.
+    I/O pressure below 10 % and workers blocked less than 15 %; reading lines below 15 %.
 Not when:
     The first epoch still fills the page cache: it may vanish by itself and the text says so. Memory is so short
-    that the cache is thrown out: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU.
+    that the cache is thrown out: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All
+    cores are busy: a line that reads may then wait for a core.
 Fix:
     Read large pieces: shards (WebDataset, streaming) or a local copy on NVMe. More workers help as long as the
     device is not saturated, as they need little CPU; prefetch_factor=4; cache decoded or resized items.
@@ -29,12 +32,15 @@ from __future__ import annotations
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
-from gpuwatch.diagnosis.advice.rivals import is_storage_bound, rivals
+from gpuwatch.diagnosis.advice.lines import count_words, with_interval
+from gpuwatch.diagnosis.advice.reading import Reading, reading_of
+from gpuwatch.diagnosis.advice.rivals import BLOCKED_SHARE, is_storage_bound, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.timeline.windows import RankWindow
 
 CLEAR_BLOCKED_SHARE = 0.15
 CLEAR_PRESSURE_PERCENT = 10.0
@@ -45,34 +51,24 @@ MEMORY_PRESSURE_PERCENT = 10.0
 
 @rule("io-bound", subject="run", level=Level.E1, after=("data-starvation", "slow-samples"))
 def io_bound(case: RunCase) -> Draft | None:
-    """Fires on a starved run whose workers are blocked on storage."""
-    rank, host = case.run.critical, case.host
-    workers = rank.workers
-    blocked = workers.blocked_share if workers else None
-    pressure = host.pressure_io_percent if host else None
-    if "data-starvation" not in case.holding or workers is None or blocked is None:
-        return None
-    if blocked < CLEAR_BLOCKED_SHARE and (pressure or 0.0) < CLEAR_PRESSURE_PERCENT:
-        return None
+    """Fires on a starved run whose loading is blocked on storage."""
+    rank = case.run.critical
     starvation = starvation_of(case)
-    if starvation is None:
+    if "data-starvation" not in case.holding or starvation is None:
         return None
-    measures = [share_measure("worker_blocked_share", blocked, "workers blocked on storage")]
-    if workers.cpu_cores is not None:
-        text = f"a worker uses {workers.cpu_cores:.2f} of a core"
-        measures.append(Measure("worker_cpu_cores", round(workers.cpu_cores, 2), text))
-    if pressure is not None:
-        measures.append(Measure("pressure_io_percent", pressure, f"I/O pressure {pressure:.0f} %"))
-    if host is not None and host.disk_queue_length is not None:
-        text = f"disk queue {host.disk_queue_length:.1f}"
-        measures.append(Measure("disk_queue_length", round(host.disk_queue_length, 1), text))
+    reading = reading_of(case, on_gpu=starvation.on_gpu)
+    blocked = rank.workers.blocked_share if rank.workers else None
+    pressure = case.host.pressure_io_percent if case.host else None
+    is_calm = blocked is None or (blocked < CLEAR_BLOCKED_SHARE and (pressure or 0.0) < CLEAR_PRESSURE_PERCENT)
+    if is_calm and (reading is None or reading.share.value < CLEAR_BLOCKED_SHARE):
+        return None
     return Draft(
-        summary=f"Workers wait for storage {percent(blocked)} of their time instead of preparing batches",
+        summary=_summary(rank, reading),
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E2),
-        evidence=tuple(measures),
-        fires=is_storage_bound(case),
-        fix=_fix(case, step_cost(case, starvation)),
+        evidence=_evidence(case, reading),
+        fires=is_storage_bound(case) or (reading is not None and reading.share.value >= BLOCKED_SHARE),
+        fix=_fix(case, step_cost(case, starvation), reading),
         gain=from_share(0.0, starvation.share, "as far as storage can deliver more"),
         ruled_out=rivals(case, "storage"),
         verify="I/O pressure below 10 %, workers blocked less than 15 %, the wait below 6 %",
@@ -80,15 +76,53 @@ def io_bound(case: RunCase) -> Draft | None:
     )
 
 
-def _fix(case: RunCase, cost: StepCost | None) -> Fix:
+def _summary(rank: RankWindow, reading: Reading | None) -> str:
+    blocked = rank.workers.blocked_share if rank.workers else None
+    if reading is None or (blocked or 0.0) > reading.share.value:
+        return f"Workers wait for storage {percent(blocked or 0.0)} of their time instead of preparing batches"
+    who = "Workers spend" if reading.in_workers else "Loading spends"
+    return (
+        f"{who} {percent(reading.share.value)} of {'their' if reading.in_workers else 'its'} time in reading files, "
+        f"most at {reading.line.place}, and compute little meanwhile"
+    )
+
+
+def _evidence(case: RunCase, reading: Reading | None) -> tuple[Measure, ...]:
+    workers, host, measures = case.run.critical.workers, case.host, []
+    if reading is not None:
+        what = "the workers' work" if reading.in_workers else "the waits"
+        text = (
+            f"lines that read files take {with_interval(reading.share)} of {what} ({count_words(reading.of)} samples)"
+        )
+        measures += [
+            Measure("reading_share", round(reading.share.value, 4), text),
+            reading.line.measure("hot_line", what),
+        ]
+    if workers is not None and workers.blocked_share is not None:
+        measures.append(share_measure("worker_blocked_share", workers.blocked_share, "workers blocked on storage"))
+    if workers is not None and workers.cpu_cores is not None:
+        text = f"a worker uses {workers.cpu_cores:.2f} of a core"
+        measures.append(Measure("worker_cpu_cores", round(workers.cpu_cores, 2), text))
+    if host is not None and host.pressure_io_percent is not None:
+        pressure = host.pressure_io_percent
+        measures.append(Measure("pressure_io_percent", pressure, f"I/O pressure {pressure:.0f} %"))
+    if host is not None and host.disk_queue_length is not None:
+        text = f"disk queue {host.disk_queue_length:.1f}"
+        measures.append(Measure("disk_queue_length", round(host.disk_queue_length, 1), text))
+    return tuple(measures)
+
+
+def _fix(case: RunCase, cost: StepCost | None, reading: Reading | None) -> Fix:
     loader = case.run.critical.train_loader
     notes = "Read large pieces instead of many small files: shards (WebDataset, streaming), or a copy on a local disk"
+    if reading is not None:
+        notes += f"; the reading is done at {reading.line.words}"
     if _first_epoch(case):
         notes += "; this is the first epoch, which still fills the page cache, so it may vanish by itself"
     if _memory_short(case):
         notes += "; memory is short, so the page cache is thrown out again: fewer workers or more memory come first"
         return loader_fix(loader, {"prefetch_factor": "2"}, notes, None)
-    if cost is None or loader is None or not loader.num_workers:
+    if cost is None or loader is None or loader.num_workers is None:
         return loader_fix(loader, {"prefetch_factor": str(PREFETCH)}, notes, PREFETCH)
     count = max(loader.num_workers, advise(case, cost).count)
     keywords = {"num_workers": str(count), "prefetch_factor": str(PREFETCH)}

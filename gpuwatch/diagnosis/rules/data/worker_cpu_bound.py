@@ -4,7 +4,9 @@ Means:
     Each worker keeps a core busy and there is no room for more of them: only cheaper items help.
 Evidence:
     Mean CPU of a worker of 0.85 core or more, with as many workers as the cores carry, or CPU seconds per batch
-    over the time to compute one that exceed the cores left for loading.
+    over the time to compute one that exceed the cores left for loading. Where the workers' stacks can be read, the
+    line that takes the largest share of their busy time, with its 95 % interval and the library function below it,
+    which tells decoding from augmenting, preprocessing and collating.
 Fires:
     data-starvation holds and so does that, where neither a CPU quota nor busy cores nor too many workers explain
     it.
@@ -13,11 +15,13 @@ Clears:
 Not when:
     Workers use several cores each (they start thread pools of their own); other jobs own the cores.
 Fix:
-    Make an item cheaper: move augmentation to the GPU (torchvision.transforms.v2 or kornia on the batch, with
-    data_keys for masks), decode smaller or with a faster decoder, store items resized, cache what repeats.
+    Make an item cheaper, at the line that costs most: move augmentation to the GPU (torchvision.transforms.v2 or
+    kornia on the batch, with data_keys for masks), decode smaller or with a faster decoder, preprocess once before
+    training, store items resized, cache what repeats.
 Gain:
-    At most 1 / (1 - S): an operation with share a of the workers' time leaves Tb x (1 - a). Which operation that
-    is, is not known from these figures.
+    An operation with share a of the workers' time leaves Tb x (1 - a): today's step time over the longest of
+    computing a step, that, and the CPU seconds of both over the cores, from halving the line to removing it. Without
+    stacks the line is not known: then at most 1 / (1 - S).
 Verify:
     CPU per worker down, the wait below 6 %.
 Source:
@@ -26,15 +30,27 @@ Source:
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
-from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.gains import middle, without
+from gpuwatch.diagnosis.advice.items import cheaper, work_of
+from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, with_interval
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import batch_against_step, cpu_workers
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import cpu_cores, seconds
+from gpuwatch.diagnosis.wording import cpu_cores, percent, seconds
+from gpuwatch.samples import LoaderFacts
 
+WORDS = {
+    "read": "reading",
+    "decode": "decoding",
+    "augment": "augmentation",
+    "preprocess": "preprocessing",
+    "collate": "collating",
+}
+LEAST_GAIN = 1.05
 WORKER_CORES = 0.85
 SEVERAL_CORES = 1.2
 ROOM_SHARE = 0.7
@@ -56,11 +72,13 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
     if starvation is None or cost is None or not _no_room(cost, loader.num_workers):
         return None
     per_batch = cost.batch_cpu_seconds / cost.batches_per_step
-    affordable = cost.compute_seconds * cost.loading_cores(slow=True) / cost.batches_per_step
+    line = loading_line(rank)
+    gain = _gain(cost, line, loader.num_workers)
     return Draft(
         summary=(
             f"The {loader.num_workers} workers compute all the time: a batch costs {seconds(per_batch)} "
             f"of CPU and the {cost.allowed_cores:g} cores carry no more workers"
+            + (f"; {percent(line.share.value)} of it goes into {line.place}" if line is not None else "")
         ),
         severity=Severity.WARNING,
         level=starvation.level,
@@ -69,21 +87,43 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
             Measure("batch_cpu_seconds", round(per_batch, 6), batch_against_step(cost)),
             Measure("num_workers", loader.num_workers, f"num_workers={loader.num_workers}"),
             Measure("cpu_cores", cost.allowed_cores, f"{cpu_cores(cost.allowed_cores)} for this rank"),
+            *loading_measures(rank),
         ),
-        fix=Fix(
-            text=(
-                "Make an item cheaper: augment on the GPU after the copy, decode smaller or faster, or store items "
-                f"resized. To keep up, a batch may cost {seconds(affordable)} of CPU"
-            ),
-            code="images = transforms.v2.RandomResizedCrop(224)(images.to(device, non_blocking=True))",
-            file=loader.file,
-            line=loader.line,
-        ),
-        hint=f"at most {without(starvation.share):.1f}x, when items cost so little that the run no longer waits",
+        fix=_fix(cost, loader, line),
+        gain=gain,
+        hint=None
+        if gain is not None
+        else f"at most {without(starvation.share):.1f}x, when items cost so little that the run no longer waits",
         ruled_out=rivals(case),
         verify="CPU seconds per batch down, the wait below 6 %",
         chart=("run.wait_share", "host.cpu_percent"),
     )
+
+
+def _fix(cost: StepCost, loader: LoaderFacts, line: HotLine | None) -> Fix:
+    affordable = cost.compute_seconds * cost.loading_cores(slow=True) / cost.batches_per_step
+    keep_up = f"To keep up, a batch may cost {seconds(affordable)} of CPU"
+    if line is None:
+        file, number = place_of(loader)
+        gpu = "images = transforms.v2.RandomResizedCrop(224)(images.to(device, non_blocking=True))"
+        augment = "augment on the GPU after the copy, " if cost.on_gpu else ""
+        text = f"Make an item cheaper: {augment}decode smaller or faster, or store items resized. {keep_up}"
+        return Fix(text=text, code=gpu if cost.on_gpu else None, file=file, line=number)
+    work = work_of(line)
+    how, code = cheaper(line, work, on_gpu=cost.on_gpu)
+    kind = f"is {WORDS[work]} and " if work is not None else ""
+    share = f"{with_interval(line.share)} of the workers' time"
+    text = f"Make {line.words} cheaper, which {kind}takes {share}: {how}. {keep_up}"
+    return Fix(text=text, code=code, file=line.file, line=line.line)
+
+
+def _gain(cost: StepCost, line: HotLine | None, workers: int) -> Gain | None:
+    """From halving the line's cost to removing it; none where that is not worth a promise."""
+    if line is None:
+        return None
+    halved, removed = cost.cheaper(line.share.low / 2).gain(workers), cost.cheaper(line.share.high).gain(workers)
+    gain = Gain(max(1.0, halved.low), max(1.0, removed.high), f"from halving that line to removing it, {removed.cap}")
+    return gain if middle(gain) >= LEAST_GAIN else None
 
 
 def _no_room(cost: StepCost, count: int) -> bool:

@@ -4,9 +4,9 @@ Means:
     Every worker is busy all the time and still the training thread waits, typically for every N-th batch with N
     workers; the machine has cores that nothing uses.
 Evidence:
-    Workers busy at least 85 % of the time (their own records), free cores within affinity and quota, and the comb:
-    the autocorrelation of the waits at lag N is 0.6 or more where every worker is too slow (0.84-0.94 measured,
-    0.07-0.25 otherwise).
+    Workers busy at least 85 % of the time (their own records, else samples of their stacks), free cores within
+    affinity and quota, and, where a hook times the waits, the comb: their autocorrelation at lag N is 0.6 or more
+    where every worker is too slow (0.84-0.94 measured, 0.07-0.25 otherwise).
 Fires:
     data-starvation holds, workers are busy, at least 2 cores (or what the added workers need) are free, and there
     are fewer than 0.7 of the workers that the cores carry.
@@ -32,7 +32,9 @@ from __future__ import annotations
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import middle
+from gpuwatch.diagnosis.advice.lines import loading_measures
 from gpuwatch.diagnosis.advice.rivals import FREE_CORES, free_cores, rivals
+from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import comb, settled
 from gpuwatch.diagnosis.advice.workers import LEAST_CPU_SHARE, WorkerAdvice, advise, batch_against_step, cpu_workers
@@ -66,7 +68,7 @@ def workers_too_few(case: RunCase) -> Draft | None:
     free = free_cores(case)
     if not _has_room(cost, count, advice.count, free) or middle(advice.gain) < LEAST_GAIN:
         return None
-    busy = rank.workers.busy_share if rank.workers else None
+    busy = _busy_share(rank)
     return Draft(
         summary=(
             f"The {count} workers are {percent(busy)} busy and cannot keep up"
@@ -76,7 +78,7 @@ def workers_too_few(case: RunCase) -> Draft | None:
         + _room_words(cost, free),
         severity=Severity.WARNING,
         level=starvation.level,
-        evidence=_evidence(cost, count, busy, rhythm, free),
+        evidence=(*_evidence(cost, count, busy, rhythm, free), *loading_measures(rank)),
         fix=loader_fix(
             rank.train_loader, {"num_workers": str(advice.count)}, _text(rank, cost, count, advice), advice.count
         ),
@@ -88,8 +90,13 @@ def workers_too_few(case: RunCase) -> Draft | None:
     )
 
 
+def _busy_share(rank: RankWindow) -> float | None:
+    busy = worker_busy(rank)
+    return busy.value if busy is not None else None
+
+
 def _all_busy(rank: RankWindow, rhythm: float | None) -> bool:
-    busy = rank.workers.busy_share if rank.workers else None
+    busy = _busy_share(rank)
     return busy >= BUSY_SHARE if busy is not None else rhythm is not None and rhythm >= COMB
 
 

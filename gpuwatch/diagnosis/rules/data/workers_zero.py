@@ -4,8 +4,9 @@ Means:
     With num_workers=0 the training thread itself reads, decodes and collates each batch; the GPU has nothing to do
     meanwhile. Worker processes prepare the next batches while the GPU computes.
 Evidence:
-    The loader's own num_workers, and a run that loses time to waits for data. The median wait is what one worker
-    would take for a batch.
+    The loader's own num_workers (the hook's word, or read from the live object), and a run that loses time to waits
+    for data. The wait for a batch is what one worker would take for it. Where stacks can be read, the line of
+    loading that takes most of the waits.
 Fires:
     data-starvation holds and the training loader has no workers.
 Clears:
@@ -20,7 +21,8 @@ Fix:
     with a GPU. Under the start methods spawn and forkserver (Python 3.14's default) the dataset must pickle.
 Gain:
     Today's step time over that with workers: the longest of computing a step, loading a batch by so many workers,
-    and the CPU seconds of both over the cores. The range is that of the stretches of the window.
+    and the CPU seconds of both over the cores. The range is that of the stretches of the window, or of the interval
+    that samples leave open.
 Verify:
     As many processes called pt_data_worker appear, the wait is below 6 %, and samples per second rise as predicted.
 Source:
@@ -34,6 +36,7 @@ from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
 from gpuwatch.diagnosis.advice.cores import affinity_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import in_words, middle
+from gpuwatch.diagnosis.advice.lines import loading_measures
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
@@ -63,7 +66,7 @@ def workers_zero(case: RunCase) -> Draft | None:
         summary=_summary(cost, starvation),
         severity=Severity.WARNING,
         level=starvation.level,
-        evidence=_evidence(cost),
+        evidence=(*_evidence(cost), *loading_measures(case.run.critical)),
         fix=loader_fix(
             loader,
             worker_keywords(loader, advice.count, on_gpu=starvation.on_gpu),
@@ -102,7 +105,9 @@ def _evidence(cost: StepCost) -> tuple[Measure, ...]:
         Measure("num_workers", 0, "num_workers=0"),
         Measure("batch_seconds", round(per_batch, 6), f"{seconds(per_batch)} to load a batch"),
         Measure(
-            "compute_seconds", round(cost.compute_seconds, 6), f"{seconds(cost.compute_seconds)} to compute a step"
+            "compute_seconds",
+            round(cost.compute_seconds, 6),
+            f"{seconds(cost.compute_seconds)} to {'train on it' if cost.sampled else 'compute a step'}",
         ),
         Measure("cpu_cores", cost.allowed_cores, f"{cpu_cores(cost.allowed_cores)} for this rank"),
     ]

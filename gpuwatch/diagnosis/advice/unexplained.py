@@ -1,0 +1,50 @@
+"""What to do about a wait for data that no cause of the tree explains: what is not known, and what tells it."""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.code import place_of
+from gpuwatch.diagnosis.advice.lines import HotLine, loading_line
+from gpuwatch.diagnosis.advice.sampled import worker_busy
+from gpuwatch.diagnosis.finding import Fix
+from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.wording import percent
+from gpuwatch.timeline.windows import RankWindow
+
+BUSY_SHARE = 0.85
+
+
+def how_to_find_out(case: RunCase) -> Fix:
+    """The next step: the line that loading spends its time in, where stacks name it."""
+    rank = case.run.critical
+    line = loading_line(rank)
+    file, number = place_of(rank.train_loader)
+    if line is not None:
+        return Fix(text=f"{_unknown(rank)}; {_where(line)}", file=line.file, line=line.line)
+    look = "" if rank.stacks is not None else f": look at its stacks for a minute (gpuwatch stacks {rank.facts.pid})"
+    return Fix(text=f"{_unknown(rank)}{look}", file=file, line=number)
+
+
+def _unknown(rank: RankWindow) -> str:
+    loader, busy = rank.train_loader, worker_busy(rank)
+    if loader is None and rank.facts.rung == "exact":
+        return "Its batches come from no DataLoader that the hook sees, but from what the loop does before each step"
+    if loader is None or loader.num_workers is None:
+        return "Its loader's settings are not known: start the script with gpuwatch run, so that the hook sees them"
+    if loader.num_workers == 0:
+        return (
+            "Loading in workers would not be faster here, because training needs the same CPU cores: "
+            "make an item cheaper (decode smaller, cache, precompute)"
+        )
+    if busy is None:
+        return "What its workers do is not known"
+    if busy.value < BUSY_SHARE:
+        return (
+            f"Its workers are busy only {percent(busy.value)} of the time, so the time goes into collating or "
+            "shipping batches, or into bursts"
+        )
+    return "Its workers are busy and no limit of the machine explains it"
+
+
+def _where(line: HotLine) -> str:
+    whose = "the waits are spent" if line.phase == "wait" else "the workers' time is spent"
+    return f"{percent(line.share.value)} of {whose} in {line.words}"
