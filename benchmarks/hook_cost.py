@@ -3,8 +3,8 @@
     python -m benchmarks.hook_cost [--rounds 5] [--blocks 8] [--steps 150]
 
 A round starts a trainer of each kind anew; they take turns, block by block, so that what else the machine does hits
-each of them alike. Of a block the 5th percentile of the step times counts, of a round the median over its blocks, and of
-all the median over the rounds, because two processes of one kind differ by as much as the hook costs: that is what
+each of them alike. Of a block the 5th percentile of the step times counts, of a round the median over its blocks, and
+of all the median over the rounds, because two processes of one kind differ by as much as the hook costs: that is what
 "without, again" shows. TraceML runs beside them where `traceml-ai` is installed.
 """
 
