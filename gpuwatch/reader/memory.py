@@ -61,7 +61,6 @@ class Gather:
         if len(pieces) > IOV_MAX:
             raise ValueError(f"{len(pieces)} pieces, the kernel takes {IOV_MAX}")
         self._memory = memory
-        self._pieces = list(pieces)
         self.size = sum(size for _, size in pieces)
         self._buffer = ctypes.create_string_buffer(max(self.size, 1))
         self.view = memoryview(self._buffer).cast("B")
@@ -71,8 +70,7 @@ class Gather:
         self._arguments = (memory.pid, ctypes.byref(local), 1, ctypes.byref(remote), len(pieces), 0)
 
     def move(self, index: int, address: int) -> None:
-        """Reads one piece from another address from now on."""
-        self._pieces[index] = (address, self._pieces[index][1])
+        """Lets a piece lie elsewhere from now on."""
         self._remote[index].address = address
 
     def read(self) -> memoryview:
@@ -85,9 +83,9 @@ class Gather:
         count = self._memory.transfer(self._arguments)
         if count == self.size:
             return self.view
-        ends = accumulate(size for _, size in self._pieces)
+        ends = accumulate(piece.size for piece in self._remote)
         failed = next(index for index, end in enumerate(ends) if end > count)
-        raise UnreadableAddressError(self._pieces[failed][0])
+        raise UnreadableAddressError(self._remote[failed].address or 0)
 
 
 class Memory:

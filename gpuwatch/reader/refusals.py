@@ -31,3 +31,13 @@ def platform(cause: str) -> CannotReadError:
     return CannotReadError(
         Reason.PLATFORM, f"stacks cannot be read here: {cause}", "use gpuwatch run, which needs no reader"
     )
+
+
+def not_ready(pid: int) -> CannotReadError:
+    """The process is on its way to be a Python."""
+    return CannotReadError(Reason.NOT_READY, f"the Python of process {pid} is still starting", "try again in a moment")
+
+
+def refuse(reason: Reason, sentence: str, cure: str | None = None) -> CannotReadError:
+    """A refusal whose words are its caller's."""
+    return CannotReadError(reason, sentence, cure)

@@ -1,0 +1,179 @@
+"""Code objects of the target, read once and kept: their names, files and line tables do not change.
+
+A code object can end and another take its address (functions made at run time, notebooks, torch.compile), so what is
+kept is compared with the target now and then.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuwatch.reader.layout import BYTES_DATA, OBJECT_SIZE, OBJECT_TYPE, TYPE_NAME, Layout
+from gpuwatch.reader.lines import LineTable, line_table
+from gpuwatch.reader.memory import Memory, UnreadableAddressError
+from gpuwatch.reader.types import Code
+
+MAX_KEPT = 20_000
+_MAX_TEXT = 4096  # characters that are kept of a name
+_MAX_LENGTH = 1 << 24
+_MAX_TABLE = 1 << 20
+_TYPE_OF_CODE = b"code\0"
+
+
+class NoCodeError(Exception):
+    """What a frame names as its code is none: the frame was torn."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCode:
+    """A code object. `fingerprint` is what shows that another one lies at its address."""
+
+    code: Code
+    table: LineTable
+    bytecode: int  # the address of the first instruction, 0 up to 3.10
+    bytecode_size: int
+    fingerprint: bytes
+
+
+class Codes:
+    """The code objects of one process."""
+
+    def __init__(self, memory: Memory, layout: Layout) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._known: dict[int, KnownCode] = {}
+        self._code_type: int | None = None
+        names = [layout.code_file, layout.code_name, layout.code_line_table]
+        if layout.code_qualified_name is not None:
+            names.append(layout.code_qualified_name)
+        self._head_size = max(*names, layout.code_first_line, layout.code_bytecode) + 8
+
+    @property
+    def known(self) -> dict[int, KnownCode]:
+        """What is kept, by address; for lookups only."""
+        return self._known
+
+    def load(self, address: int) -> KnownCode:
+        """The code object at an address.
+
+        Raises:
+            NoCodeError: There is none.
+            CannotReadError: The process is gone.
+        """
+        known = self._known.get(address)
+        if known is not None:
+            return known
+        try:
+            known = self._read(address)
+        except (UnreadableAddressError, struct.error):
+            raise NoCodeError(hex(address)) from None
+        if len(self._known) >= MAX_KEPT:
+            self._known.clear()
+        self._known[address] = known
+        return known
+
+    def forget_replaced(self, addresses: Iterable[int]) -> bool:
+        """Forgets those that are another code object now, or none any more; says whether there were any.
+
+        Raises:
+            CannotReadError: The process is gone.
+        """
+        kept = [address for address in addresses if address in self._known]
+        try:
+            heads = self._memory.read_many([(address + OBJECT_TYPE, self._head_size) for address in kept])
+        except UnreadableAddressError:
+            for address in kept:
+                del self._known[address]
+            return True
+        replaced = [
+            address
+            for address, head in zip(kept, heads, strict=True)
+            if self._known[address].fingerprint != self._fingerprint(head)
+        ]
+        for address in replaced:
+            del self._known[address]
+        return bool(replaced)
+
+    def _read(self, address: int) -> KnownCode:
+        layout, memory = self._layout, self._memory
+        if address % 8:
+            raise NoCodeError(hex(address))
+        head = memory.read(address + OBJECT_TYPE, self._head_size)
+        self._check_type(_pointer(head, 0))
+        first_line = int.from_bytes(_field(head, layout.code_first_line, 4), "little", signed=True)
+        file = self._text(_field_pointer(head, layout.code_file))
+        name = self._text(_field_pointer(head, layout.code_name))
+        qualified_name = None
+        if layout.code_qualified_name is not None:
+            qualified_name = self._text(_field_pointer(head, layout.code_qualified_name))
+        raw_table = self._bytes(_field_pointer(head, layout.code_line_table))
+        if layout.heap_frames:
+            bytecode = 0
+            units = memory.pointer(_field_pointer(head, layout.code_bytecode) + OBJECT_SIZE)
+            bytecode_size = units
+        else:
+            bytecode = address + layout.code_bytecode
+            bytecode_size = 2 * _field_pointer(head, OBJECT_SIZE)
+        return KnownCode(
+            Code(address, file, name, qualified_name, first_line),
+            line_table(layout.version, raw_table, first_line),
+            bytecode,
+            bytecode_size,
+            self._fingerprint(head),
+        )
+
+    def _check_type(self, address: int) -> None:
+        """Learns PyCode_Type by its name at the first code object, and expects it at all others."""
+        if self._code_type is None:
+            name = self._memory.pointer(address + TYPE_NAME)
+            if self._memory.read(name, len(_TYPE_OF_CODE)) != _TYPE_OF_CODE:
+                raise NoCodeError(hex(address))
+            self._code_type = address
+        elif address != self._code_type:
+            raise NoCodeError(hex(address))
+
+    def _fingerprint(self, head: bytes) -> bytes:
+        layout = self._layout
+        return (
+            head[:8]
+            + _field(head, layout.code_file, 8)
+            + _field(head, layout.code_name, 8)
+            + _field(head, layout.code_line_table, 8)
+            + _field(head, layout.code_first_line, 4)
+        )
+
+    def _text(self, address: int) -> str:
+        """A str object in one of the compact forms, which all names of the compiler have."""
+        layout = self._layout
+        head = self._memory.read(address, layout.text_header)
+        length = int.from_bytes(head[16:24], "little")
+        state = head[32]
+        kind, compact, ascii_only = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        if not compact or kind not in (1, 2, 4) or length > _MAX_LENGTH:
+            raise NoCodeError(hex(address))
+        if not length:
+            return ""
+        length = min(length, _MAX_TEXT)
+        data = address + (layout.text_header if ascii_only else layout.wide_text_header)
+        encoding = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind]
+        return self._memory.read(data, kind * length).decode(encoding, "replace")
+
+    def _bytes(self, address: int) -> bytes:
+        size = self._memory.pointer(address + OBJECT_SIZE)
+        if size > _MAX_TABLE:
+            raise NoCodeError(hex(address))
+        return self._memory.read(address + BYTES_DATA, size) if size else b""
+
+
+def _field(head: bytes, offset: int, size: int) -> bytes:
+    return head[offset - OBJECT_TYPE : offset - OBJECT_TYPE + size]
+
+
+def _pointer(head: bytes, position: int) -> int:
+    return int.from_bytes(head[position : position + 8], "little")
+
+
+def _field_pointer(head: bytes, offset: int) -> int:
+    return _pointer(head, offset - OBJECT_TYPE)
