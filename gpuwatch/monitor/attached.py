@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from gpuwatch.sources.host.process import TreeWalker
+from gpuwatch.sources.discovery.tree import TreeTrainers
+from gpuwatch.sources.host.identify import is_python
+from gpuwatch.sources.host.process import TreeWalker, read_stat
 
 _WALK_NS = 1_000_000_000
 _THOROUGH_EVERY = 5  # walks; one that asks every thread of a process with 200 of them takes milliseconds
@@ -16,11 +18,12 @@ class AttachedTree:
     """The pids below and with one root, looked up at most once a second.
 
     Args:
-        root: its pid.
+        root: its pid. The process that has it now is meant: another one that is given it later is none of ours.
         trainer_pids: of all trainers known. Those once seen in the tree stay in it when they have ended: a run must
             not vanish from the screen in the moment at which one wants to read how it ended.
         proc_root: /proc, or a recorded one.
         clock: CLOCK_MONOTONIC in nanoseconds.
+        training: picks those that train from the pids of the tree; None: by what they leave in /proc.
     """
 
     def __init__(
@@ -29,28 +32,69 @@ class AttachedTree:
         trainer_pids: Callable[[], Iterable[int]],
         proc_root: Path = Path("/proc"),
         clock: Callable[[], int] = time.monotonic_ns,
+        training: Callable[[Collection[int]], list[int]] | None = None,
     ) -> None:
-        self._root = root
+        self.root = root
         self._trainer_pids = trainer_pids
+        self._proc_root = proc_root
         self._walker = TreeWalker(proc_root)
         self._clock = clock
+        self._training = training or TreeTrainers(proc_root, clock).among
+        self._start_ticks = self._root_start_ticks()
+        self._is_gone = False
+        self._is_python = False
         self._walks = 0
         self._walked_ns: int | None = None
+        self._judged_ns: int | None = None
         self._now: frozenset[int] = frozenset((root,))
         self._trainers: frozenset[int] = frozenset()
+        self._found: list[int] = []
+        self._has_trained = False
 
     def pids(self) -> frozenset[int]:
         """The tree, with the trainers that were in it."""
-        now_ns = self._clock()
-        if self._walked_ns is None or now_ns - self._walked_ns >= _WALK_NS:
-            self._walked_ns = now_ns
-            thorough = self._walks % _THOROUGH_EVERY == 0
-            self._walks += 1
-            self._now = frozenset((self._root, *self._walker.descendants(self._root, thorough=thorough)))
+        self._walk()
         self._trainers = frozenset(pid for pid in self._trainer_pids() if pid in self._now or pid in self._trainers)
         return self._now | self._trainers
 
     def targets(self, live_trainers: Iterable[int]) -> list[int]:
-        """The processes to look at: the trainers in the tree, and its root."""
+        """The processes to look at: the root while it lives, and the trainers in the tree."""
         tree = self.pids()
-        return [self._root, *(pid for pid in live_trainers if pid in tree and pid != self._root)]
+        root = () if self._is_gone else (self.root,)
+        return [*root, *(pid for pid in live_trainers if pid in tree and pid != self.root)]
+
+    def trainers(self) -> list[int]:
+        """The processes of the tree that train, hooked or not.
+
+        A root that runs Python counts as one until there is any: a training that still imports torch shows nothing of
+        what it will be, and nobody wants to wait for that before looking.
+        """
+        self._walk()
+        if self._judged_ns != self._walked_ns:
+            self._judged_ns = self._walked_ns
+            found = [] if self._is_gone else self._training(self._now)
+            self._has_trained |= bool(found)
+            may_start = not self._has_trained and not self._is_gone and self._root_is_python()
+            self._found = [self.root] if may_start else found
+        return self._found
+
+    def _walk(self) -> None:
+        now_ns = self._clock()
+        if self._walked_ns is not None and now_ns - self._walked_ns < _WALK_NS:
+            return
+        self._walked_ns = now_ns
+        self._is_gone = self._start_ticks is not None and self._root_start_ticks() != self._start_ticks
+        thorough = self._walks % _THOROUGH_EVERY == 0
+        self._walks += 1
+        below = () if self._is_gone else self._walker.descendants(self.root, thorough=thorough)
+        self._now = frozenset((self.root, *below))
+
+    def _root_start_ticks(self) -> int | None:
+        stat = read_stat(self._proc_root, self.root)
+        return None if stat is None else stat.start_ticks
+
+    def _root_is_python(self) -> bool:
+        """Asked once it says yes: a shell may still exec the training."""
+        if not self._is_python:
+            self._is_python = is_python(self.root, self._proc_root)
+        return self._is_python

@@ -39,6 +39,20 @@ class Judge(Protocol):
         """The findings as they stand after this scene."""
 
 
+class Focus(Protocol):
+    """What a monitor looks at, where that can be chosen."""
+
+    @property
+    def attached_pid(self) -> int | None:
+        """The root of the process tree that is looked at; None where everything is."""
+
+    def attach(self, pid: int | None) -> None:
+        """Narrows it to one tree; None widens it again."""
+
+    def pids(self) -> frozenset[int] | None:
+        """The processes that are shown; None for all."""
+
+
 class Monitor:
     """Watches through its sources, in a thread of its own or in the caller's.
 
@@ -49,7 +63,8 @@ class Monitor:
         evaluate_every_seconds: between two evaluations of the rules.
         window_seconds: of the scenes that are evaluated.
         engine: judges scenes; without one there are no findings.
-        only_pids: narrows snapshots and scenes to these processes and their GPUs.
+        only_pids: narrows snapshots and scenes to these processes and their GPUs, for good.
+        focus: narrows them to what `attach` chooses; None where nothing can be attached to.
         interval_seconds: between two polls of a GPU.
         timeline: to feed, where a source needs to look into it too.
         own_cost: measures gpuwatch itself; None under a clock that jumps.
@@ -65,6 +80,7 @@ class Monitor:
         window_seconds: float = 60.0,
         engine: Judge | None = None,
         only_pids: Callable[[], frozenset[int]] | frozenset[int] | None = None,
+        focus: Focus | None = None,
         interval_seconds: float = 1.0,
         timeline: Timeline | None = None,
         own_cost: OwnCost | None = None,
@@ -79,6 +95,8 @@ class Monitor:
         self._window_seconds = window_seconds
         self._engine = engine
         self._only_pids = only_pids
+        self._focus = focus
+        self._has_refocused = threading.Event()
         self._own_cost = own_cost
         self._own_cpu_share = own_cost.share(now_ns) if own_cost else None
         self._evaluation = Evaluation()
@@ -122,6 +140,20 @@ class Monitor:
     def snapshot(self) -> Snapshot:
         """The newest snapshot; from any thread."""
         return self._snapshot
+
+    def attach(self, pid: int | None) -> None:
+        """Narrows the watch to one process tree and its GPUs, or widens it to everything again; from any thread.
+
+        The next snapshot is of the new choice, and without findings until the rules have seen it.
+
+        Raises:
+            ValueError: where the machine is made up.
+        """
+        if self._focus is None:
+            raise ValueError(f"There are no processes to attach to: this machine is {self._origin.label}.")
+        self._focus.attach(pid)
+        self._has_refocused.set()
+        self._waker.wake()
 
     def subscribe(self, callback: Subscriber) -> None:
         """Calls `callback` with each new snapshot, in the monitor's thread: it must hand it on and return."""
@@ -176,6 +208,11 @@ class Monitor:
 
     def _do_what_is_due(self, now_ns: int, has_polls: bool) -> None:
         """Evaluates and publishes; new polls are shown at once, even right after an evaluation's snapshot."""
+        has_refocused = self._has_refocused.is_set()
+        if has_refocused:
+            self._has_refocused.clear()
+            self._evaluation = Evaluation()
+            self._hurry_evaluation(now_ns)
         self._bring_forward(now_ns)
         is_evaluation = now_ns >= self._evaluation_due_ns
         if is_evaluation:
@@ -183,7 +220,7 @@ class Monitor:
         shows_polls = has_polls and now_ns - self._polls_shown_ns >= _SNAPSHOT_LEAST_NS
         if shows_polls:
             self._polls_shown_ns = now_ns
-        if shows_polls or is_evaluation or now_ns - self._published_ns >= self._snapshot_pause_ns():
+        if shows_polls or is_evaluation or has_refocused or now_ns - self._published_ns >= self._snapshot_pause_ns():
             self._publish(now_ns)
         if now_ns >= self._prune_due_ns:
             self._prune_due_ns = now_ns + _PRUNE_NS
@@ -193,12 +230,16 @@ class Monitor:
         return _SNAPSHOT_PATIENCE_NS if self._has_gpu_data else _SNAPSHOT_NS
 
     def _bring_forward(self, now_ns: int) -> None:
-        """Lets a run that has just made enough steps be judged now; not twice in a row, for two make a finding."""
+        """Lets a run that has just made enough steps be judged now."""
         stepped = self.timeline.trainers_with_steps(_FIRST_STEPS)
         if not stepped <= self._stepped:
-            earliest_ns = self._evaluated_ns + self._evaluate_every_ns // 2
-            self._evaluation_due_ns = min(self._evaluation_due_ns, max(now_ns, earliest_ns))
+            self._hurry_evaluation(now_ns)
         self._stepped = stepped
+
+    def _hurry_evaluation(self, now_ns: int) -> None:
+        """Brings the next evaluation forward; not to twice in a row, for two make a finding."""
+        earliest_ns = self._evaluated_ns + self._evaluate_every_ns // 2
+        self._evaluation_due_ns = min(self._evaluation_due_ns, max(now_ns, earliest_ns))
 
     def _evaluate(self, now_ns: int) -> None:
         """Has the rules judge the scene."""
@@ -231,6 +272,7 @@ class Monitor:
             evaluation=self._evaluation,
             next_evaluation_ns=self._evaluation_due_ns if self._engine is not None else None,
             only_pids=self._asked_pids(),
+            attached_pid=self._focus.attached_pid if self._focus is not None else None,
             notices=(*self._feed.problems, *self._guard.notices),
         )
 
@@ -240,4 +282,6 @@ class Monitor:
         )
 
     def _asked_pids(self) -> frozenset[int] | None:
+        if self._focus is not None:
+            return self._focus.pids()
         return self._only_pids() if callable(self._only_pids) else self._only_pids

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.monitor.attached import AttachedTree
 from gpuwatch.monitor.clock import CatchUpClock, Clock, SystemClock, VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.own_cost import OwnCost
@@ -19,7 +18,7 @@ _VIRTUAL_START_NS = 86_400_000_000_000  # any, but always the same: a simulated 
 
 
 def live_monitor(*, interval_seconds: float = 1.0, attach_pid: int | None = None) -> Monitor:
-    """A monitor of all GPUs and hooked runs here, or of one process tree and its GPUs.
+    """A monitor of all GPUs and hooked runs here, or of one process tree and its GPUs; `attach` changes that later.
 
     Args:
         interval_seconds: between two polls.
@@ -33,21 +32,21 @@ def live_monitor(*, interval_seconds: float = 1.0, attach_pid: int | None = None
     # The child asks the driver while this process still imports the rest: the first number comes 0.2 s sooner.
     for sample in nvml.collect(clock.now_ns()):
         timeline.add(sample)
+    from gpuwatch.monitor.focus import Focus
+    from gpuwatch.sources.discovery.source import DiscoverySource
     from gpuwatch.sources.hook_link.source import HookLinkSource
     from gpuwatch.sources.host.source import HostSource
 
-    tree = None if attach_pid is None else AttachedTree(attach_pid, timeline.trainer_pids)
-    host = HostSource(
-        interval_seconds,
-        targets=timeline.live_trainer_pids if tree is None else lambda: tree.targets(timeline.live_trainer_pids()),
-        known_workers=timeline.worker_pids,
-    )
+    focus = Focus(timeline)
+    focus.attach(attach_pid)
+    host = HostSource(interval_seconds, targets=focus.host_targets, known_workers=timeline.worker_pids)
+    discovery = DiscoverySource(hooked=timeline.live_trainer_pids, gpu_processes=timeline.gpus_by_host_pid)
     return Monitor(
-        [nvml, host, HookLinkSource()],
+        [nvml, host, HookLinkSource(), discovery],
         origin=Origin("live", "LIVE"),
         clock=clock,
         engine=Engine(),
-        only_pids=tree.pids if tree is not None else None,
+        focus=focus,
         interval_seconds=interval_seconds,
         timeline=timeline,
         own_cost=OwnCost(),

@@ -144,6 +144,15 @@ class Timeline(Intake):
                 if each.facts is not None and each.is_exact and each.ended is None
             ]
 
+    def gpus_by_host_pid(self) -> dict[int, tuple[str, ...]]:
+        """The UUIDs of the GPUs that each process computes on, as NVML reports them: by the host's pids."""
+        with self.lock:
+            found: dict[int, tuple[str, ...]] = {}
+            for gpu in self.gpus_in_order():
+                for process in (gpu.latest_status.processes or ()) if gpu.latest_status else ():
+                    found[process.host_pid] = (*found.get(process.host_pid, ()), gpu.uuid)
+            return found
+
     def worker_pids(self, trainer_pid: int) -> set[int]:
         """The DataLoader workers that made a batch for this trainer lately, as they say themselves."""
         with self.lock:

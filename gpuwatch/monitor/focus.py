@@ -1,0 +1,69 @@
+"""What the monitor looks at: every hooked run, or one process tree, and the processes that its sources are to watch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuwatch.monitor.attached import AttachedTree
+from gpuwatch.timeline.timeline import Timeline
+
+MakeTree = Callable[[int], AttachedTree]
+
+
+class Focus:
+    """Everything, until it is attached to a tree; then that tree, its trainers without a hook too.
+
+    Any thread may attach, the monitor's asks, and the stack source's asks for its targets: all under one lock.
+
+    Args:
+        timeline: knows the hooked trainers.
+        proc_root: /proc, or a recorded one.
+        clock: CLOCK_MONOTONIC in nanoseconds.
+    """
+
+    def __init__(
+        self, timeline: Timeline, proc_root: Path = Path("/proc"), clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._timeline = timeline
+        self._proc_root = proc_root
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tree: AttachedTree | None = None
+
+    @property
+    def attached_pid(self) -> int | None:
+        """The root of the tree; None where everything is looked at."""
+        tree = self._tree
+        return None if tree is None else tree.root
+
+    def attach(self, pid: int | None) -> None:
+        """Narrows it to the tree of one process; None widens it to everything again."""
+        tree = None if pid is None else AttachedTree(pid, self._timeline.trainer_pids, self._proc_root, self._clock)
+        with self._lock:
+            self._tree = tree
+
+    def pids(self) -> frozenset[int] | None:
+        """The processes that are shown; None for all."""
+        with self._lock:
+            return None if self._tree is None else self._tree.pids()
+
+    def hooked(self) -> list[int]:
+        """The trainers with a hook that live and are looked at."""
+        live = self._timeline.live_trainer_pids()
+        with self._lock:
+            return live if self._tree is None else [pid for pid in live if pid in self._tree.pids()]
+
+    def unhooked(self) -> list[int]:
+        """The trainers without one: they are watched only where somebody asked for their tree."""
+        hooked = frozenset(self._timeline.live_trainer_pids())
+        with self._lock:
+            return [] if self._tree is None else [pid for pid in self._tree.trainers() if pid not in hooked]
+
+    def host_targets(self) -> list[int]:
+        """The processes whose /proc is read: the trainers of both kinds, and the root of the tree."""
+        trainers = [*self.hooked(), *self.unhooked()]
+        with self._lock:
+            return list(dict.fromkeys(trainers)) if self._tree is None else self._tree.targets(trainers)
