@@ -1,0 +1,281 @@
+"""Objects of another CPython: their types and plain values, read without trusting a single pointer.
+
+The target runs on while it is read, so any address may by now hold something else. What does not look like the
+object it should be is None: an unknown, never a guess.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuwatch.reader.memory import Memory, UnreadableAddressError
+from gpuwatch.reader.object_layout import ObjectLayout
+
+TYPE_POINTER = 8  # ob_type, behind the reference count
+SIZE = 16  # ob_size of what has a variable length
+LONG_SUBCLASS, LIST_SUBCLASS, TUPLE_SUBCLASS, TEXT_SUBCLASS, DICT_SUBCLASS, TYPE_SUBCLASS = (
+    1 << bit for bit in (24, 25, 26, 28, 29, 31)
+)
+HEAP_TYPE, READY = 1 << 9, 1 << 12
+
+_TYPE_FIELDS = struct.Struct("<QQQQ")  # ob_refcnt, ob_type, ob_size, tp_name
+_TYPE_NAME, _TYPE_BASICSIZE, _TYPE_FLAGS, _TYPE_BASE, _TYPE_DICTIONARY, _TYPE_DICTOFFSET, _TYPE_MRO = (
+    24,
+    32,
+    168,
+    256,
+    264,
+    288,
+    344,
+)
+_TYPE_SIZE = 352  # up to and with tp_mro
+_LIST_ITEMS = 24
+_DIGITS = 24
+_DIGIT_BITS = 30
+_LONGEST_INT = 64  # digits
+_LONGEST_TEXT = 4096
+_LONGEST_MRO = 64
+_FIRST_PAGE = 1 << 16
+_WORD = struct.Struct("<Q")
+_SIGNED = struct.Struct("<q")
+_HEADER = struct.Struct("<QQ")
+
+
+def words(data: bytes) -> tuple[int, ...]:
+    """The 64-bit words of `data`."""
+    return struct.unpack(f"<{len(data) // 8}Q", data)
+
+
+def plausible(address: int) -> bool:
+    """Whether an object may lie there: user space, and aligned as every allocator of CPython aligns."""
+    return _FIRST_PAGE <= address < 1 << 56 and not address & 7
+
+
+@dataclass(frozen=True, slots=True)
+class TypeInfo:
+    """A class of the target."""
+
+    address: int
+    name: str  # as tp_name has it: only classes written in C carry their module in it
+    flags: int
+    base: int
+    order: int  # tp_mro, the tuple of it and its bases
+    dictionary: int
+    basic_size: int
+    dict_offset: int
+    name_address: int
+
+    @property
+    def heap(self) -> bool:
+        """Made at run time: by a class statement, or by an extension that says so."""
+        return bool(self.flags & HEAP_TYPE)
+
+    def witness(self) -> tuple[int, bytes]:
+        """Where to look, and what to find there, as long as this class lives at its address."""
+        return self.address + _TYPE_NAME, struct.pack("<QQ", self.name_address, self.basic_size)
+
+
+class Objects:
+    """Reads objects of one target. Types are kept, `forget` drops them: a class may die and leave its address."""
+
+    def __init__(self, memory: Memory, layout: ObjectLayout) -> None:
+        self.memory = memory
+        self.layout = layout
+        self._types: dict[int, TypeInfo | None] = {}
+
+    def forget(self, address: int | None = None) -> None:
+        """Drops what is known of types, or of the one at `address`."""
+        if address is None:
+            self._types.clear()
+        else:
+            self._types.pop(address, None)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """The bytes there, None where nothing is mapped."""
+        try:
+            return self.memory.read(address, size)
+        except UnreadableAddressError:
+            return None
+
+    def read_each(self, pieces: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        """Each piece, by one call where all are mapped; else only what is not is None."""
+        try:
+            return list(self.memory.read_many(pieces))
+        except UnreadableAddressError:
+            if len(pieces) == 1:
+                return [None]
+            middle = len(pieces) // 2
+            return self.read_each(pieces[:middle]) + self.read_each(pieces[middle:])
+
+    def pointer(self, address: int) -> int | None:
+        """The pointer there."""
+        data = self.read(address, 8)
+        return None if data is None else int(_WORD.unpack(data)[0])
+
+    def alive(self, references: int) -> bool:
+        """Whether the first word of an object counts references.
+
+        A freed object's is 0, or the allocator's link to the next free block, which no count reaches.
+        """
+        if self.layout.refcount_bits == 64:
+            return 0 < references < 1 << 40
+        return references & 0xFFFFFFFF != 0 and references >> 32 & 0xFFFF == 0
+
+    def types_of(self, addresses: Iterable[int]) -> dict[int, TypeInfo]:
+        """The types of those addresses that hold a living object."""
+        asked = [address for address in dict.fromkeys(addresses) if plausible(address)]
+        found: dict[int, TypeInfo] = {}
+        for address, header in zip(asked, self.read_each([(one, 16) for one in asked]) if asked else (), strict=True):
+            if header is None:
+                continue
+            references, type_address = _HEADER.unpack(header)
+            if self.alive(references) and (info := self.type_at(type_address)) is not None:
+                found[address] = info
+        return found
+
+    def type_of(self, address: int) -> TypeInfo | None:
+        """The type of the living object there."""
+        return self.types_of((address,)).get(address)
+
+    def type_at(self, address: int) -> TypeInfo | None:
+        """The class there, None where there is none."""
+        try:
+            return self._types[address]
+        except KeyError:
+            info = self._types[address] = self._read_type(address)
+            return info
+
+    def _read_type(self, address: int) -> TypeInfo | None:
+        if not plausible(address) or (data := self.read(address, _TYPE_SIZE)) is None:
+            return None
+        references, metatype, _, name_address = _TYPE_FIELDS.unpack_from(data)
+        flags, base, mro, dictionary, basic_size = (
+            _WORD.unpack_from(data, offset)[0]
+            for offset in (_TYPE_FLAGS, _TYPE_BASE, _TYPE_MRO, _TYPE_DICTIONARY, _TYPE_BASICSIZE)
+        )
+        if not (self.alive(references) and flags & READY and self._is_metatype(metatype)):
+            return None
+        name = self.read_name(name_address)
+        dict_offset = _SIGNED.unpack_from(data, _TYPE_DICTOFFSET)[0]
+        if name is None or not 16 <= basic_size < 1 << 20 or abs(dict_offset) >= 1 << 20:
+            return None
+        return TypeInfo(address, name, flags, base, mro, dictionary, basic_size, dict_offset, name_address)
+
+    def _is_metatype(self, address: int) -> bool:
+        data = self.read(address + _TYPE_FLAGS, 8) if plausible(address) else None
+        return data is not None and bool(_WORD.unpack(data)[0] & TYPE_SUBCLASS)
+
+    def read_name(self, address: int) -> str | None:
+        """The NUL-terminated name there, None where it is none: empty, endless, or not printable."""
+        try:
+            name = self.memory.text(address, 256) if address >= _FIRST_PAGE else ""
+        except UnreadableAddressError:
+            return None
+        return name if name.isprintable() and 0 < len(name) < 256 else None
+
+    def ancestors(self, info: TypeInfo) -> list[TypeInfo]:
+        """The class and its bases in method resolution order, as far as they can be read."""
+        items = self.items(info.order, _LONGEST_MRO) or ()
+        return [known for item in items if (known := self.type_at(item)) is not None] or [info]
+
+    def integer(self, address: int) -> int | None:
+        """The int there, a bool too."""
+        info = self.type_of(address)
+        if info is None or not info.flags & LONG_SUBCLASS:
+            return None
+        head = self.read(address, 32)
+        return None if head is None else self.decode_int(head, info.address, address)
+
+    def decode_int(self, head: bytes | memoryview, type_address: int, address: int | None = None) -> int | None:
+        """The int whose first 32 bytes are `head`, None where it is torn or longer and `address` is not given."""
+        references, found_type, size = struct.unpack_from("<QQQ", head)
+        if found_type != type_address or not self.alive(references):
+            return None
+        if self.layout.tagged_int:
+            count, sign = size >> 3, 1 - (size & 3)
+        else:
+            signed = size - (1 << 64) if size >> 63 else size
+            count, sign = abs(signed), -1 if signed < 0 else 1
+        digits: tuple[int, ...]
+        if count <= 2:
+            digits = struct.unpack_from(f"<{count}I", head, _DIGITS)
+        elif count > _LONGEST_INT or address is None:
+            return None
+        else:
+            data = self.read(address + _DIGITS, 4 * count)
+            if data is None:
+                return None
+            digits = struct.unpack(f"<{count}I", data)
+        if any(digit >> _DIGIT_BITS for digit in digits) or (digits and not digits[-1]):
+            return None
+        return sign * sum(digit << (_DIGIT_BITS * index) for index, digit in enumerate(digits))
+
+    def text(self, address: int) -> str | None:
+        """The str there, None where it is longer than 4 096 characters or kept in the form that 3.12 dropped."""
+        info = self.type_of(address)
+        if info is None or not info.flags & TEXT_SUBCLASS or (shape := self.text_shape(address)) is None:
+            return None
+        data = self.read(*shape[:2]) if shape[1] else b""
+        return None if data is None else _decode_text(data, shape[2])
+
+    def text_shape(self, address: int) -> tuple[int, int, int] | None:
+        """Where the characters of a str lie, their bytes, and the bytes of each."""
+        head = self.read(address + SIZE, 24)
+        return None if head is None else self.decode_text_shape(address, head)
+
+    def decode_text_shape(self, address: int, head: bytes) -> tuple[int, int, int] | None:
+        """`text_shape` from the 24 bytes that follow the object's header."""
+        length, _, state = struct.unpack_from("<qqI", head)
+        state >>= self.layout.text_kind_bit
+        kind, compact, ascii_only = state & 7, state >> 3 & 1, state >> 4 & 1
+        if not compact or kind not in (1, 2, 4) or not 0 <= length <= _LONGEST_TEXT:
+            return None
+        start = self.layout.text_header if ascii_only else self.layout.wide_text_header
+        return address + start, length * kind, kind
+
+    def plain(self, address: int) -> int | bool | float | str | None:
+        """The bool, int, float or str there; None for everything else, the target's None too."""
+        info = self.type_of(address)
+        if info is None:
+            return None
+        if info.flags & LONG_SUBCLASS:
+            number = self.integer(address)
+            return number if number is None or info.heap or info.name != "bool" else bool(number)
+        if info.flags & TEXT_SUBCLASS:
+            return self.text(address)
+        if info.name == "float" and not info.heap:
+            data = self.read(address + SIZE, 8)
+            return None if data is None else float(struct.unpack("<d", data)[0])
+        return None
+
+    def length(self, address: int) -> int | None:
+        """The length of the list or tuple there."""
+        info = self.type_of(address)
+        if info is None or not info.flags & (LIST_SUBCLASS | TUPLE_SUBCLASS):
+            return None
+        data = self.read(address + SIZE, 8)
+        length = -1 if data is None else int(_SIGNED.unpack(data)[0])
+        return length if 0 <= length < 1 << 48 else None
+
+    def items(self, address: int, limit: int) -> tuple[int, ...] | None:
+        """The addresses of the first `limit` items of the list or tuple there."""
+        info = self.type_of(address)
+        length = self.length(address)
+        if info is None or length is None:
+            return None
+        first: int | None = address + self.layout.tuple_items
+        if info.flags & LIST_SUBCLASS:
+            first = self.pointer(address + _LIST_ITEMS)
+        if length == 0 or first is None:
+            return ()
+        data = self.read(first, 8 * min(length, limit))
+        return None if data is None else words(data)
+
+
+def _decode_text(data: bytes, width: int) -> str | None:
+    try:
+        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width])
+    except UnicodeDecodeError:
+        return None
