@@ -21,7 +21,7 @@ class Plan:
     """One thread's pieces, in this order: its pointers, its data stack, single frames, and the pointers again.
 
     `chunks` are the (start, position in the view, last possible offset of a frame) of the data stack, newest first.
-    `root_frame` is where the thread's first frame lies in it, `base_frame` the end of each chain; 0 where there is none.
+    `root_frame` is where the thread's first frame lies in it, `base_frame` the end of each chain; 0: not known.
     """
 
     def __init__(

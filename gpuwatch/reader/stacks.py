@@ -188,6 +188,7 @@ class ThreadReader:
 
 def _frame_struct(layout: Layout) -> struct.Struct:
     """(previous, code, f_lasti) up to 3.10, (code, previous, instruction, owner) after: in the order of memory."""
+    fields: tuple[tuple[int, str], ...]
     if layout.frame_owner is None:
         fields = ((layout.frame_previous, "Q"), (layout.frame_code, "Q"), (layout.frame_instruction, "i"))
     else:

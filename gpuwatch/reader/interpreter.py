@@ -1,0 +1,114 @@
+"""The main interpreter of another process, which can be asked for stacks again and again."""
+
+from __future__ import annotations
+
+from gpuwatch.reader.codes import Codes
+from gpuwatch.reader.layout import Layout
+from gpuwatch.reader.memory import Memory, UnreadableAddressError
+from gpuwatch.reader.plan import TornError
+from gpuwatch.reader.program import Program
+from gpuwatch.reader.refusals import replaced
+from gpuwatch.reader.stacks import NoFrameError, ThreadReader
+from gpuwatch.reader.threads import Thread, own_id, threads_of
+from gpuwatch.reader.types import Stack
+
+_MAIN_AGAIN_EVERY = 64  # looks; a child that was just forked may still name its parent's main thread
+_DOUBTFUL_AFTER = 8  # torn looks in a row, after which the target may have become another program
+
+
+class Interpreter:
+    """The main interpreter of another process.
+
+    `rejected` counts looks that gave no stack because what they saw was torn at each try.
+    """
+
+    def __init__(self, memory: Memory, program: Program, layout: Layout) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.pid = memory.pid
+        self.start_ticks = memory.start_ticks
+        self.version = layout.version
+        self.rejected = 0
+        self._program = program
+        self._codes = Codes(memory, layout)
+        self._own_id = own_id(memory)
+        self._main: Thread | None = None
+        self._looks = 0
+        self._readers: dict[int, ThreadReader] = {}
+        self._torn_in_a_row = 0
+
+    def main_stack(self) -> Stack | None:
+        """The main thread's stack; None where it was torn at each try, or where the thread runs no Python.
+
+        Raises:
+            CannotReadError: The process is gone, or runs another program now.
+        """
+        try:
+            if self._main is None or self._looks % _MAIN_AGAIN_EVERY == 0:
+                self._main = next((thread for thread in self._threads() if thread.is_main), None)
+            self._looks += 1
+            return None if self._main is None else self._stack(self._main)
+        except UnreadableAddressError:
+            self._check_program()
+            self._note_torn()
+            return None
+
+    def stacks(self) -> list[Stack]:
+        """The stacks of all threads that run Python, the main thread's first, without those that were torn.
+
+        Raises:
+            CannotReadError: The process is gone, or runs another program now.
+        """
+        try:
+            threads = self._threads()
+        except UnreadableAddressError:
+            self._check_program()
+            self._note_torn()
+            return []
+        living = {thread.address for thread in threads}
+        self._readers = {address: reader for address, reader in self._readers.items() if address in living}
+        ordered = sorted(threads, key=lambda thread: not thread.is_main)
+        return [stack for stack in map(self._stack, ordered) if stack is not None]
+
+    def close(self) -> None:
+        """Gives all files back. Idempotent."""
+        self.memory.close()
+
+    def _threads(self) -> list[Thread]:
+        return threads_of(self.memory, self._program, self.layout, self._own_id)
+
+    def _stack(self, thread: Thread) -> Stack | None:
+        reader = self._readers.get(thread.address)
+        if reader is None:
+            reader = self._readers[thread.address] = ThreadReader(self.memory, self.layout, self._codes, thread.address)
+        try:
+            frames = reader.frames()
+        except NoFrameError:
+            return None
+        except TornError:
+            self._note_torn()
+            return None
+        self._torn_in_a_row = 0
+        return Stack(thread.id, thread.is_main, frames)
+
+    def _note_torn(self) -> None:
+        self.rejected += 1
+        self._main = None
+        self._torn_in_a_row += 1
+        if self._torn_in_a_row >= _DOUBTFUL_AFTER:
+            self._torn_in_a_row = 0
+            self._check_program()
+
+    def _check_program(self) -> None:
+        """Whether the process still runs the program that was found in it: exec keeps pid and start time.
+
+        Raises:
+            CannotReadError: It does not.
+        """
+        image = self._program.image
+        try:
+            same = self.memory.read(image.base, len(image.header)) == image.header
+        except UnreadableAddressError:
+            same = False
+        if not same:
+            raise replaced(self.pid)
