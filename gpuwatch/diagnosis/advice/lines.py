@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.sampled import busy_worker_samples, phase_samples, wilson
+from gpuwatch.diagnosis.advice.sampled import busy_worker_samples, is_sampled, phase_samples, wilson
 from gpuwatch.diagnosis.finding import Measure
+from gpuwatch.diagnosis.wording import percent
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
 
 LEAST_SAMPLES = 20
@@ -51,6 +52,11 @@ def place(file: str, line: int) -> str:
     return f"{file.rsplit('/', 1)[-1]}:{line}"
 
 
+def at(file: str | None, line: int | None) -> str:
+    """(train.py:31), to end a sentence with; nothing where the place is not known."""
+    return "" if file is None or line is None else f" ({place(file, line)})"
+
+
 def quoted(file: str, line: int, text: str | None) -> str:
     """The place with the line's text, shortened, where it is known."""
     if not text or not text.strip():
@@ -72,6 +78,12 @@ def with_interval(share: Share) -> str:
 def watched(stacks: StackWindow) -> str:
     """How much a share of the training thread rests on: "(1 640 samples of its stack, 20 s)"."""
     return f"({count_words(stacks.samples)} samples of its stack, {stacks.seconds:.0f} s)"
+
+
+def phase_measure(rank: RankWindow, name: str, share: float, what: str) -> Measure:
+    """What a phase takes of the time; from outside, with the samples that this rests on."""
+    rests = f" {watched(rank.stacks)}" if is_sampled(rank) and rank.stacks is not None else ""
+    return Measure(name, round(share, 4), f"{what} {percent(share)}{rests}")
 
 
 def hottest(lines: Iterable[LineShare], of: int, *phases: str) -> HotLine | None:

@@ -5,7 +5,9 @@ Means:
     pause is a large part of the run.
 Evidence:
     The wait for the end of each epoch (workers that do not persist are ended in it) and, beyond the usual wait, for
-    the first batches of the next, over the whole session; whether worker processes change between epochs.
+    the first batches of the next, over the whole session; whether worker processes change between epochs. Without a
+    hook: the samples of the training thread's stack that stand in iter() or wait for an epoch's first batch of
+    workers, in a window in which at least two epochs began.
 Fires:
     5 % of the time over at least two epochs.
 Clears:
@@ -25,16 +27,17 @@ Source:
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.advice.code import loader_fix, place_of
+from gpuwatch.diagnosis.advice.edges import EpochEdges, epoch_edges
 from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.lines import watched, with_interval
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
-from gpuwatch.timeline.windows import EpochTotals, RankWindow
+from gpuwatch.timeline.windows import RankWindow
 
 FIRE_SHARE = 0.05
 CLEAR_SHARE = 0.03
-EPOCHS = 2
 REMAINING = 0.4
 """Of the first wait, what persistent workers leave in the worst of the measured cases (62 of 168 ms)."""
 
@@ -43,55 +46,73 @@ REMAINING = 0.4
 def epoch_start_stall(case: RunCase) -> Draft | None:
     """Fires on a run that loses a twentieth of its time to the starts of its epochs."""
     rank = case.run.critical
-    epochs = rank.epochs
-    if epochs is None or epochs.count < EPOCHS or epochs.share < CLEAR_SHARE:
+    edges = epoch_edges(rank)
+    if edges is None or edges.share < CLEAR_SHARE:
         return None
+    others = "unknown" if edges.usual_seconds is None else seconds(edges.usual_seconds)
     return Draft(
         summary=(
-            f"Between two epochs lies a pause of {seconds(epochs.first_wait_seconds)}: "
-            f"{percent(epochs.share)} of the time in all"
+            f"Between two epochs lies a pause of {seconds(edges.pause_seconds)}: "
+            f"{percent(edges.share)} of the time in all"
         ),
         severity=Severity.WARNING,
-        level=Level.E2,
+        level=edges.level,
         evidence=(
-            share_measure("epoch_start_share", epochs.share, "pauses between epochs take"),
-            Measure("epochs", epochs.count, f"{epochs.count} epochs seen"),
+            _share(rank, edges),
+            Measure("epochs", edges.count, f"{edges.count} epochs seen"),
             Measure(
                 "first_wait_seconds",
-                round(epochs.first_wait_seconds, 4),
-                f"from the end of an epoch to the next one's first batch {seconds(epochs.first_wait_seconds)}, "
-                f"for other batches {seconds(epochs.usual_wait_seconds)}",
+                round(edges.pause_seconds, 4),
+                f"from the end of an epoch to the next one's first batch {seconds(edges.pause_seconds)}, "
+                f"for other batches {others}",
             ),
+            *_restarts(rank),
         ),
-        fires=epochs.share >= FIRE_SHARE,
-        fix=_fix(rank, epochs),
-        gain=from_share((1.0 - REMAINING) * epochs.share, epochs.share),
-        ruled_out=(RuledOut("slow loading throughout", f"the usual batch waits {seconds(epochs.usual_wait_seconds)}"),),
+        fires=edges.share >= FIRE_SHARE,
+        fix=_fix(rank, edges),
+        gain=from_share((1.0 - REMAINING) * edges.share, edges.share),
+        ruled_out=()
+        if edges.usual_seconds is None
+        else (RuledOut("slow loading throughout", f"the usual batch waits {seconds(edges.usual_seconds)}"),),
         verify="Ending an epoch and waiting for the first batch of the next takes less than three times a usual wait",
         chart=("run.wait_share", "run.step_seconds"),
     )
 
 
-def _fix(rank: RankWindow, epochs: EpochTotals) -> Fix:
+def _share(rank: RankWindow, edges: EpochEdges) -> Measure:
+    if edges.sampled is None or rank.stacks is None:
+        return share_measure("epoch_start_share", edges.share, "pauses between epochs take")
+    text = f"pauses between epochs take {with_interval(edges.sampled)} {watched(rank.stacks)}"
+    return Measure("epoch_start_share", round(edges.share, 4), text)
+
+
+def _restarts(rank: RankWindow) -> tuple[Measure, ...]:
+    if rank.workers is None or not rank.workers.pids_changed:
+        return ()
+    return (Measure("worker_pids_changed", 1, "its worker processes are new ones from epoch to epoch"),)
+
+
+def _fix(rank: RankWindow, edges: EpochEdges) -> Fix:
     loader = rank.train_loader
     workers = loader.num_workers if loader else None
     restarts = rank.workers is not None and rank.workers.pids_changed
     if workers and (loader is None or not loader.persistent_workers):
         return loader_fix(loader, {"persistent_workers": "True"}, "Keep the workers from one epoch to the next", "True")
-    if workers and epochs.batches_per_epoch is not None and epochs.batches_per_epoch < 2 * workers:
-        count = max(1, epochs.batches_per_epoch // 4)
+    if workers and edges.batches_per_epoch is not None and edges.batches_per_epoch < 2 * workers:
+        count = max(1, edges.batches_per_epoch // 4)
         return loader_fix(
             loader,
             {"num_workers": str(count)},
-            f"An epoch has {epochs.batches_per_epoch} batches for {workers} workers: use {count}, or join several "
+            f"An epoch has {edges.batches_per_epoch} batches for {workers} workers: use {count}, or join several "
             "epochs into one with a repeating sampler",
             count,
         )
     what = "new worker processes start although they should persist: the loader is rebuilt each epoch"
     if not restarts:
         what = "the sampler or the dataset does work in the training process at each start (shuffling, scanning)"
+    file, line = place_of(loader)
     return Fix(
         text=f"Build the loader once, before the loop, and move that work out of the epoch's start: {what}",
-        file=loader.file if loader else None,
-        line=loader.line if loader else None,
+        file=file,
+        line=line,
     )

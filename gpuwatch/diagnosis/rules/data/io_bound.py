@@ -29,7 +29,7 @@ Source:
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import count_words, with_interval
@@ -115,13 +115,20 @@ def _evidence(case: RunCase, reading: Reading | None) -> tuple[Measure, ...]:
 def _fix(case: RunCase, cost: StepCost | None, reading: Reading | None) -> Fix:
     loader = case.run.critical.train_loader
     notes = "Read large pieces instead of many small files: shards (WebDataset, streaming), or a copy on a local disk"
+    no_workers = loader is not None and loader.num_workers == 0
     if reading is not None:
         notes += f"; the reading is done at {reading.line.words}"
     if _first_epoch(case):
         notes += "; this is the first epoch, which still fills the page cache, so it may vanish by itself"
     if _memory_short(case):
         notes += "; memory is short, so the page cache is thrown out again: fewer workers or more memory come first"
-        return loader_fix(loader, {"prefetch_factor": "2"}, notes, None)
+        return (
+            Fix(notes, None, *place_of(loader))
+            if no_workers
+            else loader_fix(loader, {"prefetch_factor": "2"}, notes, None)
+        )
+    if no_workers and cost is None:
+        return Fix(notes, None, *place_of(loader))
     if cost is None or loader is None or loader.num_workers is None:
         return loader_fix(loader, {"prefetch_factor": str(PREFETCH)}, notes, PREFETCH)
     count = max(loader.num_workers, advise(case, cost).count)

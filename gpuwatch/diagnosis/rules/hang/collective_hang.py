@@ -6,7 +6,8 @@ Means:
 Evidence:
     No step on any rank for 60 s or ten of the slowest steps; utilization at least 95 % on all GPUs but at most one;
     power at most 45 % of the limit or below 60 % of what this run usually draws; no evaluation, checkpoint or
-    compilation going on.
+    compilation going on. Where stacks can be read, the line each rank stands on, and since when; without a hook each
+    must stand there for 60 s.
 Fires:
     As above.
 Clears:
@@ -14,8 +15,9 @@ Clears:
 Not when:
     A long first compilation, a known phase, NCCL's start, a process stopped by a signal.
 Fix:
-    Look at the stacks of all ranks (py-spy dump). Next time: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and
-    TORCH_NCCL_DUMP_ON_TIMEOUT=1 name the collective, and a shorter timeout ends it.
+    Look first at the rank that stands elsewhere than the others, or makes no steps. Next time:
+    TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 name the collective, and a shorter timeout
+    ends it.
 Gain:
     It stops wasted hours.
 Verify:
@@ -27,6 +29,8 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.progress import silent_seconds
+from gpuwatch.diagnosis.advice.sampled import is_sampled
+from gpuwatch.diagnosis.advice.standing_lines import Stand, apart, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import gpu_name, listed, seconds
@@ -36,6 +40,7 @@ BUSY_PERCENT = 95.0
 IDLE_PERCENT = 5.0
 LOW_POWER_SHARE = 0.45
 LOW_AGAINST_USUAL = 0.60
+MOST_NAMED = 8
 
 
 @rule("collective-hang", subject="run", level=Level.E1, gated=False)
@@ -48,8 +53,8 @@ def collective_hang(case: RunCase) -> Draft | None:
     busy = [gpu for gpu in gpus if _utilization(gpu) >= BUSY_PERCENT]
     if len(busy) < max(1, len(gpus) - 1) or not all(_draws_little(gpu, case) for gpu in busy):
         return None
-    idle = [gpu for gpu in gpus if gpu not in busy]
-    culprit = _culprit(case, idle)
+    idle, found = [gpu for gpu in gpus if gpu not in busy], stands(case)
+    culprit = _culprit(case, idle, found)
     return Draft(
         summary=(
             f"{case.run.title} has made no step for {seconds(silence)} while its GPUs spin at low power: "
@@ -68,20 +73,37 @@ def collective_hang(case: RunCase) -> Draft | None:
                 for gpu in gpus
                 if gpu.latest and gpu.latest.power_watts is not None
             ),
+            *standing_measures(found),
             Measure("culprit", culprit, culprit),
         ),
-        fix=Fix(
-            text=f"{culprit}. Dump the stacks of all ranks, then restart with NCCL's flight recorder on",
-            code="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
-        ),
+        fix=_fix(case, culprit, found),
         ruled_out=(
-            RuledOut(
-                "a slow step", f"its slowest steps took {seconds(case.run.critical.step_p99_session_seconds or 0)}"
-            ),
+            *_slow_step(case, found),
             RuledOut("an evaluation or checkpoint", "none is open"),
         ),
         verify="Steps resume",
         chart=("run.step_seconds", "gpu.power_watts"),
+    )
+
+
+def _fix(case: RunCase, culprit: str, found: tuple[Stand, ...]) -> Fix:
+    code = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+    if not found:
+        look = listed(f"gpuwatch stacks {rank.facts.pid}" for rank in case.run.ranks[:MOST_NAMED])
+        text = f"{culprit}. Look at the stacks of all ranks ({look}), then restart with NCCL's flight recorder on"
+        return Fix(text=text, code=code)
+    where = "; ".join(f"{stand.who} stands on {stand.words}" for stand in found[:MOST_NAMED])
+    chief = found[0].line
+    text = f"{culprit}. {where[0].upper()}{where[1:]}. Restart with NCCL's flight recorder on"
+    return Fix(text=text, code=code, file=chief.file, line=chief.line)
+
+
+def _slow_step(case: RunCase, found: tuple[Stand, ...]) -> tuple[RuledOut, ...]:
+    slowest = case.run.critical.step_p99_session_seconds
+    if slowest is not None:
+        return (RuledOut("a slow step", f"its slowest steps took {seconds(slowest)}"),)
+    return tuple(
+        RuledOut("a slow step", f"{each.who} has not left its line for {seconds(each.seconds)}") for each in found[:1]
     )
 
 
@@ -103,13 +125,19 @@ def _draws_little(gpu: GpuWindow, case: RunCase) -> bool:
     return below_limit or (usual is not None and gpu.latest.power_watts < LOW_AGAINST_USUAL * usual)
 
 
-def _culprit(case: RunCase, idle: list[GpuWindow]) -> str:
-    """The rank that did not join: its GPU idles, or it stands fewest steps."""
+def _culprit(case: RunCase, idle: list[GpuWindow], found: tuple[Stand, ...]) -> str:
+    """The rank that did not join: its GPU idles, it stands on another line, or it has made fewest steps."""
     for gpu in idle:
         if _utilization(gpu) < IDLE_PERCENT:
             owners = [rank for rank in case.run.ranks if gpu.facts.uuid in rank.facts.gpu_uuids]
             who = listed(f"rank {rank.facts.rank}" for rank in owners) or "a process"
             return f"{gpu_name(gpu)} idles: look at {who} first (crash, exception or data wait)"
+    elsewhere = apart(found)
+    if elsewhere is not None:
+        return f"{elsewhere[0].upper()}{elsewhere[1:]}: look there first"
+    if any(is_sampled(rank) for rank in case.run.ranks):
+        # Each rank's batches are counted since it was first watched: that does not compare.
+        return "No rank stands out: a network fault or mismatched collectives"
     steps = {rank.facts.rank: rank.steps_total for rank in case.run.ranks}
     if len(steps) > 1 and min(steps.values()) < max(steps.values()):
         behind = [rank for rank, count in steps.items() if count == min(steps.values())]

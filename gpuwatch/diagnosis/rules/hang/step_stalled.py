@@ -5,7 +5,8 @@ Means:
     answer, a full /dev/shm, or a lock.
 Evidence:
     No step for 60 s or ten of the slowest steps, GPU utilization below 5 % (without a GPU: the process tree uses less
-    than a tenth of a core), process alive.
+    than a tenth of a core), process alive. Where stacks can be read, the line it stands on, and since when; without a
+    hook it must stand there for 60 s.
 Fires:
     As above.
 Clears:
@@ -14,8 +15,8 @@ Not when:
     A known phase (evaluation, checkpoint, compilation), a breakpoint, a process stopped by SIGSTOP: that one is shown
     as stopped.
 Fix:
-    By what the process shows: missing or dead workers, blocked reads, or a look at the stack; DataLoader(timeout=120)
-    turns a silent wait for a worker into an error.
+    By what the process shows: missing or dead workers, blocked reads, or the line it stands on;
+    DataLoader(timeout=120) turns a silent wait for a worker into an error.
 Gain:
     -
 Verify:
@@ -26,7 +27,10 @@ Source:
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.code import place_of
+from gpuwatch.diagnosis.advice.lines import place
 from gpuwatch.diagnosis.advice.progress import silent_seconds
+from gpuwatch.diagnosis.advice.standing_lines import Stand, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import seconds
@@ -34,6 +38,7 @@ from gpuwatch.diagnosis.wording import seconds
 IDLE_PERCENT = 5.0
 IDLE_CORES = 0.1
 LOADER_TIMEOUT_SECONDS = 120
+MOST_NAMED = 8
 
 
 @rule("step-stalled", subject="run", level=Level.E1, gated=False)
@@ -42,22 +47,26 @@ def step_stalled(case: RunCase) -> Draft | None:
     silence = silent_seconds(case)
     if silence is None or not _idle(case):
         return None
-    cause, fix = _cause(case)
+    found = stands(case)
+    cause, fix = _cause(case, found)
     loader = case.run.critical.train_loader
+    waits_for_workers = bool(loader and loader.num_workers and (not found or found[0].line.phase == "wait"))
+    file, line = (found[0].line.file, found[0].line.line) if found else place_of(loader)
     return Draft(
         summary=f"{case.run.title} has made no step for {seconds(silence)} and does nothing: {cause}",
         severity=Severity.CRITICAL,
         level=Level.E2 if case.run.critical.facts.rung == "exact" else Level.E1,
         evidence=(
             Measure("seconds_since_step", round(silence, 1), f"last step {seconds(silence)} ago"),
+            *standing_measures(found),
             *_idle_measures(case),
         ),
         fix=Fix(
             text=fix,
-            code=f"DataLoader(..., timeout={LOADER_TIMEOUT_SECONDS})" if loader and loader.num_workers else None,
-            file=loader.file if loader else None,
-            line=loader.line if loader else None,
-            value=LOADER_TIMEOUT_SECONDS if loader and loader.num_workers else None,
+            code=f"DataLoader(..., timeout={LOADER_TIMEOUT_SECONDS})" if waits_for_workers else None,
+            file=file,
+            line=line,
+            value=LOADER_TIMEOUT_SECONDS if waits_for_workers else None,
         ),
         ruled_out=(
             RuledOut("a stopped process", "its state is not T"),
@@ -77,7 +86,9 @@ def _idle(case: RunCase) -> bool:
     return bool(cores) and all(value is not None and value < IDLE_CORES for value in cores)
 
 
-def _cause(case: RunCase) -> tuple[str, str]:
+def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
+    """What it waits for, in words, and what to do."""
+    where = f"; it stands on {found[0].words}" if found else ""
     for rank in case.run.ranks:
         process = rank.process.latest if rank.process else None
         expected = rank.train_loader.num_workers if rank.train_loader else None
@@ -88,13 +99,29 @@ def _cause(case: RunCase) -> tuple[str, str]:
             gone = len(dead) or (expected or 0) - len(process.workers)
             return (
                 f"{gone} of its {expected} DataLoader workers are gone",
-                "See the kernel log for an out-of-memory kill, then restart; a timeout turns this wait into an error",
+                "See the kernel log for an out-of-memory kill, then restart; a timeout turns this wait into an error"
+                + where,
             )
         if process.state == "D" or any((worker.blocked_share or 0) >= 0.5 for worker in process.workers):
-            return "it is blocked in a read or write", "Check the storage or network file system that holds the data"
+            return (
+                "it is blocked in a read or write",
+                f"Check the storage or network file system that holds the data{where}",
+            )
         if process.shm_total_bytes and (process.shm_used_bytes or 0) >= 0.95 * process.shm_total_bytes:
-            return "/dev/shm is full", "Give the container more shared memory (--shm-size) or lower prefetch_factor"
-    return "it waits for something that is not visible from outside", "Look at its stack, for example with py-spy dump"
+            return (
+                "/dev/shm is full",
+                "Give the container more shared memory (--shm-size) or lower prefetch_factor" + where,
+            )
+    if found:
+        chief = found[0]
+        who = f"{chief.who} " if len(case.run.ranks) > 1 else "it "
+        others = "".join(f"; {stand.who} on {stand.words}" for stand in found[1:MOST_NAMED])
+        return (
+            f"{who}stands on {place(chief.line.file, chief.line.line)}",
+            f"See what that line waits for: {chief.words}{others}",
+        )
+    look = f"Look at its stack: gpuwatch stacks {case.run.critical.facts.pid}"
+    return "it waits for something that is not visible from outside", look
 
 
 def _idle_measures(case: RunCase) -> tuple[Measure, ...]:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -53,7 +54,7 @@ def launch_bound(case: RunCase) -> Draft | None:
     rank = case.run.critical
     starvation, busy = starvation_of(case), train_busy_percent(case)
     thread = rank.process.main_thread_cores if rank.process else None
-    if rank.facts.device != "cuda" or starvation is None or busy is None or thread is None:
+    if trains_on(case) != "cuda" or starvation is None or busy is None or thread is None:
         return None
     idle = 1.0 - busy / 100.0 - starvation.share
     pressure = case.host.pressure_cpu_percent if case.host else None
@@ -65,7 +66,7 @@ def launch_bound(case: RunCase) -> Draft | None:
     return Draft(
         summary=f"The GPU idles {percent(idle)} of the time inside steps, waiting for Python to launch its kernels",
         severity=Severity.WARNING,
-        level=Level.E2,
+        level=min(starvation.level, Level.E2),
         evidence=(
             share_measure("in_step_idle_share", idle, "GPU idle inside steps"),
             Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),

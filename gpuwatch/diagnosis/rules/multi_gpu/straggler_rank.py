@@ -3,8 +3,9 @@
 Means:
     Ranks meet in every backward pass; who comes first waits. The straggler is the rank that waits least.
 Evidence:
-    Hook, per rank: seconds per step in backward, where the waiting for the others shows. Score = (median rank's -
-    least rank's) / median step. At least 80 % of the ranks measured.
+    Per rank, seconds per step in backward, where the waiting for the others shows: the hook's, or from samples of
+    its stack and its counted batches. Score = (median rank's - least rank's) / median step. At least 80 % of the
+    ranks measured.
 Fires:
     10 %; critical from 20 %.
 Clears:
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, seconds
@@ -51,7 +53,7 @@ NO_SLOWED_GPU = RuledOut("a slowed GPU", "its GPU reports no throttling")
 @rule("straggler-rank", subject="run", level=Level.E2, behind=("collective-hang",))
 def straggler_rank(case: RunCase) -> Draft | None:
     """Fires on a distributed run in which one rank keeps the others waiting."""
-    ranks = [rank for rank in case.run.ranks if rank.backward_share is not None and rank.steps >= 10]
+    ranks = [rank for rank in case.run.ranks if _is_measured(rank)]
     if len(ranks) < 2 or len(ranks) < COVERAGE * (case.run.critical.facts.world_size or len(ranks)):
         return None
     waits = {rank.trainer: _per_step(rank, rank.backward_share) for rank in ranks}
@@ -68,7 +70,7 @@ def straggler_rank(case: RunCase) -> Draft | None:
     return Draft(
         summary=f"{name} is slow and the other ranks wait {percent(score)} of each step for it: it {cause}",
         severity=Severity.CRITICAL if score >= CRITICAL_SCORE else Severity.WARNING,
-        level=Level.E2,
+        level=min(rests_on(rank, Level.E2) for rank in ranks),
         evidence=(
             Measure("straggler_score", round(score, 4), f"{percent(score)} of each step is spent waiting for it"),
             Measure("rank", straggler.facts.rank, name),
@@ -89,6 +91,10 @@ def straggler_rank(case: RunCase) -> Draft | None:
         verify=f"The other ranks wait less than {percent(CLEAR_SCORE)} of each step for this one",
         chart=("run.step_seconds", "gpu.utilization_percent"),
     )
+
+
+def _is_measured(rank: RankWindow) -> bool:
+    return rank.backward_share is not None and rank.steps >= 10 and (not is_sampled(rank) or enough(rank) is not None)
 
 
 def _per_step(rank: RankWindow, share: float | None) -> float:

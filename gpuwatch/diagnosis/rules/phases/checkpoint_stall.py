@@ -3,7 +3,8 @@
 Means:
     torch.save copies the weights to memory, pickles and writes them while nothing trains.
 Evidence:
-    The share of wall time inside checkpoint writes, over at least two of them, with their bytes where known.
+    The share of wall time inside checkpoint writes, over at least two of them, with their bytes where known. The
+    hook times them; without it they are the stretches in which the training thread's stack stands in saving.
 Fires:
     5 % of the time.
 Clears:
@@ -28,10 +29,12 @@ from __future__ import annotations
 import math
 
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, without
+from gpuwatch.diagnosis.advice.lines import at, hottest_of_thread, phase_measure
+from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import percent, seconds, share_measure
-from gpuwatch.timeline.windows import PhaseTotals
+from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
 TARGET_SHARE = 0.02
@@ -42,18 +45,21 @@ SLOW_BYTES_PER_SECOND = 200e6
 @rule("checkpoint-stall", subject="run", level=Level.E1)
 def checkpoint_stall(case: RunCase) -> Draft | None:
     """Fires on a run that spends a twentieth of its time in writing checkpoints."""
-    total = case.run.critical.phases.get("checkpoint")
+    rank = case.run.critical
+    total = rank.phases.get("checkpoint")
     if total is None or total.count < CHECKPOINTS or total.share < CLEAR_SHARE:
         return None
     times = _times(total)
+    line = hottest_of_thread(rank.stacks, "save")
+    file, number = (total.file, total.line) if total.file is not None or line is None else (line.file, line.line)
     return Draft(
         summary=(
             f"Saving checkpoints stops training {percent(total.share)} of the time, "
-            f"up to {seconds(total.longest_seconds)} at a time"
+            f"up to {seconds(total.longest_seconds)} at a time{at(file, number)}"
         ),
         severity=Severity.WARNING,
-        level=Level.E2,
-        evidence=_evidence(total),
+        level=rests_on(rank, Level.E2),
+        evidence=(*_evidence(rank, total), *((line.measure("hot_line", "the saving"),) if line is not None else ())),
         fires=total.share >= FIRE_SHARE,
         fix=Fix(
             text=_text(total, times),
@@ -62,8 +68,8 @@ def checkpoint_stall(case: RunCase) -> Draft | None:
                 "# wait for the future before the next save\n"
                 'future = dcp.async_save({"model": model.state_dict()}, checkpoint_id=path)'
             ),
-            file=total.file,
-            line=total.line,
+            file=file,
+            line=number,
             value=times,
         ),
         gain=Gain(round(from_rarer_phase(total.share, times), 3), round(without(total.share), 3)),
@@ -76,9 +82,9 @@ def _rate(total: PhaseTotals) -> float | None:
     return total.bytes / total.seconds if total.bytes and total.seconds > 0.0 else None
 
 
-def _evidence(total: PhaseTotals) -> tuple[Measure, ...]:
+def _evidence(rank: RankWindow, total: PhaseTotals) -> tuple[Measure, ...]:
     measures = [
-        share_measure("checkpoint_share", total.share, "checkpoints take"),
+        phase_measure(rank, "checkpoint_share", total.share, "checkpoints take"),
         Measure("checkpoint_count", total.count, f"{total.count} saves, at most {seconds(total.longest_seconds)}"),
     ]
     rate = _rate(total)

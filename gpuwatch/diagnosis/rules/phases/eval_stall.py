@@ -5,6 +5,8 @@ Means:
     of the time, or where evaluation itself waits for its data.
 Evidence:
     The share of wall time in evaluation over at least two of them, and how much of it is spent waiting for batches.
+    The hook times both; without it evaluation is what the training thread's stack shows in a loop over another
+    loader, and the waits are the samples that stand in that loader's next().
 Fires:
     25 % of the time; or 5 % of which at least half is waiting for batches (then a warning).
 Clears:
@@ -26,58 +28,76 @@ from __future__ import annotations
 
 import math
 
-from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
+from gpuwatch.diagnosis.advice.code import loader_fix, place_of, worker_keywords
 from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, without
+from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, phase_measure
+from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.samples import LoaderFacts
-from gpuwatch.timeline.windows import PhaseTotals
+from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 FIRE_SHARE, CLEAR_SHARE = 0.25, 0.15
 STARVED_FIRE_SHARE, STARVED_CLEAR_SHARE = 0.05, 0.03
 WAIT_SHARE, CLEAR_WAIT_SHARE = 0.50, 0.35
 TARGET_SHARE = 0.10
 EVALUATIONS = 2
+WAIT_SAMPLES = 100
+"""Half of so many samples is 40 to 60 %."""
 MOST_WORKERS = 8
 
 
 @rule("eval-stall", subject="run", level=Level.E1)
 def eval_stall(case: RunCase) -> Draft | None:
     """Fires on a run that spends a quarter of its time in evaluation, or evaluates while waiting for data."""
-    total = case.run.critical.phases.get("eval")
+    rank = case.run.critical
+    total = rank.phases.get("eval")
     if total is None or total.count < EVALUATIONS:
         return None
-    waiting = (total.wait_seconds or 0.0) / total.seconds if total.seconds > 0.0 else 0.0
-    starved = total.share >= STARVED_CLEAR_SHARE and waiting >= CLEAR_WAIT_SHARE
+    waiting = _waiting(rank, total)
+    starved = total.share >= STARVED_CLEAR_SHARE and (waiting or 0.0) >= CLEAR_WAIT_SHARE
     if not starved and total.share < CLEAR_SHARE:
         return None
-    warns = total.share >= STARVED_FIRE_SHARE and waiting >= WAIT_SHARE
+    warns = waiting is not None and total.share >= STARVED_FIRE_SHARE and waiting >= WAIT_SHARE
+    of_it = f" and waits for its data in {percent(waiting)} of that" if warns and waiting is not None else ""
+    line = hottest_of_thread(rank.stacks, "eval")
     return Draft(
-        summary=(
-            f"Validation takes {percent(total.share)} of the time and waits for its data in {percent(waiting)} of that"
-            if warns
-            else f"Validation takes {percent(total.share)} of the time"
-        ),
+        summary=f"Validation takes {percent(total.share)} of the time{of_it}",
         severity=Severity.WARNING if warns else Severity.INFO,
-        level=Level.E2,
-        evidence=_evidence(total, waiting),
+        level=rests_on(rank, Level.E2),
+        evidence=(
+            *_evidence(rank, total, waiting),
+            *((line.measure("hot_line", "validation"),) if line is not None else ()),
+        ),
         fires=warns or total.share >= FIRE_SHARE,
-        fix=_feed(case, total) if warns else _rarer(total),
-        gain=from_share(waiting * total.share * 0.5, waiting * total.share) if warns else _gain_of_rarer(total),
+        fix=_feed(case, total) if warns else _rarer(total, line),
+        gain=from_share((waiting or 0.0) * total.share * 0.5, (waiting or 0.0) * total.share)
+        if warns
+        else _gain_of_rarer(total),
         verify="The share of validation falls as predicted, and the training step stays what it was",
         chart=("run.samples_per_second", "gpu.utilization_percent"),
     )
 
 
-def _evidence(total: PhaseTotals, waiting: float) -> tuple[Measure, ...]:
+def _waiting(rank: RankWindow, total: PhaseTotals) -> float | None:
+    """The part of evaluation that waits for batches; from stacks where too few samples tell it, None."""
+    if total.wait_seconds is not None:
+        return total.wait_seconds / total.seconds if total.seconds > 0.0 else 0.0
+    if not is_sampled(rank):
+        return 0.0
+    stacks = rank.stacks
+    return stacks.eval_wait_share if stacks is not None and phase_samples(stacks, "eval") >= WAIT_SAMPLES else None
+
+
+def _evidence(rank: RankWindow, total: PhaseTotals, waiting: float | None) -> tuple[Measure, ...]:
     measures = [
-        share_measure("eval_share", total.share, "validation takes"),
+        phase_measure(rank, "eval_share", total.share, "validation takes"),
         Measure("eval_count", total.count, f"{total.count} times, at most {seconds(total.longest_seconds)}"),
     ]
-    if total.wait_seconds is not None:
+    if waiting is not None and (total.wait_seconds is not None or waiting):
         measures.append(share_measure("eval_wait_share", waiting, "of it waiting for batches"))
     if total.every_steps is not None:
         measures.append(Measure("eval_every_steps", round(total.every_steps), f"every {total.every_steps:.0f} steps"))
@@ -99,8 +119,8 @@ def _feed(case: RunCase, total: PhaseTotals) -> Fix:
     if now is not None and count <= now:
         return Fix(
             text="Make the items of the evaluation loader cheaper: it has as many workers as the cores carry",
-            file=loader.file if loader else total.file,
-            line=loader.line if loader else total.line,
+            file=place_of(loader)[0] or total.file,
+            line=place_of(loader)[1] or total.line,
         )
     keywords = worker_keywords(loader, count, on_gpu=case.run.critical.facts.device == "cuda")
     before = "" if now is None else f" instead of {now}"
@@ -117,7 +137,7 @@ def _times(total: PhaseTotals) -> int:
     return max(2, math.ceil(share * (1.0 - TARGET_SHARE) / (TARGET_SHARE * (1.0 - share)) - 1e-6))
 
 
-def _rarer(total: PhaseTotals) -> Fix:
+def _rarer(total: PhaseTotals, seen: HotLine | None) -> Fix:
     times = _times(total)
     if total.every_steps is not None:
         every = round(total.every_steps * times)
@@ -129,8 +149,8 @@ def _rarer(total: PhaseTotals) -> Fix:
     return Fix(
         text=f"{text}, or make it faster: a larger batch and torch.inference_mode()",
         code=code,
-        file=total.file,
-        line=total.line,
+        file=total.file if total.file is not None or seen is None else seen.file,
+        line=total.line if total.file is not None or seen is None else seen.line,
         value=times,
     )
 

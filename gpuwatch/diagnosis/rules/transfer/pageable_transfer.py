@@ -28,9 +28,11 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import call_code, loader_fix
 from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.lines import hottest_of_thread, phase_measure
+from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, trains_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.diagnosis.wording import percent
 
 FIRE_SHARE = 0.05
 CLEAR_SHARE = 0.03
@@ -43,17 +45,21 @@ def pageable_transfer(case: RunCase) -> Draft | None:
     """Fires on a run whose copies from unpinned memory hold up its thread."""
     rank = case.run.critical
     loader, share = rank.train_loader, rank.copy_share
-    if rank.facts.device != "cuda" or loader is None or loader.pin_memory is not False:
+    if trains_on(case) != "cuda" or loader is None or loader.pin_memory is not False:
         return None
+    if is_sampled(rank) and enough(rank) is None:
+        return None
+    line = hottest_of_thread(rank.stacks, "copy")
     available = case.host.memory_available_share if case.host else None
     if share is None or share < CLEAR_SHARE or (available is not None and available < MEMORY_FREE_SHARE):
         return None
     return Draft(
         summary=f"Copying batches to the GPU holds up the training thread {percent(share)} of the time",
         severity=Severity.INFO,
-        level=Level.E2,
+        level=rests_on(rank, Level.E2),
         evidence=(
-            share_measure("copy_share", share, "copies to the GPU"),
+            phase_measure(rank, "copy_share", share, "copies to the GPU"),
+            *((line.measure("hot_line", "the copying"),) if line is not None else ()),
             Measure("pin_memory", "False", "pin_memory=False"),
             Measure("batch_bytes", loader.batch_bytes, _batch_words(loader.batch_bytes)),
         ),

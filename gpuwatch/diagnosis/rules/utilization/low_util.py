@@ -24,6 +24,7 @@ Source:
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.sampled import enough, is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.wording import gpu_name, listed
@@ -39,6 +40,8 @@ CAUSES = (
     "eval-stall",
     "checkpoint-stall",
     "gc-stall",
+    "log-stall",
+    "sync-per-step",
     "epoch-start-stall",
     "shared-gpu",
 )
@@ -87,6 +90,9 @@ def _in_use(case: GpuCase, stats: Stats) -> bool:
 def _fix(case: GpuCase, causes: list[str]) -> Fix:
     if causes:
         return Fix(text=f"See {listed(causes)}")
+    if case.run is not None and enough(case.run.critical) is not None and is_sampled(case.run.critical):
+        text = "No cause found in the samples of its stack; the hook measures finer: start the script with gpuwatch run"
+        return Fix(text=text, code="gpuwatch run python train.py")
     if case.run is None or case.run.critical.facts.rung != "exact":
         return Fix(
             text="The cause is not visible from outside: start the script with gpuwatch run",

@@ -182,7 +182,7 @@ def _fix(case: GpuCase, rhythm: Rhythm) -> Fix:
         while ahead < 0.0:
             ahead += rhythm.period_seconds
         text += f"; the next dip is due in {seconds(ahead)}, when the training thread's stack would name the line"
-    return Fix(text=text, code=f"py-spy dump --pid {case.run.critical.facts.pid}" if case.run else None)
+    return Fix(text=text, code=f"gpuwatch stacks {case.run.critical.facts.pid}" if case.run else None)
 
 
 def _suspects(case: GpuCase, rhythm: Rhythm) -> list[str]:

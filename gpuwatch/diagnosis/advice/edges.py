@@ -1,0 +1,49 @@
+"""What the starts of epochs cost, from the hook's record of the session or from the window's stacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.advice.sampled import batch_period, enough, settled_wait, share_in, wilson
+from gpuwatch.diagnosis.finding import Level
+from gpuwatch.timeline.windows import RankWindow, Share
+
+EPOCHS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEdges:
+    """The pauses: their share of the time, how long one is, and a usual wait. `sampled`: the share's interval."""
+
+    share: float
+    count: int
+    pause_seconds: float
+    usual_seconds: float | None
+    level: Level
+    batches_per_epoch: int | None = None
+    sampled: Share | None = None
+
+
+def epoch_edges(rank: RankWindow) -> EpochEdges | None:
+    """The figures; None before two epochs began while watched."""
+    epochs = rank.epochs
+    if epochs is None:
+        return _sampled(rank)
+    if epochs.count < EPOCHS:
+        return None
+    pause, usual = epochs.first_wait_seconds, epochs.usual_wait_seconds
+    return EpochEdges(epochs.share, epochs.count, pause, usual, Level.E2, epochs.batches_per_epoch)
+
+
+def _sampled(rank: RankWindow) -> EpochEdges | None:
+    """Workers that start, and the waits for an epoch's first batch less what a batch's wait usually is."""
+    stacks = enough(rank)
+    if stacks is None or stacks.epochs < EPOCHS or stacks.seconds <= 0.0:
+        return None
+    period = batch_period(stacks)
+    usual = settled_wait(stacks).value * period if period else None
+    first = max(0.0, (stacks.first_wait_share or 0.0) - stacks.epochs * (usual or 0.0) / stacks.seconds)
+    share = wilson(round(stacks.samples * (share_in(stacks.phases, "start") + first)), stacks.samples)
+    batches = rank.train_loader.batches_per_epoch if rank.train_loader else None
+    pause = share.value * stacks.seconds / stacks.epochs
+    return EpochEdges(share.value, stacks.epochs, pause, usual, Level.E1, batches, share)

@@ -1,0 +1,74 @@
+"""The line each rank of a silent run stands on, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.advice.lines import place, quoted
+from gpuwatch.diagnosis.finding import Measure
+from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.wording import listed, seconds
+from gpuwatch.samples import Standing
+from gpuwatch.timeline.windows import RankWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """One rank's training thread, on one line for so long."""
+
+    rank: RankWindow
+    line: Standing
+    seconds: float
+
+    @property
+    def who(self) -> str:
+        """Rank 3, or the process where ranks are not known."""
+        return process_words(self.rank)
+
+    @property
+    def words(self) -> str:
+        """train.py:88 `loss.backward()` for 2.8 min (in torch/autograd/graph.py:_engine_run_backward)."""
+        below = f" (in {self.line.leaf})" if self.line.leaf else ""
+        return f"{quoted(self.line.file, self.line.line, self.line.text)} for {seconds(self.seconds)}{below}"
+
+
+def process_words(rank: RankWindow) -> str:
+    """How a sentence names one process of a run."""
+    return f"process {rank.facts.pid}" if rank.facts.rank is None else f"rank {rank.facts.rank}"
+
+
+def stands(case: RunCase) -> tuple[Stand, ...]:
+    """Every living rank whose stack is read, the one that stands longest first."""
+    found = [
+        Stand(rank, rank.stacks.standing, max(0.0, (case.now_ns - rank.stacks.standing.since_ns) / 1e9))
+        for rank in case.run.ranks
+        if rank.ended is None and rank.stacks is not None and rank.stacks.standing is not None
+    ]
+    return tuple(sorted(found, key=lambda stand: -stand.seconds))
+
+
+def standing_measures(found: tuple[Stand, ...]) -> tuple[Measure, ...]:
+    """Where each rank stands, as evidence."""
+    return tuple(
+        Measure(
+            f"standing_{stand.rank.trainer}",
+            f"{stand.line.file}:{stand.line.line}",
+            f"{stand.who} stands on {stand.words}",
+        )
+        for stand in found
+    )
+
+
+def apart(found: tuple[Stand, ...]) -> str | None:
+    """Who stands elsewhere than the most, in words; None where all stand on one line, or too few are known."""
+    places: dict[tuple[str, int], list[Stand]] = {}
+    for stand in found:
+        places.setdefault((stand.line.file, stand.line.line), []).append(stand)
+    if len(found) < 3 or len(places) < 2:
+        return None
+    usual = max(places.values(), key=len)
+    if 2 * len(usual) <= len(found):
+        return None
+    others = [stand for stand in found if stand not in usual]
+    who = listed(f"{stand.who} ({place(stand.line.file, stand.line.line)})" for stand in others)
+    return f"{who} stand{'s' if len(others) == 1 else ''} elsewhere than the others"

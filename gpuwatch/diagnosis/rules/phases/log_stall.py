@@ -1,0 +1,94 @@
+"""Logging, images or metrics stop the training loop regularly.
+
+Means:
+    Printing, progress bars, TensorBoard, Weights & Biases and plots run on the training thread: while they do,
+    nothing new is launched.
+Evidence:
+    The share of the training thread's samples that stand in logging, with the line of the user's code that does it.
+    With a GPU no more than the time in which it idles, for work still queued hides the rest.
+Fires:
+    5 % of the time. Where the GPU's idle time is not known, as a hint.
+Clears:
+    Below 3 %.
+Not when:
+    The GPU is busy meanwhile. Waiting for a number from the GPU before it is printed is sync-per-step. Stacks cannot
+    be read.
+Fix:
+    Log every k-th step, so that it takes 1 % of the time; histograms and images rarer still, and in a thread.
+Gain:
+    1 / (1 - g) at most, for what is left of it is taken off.
+Verify:
+    Logging takes less than 3 % of the training thread's samples.
+Source:
+    wandb#8666 (40 iterations a second came down to 20); wandb#950, tensorflow#24643, apex#316.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpuwatch.diagnosis.advice.gains import from_share, without
+from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
+from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, trains_on, wilson
+from gpuwatch.diagnosis.advice.starvation import train_busy_percent
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent
+from gpuwatch.timeline.windows import Share
+
+FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
+TARGET_SHARE = 0.01
+LEAST_TIMES = 10
+
+
+@rule("log-stall", subject="run", level=Level.E1)
+def log_stall(case: RunCase) -> Draft | None:
+    """Fires on a run that spends a twentieth of its time in logging while nothing else is done."""
+    stacks, device = enough(case.run.critical), trains_on(case)
+    if stacks is None or device is None:
+        return None
+    logging = wilson(phase_samples(stacks, "log"), stacks.samples)
+    busy = train_busy_percent(case) if device == "cuda" else None
+    known = device == "cpu" or busy is not None
+    share = logging.value if busy is None else min(logging.value, 1.0 - busy / 100.0)
+    if share < CLEAR_SHARE:
+        return None
+    line = hottest_of_thread(stacks, "log")
+    return Draft(
+        summary=_summary(logging.value, line),
+        severity=Severity.WARNING if known else Severity.HINT,
+        level=Level.E1,
+        evidence=(
+            Measure("log_share", round(logging.value, 4), f"logging takes {with_interval(logging)} {watched(stacks)}"),
+            *((line.measure("hot_line", "the logging"),) if line is not None else ()),
+            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
+        ),
+        fires=share >= FIRE_SHARE,
+        fix=_fix(logging, line),
+        gain=from_share(0.5 * share, share) if known else None,
+        hint=None
+        if known
+        else f"at most {without(share):.2f}x: whether the GPU had work queued meanwhile is not known",
+        verify="Logging takes less than 3 % of the training thread's samples",
+        chart=("run.samples_per_second", "gpu.utilization_percent"),
+    )
+
+
+def _summary(share: float, line: HotLine | None) -> str:
+    where = at(line.file, line.line) if line is not None else ""
+    return f"Logging takes {percent(share)} of the training thread's time{where}"
+
+
+def _fix(logging: Share, line: HotLine | None) -> Fix:
+    times = max(LEAST_TIMES, math.ceil(logging.value / TARGET_SHARE - 1e-6))
+    where = f" at {line.words}" if line is not None else ""
+    return Fix(
+        text=(
+            f"Log{where} every {times}th time only; write images and histograms rarer still, "
+            "and what has to be uploaded from a thread"
+        ),
+        code=f"if step % {times} == 0:\n    log(...)",
+        file=line.file if line is not None else None,
+        line=line.line if line is not None else None,
+        value=times,
+    )
