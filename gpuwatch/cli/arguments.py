@@ -14,6 +14,12 @@ INTERVAL_SECONDS = (0.1, 60.0)
 """Faster than 10 Hz a poll holds the driver's lock too often: 25 ms polls of one program held it 10 s of every 15."""
 
 
+ANY_PROCESS = 0
+"""What `--attach` is without a pid: whichever trains here. No process has this number."""
+
+_ATTACHING = ("report", "watch")
+
+
 class Parser(argparse.ArgumentParser):
     """Raises GpuwatchError where argparse would print its usage and exit.
 
@@ -150,9 +156,11 @@ def _add_watching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attach",
         type=_pid,
+        nargs="?",
+        const=ANY_PROCESS,
         metavar="PID",
         default=argparse.SUPPRESS,
-        help="only this process, what it started, and their GPUs",
+        help="only this process, what it started, and their GPUs, hooked or not; without PID: those there are",
     )
     parser.add_argument(
         "--interval", type=_interval, metavar="S", default=argparse.SUPPRESS, help="seconds between polls (default 1)"
@@ -172,6 +180,8 @@ def _scenario_list() -> str:
 
 
 def _pid(text: str) -> int:
+    if text in _ATTACHING:
+        raise argparse.ArgumentTypeError(f"{text!r} stands before it: `gpuwatch {text} --attach [PID]`")
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"a process id is a number such as 4711, not {text!r}")
     return int(text)

@@ -52,7 +52,7 @@ def _flushed(code: int) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    from gpuwatch.cli.arguments import parse
+    from gpuwatch.cli.arguments import ANY_PROCESS, parse
 
     arguments = parse(argv)
     match arguments.command:
@@ -76,6 +76,10 @@ def _run(argv: Sequence[str]) -> int:
             from gpuwatch.cli.doctor import doctor
 
             return doctor(json=arguments.json)
+        case _ if arguments.attach == ANY_PROCESS:
+            from gpuwatch.cli.candidates import list_candidates
+
+            return list_candidates()
         case _:
             from gpuwatch.cli.dashboard import dashboard
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gpuwatch.cli.arguments import unknown
+from gpuwatch.cli.arguments import ANY_PROCESS, unknown
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.wiring import live_monitor, simulated_monitor
@@ -74,8 +74,13 @@ def open_session(arguments: argparse.Namespace) -> Session:
         if arguments.attach is not None:
             raise GpuwatchError("--simulate and --attach exclude each other: a simulated machine has no process here")
         return simulated_session(arguments.simulate, virtual=arguments.command == "report", interval=arguments.interval)
-    attached = None if arguments.attach is None else _identified(arguments.attach)
-    monitor = live_monitor(interval_seconds=arguments.interval, attach_pid=arguments.attach)
+    pid = arguments.attach
+    if pid == ANY_PROCESS:
+        from gpuwatch.cli.candidates import pick_candidate
+
+        pid = pick_candidate(arguments.command)
+    attached = None if pid is None else _identified(pid)
+    monitor = live_monitor(interval_seconds=arguments.interval, attach_pid=pid)
     return Session(monitor, arguments.interval, attached=attached)
 
 

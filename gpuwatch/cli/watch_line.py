@@ -11,6 +11,7 @@ from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
 
 _UNKNOWN = "n/a"
 _GIB = 1024**3
+_RUNGS = {"sampled": "sampled", "proc": "/proc only", "hardware": "hardware only"}
 
 
 def watch_line(snapshot: Snapshot) -> str:
@@ -123,11 +124,20 @@ def _runs(runs: Sequence[RunNow]) -> list[str]:
     if not living:
         return ["no run"]
     run = max(living, key=lambda each: (each.wait_share is not None, each.wait_share or 0.0))
-    step = f"step {_seconds(run.step_seconds_p50)}"
+    step = f"step {_seconds(run.step_seconds_p50 or run.step_seconds)}"
     wait = f"wait {_UNKNOWN}" if run.wait_share is None else f"wait {100 * run.wait_share:.0f} %"
+    rung = [] if run.rung == "exact" else [_RUNGS.get(run.rung, run.rung)]
     others = [f"+{len(living) - 1} runs"] if len(living) > 1 else []
     state = [] if run.state in ("training", "not hooked") else [run.state]
-    return [step, wait, *state, *others]
+    return [step, *_rate(run), wait, *rung, *state, *others]
+
+
+def _rate(run: RunNow) -> list[str]:
+    """Batches counted from outside, where steps are not seen one by one."""
+    if run.batches_per_second is None:
+        return []
+    least = "" if run.batches_exact else "at least "
+    return [f"{least}{run.batches_per_second:.3g} batches/s"]
 
 
 def _seconds(value: float | None) -> str:

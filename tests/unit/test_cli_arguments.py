@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.cli.arguments import did_you_mean, parse
+from gpuwatch.cli.arguments import ANY_PROCESS, did_you_mean, parse
 from gpuwatch.cli.errors import GpuwatchError
 
 
@@ -30,3 +30,24 @@ def test_options_are_not_guessed_from_their_beginning() -> None:
 
 def test_nothing_near_is_nothing_suggested() -> None:
     assert did_you_mean("qqq", ["report", "watch"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (["--attach"], "dashboard"),
+        (["--attach", "--interval", "2"], "dashboard"),
+        (["report", "--attach"], "report"),
+        (["report", "--attach", "--format", "json"], "report"),
+        (["watch", "--attach"], "watch"),
+    ],
+)
+def test_attach_without_a_pid_leaves_open_which_process(argv: list[str], command: str) -> None:
+    arguments = parse(argv)
+    assert (arguments.command, arguments.attach) == (command, ANY_PROCESS)
+
+
+@pytest.mark.parametrize("command", ["report", "watch"])
+def test_command_behind_attach_is_told_where_it_stands(command: str) -> None:
+    with pytest.raises(GpuwatchError, match=rf"`gpuwatch {command} --attach \[PID\]`"):
+        parse(["--attach", command])

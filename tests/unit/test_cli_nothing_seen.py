@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.nothing_seen import NothingSeen
-from gpuwatch.samples import NvmlState
+from gpuwatch.cli.nothing_seen import NothingSeen, explanation
+from gpuwatch.samples import Candidate, NvmlState
 from tests.unit.snapshot_builder import gpu, run, snapshot
 
 ABSENT = NvmlState(time_ns=0, status="absent", reason="libnvidia-ml.so.1 was not found: install the driver.")
@@ -36,3 +38,11 @@ def test_refuses_an_empty_snapshot_with_the_drivers_reason_and_the_way_to_get_go
     for part in ("libnvidia-ml.so.1 was not found", "no training run", "gpuwatch run", "doctor", "demo"):
         assert part in text
     NothingSeen(patient=False).refuse(snapshot(gpu()))
+
+
+def test_names_the_way_to_runs_without_the_hook_where_there_are_any() -> None:
+    assert "--attach" not in explanation(snapshot(nvml=ABSENT))
+    plain = Candidate(1, 1, ("python", "train.py"), "ada", 9.0, "sampled", "has torch loaded")
+    assert "1 process trains here without it" in explanation(snapshot(nvml=ABSENT, candidates=(plain,)))
+    both = snapshot(nvml=ABSENT, candidates=(plain, replace(plain, pid=2), replace(plain, pid=3, rung="exact")))
+    assert "2 processes train here without it (`gpuwatch --attach` lists)" in explanation(both)

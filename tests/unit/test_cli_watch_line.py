@@ -71,3 +71,15 @@ def test_run_that_waits_most_is_shown_and_the_others_counted() -> None:
 def test_run_without_hook_has_unknown_steps() -> None:
     line = parts(runs=(run(step_seconds_p50=None, wait_share=None, state="not hooked"),))
     assert line[1:] == ["step n/a", "wait n/a"]
+
+
+def test_run_seen_from_outside_says_its_rung_and_its_batches() -> None:
+    sampled = run(rung="sampled", step_seconds_p50=None, step_seconds=0.25, batches_per_second=3.876)
+    assert parts(runs=(sampled,))[1:] == ["step 250 ms", "3.88 batches/s", "wait 41 %", "sampled"]
+    entries = run(rung="sampled", batches_per_second=3.9, batches_exact=False)
+    assert "at least 3.9 batches/s" in parts(runs=(entries,))
+    assert parts(runs=(run(rung="proc", step_seconds_p50=None, wait_share=None),))[1:] == [
+        "step n/a",
+        "wait n/a",
+        "/proc only",
+    ]
