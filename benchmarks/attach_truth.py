@@ -71,6 +71,10 @@ class Truth:
         within = times[(times >= start_ns) & (times < end_ns)]
         return len(within) / ((end_ns - start_ns) / 1e9)
 
+    def batches(self) -> int:
+        """Of the whole run."""
+        return int((self._phases.begun == _FORWARD).sum())
+
     def worker_line_shares(self, start_ns: int, end_ns: int) -> dict[int, float]:
         """Share of each line of the augmentation in the time that all workers spend in it."""
         return _shares(sum((each.seconds(start_ns, end_ns) for each in self._of_workers()), Counter()))

@@ -146,6 +146,7 @@ class Training:
         held_out = Plain(args.data, args.eval_batches * args.batch_size, args.size, 0, 0)
         keep = args.workers > 0
         self.eval_loader = DataLoader(held_out, args.batch_size, num_workers=args.workers, persistent_workers=keep)
+        self.weights = list(self.model.parameters())
         self.steps = 0
         self.recent = []
 
@@ -184,7 +185,8 @@ class Training:
             self.optimizer.step()
             self.optimizer.zero_grad()
         phase(ITEM)
-        self.recent.append(torch.stack([p.detach().pow(2).sum() for p in self.model.parameters()]).sum().sqrt().item())
+        norms = [torch.stack([p.detach().norm() for p in self.weights]).norm().item() for _ in range(self.args.norms)]
+        self.recent += norms
         if self.args.eval_every and self.steps % self.args.eval_every == 0:
             phase(EVAL)
             self.evaluate()
@@ -220,6 +222,7 @@ def main():
     parser.add_argument("--depth", type=int, default=2)
     parser.add_argument("--noise", type=int, default=1, help="draws of noise per image")
     parser.add_argument("--clip", type=int, default=4, help="rows clipped in Python")
+    parser.add_argument("--norms", type=int, default=1, help="times that the norm of the weights is logged per step")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--data", default=os.path.join(scratch, "photos"))
     parser.add_argument("--output", default=os.path.join(scratch, "checkpoint.pt"))

@@ -6,15 +6,15 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.types import CannotReadError, Reason
-from tests.integration.command_line import ROOT
+from tests.integration.command_line import ROOT, lonely_environment
 
 TARGETS = Path(__file__).parent / "attach_targets"
 STEPS = TARGETS / "steps.py"
@@ -79,3 +79,47 @@ def _attached(pid: int) -> Interpreter | None:
         if refusal.reason not in NOT_YET:
             raise
         return None
+
+
+def start_report(folder: Path, pid: int, seconds: int) -> subprocess.Popen[str]:
+    """`gpuwatch report --attach PID --format json`, running."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "gpuwatch",
+            "report",
+            "--attach",
+            str(pid),
+            "--duration",
+            str(seconds),
+            "--format",
+            "json",
+        ],
+        env=lonely_environment(folder),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until_attached(monitor: subprocess.Popen[str], pid: int) -> None:
+    """Until the monitor holds a pidfd of the target, with which it makes sure that it reads no other process."""
+    while f"Pid:\t{pid}\n" not in "".join(contents_of(Path(f"/proc/{monitor.pid}/fdinfo"), Path.read_text)):
+        assert monitor.poll() is None, monitor.communicate()
+
+
+def pipes_of(pid: int) -> set[str]:
+    """The pipes and sockets that a process holds an end of."""
+    links = contents_of(Path(f"/proc/{pid}/fd"), lambda file: str(file.readlink()))
+    return {link for link in links if link.startswith(("pipe:", "socket:"))}
+
+
+def contents_of(folder: Path, read: Callable[[Path], str]) -> list[str]:
+    """What each file in the folder says, without those that were closed in the meantime."""
+    found = []
+    for file in folder.iterdir():
+        with suppress(OSError):
+            found.append(read(file))
+    return found

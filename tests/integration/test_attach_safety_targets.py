@@ -7,8 +7,8 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,13 @@ from tests.integration.attached import (
     TARGETS,
     attached_as_soon_as_possible,
     needs_training,
+    pipes_of,
     running,
+    start_report,
     training,
+    wait_until_attached,
 )
-from tests.integration.command_line import PATIENCE_SECONDS, lonely_environment
+from tests.integration.command_line import PATIENCE_SECONDS
 
 READING_MONITOR = TARGETS / "reading_monitor.py"
 ENOUGH_LOOKS = 20
@@ -75,7 +78,8 @@ def test_reader_killed_or_stopped_amid_a_read_leaves_the_target_as_it_was(sent: 
             until = moments.randint(steps // 2, steps)
             before = [target.stdout.readline() for _ in range(until)]
             monitor.send_signal(sent)
-            rest, peak = target.communicate(timeout=PATIENCE_SECONDS)
+            rest = target.stdout.read()  # communicate() would miss what readline() has read ahead
+            _, peak = target.communicate(timeout=PATIENCE_SECONDS)
             assert monitor.poll() is None or sent == signal.SIGKILL
         assert (target.returncode, "".join(before) + rest) == (0, printed)
         assert int(peak) < 1.1 * peak_kilobytes
@@ -115,7 +119,7 @@ def trained(folder: Path, signals: tuple[signal.Signals, ...]) -> tuple[str, int
         assert target.stdout is not None
         printed, monitors = "", []
         for sent in signals:
-            monitor = start_report(folder, target.pid)
+            monitor = start_report(folder, target.pid, seconds=120)
             monitors.append(monitor)
             wait_until_attached(monitor, target.pid)
             printed += target.stdout.readline()
@@ -127,35 +131,3 @@ def trained(folder: Path, signals: tuple[signal.Signals, ...]) -> tuple[str, int
             monitor.kill()
             monitor.communicate()
     return printed, code
-
-
-def start_report(folder: Path, pid: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "gpuwatch", "report", "--attach", str(pid), "--duration", "120", "--format", "json"],
-        env=lonely_environment(folder),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_until_attached(monitor: subprocess.Popen[str], pid: int) -> None:
-    """Until the monitor holds a pidfd of the target, with which it makes sure that it reads no other process."""
-    while f"Pid:\t{pid}\n" not in "".join(contents_of(Path(f"/proc/{monitor.pid}/fdinfo"), Path.read_text)):
-        assert monitor.poll() is None, monitor.communicate()
-
-
-def pipes_of(pid: int) -> set[str]:
-    """The pipes and sockets that a process holds an end of."""
-    links = contents_of(Path(f"/proc/{pid}/fd"), lambda file: str(file.readlink()))
-    return {link for link in links if link.startswith(("pipe:", "socket:"))}
-
-
-def contents_of(folder: Path, read: Callable[[Path], str]) -> list[str]:
-    """What each file in the folder says, without those that were closed in the meantime."""
-    found = []
-    for file in folder.iterdir():
-        with suppress(OSError):
-            found.append(read(file))
-    return found
