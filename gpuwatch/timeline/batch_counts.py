@@ -107,7 +107,7 @@ class BatchCounts:
             return Growth(grown, None, count.time_ns)
         self.usual.append((count.time_ns - since_ns) / SECOND_NS / grown)
         # The first batch after an evaluation was not made during it.
-        longest_ns = round(2 * grown * median(self.usual) * SECOND_NS)
+        longest_ns = round(grown * median(self.usual) * SECOND_NS)
         return Growth(grown, max(since_ns, count.time_ns - longest_ns), count.time_ns)
 
     def between(self, start_ns: int, end_ns: int, looks: tuple[int, int]) -> Counted | None:

@@ -111,8 +111,12 @@ def wait_share_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
 
 
 def step_seconds_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
-    """The training seconds per step of the slowest rank."""
-    return _worst([_ratio_lines(each, grid, "train", "steps", "period") for each in trainers], grid)
+    """The training seconds per step of the slowest rank.
+
+    Batches that are counted from outside are known to a second: one may fall beside the training that made it.
+    """
+    lines = _worst([_ratio_lines(each, grid, "train", "steps", "period") for each in trainers], grid)
+    return Lines([seconds or None for seconds in lines.mean], lines.min, lines.max)
 
 
 def samples_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:

@@ -39,21 +39,25 @@ class PhaseLog:
         self._closed: dict[PhaseKind, deque[tuple[PhaseSpan, int]]] = {}
         self._taken_back: set[tuple[PhaseKind, int]] = set()
 
-    def add(self, span: PhaseSpan, steps_done: int) -> None:
-        """Opens or closes a phase. One that ends as it began is taken back: it was training after all."""
+    def add(self, span: PhaseSpan, steps_done: int) -> bool:
+        """Opens or closes a phase. One that ends as it began is taken back: it was training after all.
+
+        False where it is the end of one that the log was told to forget.
+        """
         key = (span.kind, span.start_ns)
         if span.end_ns is None:
             self._open[key] = span
-            return
+            return True
         if key in self._taken_back:
             self._taken_back.discard(key)
-            return
+            return False
         self._open.pop(key, None)
         closed = self._closed.setdefault(span.kind, deque(maxlen=_KEPT_PER_KIND))
         newer = takewhile(lambda known: known[0].start_ns >= span.start_ns, reversed(closed))
         is_known = any((known.start_ns, known.end_ns) == (span.start_ns, span.end_ns) for known, _ in newer)
         if span.end_ns > span.start_ns and not is_known:
             closed.append((span, steps_done))
+        return True
 
     def step(self, start_ns: int) -> None:
         """A whole step that began later shows that the end of a phase was lost on the way."""

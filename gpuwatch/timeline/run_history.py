@@ -190,8 +190,8 @@ class TrainerHistory:
 
     def add_phase(self, span: PhaseSpan) -> None:
         """A phase that opens or closes."""
-        self._see(span.start_ns, span.end_ns or span.start_ns)
-        self.phases.add(span, self.steps_total)
+        if self.phases.add(span, self.steps_total):
+            self._see(span.start_ns, span.end_ns or span.start_ns)
 
     def add_fetch(self, fetch: WorkerFetch) -> None:
         """A batch made by a worker."""

@@ -59,7 +59,8 @@ def wilson(hits: int, count: int) -> Share:
     center = share + square / (2 * count)
     half = _Z_95 * math.sqrt(share * (1.0 - share) / count + square / (4 * count * count))
     scale = 1.0 + square / count
-    return Share(share, max(0.0, (center - half) / scale), min(1.0, (center + half) / scale))
+    # Rounding must not leave the share itself outside, which lies on a bound at 0 and 1.
+    return Share(share, min(share, max(0.0, (center - half) / scale)), max(share, min(1.0, (center + half) / scale)))
 
 
 class LogHistogram:

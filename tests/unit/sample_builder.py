@@ -7,16 +7,22 @@ from itertools import cycle, islice
 from typing import Any
 
 from gpuwatch.samples import (
+    BatchCount,
+    Candidate,
+    Candidates,
     GpuFacts,
     GpuProcess,
     GpuSample,
     GpuStatus,
     HostSample,
+    LineCount,
     LoaderFacts,
     PhaseKind,
     PhaseSpan,
     ProcessSample,
     RunFacts,
+    StackTally,
+    Standing,
     StepEnd,
     TrainerEnded,
     WorkerFetch,
@@ -117,6 +123,67 @@ def phase(kind: PhaseKind, start: float, end: float | None, *, trainer: str = TR
 def fetch(worker: int, start: float, end: float, cpu: float | None = None, trainer: str = TRAINER) -> WorkerFetch:
     """A batch made by a worker."""
     return WorkerFetch(trainer, 9000 + worker, worker, at(start), at(end), cpu)
+
+
+def sampled_facts(pid: int = 4711, **fields: Any) -> RunFacts:
+    """A trainer without a hook whose stacks are read."""
+    return run_facts(pid, **({"rung": "sampled", "climb": "restart it with `gpuwatch run`"} | fields))
+
+
+def line(number: int, samples: int, phase: str = "forward", **fields: Any) -> LineCount:
+    """Samples on one line of train.py."""
+    usual: dict[str, Any] = {"file": "/home/user/train.py", "function": "main"}
+    return LineCount(phase=phase, line=number, samples=samples, **(usual | fields))
+
+
+def tally(
+    end: float, phases: dict[str, int], *, seconds: float = 1.0, trainer: str = TRAINER, **fields: Any
+) -> StackTally:
+    """The looks of the second up to `end`, by phase."""
+    return StackTally(trainer, at(end - seconds), at(end), sum(phases.values()), phases, **fields)
+
+
+def tallies(
+    seconds: int, phases: dict[str, int], *, start: float = 0.0, trainer: str = TRAINER, **fields: Any
+) -> list[StackTally]:
+    """The same second of looks again and again."""
+    return [tally(start + second + 1, phases, trainer=trainer, **fields) for second in range(seconds)]
+
+
+def count(seconds: float, batches: int, *, loader: int = 1, trainer: str = TRAINER, **fields: Any) -> BatchCount:
+    """A reading of a training loader's counter."""
+    return BatchCount(trainer, at(seconds), loader, **({"role": "train", "batches": batches} | fields))
+
+
+def counts(seconds: int, per_second: float, *, start: float = 0.0, **fields: Any) -> list[BatchCount]:
+    """Readings once a second of a counter that grows evenly from 0; the first one is at the start."""
+    return [count(start + second, int(second * per_second), **fields) for second in range(seconds + 1)]
+
+
+def standing(seconds: float, phase: str = "forward", *, since: float = 0.0, **fields: Any) -> Standing:
+    """Where the training thread stood."""
+    usual: dict[str, Any] = {"file": "/home/user/train.py", "line": 20, "function": "main"}
+    return Standing(
+        **({"trainer": TRAINER, "time_ns": at(seconds), "since_ns": at(since), "phase": phase} | usual | fields)
+    )
+
+
+def candidate(pid: int = 4711, **fields: Any) -> Candidate:
+    """A process that trains and whose stacks can be read."""
+    usual: dict[str, Any] = {
+        "start_ticks": 1,
+        "command": ("python", "train.py"),
+        "user": "ada",
+        "age_seconds": 60.0,
+        "rung": "sampled",
+        "why": "torch is loaded",
+    }
+    return Candidate(pid=pid, **(usual | fields))
+
+
+def candidates(seconds: float, *found: Candidate) -> Candidates:
+    """The processes of this machine that train."""
+    return Candidates(at(seconds), found)
 
 
 def process(seconds: float, pid: int = 4711, **fields: Any) -> ProcessSample:

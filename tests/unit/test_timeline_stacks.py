@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import math
+import sys
+from statistics import NormalDist
+
+import pytest
+
+from gpuwatch.samples import StackTally
+from gpuwatch.timeline.stack_log import StackLog
+from gpuwatch.timeline.stats import wilson
+from gpuwatch.timeline.windows import StackWindow
+from tests.unit.sample_builder import TRAINER, at, line, standing, tallies, tally
+
+DAY = 24 * 3600
+
+
+def log(*found: StackTally) -> StackLog:
+    made = StackLog()
+    for each in found:
+        made.add(each)
+    return made
+
+
+def window(made: StackLog, start: float, end: float) -> StackWindow:
+    found = made.window(at(start), at(end))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("hits", "count"), [(5, 10), (60, 600), (1, 6_000), (599, 600), (333, 1_000)])
+def test_bounds_are_the_shares_that_the_looks_just_do_not_rule_out(hits: int, count: int) -> None:
+    share = wilson(hits, count)
+    assert share.low < share.value == hits / count < share.high
+    for bound in (share.low, share.high):
+        sigma = math.sqrt(bound * (1 - bound) / count)
+        assert abs(share.value - bound) / sigma == pytest.approx(NormalDist().inv_cdf(0.975))
+
+
+def test_nothing_seen_in_ten_looks_may_still_be_a_quarter() -> None:
+    assert wilson(0, 10).low == 0.0
+    assert wilson(0, 10).high == pytest.approx(0.2775, abs=1e-4)
+    assert wilson(10, 10).low == pytest.approx(0.7225, abs=1e-4)
+    assert wilson(10, 10).high == 1.0
+
+
+def test_shares_are_of_all_looks_and_of_those_at_training() -> None:
+    seen = window(log(*tallies(60, {"wait": 40, "forward": 30, "eval": 20, "save": 10})), 0, 60)
+    assert (seen.samples, seen.seconds) == (6_000, 60.0)
+    assert seen.phases["wait"].value == pytest.approx(0.4)
+    assert seen.train_phases["wait"].value == pytest.approx(40 / 70)
+    assert sum(share.value for share in seen.phases.values()) == pytest.approx(1.0)
+    assert sum(share.value for share in seen.train_phases.values()) == pytest.approx(1.0)
+    assert not {"eval", "save", "compile"} & seen.train_phases.keys()
+    assert seen.phases["wait"].low < 0.4 < seen.phases["wait"].high
+
+
+def test_phase_that_was_never_seen_has_a_share_of_zero_with_a_bound() -> None:
+    seen = window(log(*tallies(10, {"forward": 60})), 0, 10)
+    assert seen.phases["sync"].value == 0.0
+    assert 0.0 < seen.phases["sync"].high < 0.01
+
+
+def test_without_usable_looks_no_share_is_known() -> None:
+    seen = window(log(tally(1, {}, rejected=90, worker_samples=0)), 0, 10)
+    assert (seen.samples, seen.rejected, seen.phases, seen.train_phases, seen.worker_phases) == (0, 90, {}, {}, {})
+    assert (seen.eval_wait_share, seen.receiving_share, seen.first_wait_share) == (None, None, None)
+
+
+def test_evaluation_alone_says_nothing_of_training() -> None:
+    seen = window(log(*tallies(10, {"eval": 100}, eval_waiting_samples=25)), 0, 10)
+    assert seen.train_phases == {}
+    assert seen.eval_wait_share == pytest.approx(0.25)
+
+
+def test_no_looks_are_no_window() -> None:
+    assert StackLog().window(at(0), at(60)) is None
+    assert log(*tallies(10, {"wait": 1})).window(at(100), at(160)) is None
+
+
+def test_only_looks_of_the_window_count() -> None:
+    made = log(*tallies(60, {"wait": 100}), *tallies(60, {"forward": 100}, start=60))
+    assert window(made, 60, 120).phases["forward"].value == 1.0
+    assert window(made, 30, 90).phases["wait"].value == pytest.approx(0.5, abs=0.02)
+
+
+def test_parts_of_the_wait_are_of_all_looks() -> None:
+    seen = window(log(*tallies(10, {"wait": 50, "other": 50}, receiving_samples=10, first_wait_samples=20)), 0, 10)
+    assert (seen.receiving_share, seen.first_wait_share) == (pytest.approx(0.1), pytest.approx(0.2))
+
+
+def test_lines_are_ranked_and_count_with_all_their_leaves() -> None:
+    split = (
+        line(7, 30, leaf="PIL/Image.py:resize"),
+        line(7, 25, leaf="PIL/Image.py:convert", text="x = load(path)"),
+        line(9, 40),
+    )
+    (first, second) = window(log(*tallies(10, {"forward": 100}, lines=split)), 0, 10).lines
+    assert (first.line, first.samples, first.leaf) == (7, 550, "PIL/Image.py:resize")
+    assert first.share.value == pytest.approx(0.55)
+    assert (second.line, second.samples) == (9, 400)
+
+
+def test_text_of_a_line_is_kept_from_the_look_that_read_it() -> None:
+    made = log(tally(1, {"forward": 10}, lines=(line(7, 10, text="loss.backward()"),)))
+    made.add(tally(2, {"forward": 10}, lines=(line(7, 10),)))
+    assert window(made, 0, 2).lines[0].text == "loss.backward()"
+
+
+def test_line_in_two_phases_is_two_lines() -> None:
+    both = (line(7, 30, phase="wait"), line(7, 20, phase="start"))
+    assert [each.phase for each in window(log(tally(1, {"wait": 50}, lines=both)), 0, 1).lines] == ["wait", "start"]
+
+
+def test_twenty_lines_are_shown_and_the_hottest_of_many_is_first() -> None:
+    for_every_second = [
+        tally(second, {"other": 200}, lines=(*(line(n, 1) for n in range(100, 190)), line(7, 30)))
+        for second in range(1, 61)
+    ]
+    seen = window(log(*for_every_second), 0, 60)
+    assert len(seen.lines) == 20
+    assert (seen.lines[0].line, seen.lines[0].share.value) == (7, pytest.approx(0.15))
+
+
+def test_worker_lines_leave_idle_workers_out() -> None:
+    made = log(
+        *tallies(
+            10,
+            {"wait": 100},
+            workers=4,
+            worker_samples=80,
+            worker_phases={"item": 30, "idle": 40, "send": 10},
+            worker_lines=(line(31, 20, phase="item", leaf="PIL/Image.py:resize"),),
+        )
+    )
+    seen = window(made, 0, 10)
+    assert (seen.workers, seen.worker_samples) == (4, 800)
+    assert seen.worker_phases["idle"].value == pytest.approx(0.5)
+    assert seen.worker_lines[0].share.value == pytest.approx(0.5)
+
+
+def test_workers_are_as_many_as_there_mostly_were() -> None:
+    made = log(*(tally(n + 1, {"wait": 10}, workers=0 if n % 3 else 4) for n in range(30)))
+    assert window(made, 0, 30).workers == 4
+
+
+def test_own_cost_is_per_second_of_looks() -> None:
+    assert window(log(*tallies(60, {"wait": 100}, cpu_seconds=0.02)), 0, 60).cpu_share == pytest.approx(0.02)
+
+
+def test_late_tallies_fall_where_they_belong() -> None:
+    late = [*tallies(60, {"wait": 100}), *tallies(60, {"forward": 100}, start=60)][::-1]
+    made = log(*late)
+    assert window(made, 0, 60).phases["wait"].value == 1.0
+    assert window(made, 60, 120).phases["forward"].value == 1.0
+
+
+def test_tally_that_is_minutes_late_is_counted_among_the_merged() -> None:
+    made = log(*tallies(300, {"wait": 100}))
+    made.add(tally(30.5, {"forward": 100}))
+    assert window(made, 0, 60).phases["forward"].value == pytest.approx(1 / 61, rel=0.2)  # merged to 15 s
+    made.add(tally(-2_000, {"forward": 100}))
+    assert window(made, -3_000, 300).samples == 30_100
+
+
+def test_fifteen_minutes_are_kept_and_merged_tallies_add_up() -> None:
+    made = log(*tallies(900, {"wait": 30, "forward": 70}, lines=(line(7, 70),), cpu_seconds=0.01))
+    seen = window(made, 0, 900)
+    assert (seen.samples, seen.seconds) == (90_000, 900.0)
+    assert seen.phases["wait"].value == pytest.approx(0.3)
+    assert seen.lines[0].samples == 63_000
+    assert made.reaches(at(0))
+    made.add(tally(1_000, {"wait": 1}))
+    assert not made.reaches(at(0))
+    assert window(made, 0, 1_000).samples == pytest.approx(80_000, rel=0.02)
+
+
+def footprint(made: StackLog) -> tuple[int, int]:
+    blocks = [*made._singles, *made._merged.values()]
+    lines = sum(len(block.lines) + len(block.worker_lines) for block in blocks)
+    return len(blocks), lines + len(made._keys)
+
+
+def test_month_of_ever_new_lines_needs_no_more_memory_than_an_hour() -> None:
+    made = StackLog()
+    sizes = []
+    second = 0
+    for _ in range(30):
+        for _ in range(150):
+            second += 7
+            wandering = tuple(line(second * 40 + n, 1) for n in range(40))
+            made.add(tally(second, {"other": 40}, lines=wandering, worker_lines=wandering, worker_samples=40))
+        sizes.append(footprint(made))
+        second += DAY - 150 * 7
+    assert max(blocks for blocks, _ in sizes) <= 200
+    assert sizes[-1][1] <= 2 * 200 * 64 + 2 * 4_096 + 2 * sizes[0][1]
+    assert sizes[-1][1] <= 1.1 * max(size for _, size in sizes[:3])
+
+
+def test_crowded_tallies_are_bounded_by_their_most_frequent_lines() -> None:
+    made = log(*tallies(900, {"other": 500}, lines=tuple(line(n, 1 + (n == 3)) for n in range(500))))
+    blocks, lines = footprint(made)
+    assert blocks <= 190
+    assert lines <= 190 * 64 + 500
+    assert window(made, 0, 900).lines[0].line == 3
+
+
+def test_standing_is_the_newest_look_and_only_of_the_window() -> None:
+    made = log(*tallies(60, {"forward": 100}))
+    made.see(standing(50, since=20))
+    made.see(standing(40, "wait"))
+    seen = window(made, 0, 60).standing
+    assert seen is not None
+    assert (seen.time_ns, seen.phase) == (at(50), "forward")
+    made.add(tally(200, {"forward": 100}))
+    assert window(made, 140, 200).standing is None
+
+
+def test_tally_without_a_duration_is_ignored() -> None:
+    assert log(StackTally(TRAINER, at(1), at(1), 5, {"wait": 5})).window(at(0), at(10)) is None
+
+
+def test_blocks_hold_numbers_instead_of_names() -> None:
+    made = log(*tallies(60, {"forward": 100}, lines=tuple(line(n, 1, function=f"f{n}") for n in range(50))))
+    assert len(made._keys) == 50
+    assert all(sys.getsizeof(key) <= 32 for block in made._singles for key in block.lines)
