@@ -16,6 +16,7 @@ from gpuwatch.cli.doctor_checks.check import Check, State
 from gpuwatch.cli.doctor_checks.device_nodes import check_device_nodes
 from gpuwatch.cli.doctor_checks.driver import check_driver, check_nvml_calls
 from gpuwatch.cli.doctor_checks.open_files import check_open_files
+from gpuwatch.cli.doctor_checks.other_processes import check_other_processes, own_memory_problem
 from gpuwatch.cli.doctor_checks.permissions import check_permissions
 from gpuwatch.cli.doctor_checks.pressure import check_pressure
 from gpuwatch.cli.doctor_checks.quota import check_quota
@@ -24,6 +25,7 @@ from gpuwatch.cli.doctor_checks.surroundings import check_surroundings
 from gpuwatch.cli.doctor_checks.system import check_system
 from gpuwatch.cli.doctor_checks.terminal import Terminal, check_terminal
 from gpuwatch.cli.doctor_checks.torch_found import check_torch
+from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.sources.host.memory import SharedMemory
 from gpuwatch.sources.nvml_survey import NvmlAnswer, NvmlSurvey
 
@@ -96,27 +98,74 @@ def test_gpu_files_that_may_be_opened_are_counted(host: RecordedHost, tmp_path: 
     assert check.details["gpus"] == 2
 
 
-@pytest.mark.parametrize(
-    ("scope", "uid", "state"),
-    [
-        (None, 1000, State.OK),
-        (0, 1000, State.OK),
-        (1, 1000, State.WARNING),
-        (2, 1000, State.WARNING),
-        (2, 0, State.OK),
-        (3, 0, State.WARNING),
-    ],
-)
-def test_yama_decides_whose_stacks_may_be_read(host: RecordedHost, scope: int | None, uid: int, state: State) -> None:
+READABLE = {"try_own_memory": lambda: None}
+
+
+def with_rights(host: RecordedHost, *, scope: int | None = None, capable: bool = False) -> Path:
+    """A machine with this Yama level, where gpuwatch has CAP_SYS_PTRACE or not."""
     if scope is not None:
         host.write("sys/kernel/yama/ptrace_scope", f"{scope}\n")
-    check = check_permissions(host.proc, uid)
+    host.write("self/status", f"Name:\tgpuwatch\nCapEff:\t{(1 << 19) * capable:016x}\n")
+    return host.proc
+
+
+@pytest.mark.parametrize(
+    ("scope", "capable", "state"),
+    [
+        (None, False, State.OK),
+        (0, False, State.OK),
+        (1, False, State.WARNING),
+        (1, True, State.OK),
+        (2, False, State.WARNING),
+        (2, True, State.OK),
+        (3, True, State.WARNING),
+    ],
+)
+def test_yama_decides_whose_stacks_may_be_read(
+    host: RecordedHost, scope: int | None, capable: bool, state: State
+) -> None:
+    check = check_other_processes(with_rights(host, scope=scope, capable=capable), 1000, **READABLE)
+    assert check.details["ptrace_scope"] == scope
     if state is State.OK:
         assert check.state is state
     else:
         cure = cured(check, state)
         assert "gpuwatch run" in cure
         assert ("sudo" in cure) == (scope != 3)
+
+
+def test_container_without_the_capability_is_told_how_to_start_with_it(host: RecordedHost) -> None:
+    proc = with_rights(host, scope=1)
+    host.write("self/root/.dockerenv", "")
+    assert "--cap-add SYS_PTRACE" in cured(check_other_processes(proc, 0, **READABLE), State.WARNING)
+    (host.proc / "sys/kernel/yama/ptrace_scope").unlink()
+    check = check_other_processes(proc, 0, **READABLE)
+    assert check.state is State.OK
+    assert "--cap-add SYS_PTRACE" in (check.cure or "")
+
+
+def test_filtered_system_call_is_named_before_all_rights(host: RecordedHost) -> None:
+    def forbidden() -> CannotReadError:
+        return CannotReadError(Reason.PERMISSION, "the kernel denies it")
+
+    check = check_other_processes(with_rights(host, capable=True), 0, forbidden)
+    assert "seccomp" in check.sentence
+    assert "gpuwatch run" in cured(check, State.WARNING)
+    assert check.details["process_vm_readv"] is False
+
+
+def test_system_without_the_call_is_told_what_needs_none(host: RecordedHost) -> None:
+    def missing() -> CannotReadError:
+        return CannotReadError(Reason.PLATFORM, "this C library has no process_vm_readv")
+
+    check = check_other_processes(with_rights(host), 1000, missing)
+    assert "no process_vm_readv" in check.sentence
+    assert "gpuwatch run" in cured(check, State.WARNING)
+
+
+def test_own_memory_can_be_read_or_the_reason_is_given() -> None:
+    problem = own_memory_problem()
+    assert problem is None or problem.sentence
 
 
 def test_hidden_processes_of_other_users_are_named_but_not_to_root(host: RecordedHost) -> None:

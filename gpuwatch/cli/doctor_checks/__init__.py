@@ -9,6 +9,7 @@ from gpuwatch.cli.doctor_checks.device_nodes import check_device_nodes, gpu_node
 from gpuwatch.cli.doctor_checks.driver import check_driver, check_nvml_calls
 from gpuwatch.cli.doctor_checks.link import check_link
 from gpuwatch.cli.doctor_checks.open_files import check_open_files
+from gpuwatch.cli.doctor_checks.other_processes import check_other_processes
 from gpuwatch.cli.doctor_checks.permissions import check_permissions
 from gpuwatch.cli.doctor_checks.pressure import check_pressure
 from gpuwatch.cli.doctor_checks.quota import check_quota
@@ -31,7 +32,7 @@ def run_checks() -> list[Check]:
     found = survey(_SURVEY_SECONDS)
     checks += [check_driver(found), check_nvml_calls(found)]
     if on_linux:
-        checks += [check_link(), check_permissions()]
+        checks += [check_link(), check_permissions(), check_other_processes()]
     checks.append(check_torch(gpu_nodes_present() or bool(found.answers)))
     if on_linux:
         checks += [check_quota(), check_shared_memory(), check_pressure(), check_open_files()]

@@ -1,4 +1,4 @@
-"""Whose runs may be watched, and how deep."""
+"""Whose runs may be watched."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from pathlib import Path
 
 from gpuwatch.cli.doctor_checks.check import Check, State
 from gpuwatch.sources.host.identify import user_name
-from gpuwatch.sources.host.procfs import read_all, read_int
+from gpuwatch.sources.host.procfs import read_all
 
 _NAME = "permissions"
 
 
 def check_permissions(proc_root: Path = Path("/proc"), my_uid: int | None = None) -> Check:
-    """Yama's ptrace_scope decides about the stacks of runs that carry no hook; all else is a matter of the user."""
+    """A matter of the user, and of whether /proc shows others' processes; for stacks see `other_processes`."""
     uid = os.geteuid() if my_uid is None else my_uid
-    scope = read_int(f"{proc_root}/sys/kernel/yama/ptrace_scope")
     hidden = _hidepid(proc_root)
-    details = {"uid": uid, "ptrace_scope": scope, "hidepid": hidden}
+    details = {"uid": uid, "hidepid": hidden}
     whose = "Runs of all users" if uid == 0 else f"Runs of {user_name(uid)}"
     if hidden and uid != 0:
         return Check(
@@ -28,19 +27,7 @@ def check_permissions(proc_root: Path = Path("/proc"), my_uid: int | None = None
             "Run gpuwatch as root (sudo), or ask for the group named in the mount option gid= of /proc.",
             details,
         )
-    if scope == 3:
-        return _no_stacks(whose, 3, "Nobody may read other processes until the next start of the machine", details)
-    if scope and uid != 0:
-        who = "Only parents and root" if scope == 1 else "Only root"
-        return _no_stacks(whose, scope, f"{who} may read the stacks of a run without the hook", details)
-    return Check(_NAME, State.OK, f"{whose} can be watched, their stacks included.", None, details)
-
-
-def _no_stacks(whose: str, scope: int, who: str, details: dict[str, int | str | None]) -> Check:
-    cure = "Start the training with `gpuwatch run`, which needs no such right"
-    if scope < 3:
-        cure += ", or run gpuwatch with sudo, or `sudo sysctl kernel.yama.ptrace_scope=0`"
-    return Check(_NAME, State.WARNING, f"{whose} can be watched. {who} (ptrace_scope={scope}).", f"{cure}.", details)
+    return Check(_NAME, State.OK, f"{whose} can be watched.", None, details)
 
 
 def _hidepid(proc_root: Path) -> str | None:
