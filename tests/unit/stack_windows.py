@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from scene_builder import SCRIPT, START_NS, rank
 from scene_builder import loader as a_loader
 
-from gpuwatch.samples import LoaderFacts, Standing
+from gpuwatch.samples import LoaderFacts, StackPhase, Standing, WorkerPhase
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow, StepColumns
 
 NOT_TRAINING = ("eval", "save", "compile")
@@ -53,12 +53,15 @@ def watched(
 ) -> StackWindow:
     """Stacks over so many seconds, and the loader's counter."""
     rest = 1.0 - sum(phases.values())
-    all_phases = {**phases, "other": phases.get("other", 0.0) + rest} if rest > 1e-9 else dict(phases)
+    all_phases = {**dict.fromkeys(get_args(StackPhase), 0.0), **phases}
+    all_phases["other"] += max(0.0, rest)
     training = {name: value for name, value in all_phases.items() if name not in NOT_TRAINING}
     in_training = sum(training.values())
     busy = sum(value for name, value in (worker_phases or {}).items() if name != "idle")
     looks = worker_samples if worker_phases else 0
-    by_worker = {**(worker_phases or {}), "idle": 1.0 - busy} if worker_phases else {}
+    by_worker = (
+        {**dict.fromkeys(get_args(WorkerPhase), 0.0), **worker_phases, "idle": 1.0 - busy} if worker_phases else {}
+    )
     usual: dict[str, Any] = {
         "seconds": seconds,
         "samples": samples,
@@ -95,7 +98,7 @@ def sampled(
         "columns": StepColumns((), (), (), (), (), (), (), ()),
         "step_seconds": None,
         "step_p99_session_seconds": None,
-        "wait_share": stacks.train_phases["wait"].value if "wait" in stacks.train_phases else None,
+        "wait_share": stacks.train_phases["wait"].value,
         "settled_wait_share": None,
         "steps": stacks.batches,
         "steps_total": stacks.batches,
@@ -106,11 +109,11 @@ def sampled(
         "stacks": stacks,
         "window_seconds": stacks.seconds,
     }
-    hooked = rank(loader=given, device=device, facts=facts, **{"pid": 4711, **fields})
-    workers = hooked.workers
-    if workers is not None and "workers" not in fields:
-        usual["workers"] = replace(workers, busy_share=None, batch_seconds=None, batch_cpu_seconds=None)
-    return replace(hooked, **{key: value for key, value in usual.items() if key not in fields})
+    built = {key: fields.pop(key) for key in ("pid", "gpus") if key in fields}
+    hooked = rank(loader=given, device=device, facts=facts, **built)
+    if hooked.workers is not None:
+        usual["workers"] = replace(hooked.workers, busy_share=None, batch_seconds=None, batch_cpu_seconds=None)
+    return replace(hooked, **(usual | fields))
 
 
 def from_outside(**fields: Any) -> LoaderFacts:
@@ -119,12 +122,12 @@ def from_outside(**fields: Any) -> LoaderFacts:
     return a_loader(**(usual | fields))
 
 
-def standing(number: int, *, since: float, phase: str = "wait", **fields: Any) -> Standing:
-    """The training thread on one line of train.py, since so many seconds after the start."""
-    since_ns = START_NS + int(since * 1e9)
+def standing(number: int, *, since: float, until: float = 200.0, phase: str = "wait", **fields: Any) -> Standing:
+    """The training thread on one line of train.py, from so many seconds after the start to the last look."""
+    since_ns, until_ns = (START_NS + int(seconds * 1e9) for seconds in (since, until))
     usual: dict[str, Any] = {
         "trainer": "4711.1",
-        "time_ns": since_ns,
+        "time_ns": until_ns,
         "since_ns": since_ns,
         "phase": phase,
         "file": SCRIPT,

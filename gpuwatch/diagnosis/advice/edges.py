@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.sampled import batch_period, enough, settled_wait, share_in, wilson
+from gpuwatch.diagnosis.advice.sampled import batch_period, enough, settled_wait, share_in, share_of
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.timeline.windows import RankWindow, Share
 
@@ -43,7 +43,7 @@ def _sampled(rank: RankWindow) -> EpochEdges | None:
     period = batch_period(stacks)
     usual = settled_wait(stacks).value * period if period else None
     first = max(0.0, (stacks.first_wait_share or 0.0) - stacks.epochs * (usual or 0.0) / stacks.seconds)
-    share = wilson(round(stacks.samples * (share_in(stacks.phases, "start") + first)), stacks.samples)
+    share = share_of(round(stacks.samples * (share_in(stacks.phases, "start") + first)), stacks.samples)
     batches = rank.train_loader.batches_per_epoch if rank.train_loader else None
     pause = share.value * stacks.seconds / stacks.epochs
     return EpochEdges(share.value, stacks.epochs, pause, usual, Level.E1, batches, share)

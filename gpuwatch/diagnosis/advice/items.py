@@ -10,24 +10,23 @@ from gpuwatch.diagnosis.advice.lines import HotLine
 Work = Literal["read", "collate", "decode", "preprocess", "augment"]
 
 _BELOW: tuple[tuple[Work, str], ...] = (
-    ("collate", r"_utils/collate\.py|multiprocessing/(reductions|queue)\.py|torch/storage\.py"),
+    ("collate", r"collate\.py|(multiprocessing|torch)/(reductions|queues?)\.py|torch/storage\.py"),
     (
         "read",
-        r"PIL/Image\.py:open|fsspec|s3fs|gcsfs|boto|botocore|urllib|requests/|aiohttp|socket\.py|ssl\.py|gzip\.py|"
-        r"zipfile|tarfile|lmdb|zarr|webdataset|torch/serialization\.py|numpy/.*(npyio|_npyio_impl|memmap)",
+        r"PIL/Image\.py:open|fsspec|s3fs|gcsfs|boto|urllib|requests/|aiohttp|socket\.py|ssl\.py|gzip\.py|zipfile|tarfile|"
+        r"pathlib|lmdb|zarr|h5py|webdataset|torch/serialization\.py|numpy/(_?npyio|_npyio_impl|memmap|format)",
     ),
     (
         "decode",
         r"PIL/(ImageFile|Jpeg\w*|Png\w*|Webp\w*|Tiff\w*|Image)\.py:(load|load_\w+|decode|draft|convert|tobytes)|"
-        r"torchvision/io|torchcodec|imageio|simplejpeg|turbojpeg|decord|/av/|soundfile|librosa/core/audio|torchaudio/",
+        r"torchvision/(image|video|video_reader)\.py|torchcodec|imageio|simplejpeg|turbojpeg|decord|\bav/|soundfile|"
+        r"librosa/audio|torchaudio/",
     ),
-    ("preprocess", r"json/|tokeniz|transformers/|sentencepiece|pandas/|csv\.py|spacy|nltk|pyarrow|/re/|/re\.py|yaml"),
-    (
-        "augment",
-        r"PIL/|torchvision/transforms|albumentations|kornia|imgaug|skimage|scipy/|numpy/|cv2|random\.py|torch/",
-    ),
+    ("preprocess", r"json/|tokeniz|transformers/|sentencepiece|pandas/|csv\.py|spacy|nltk|pyarrow|\bre/|\bre\.py|yaml"),
+    ("augment", r"PIL/|torchvision/|albumentations|kornia|imgaug|skimage|scipy/|numpy/|cv2|random\.py|torch/"),
 )
-"""By the library function. In this order: reading an image file is PIL too, and so is decoding it."""
+"""By the library function, said as its package, file and name. In this order: reading an image file is PIL too, and so
+is decoding it."""
 _SAID: tuple[tuple[Work, str], ...] = (
     ("collate", r"collate|torch\.stack\(|pad_sequence\("),
     ("decode", r"imdecode|decode|\.convert\(|\.load\(\)|read_image\(|imread\("),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.sampled import busy_worker_samples, is_sampled, phase_samples, wilson
+from gpuwatch.diagnosis.advice.sampled import busy_worker_samples, is_sampled, phase_samples, share_of
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.wording import percent
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
@@ -48,8 +48,9 @@ class HotLine:
 
 
 def place(file: str, line: int) -> str:
-    """The file's name and the line."""
-    return f"{file.rsplit('/', 1)[-1]}:{line}"
+    """The file's name and the line; of an installed package its path in there, which tells whose it is."""
+    installed = file.rpartition("-packages/")
+    return f"{installed[2] if installed[0] else file.rsplit('/', 1)[-1]}:{line}"
 
 
 def at(file: str | None, line: int | None) -> str:
@@ -96,7 +97,7 @@ def hottest(lines: Iterable[LineShare], of: int, *phases: str) -> HotLine | None
         return None
     parts = max(found.values(), key=lambda group: sum(line.samples for line in group))
     count, chief = sum(line.samples for line in parts), max(parts, key=lambda line: line.samples)
-    share = wilson(count, max(of, count))
+    share = share_of(count, max(of, count))
     if count < LEAST_SAMPLES or share.value < LEAST_SHARE:
         return None
     text = next((line.text for line in parts if line.text), None)

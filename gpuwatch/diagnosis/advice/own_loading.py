@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest
-from gpuwatch.diagnosis.advice.sampled import enough, train_samples, trains_on, wilson
+from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, train_samples, trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import LineShare, Share
@@ -44,7 +44,7 @@ def own_loading(case: RunCase) -> OwnLoading | None:
     """The figure, where the run has a GPU whose idle time is known, and no loader."""
     rank = case.run.critical
     stacks = enough(rank)
-    if stacks is None or rank.train_loader is not None or trains_on(case) != "cuda" or "wait" in stacks.phases:
+    if stacks is None or rank.train_loader is not None or trains_on(case) != "cuda" or phase_samples(stacks, "wait"):
         return None
     busy, found = train_busy_percent(case), _functions(stacks.lines)
     if busy is None or not found:
@@ -54,7 +54,7 @@ def own_loading(case: RunCase) -> OwnLoading | None:
     line = hottest(lines, count, *PHASES)
     if line is None:
         return None
-    made = wilson(count, train_samples(stacks))
+    made = share_of(count, train_samples(stacks))
     return OwnLoading(lines[0].function, made, line, max(0.0, 1.0 - busy / 100.0), busy)
 
 

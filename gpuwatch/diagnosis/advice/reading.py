@@ -8,7 +8,7 @@ from gpuwatch.diagnosis.advice.cores import batch_cpu_share
 from gpuwatch.diagnosis.advice.items import READS
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest
 from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
-from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, phase_samples, wilson
+from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, phase_samples, share_of
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import LineShare, Share
 
@@ -41,7 +41,7 @@ def reading_of(case: RunCase, *, on_gpu: bool) -> Reading | None:
     chief = hottest(lines, of, *phases)
     if chief is None:
         return None
-    return Reading(wilson(sum(line.samples for line in lines), of), of, chief, bool(count))
+    return Reading(share_of(sum(line.samples for line in lines), of), of, chief, bool(count))
 
 
 def _reads(line: LineShare) -> bool:

@@ -35,7 +35,7 @@ def _all(case: RunCase) -> Iterator[RuledOut]:
     throttled = process.throttled_period_share if process is not None else None
     if throttled is not None and throttled <= THROTTLED_SHARE:
         yield RuledOut("quota", f"the CPU quota held it back in {percent(throttled)} of its periods")
-    if rank.copy_share is not None and rank.copy_share < 0.05:
+    if rank.copy_share is not None and rank.copy_share < 0.05 and rank.facts.device != "cpu":
         yield RuledOut("transfer", f"copies to the GPU take {percent(rank.copy_share)}")
     for kind, total in sorted(rank.phases.items()):
         if kind in ("eval", "checkpoint", "gc") and total.share >= LEAST_PHASE_SHARE:

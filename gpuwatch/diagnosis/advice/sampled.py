@@ -6,12 +6,12 @@ So no 10 % threshold is decided on fewer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Literal
 
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.windows import RankWindow, Share, StackWindow
 
 SAMPLES = 600
@@ -20,20 +20,13 @@ WORKER_SAMPLES = 200
 WATCHED_SECONDS = 55.0
 """Steps so slow that a minute holds few of them are judged by time: a window of 60 s is seldom covered to its edges."""
 NOT_TRAINING = ("eval", "save", "compile")
-Z = 1.96
 
 NO_SHARE = Share(0.0, 0.0, 0.0)
 
 
-def wilson(hits: int, samples: int) -> Share:
-    """The share of `hits` with Wilson's 95 % interval, which stays within 0..1 and holds for few hits too."""
-    if samples <= 0:
-        return Share(0.0, 0.0, 1.0)
-    hits = min(max(hits, 0), samples)
-    value, square = hits / samples, Z * Z
-    middle = (hits + square / 2) / (samples + square)
-    half = Z * math.sqrt(value * (1.0 - value) * samples + square / 4) / (samples + square)
-    return Share(value, max(0.0, middle - half), min(1.0, middle + half))
+def share_of(hits: int, samples: int) -> Share:
+    """The share of `hits` with its interval: anything at all where nothing was seen."""
+    return wilson(min(max(hits, 0), samples), samples) if samples > 0 else Share(0.0, 0.0, 1.0)
 
 
 def is_sampled(rank: RankWindow) -> bool:
@@ -75,7 +68,7 @@ def phase_samples(stacks: StackWindow, *names: str) -> int:
 def settled_wait(stacks: StackWindow) -> Share:
     """Waits for batches as a share of the training time, but for those for an epoch's first batch."""
     first = round(stacks.samples * (stacks.first_wait_share or 0.0))
-    return wilson(phase_samples(stacks, "wait") - first, train_samples(stacks))
+    return share_of(phase_samples(stacks, "wait") - first, train_samples(stacks))
 
 
 def epoch_start_share(stacks: StackWindow) -> float:
@@ -102,7 +95,7 @@ def worker_busy(rank: RankWindow) -> Share | None:
     stacks, count = rank.stacks, rank.train_loader.num_workers if rank.train_loader else None
     if stacks is None or not count or stacks.worker_samples < WORKER_SAMPLES:
         return None
-    busy = wilson(busy_worker_samples(stacks), stacks.worker_samples)
+    busy = share_of(busy_worker_samples(stacks), stacks.worker_samples)
     spread = max(1.0, stacks.workers / count)
     return Share(*(min(1.0, spread * value) for value in (busy.value, busy.low, busy.high)))
 

@@ -11,6 +11,8 @@ from gpuwatch.diagnosis.wording import listed, seconds
 from gpuwatch.samples import Standing
 from gpuwatch.timeline.windows import RankWindow
 
+FRESH_NS = 10_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Stand:
@@ -40,7 +42,7 @@ def process_words(rank: RankWindow) -> str:
 def stands(case: RunCase) -> tuple[Stand, ...]:
     """Every living rank whose stack is read, the one that stands longest first."""
     found = [
-        Stand(rank, rank.stacks.standing, max(0.0, (case.now_ns - rank.stacks.standing.since_ns) / 1e9))
+        Stand(rank, rank.stacks.standing, _stood_seconds(rank.stacks.standing, case.now_ns))
         for rank in case.run.ranks
         if rank.ended is None and rank.stacks is not None and rank.stacks.standing is not None
     ]
@@ -59,16 +61,24 @@ def standing_measures(found: tuple[Stand, ...]) -> tuple[Measure, ...]:
     )
 
 
-def apart(found: tuple[Stand, ...]) -> str | None:
-    """Who stands elsewhere than the most, in words; None where all stand on one line, or too few are known."""
+def apart(found: tuple[Stand, ...]) -> tuple[Stand, ...]:
+    """Those who stand elsewhere than most of the ranks; none where too few are known to say who is most."""
     places: dict[tuple[str, int], list[Stand]] = {}
     for stand in found:
         places.setdefault((stand.line.file, stand.line.line), []).append(stand)
-    if len(found) < 3 or len(places) < 2:
-        return None
+    if not places:
+        return ()
     usual = max(places.values(), key=len)
-    if 2 * len(usual) <= len(found):
-        return None
-    others = [stand for stand in found if stand not in usual]
+    return tuple(stand for stand in found if stand not in usual) if 2 * len(usual) > len(found) else ()
+
+
+def apart_words(others: tuple[Stand, ...]) -> str:
+    """Rank 2 (train.py:71) stands elsewhere than the others."""
     who = listed(f"{stand.who} ({place(stand.line.file, stand.line.line)})" for stand in others)
-    return f"{who} stand{'s' if len(others) == 1 else ''} elsewhere than the others"
+    return f"{who[0].upper()}{who[1:]} stand{'s' if len(others) == 1 else ''} elsewhere than the others"
+
+
+def _stood_seconds(line: Standing, now_ns: int) -> float:
+    """Until now where it was just looked at, else until the last look."""
+    until_ns = now_ns if now_ns - line.time_ns <= FRESH_NS else line.time_ns
+    return max(0.0, (until_ns - line.since_ns) / 1e9)

@@ -14,6 +14,7 @@ from gpuwatch.diagnosis.advice.sampled import (
     SAMPLES,
     batch_period,
     is_sampled,
+    phase_samples,
     settled_wait,
     train_samples,
     trains_on,
@@ -76,7 +77,7 @@ def _sampled(case: RunCase) -> Starvation | None:
     stacks = rank.stacks
     if stacks is None or train_samples(stacks) < SAMPLES or device is None:
         return None
-    if rank.train_loader is None and "wait" not in stacks.phases:
+    if rank.train_loader is None and not phase_samples(stacks, "wait"):
         return None
     wait, share, busy = settled_wait(stacks), 0.0, None
     if device == "cuda":

@@ -80,11 +80,10 @@ def _summary(rank: RankWindow, reading: Reading | None) -> str:
     blocked = rank.workers.blocked_share if rank.workers else None
     if reading is None or (blocked or 0.0) > reading.share.value:
         return f"Workers wait for storage {percent(blocked or 0.0)} of their time instead of preparing batches"
-    who = "Workers spend" if reading.in_workers else "Loading spends"
-    return (
-        f"{who} {percent(reading.share.value)} of {'their' if reading.in_workers else 'its'} time in reading files, "
-        f"most at {reading.line.place}, and compute little meanwhile"
-    )
+    share, most = percent(reading.share.value), f"most at {reading.line.place}"
+    if reading.in_workers:
+        return f"Workers spend {share} of their time in reading files, {most}, and compute little meanwhile"
+    return f"Loading spends {share} of its time in reading files, {most}, and computes little meanwhile"
 
 
 def _evidence(case: RunCase, reading: Reading | None) -> tuple[Measure, ...]:
@@ -133,7 +132,9 @@ def _fix(case: RunCase, cost: StepCost | None, reading: Reading | None) -> Fix:
         return loader_fix(loader, {"prefetch_factor": str(PREFETCH)}, notes, PREFETCH)
     count = max(loader.num_workers, advise(case, cost).count)
     keywords = {"num_workers": str(count), "prefetch_factor": str(PREFETCH)}
-    return loader_fix(loader, keywords, f"{notes}; until then {count} workers with a deeper queue", count)
+    return loader_fix(
+        loader, keywords, f"{notes}; until then {count} worker{'s' if count > 1 else ''} with a deeper queue", count
+    )
 
 
 def _first_epoch(case: RunCase) -> bool:

@@ -41,7 +41,14 @@ from gpuwatch.diagnosis.advice.lines import (
     with_interval,
 )
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, enough, share_in, wilson
+from gpuwatch.diagnosis.advice.sampled import (
+    WORKER_SAMPLES,
+    busy_worker_samples,
+    enough,
+    share_in,
+    share_of,
+    worker_busy,
+)
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -50,6 +57,7 @@ from gpuwatch.timeline.windows import RankWindow, Share
 
 WORKER_SHARE, WORKER_CLEAR_SHARE = 0.30, 0.15
 RECEIVING_SHARE, RECEIVING_CLEAR_SHARE = 0.10, 0.05
+BUSY_SHARE = 0.85
 WON_BACK = (0.50, 0.75)
 OTHER_CAUSES = ("cpu-quota-throttled", "too-many-workers", "host-cpu-exhausted", "workers-too-few", "io-bound")
 
@@ -78,15 +86,19 @@ def slow_collate_ipc(case: RunCase) -> Draft | None:
     shipping, starvation = _shipping(rank), starvation_of(case)
     if shipping is None or starvation is None or not shipping.exceeds(WORKER_CLEAR_SHARE, RECEIVING_CLEAR_SHARE):
         return None
-    line = hottest_of_workers(rank.stacks, "collate", "send")
+    line, limits = hottest_of_workers(rank.stacks, "collate", "send"), _workers_limit(rank, shipping)
+    gain = _gain(case, starvation, shipping) if limits else _gain_of_receiving(shipping)
     return Draft(
-        summary=_summary(shipping, line),
+        summary=_summary(shipping, line, limits),
         severity=Severity.WARNING,
         level=Level.E1,
         evidence=_evidence(rank, shipping, line),
         fires=shipping.exceeds(WORKER_SHARE, RECEIVING_SHARE),
         fix=_fix(rank, line, on_gpu=starvation.on_gpu),
-        gain=_gain(case, starvation, shipping, count),
+        gain=gain,
+        hint=None
+        if gain is not None
+        else "no promise: the workers idle part of the time, so their pace is not all of it",
         ruled_out=rivals(case),
         verify="Collating and taking over take less than half of their share now, and the wait is below 6 %",
         chart=("run.wait_share",),
@@ -100,24 +112,30 @@ def _shipping(rank: RankWindow) -> Shipping | None:
         return None
     building, of = None, busy_worker_samples(stacks)
     if of >= WORKER_SAMPLES:
-        building = wilson(round(stacks.worker_samples * share_in(stacks.worker_phases, "collate", "send")), of)
+        building = share_of(round(stacks.worker_samples * share_in(stacks.worker_phases, "collate", "send")), of)
         item = hottest_of_workers(stacks, "item")
         if item is not None and item.share.value > building.value:
             building = None
     receiving = None
     if enough(rank) is not None and stacks.receiving_share is not None:
-        receiving = wilson(round(stacks.samples * stacks.receiving_share), stacks.samples)
+        receiving = share_of(round(stacks.samples * stacks.receiving_share), stacks.samples)
     return Shipping(building, of, receiving)
 
 
-def _summary(shipping: Shipping, line: HotLine | None) -> str:
+def _workers_limit(rank: RankWindow, shipping: Shipping) -> bool:
+    """Whether what the workers build is the limit: not where they idle, for their batches are then ready."""
+    busy, building = worker_busy(rank), shipping.building
+    if building is None or building.value < WORKER_CLEAR_SHARE:
+        return False
+    return busy is None or busy.value >= BUSY_SHARE
+
+
+def _summary(shipping: Shipping, line: HotLine | None, limits: bool) -> str:
     where = f" ({line.place})" if line is not None else ""
-    if shipping.building is not None and shipping.building.value >= WORKER_CLEAR_SHARE:
-        return (
-            f"Workers spend {percent(shipping.building.value)} of their work on building and sending batches{where}, "
-            "not on the items"
-        )
     taken = shipping.receiving.value if shipping.receiving else 0.0
+    if shipping.building is not None and (limits or taken < RECEIVING_CLEAR_SHARE):
+        share = percent(shipping.building.value)
+        return f"Workers spend {share} of their work on building and sending batches{where}, not on the items"
     return f"Taking over the batches that workers send costs the training thread {percent(taken)} of its time"
 
 
@@ -155,15 +173,17 @@ def _fix(rank: RankWindow, line: HotLine | None, *, on_gpu: bool) -> Fix:
     )
 
 
-def _gain(case: RunCase, starvation: Starvation, shipping: Shipping, workers: int) -> Gain | None:
-    low, high = WON_BACK
-    if shipping.building is not None and shipping.building.value >= WORKER_CLEAR_SHARE:
-        cost = step_cost(case, starvation)
-        if cost is None:
-            return None
-        worst = cost.cheaper(low * shipping.building.low).gain(workers)
-        best = cost.cheaper(high * shipping.building.high).gain(workers)
-        return Gain(max(1.0, worst.low), max(1.0, best.high), best.cap)
-    if shipping.receiving is None:
+def _gain(case: RunCase, starvation: Starvation, shipping: Shipping) -> Gain | None:
+    cost, (low, high) = step_cost(case, starvation), WON_BACK
+    if cost is None or shipping.building is None:
         return None
-    return from_share(low * shipping.receiving.low, high * shipping.receiving.high)
+    worst = cost.cheaper(low * shipping.building.low).gain(cost.workers)
+    best = cost.cheaper(high * shipping.building.high).gain(cost.workers)
+    return Gain(max(1.0, worst.low), max(1.0, best.high), best.cap)
+
+
+def _gain_of_receiving(shipping: Shipping) -> Gain | None:
+    taken, (low, high) = shipping.receiving, WON_BACK
+    return (
+        None if taken is None or taken.value < RECEIVING_CLEAR_SHARE else from_share(low * taken.low, high * taken.high)
+    )

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.progress import silent_seconds
 from gpuwatch.diagnosis.advice.sampled import is_sampled
-from gpuwatch.diagnosis.advice.standing_lines import Stand, apart, standing_measures, stands
+from gpuwatch.diagnosis.advice.standing_lines import Stand, apart, apart_words, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import gpu_name, listed, seconds
@@ -93,7 +93,7 @@ def _fix(case: RunCase, culprit: str, found: tuple[Stand, ...]) -> Fix:
         text = f"{culprit}. Look at the stacks of all ranks ({look}), then restart with NCCL's flight recorder on"
         return Fix(text=text, code=code)
     where = "; ".join(f"{stand.who} stands on {stand.words}" for stand in found[:MOST_NAMED])
-    chief = found[0].line
+    chief = (apart(found) or found)[0].line
     text = f"{culprit}. {where[0].upper()}{where[1:]}. Restart with NCCL's flight recorder on"
     return Fix(text=text, code=code, file=chief.file, line=chief.line)
 
@@ -133,8 +133,8 @@ def _culprit(case: RunCase, idle: list[GpuWindow], found: tuple[Stand, ...]) -> 
             who = listed(f"rank {rank.facts.rank}" for rank in owners) or "a process"
             return f"{gpu_name(gpu)} idles: look at {who} first (crash, exception or data wait)"
     elsewhere = apart(found)
-    if elsewhere is not None:
-        return f"{elsewhere[0].upper()}{elsewhere[1:]}: look there first"
+    if elsewhere:
+        return f"{apart_words(elsewhere)}: look there first"
     if any(is_sampled(rank) for rank in case.run.ranks):
         # Each rank's batches are counted since it was first watched: that does not compare.
         return "No rank stands out: a network fault or mismatched collectives"

@@ -30,7 +30,7 @@ import math
 
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
-from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, train_samples, trains_on, wilson
+from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, share_of, train_samples, trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -49,7 +49,7 @@ def sync_per_step(case: RunCase) -> Draft | None:
     stacks = enough(case.run.critical)
     if stacks is None or train_samples(stacks) < SAMPLES or trains_on(case) != "cuda":
         return None
-    asking = wilson(phase_samples(stacks, "sync"), train_samples(stacks))
+    asking = share_of(phase_samples(stacks, "sync"), train_samples(stacks))
     busy, starvation = train_busy_percent(case), starvation_of(case)
     line = hottest_of_thread(stacks, "sync")
     if line is None:

@@ -27,6 +27,7 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of, worker_keywords
 from gpuwatch.diagnosis.advice.cores import allowed_cores
@@ -124,7 +125,8 @@ def _feed(case: RunCase, total: PhaseTotals) -> Fix:
         )
     keywords = worker_keywords(loader, count, on_gpu=case.run.critical.facts.device == "cuda")
     before = "" if now is None else f" instead of {now}"
-    return loader_fix(loader, keywords, f"Give the evaluation loader {count} workers{before}", count)
+    fix = loader_fix(loader, keywords, f"Give the evaluation loader {count} workers{before}", count)
+    return fix if fix.file is not None else replace(fix, file=total.file, line=total.line)
 
 
 def _times(total: PhaseTotals) -> int:

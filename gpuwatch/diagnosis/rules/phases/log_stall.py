@@ -29,7 +29,7 @@ import math
 
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
-from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, trains_on, wilson
+from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -47,7 +47,7 @@ def log_stall(case: RunCase) -> Draft | None:
     stacks, device = enough(case.run.critical), trains_on(case)
     if stacks is None or device is None:
         return None
-    logging = wilson(phase_samples(stacks, "log"), stacks.samples)
+    logging = share_of(phase_samples(stacks, "log"), stacks.samples)
     busy = train_busy_percent(case) if device == "cuda" else None
     known = device == "cpu" or busy is not None
     share = logging.value if busy is None else min(logging.value, 1.0 - busy / 100.0)
