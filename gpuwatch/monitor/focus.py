@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gpuwatch.monitor.attached import AttachedTree
 from gpuwatch.timeline.timeline import Timeline
-
-MakeTree = Callable[[int], AttachedTree]
 
 
 class Focus:
@@ -22,14 +20,20 @@ class Focus:
         timeline: knows the hooked trainers.
         proc_root: /proc, or a recorded one.
         clock: CLOCK_MONOTONIC in nanoseconds.
+        training: picks those that train from the pids of a tree; None: by what they leave in /proc.
     """
 
     def __init__(
-        self, timeline: Timeline, proc_root: Path = Path("/proc"), clock: Callable[[], int] = time.monotonic_ns
+        self,
+        timeline: Timeline,
+        proc_root: Path = Path("/proc"),
+        clock: Callable[[], int] = time.monotonic_ns,
+        training: Callable[[Collection[int]], list[int]] | None = None,
     ) -> None:
         self._timeline = timeline
         self._proc_root = proc_root
         self._clock = clock
+        self._training = training
         self._lock = threading.Lock()
         self._tree: AttachedTree | None = None
 
@@ -41,7 +45,10 @@ class Focus:
 
     def attach(self, pid: int | None) -> None:
         """Narrows it to the tree of one process; None widens it to everything again."""
-        tree = None if pid is None else AttachedTree(pid, self._timeline.trainer_pids, self._proc_root, self._clock)
+        tree = None
+        if pid is not None:
+            trainer_pids = self._timeline.trainer_pids
+            tree = AttachedTree(pid, trainer_pids, self._proc_root, self._clock, self._training)
         with self._lock:
             self._tree = tree
 

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.monitor.attached import AttachedTree
+from gpuwatch.monitor.focus import Focus
+from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.samples import Sample
+from tests.unit.fake_sources import ScriptedJudge, ScriptedSource, monitor, ticks
+from tests.unit.sample_builder import at, counts, ended, run_facts, sampled_facts, steps, tallies, timeline
+from tests.unit.test_monitor_attached import SECOND, children
+
+LOOP = {"wait": 40, "forward": 60}
+
+
+def stat(proc: Path, pid: int, start_ticks: int) -> None:
+    fields = ["S", "1", *["0"] * 17, str(start_ticks), "0", "0"]
+    (proc / f"{pid}").mkdir(parents=True, exist_ok=True)
+    (proc / f"{pid}/stat").write_text(f"{pid} (python3) {' '.join(fields)}\n")
+
+
+def python(proc: Path, pid: int) -> None:
+    (proc / f"{pid}").mkdir(parents=True, exist_ok=True)
+    (proc / f"{pid}/exe").symlink_to("/usr/bin/python3.11")
+    (proc / f"{pid}/cmdline").write_bytes(b"python3\0train.py\0")
+
+
+class Judged:
+    """Says which pids of a tree train, and counts how often it is asked."""
+
+    def __init__(self, *training: int) -> None:
+        self.training = set(training)
+        self.asked = 0
+
+    def __call__(self, pids: Collection[int]) -> list[int]:
+        self.asked += 1
+        return sorted(self.training & set(pids))
+
+
+def tree(proc: Path, judged: Judged, now: list[int] | None = None, trainers: Collection[int] = ()) -> AttachedTree:
+    clock = now if now is not None else [0]
+    return AttachedTree(1, lambda: trainers, proc, lambda: clock[0], judged)
+
+
+def test_trainers_of_the_tree_are_looked_for_once_a_second(tmp_path: Path) -> None:
+    now, judged = [0], Judged(2, 9)
+    children(tmp_path, 1, 2, 3)
+    attached = tree(tmp_path, judged, now)
+    assert [attached.trainers() for _ in range(5)] == [[2]] * 5
+    assert judged.asked == 1
+    now[0] = SECOND
+    judged.training.add(3)
+    assert attached.trainers() == [2, 3]
+
+
+def test_root_that_still_imports_is_looked_at_until_somebody_trains(tmp_path: Path) -> None:
+    now, judged = [0], Judged()
+    children(tmp_path, 1, 2)
+    python(tmp_path, 1)
+    attached = tree(tmp_path, judged, now)
+    assert attached.trainers() == [1]
+    now[0] += SECOND
+    judged.training = {2}
+    assert attached.trainers() == [2]
+    now[0] += SECOND
+    judged.training = set()
+    assert attached.trainers() == []
+
+
+def test_root_that_is_no_python_is_not_looked_at(tmp_path: Path) -> None:
+    children(tmp_path, 1)
+    assert tree(tmp_path, Judged()).trainers() == []
+
+
+def test_pid_of_the_root_that_is_given_away_is_not_followed(tmp_path: Path) -> None:
+    now, judged = [0], Judged(1, 2)
+    children(tmp_path, 1, 2)
+    stat(tmp_path, 1, 77)
+    attached = tree(tmp_path, judged, now, trainers=[1])
+    assert (attached.pids(), attached.trainers(), attached.targets([1])) == ({1, 2}, [1, 2], [1])
+    stat(tmp_path, 1, 99)
+    now[0] = SECOND
+    assert attached.trainers() == []
+    assert 2 not in attached.pids()
+    assert 1 in attached.pids()
+    assert attached.targets([]) == []
+
+
+@pytest.fixture
+def focus(tmp_path: Path) -> Focus:
+    """Over pid 1 with the trainers 2 (hooked) and 3 below it, and 4 elsewhere."""
+    children(tmp_path, 1, 2, 3)
+    history = timeline(run_facts(2), run_facts(4), sampled_facts(3))
+    return Focus(history, tmp_path, lambda: 0, lambda pids: sorted({2, 3} & set(pids)))
+
+
+def test_everything_means_every_hooked_trainer_and_no_other(focus: Focus) -> None:
+    assert (focus.attached_pid, focus.pids()) == (None, None)
+    assert (focus.hooked(), focus.unhooked(), focus.host_targets()) == ([2, 4], [], [2, 4])
+
+
+def test_attached_means_the_tree_with_those_that_have_no_hook(focus: Focus) -> None:
+    focus.attach(1)
+    assert (focus.attached_pid, focus.pids()) == (1, {1, 2, 3})
+    assert (focus.hooked(), focus.unhooked(), focus.host_targets()) == ([2], [3], [1, 2, 3])
+    focus.attach(None)
+    assert (focus.attached_pid, focus.pids(), focus.unhooked()) == (None, None, [])
+
+
+def test_trainer_that_is_hooked_by_now_is_no_longer_unhooked(tmp_path: Path) -> None:
+    children(tmp_path, 1, 3)
+    history = timeline(sampled_facts(3))
+    focus = Focus(history, tmp_path, lambda: 0, lambda pids: sorted({3} & set(pids)))
+    focus.attach(1)
+    assert (focus.hooked(), focus.unhooked()) == ([], [3])
+    history.add(run_facts(3))
+    assert (focus.hooked(), focus.unhooked()) == ([3], [])
+    history.add(ended(9, "3.1", how="lost"))
+    assert (focus.hooked(), focus.unhooked()) == ([], [3])
+
+
+class FakeFocus:
+    """A focus over pids as they are."""
+
+    def __init__(self) -> None:
+        self.attached_pid: int | None = None
+
+    def attach(self, pid: int | None) -> None:
+        self.attached_pid = pid
+
+    def pids(self) -> frozenset[int] | None:
+        return None if self.attached_pid is None else frozenset({self.attached_pid})
+
+
+def two_runs(seconds: int) -> list[tuple[float, list[Sample]]]:
+    first: list[Sample] = [run_facts(4711), sampled_facts(4712)]
+    looks = tallies(seconds, LOOP, trainer="4712.1")
+    readings = counts(seconds, 4, trainer="4712.1")
+    made = steps(seconds * 10)
+    batches: list[tuple[float, list[Sample]]] = [(0.0, first)]
+    return batches + [
+        (second + 1.0, [looks[second], readings[second + 1], *made[second * 10 : second * 10 + 10]])
+        for second in range(seconds)
+    ]
+
+
+def test_attaching_and_detaching_turn_the_views_at_once() -> None:
+    watch = monitor(ScriptedSource(two_runs(60)), focus=FakeFocus())
+    assert {run.pid for run in ticks(watch, 5.5)[-1].runs} == {4711, 4712}
+    watch.attach(4712)
+    seen = ticks(watch, 5.7)
+    assert [(snapshot.attached_pid, [run.pid for run in snapshot.runs]) for snapshot in seen] == [(4712, [4712])]
+    watch.attach(None)
+    (wide,) = ticks(watch, 5.9)
+    assert (wide.attached_pid, {run.pid for run in wide.runs}) == (None, {4711, 4712})
+
+
+def test_findings_of_before_are_gone_until_the_rules_have_seen_the_new_choice() -> None:
+    judge = ScriptedJudge()
+    watch = monitor(ScriptedSource(two_runs(60)), focus=FakeFocus(), engine=judge)
+    watch.run_until(at(60), stop=lambda: len(judge.scenes) == 4)
+    assert watch.snapshot().findings != ()
+    judged_ns = watch.snapshot().time_ns
+    watch.attach(4712)
+    seen: list[Snapshot] = []
+    watch.run_until(judged_ns + 4 * SECOND, on_tick=seen.append)
+    assert seen[0].findings == () and seen[0].scene is None
+    assert len(judge.scenes) == 5
+    assert [run.ranks[0].facts.pid for run in judge.scenes[-1].runs] == [4712]
+    assert judge.scenes[-1].now_ns == judged_ns + 5 * SECOND // 2
+    assert seen[-1].scene is judge.scenes[-1]
+
+
+def test_any_thread_may_attach() -> None:
+    watch = monitor(ScriptedSource(two_runs(60)), focus=FakeFocus())
+    ticks(watch, 5)
+    threads = [threading.Thread(target=watch.attach, args=(pid,)) for pid in (4711, 4711, 4711)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ticks(watch, 6)[-1].attached_pid == 4711
+
+
+def test_made_up_machine_has_nothing_to_attach_to() -> None:
+    with pytest.raises(ValueError, match="SIMULATED test"):
+        monitor().attach(4711)
