@@ -1,1 +1,8 @@
 """Stacks as a source: the training thread and its workers, looked at from outside many times a second."""
+
+from __future__ import annotations
+
+from gpuwatch.sources.stacks.source import StackSource, attach_reader
+from gpuwatch.sources.stacks.targets import StackTarget
+
+__all__ = ["StackSource", "StackTarget", "attach_reader"]

@@ -1,0 +1,84 @@
+"""Batches that one loop took since it was first seen, from the counter of each iterator it used."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from gpuwatch.reader.types import LoaderState
+
+_MARGIN: Final = 1.5
+_RATE_WINDOW_NS: Final = 20_000_000_000
+_LENGTHS_KEPT: Final = 8
+
+
+class BatchCounter:
+    """Adds up `_num_yielded` over iterators; it begins with the first look, not with the epoch.
+
+    The last batches of an iterator pass between two looks. They are added where the length of an epoch is known and
+    they fit into that time.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.epochs = 0
+        self.exact = True
+        self._iterator: int | None = None
+        self._yielded = 0
+        self._seen_ns = 0
+        self._first = (0, 0)  # when, and how many the first iterator had yielded by then
+        self._rates: deque[tuple[int, int]] = deque()
+        self._lengths: deque[int] = deque(maxlen=_LENGTHS_KEPT)
+        self._waiting = False
+
+    def see(self, state: LoaderState, now_ns: int) -> None:
+        """Takes note of an iterator's counter."""
+        self.exact = True
+        yielded = state.batches_yielded
+        if self._iterator is None:
+            self._first = now_ns, yielded
+        elif state.iterator == self._iterator and yielded >= self._yielded:
+            self.batches += yielded - self._yielded
+        else:
+            self._finish(state.batches_per_epoch, now_ns)
+            self.epochs += 1
+            self.batches += yielded
+        self._iterator, self._yielded, self._seen_ns = state.iterator, yielded, now_ns
+        self._rates.append((now_ns, self.batches))
+        while now_ns - self._rates[0][0] > _RATE_WINDOW_NS:
+            self._rates.popleft()
+
+    def see_wait(self, waits: bool) -> None:
+        """Counts entries into next() where no counter can be read: short ones are missed."""
+        self.exact = False
+        if waits and not self._waiting:
+            self.batches += 1
+        self._waiting = waits
+
+    def go_on_from(self, earlier: BatchCounter, batches_per_epoch: int | None) -> None:
+        """Continues the count of the same loop over a loader that was built anew since."""
+        when, yielded = self._first
+        if earlier._iterator is not None and self._iterator is not None:
+            earlier._finish(batches_per_epoch, when)
+            self.batches += yielded
+            self.epochs += 1
+        self.batches += earlier.batches
+        self.epochs += earlier.epochs
+        self._rates.clear()
+        self._lengths.extend(earlier._lengths)
+
+    def _finish(self, batches_per_epoch: int | None, now_ns: int) -> None:
+        """Adds what the old iterator still gave after it was last looked at."""
+        length = batches_per_epoch or max(self._lengths, default=0)
+        missing = length - self._yielded
+        if 0 < missing <= self._possible(now_ns - self._seen_ns):
+            self.batches += missing
+            self._yielded = length
+        self._lengths.append(self._yielded)
+
+    def _possible(self, nanoseconds: int) -> float:
+        """How many batches a stretch of this loop may have held, by its rate of late."""
+        if len(self._rates) < 2 or self._rates[-1][0] == self._rates[0][0]:
+            return 1.0
+        (start_ns, start), (end_ns, end) = self._rates[0], self._rates[-1]
+        return _MARGIN * nanoseconds * (end - start) / (end_ns - start_ns) + 1.0

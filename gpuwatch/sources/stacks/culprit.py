@@ -1,0 +1,60 @@
+"""The line to blame for a sample: the innermost frame of the user's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpuwatch.reader.types import Frame
+from gpuwatch.sources.stacks.places import Owner, Place
+
+_LAUNCHERS = frozenset({"torch", "accelerate", "lightning", "pytorch_lightning", "ray", "deepspeed", "debugpy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A line of the user's code. `leaf` is the library function at work below it, None where it runs itself."""
+
+    file: str
+    line: int
+    function: str
+    text: str | None
+    leaf: str | None
+
+
+def culprit_index(frames: Sequence[Frame], places: Sequence[Place]) -> int | None:
+    """The innermost frame of the user's own.
+
+    A trainer that is itself installed (`python -m package.train`) has none: then the package that the program began
+    with is the user's, as far as it is not a launcher's.
+    """
+    for index, place in enumerate(places):
+        if place.owner is Owner.USER:
+            return index
+    package = next((place.package for place in reversed(places) if place.owner is Owner.LIBRARY), None)
+    if package is None or package in _LAUNCHERS:
+        return None
+    return next(index for index, place in enumerate(places) if place.package == package)
+
+
+def name_culprit(
+    frames: Sequence[Frame], places: Sequence[Place], index: int, line_text: Callable[[str, int | None], str | None]
+) -> Culprit:
+    """The frame at `index`, with the innermost library frame below it."""
+    frame = frames[index]
+    return Culprit(
+        file=frame.code.file,
+        line=frame.line or frame.code.first_line,
+        function=frame.code.qualified_name or frame.code.name,
+        text=line_text(frame.code.file, frame.line),
+        leaf=_leaf(frames[:index], places),
+    )
+
+
+def _leaf(inner: Sequence[Frame], places: Sequence[Place]) -> str | None:
+    """A library's frame rather than the standard library's that it calls: "PIL/Image.py:open", not "posixpath"."""
+    for owner in (Owner.LIBRARY, Owner.STANDARD):
+        for frame, place in zip(inner, places, strict=False):
+            if place.owner is owner:
+                return place.shown(frame.code.name)
+    return None

@@ -1,0 +1,135 @@
+"""What /proc knows of a trainer that has no hook."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gpuwatch.reader.types import CannotReadError
+from gpuwatch.samples.run import LoaderFacts, RunFacts
+from gpuwatch.sources.hook_link.processes import Processes
+from gpuwatch.sources.host.process import read_arguments
+from gpuwatch.sources.host.procfs import read_all
+
+_GPU_DEVICES: Final = re.compile(r"/dev/(?:nvidia\d+|nvidia-uvm|dxg)")
+_TORCH: Final = re.compile(rb"(/\S*/torch)/lib/libtorch\S*\.so")
+_VERSION: Final = re.compile(r"__version__\s*=\s*['\"]([^'\"]+)")
+_RANKS: Final = ("rank", "local_rank", "world_size", "local_world_size")
+_MAPS_LIMIT: Final = 8 << 20
+
+
+class ProcessFacts:
+    """The facts of one process that hold as long as it runs, and its device."""
+
+    def __init__(self, pid: int, start_ticks: int, proc_root: Path) -> None:
+        self.pid = pid
+        self.start_ticks = start_ticks
+        self.trainer = f"{pid}.{start_ticks}"
+        self._folder = f"{proc_root}/{pid}"
+        self.command = read_arguments(proc_root, pid)
+        environment = Processes(proc_root).environment(pid) or {}
+        self._group, self._ranks = ranks(environment)
+        self._cwd = _link(f"{self._folder}/cwd")
+        self.device: str | None = None
+        self.torch: str | None = None
+        self._torch_mapped = False
+
+    def look_again(self) -> bool:
+        """Reads what may still change; whether it did."""
+        before = self.device, self.torch
+        if not self._torch_mapped:
+            self._find_torch()
+        if self.device != "cuda":
+            self.device = "cuda" if self._holds_gpu() else "cpu" if self._torch_mapped else None
+        return before != (self.device, self.torch)
+
+    def sampled(self, now_ns: int, version: tuple[int, int], loaders: tuple[LoaderFacts, ...]) -> RunFacts:
+        """The facts of a process whose stacks are read."""
+        python = f"{version[0]}.{version[1]}"
+        return self._facts(now_ns, python, loaders, "sampled", None, ())
+
+    def unreadable(self, now_ns: int, error: CannotReadError) -> RunFacts:
+        """The facts of a process whose stacks cannot be read, and how they could."""
+        return self._facts(now_ns, None, (), "proc", error.cure, (error.sentence,))
+
+    def _facts(
+        self,
+        now_ns: int,
+        python: str | None,
+        loaders: tuple[LoaderFacts, ...],
+        rung: str,
+        climb: str | None,
+        notes: tuple[str, ...],
+    ) -> RunFacts:
+        return RunFacts(
+            time_ns=now_ns,
+            trainer=self.trainer,
+            pid=self.pid,
+            start_ticks=self.start_ticks,
+            command=self.command,
+            cwd=self._cwd,
+            python=python,
+            torch=self.torch,
+            group=self._group,
+            rank=self._ranks["rank"],
+            local_rank=self._ranks["local_rank"],
+            world_size=self._ranks["world_size"],
+            local_world_size=self._ranks["local_world_size"],
+            device=self.device,
+            cpu_affinity=self._affinity(),
+            loaders=loaders,
+            rung="sampled" if rung == "sampled" else "proc",
+            climb=climb,
+            notes=notes,
+        )
+
+    def _find_torch(self) -> None:
+        mapped = _TORCH.search(read_all(f"{self._folder}/maps", _MAPS_LIMIT) or b"")
+        if mapped is None:
+            return
+        self._torch_mapped = True
+        text = read_all(f"{self._folder}/root{os.fsdecode(mapped[1])}/version.py", 1 << 16) or b""
+        version = _VERSION.search(text.decode("utf-8", "replace"))
+        self.torch = version[1] if version is not None else None
+
+    def _holds_gpu(self) -> bool:
+        folder = f"{self._folder}/fd"
+        try:
+            descriptors = os.listdir(folder)  # noqa: PTH208 - as text, a trainer easily has a thousand
+        except OSError:
+            return False
+        opened = (_link(f"{folder}/{descriptor}") for descriptor in descriptors)
+        return any(_GPU_DEVICES.fullmatch(path) for path in opened if path is not None)
+
+    def _affinity(self) -> int | None:
+        status = read_all(f"{self._folder}/status") or b""
+        found = re.search(rb"^Cpus_allowed_list:\s*(\S+)", status, re.M)
+        if found is None:
+            return None
+        ranges = [part.split("-") for part in found[1].decode("ascii", "replace").split(",")]
+        return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
+
+
+def ranks(environment: Mapping[str, str]) -> tuple[str | None, dict[str, int | None]]:
+    """The group and the ranks, formed as the hook forms them so that hooked and unhooked ranks join in one run."""
+    numbers = {field: _number(environment.get(field.upper())) for field in _RANKS}
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    if not address or not port:
+        return None, numbers
+    job = ":".join(filter(None, (address, port, environment.get("TORCHELASTIC_RUN_ID"))))
+    return hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:16], numbers
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - kept as text
+    except OSError:
+        return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

@@ -1,0 +1,85 @@
+"""Looks at the training thread, held back until it is known what the loop they stand in is for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpuwatch.sources.stacks.classify import Reading
+from gpuwatch.sources.stacks.loops import CodeKey, Loops, Site
+
+HOLD_NS: Final = 2_000_000_000
+_MOST_HELD: Final = 1024
+
+
+@dataclass(slots=True)
+class Look:
+    """One usable look. `starts_in` is the code that called iter(), while the loop it begins is not yet seen."""
+
+    time_ns: int
+    reading: Reading
+    site: Site | None
+    batches: int = 0  # the loop's count by then
+    yielded: int = 0  # of them, by its present iterator
+    first_wait: bool = False
+    starts_in: CodeKey | None = None
+
+    @property
+    def phase(self) -> str:
+        """The phase it belongs to, given the role of its loop."""
+        reading, role = self.reading, self.site.role if self.site is not None else None
+        if reading.evaluates or role == "eval":
+            return "eval"
+        if role == "neither":
+            return "other"
+        return reading.phase
+
+
+class HeldLooks:
+    """A queue whose head waits until its loop's role is proven, or supposed after 2 s."""
+
+    def __init__(self, loops: Loops) -> None:
+        self._loops = loops
+        self._queue: deque[Look] = deque()
+
+    def put(self, look: Look) -> None:
+        """Adds the newest look; one in a loop tells which loop the iter() before it began."""
+        if look.site is not None:
+            for earlier in reversed(self._queue):
+                if earlier.starts_in is None:
+                    break
+                if earlier.starts_in == look.site.code:
+                    earlier.site, earlier.starts_in = look.site, None
+        self._queue.append(look)
+
+    def drop_since(self, time_ns: int) -> None:
+        """Forgets the looks after a time: the process was stopped at some moment since."""
+        while self._queue and self._queue[-1].time_ns > time_ns:
+            self._queue.pop()
+
+    def ready(self, until_ns: int, now_ns: int) -> Iterator[Look]:
+        """The looks up to a time whose phase is known by now, in their order."""
+        while self._queue and self._queue[0].time_ns <= until_ns:
+            head = self._queue[0]
+            if not self._settled(head):
+                if now_ns - head.time_ns < HOLD_NS and len(self._queue) < _MOST_HELD:
+                    return
+                self._suppose(head)
+            yield self._queue.popleft()
+
+    def _settled(self, look: Look) -> bool:
+        if look.reading.evaluates:
+            return True
+        if look.starts_in is not None:
+            return False
+        return look.site is None or self._loops.decide(look.site)
+
+    def _suppose(self, look: Look) -> None:
+        if look.site is not None:
+            self._loops.suppose(look.site)
+        elif look.starts_in is not None:
+            known = [site for site in self._loops if site.code == look.starts_in and site.role is not None]
+            look.site = known[-1] if known and all(site.role == known[0].role for site in known) else None
+            look.starts_in = None

@@ -1,0 +1,155 @@
+"""When to look: jittered times that lock to no period of the training, and rates that keep within the CPU allowed."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+_WINDOW_NS: Final = 3_000_000_000
+_SETTLE_NS: Final = 500_000_000
+_MAIN_FLOOR: Final = 0.5
+_WORKER_FLOOR: Final = 0.25
+_USED_AT_MOST: Final = 0.9
+
+
+class Jitter:
+    """One look in each interval, at a random place in it.
+
+    That is as free of bias as wholly random times and has less variance. A missed interval is left out: there are no
+    bursts to catch up, which would count one moment several times.
+    """
+
+    def __init__(self, rate_hz: float, now_ns: int, chance: random.Random) -> None:
+        self.rate_hz = rate_hz
+        self._chance = chance
+        self._interval_start = now_ns
+        self.due_ns = now_ns + int(chance.random() * self._interval)
+
+    @property
+    def _interval(self) -> float:
+        return 1e9 / self.rate_hz
+
+    def advance(self, now_ns: int) -> None:
+        """Sets the next time, after a look that was taken at `now_ns`."""
+        interval = self._interval
+        self._interval_start = max(self._interval_start + int(interval), now_ns - int(interval))
+        self.due_ns = self._interval_start + int(self._chance.random() * interval)
+        if self.due_ns <= now_ns:
+            self._interval_start = now_ns
+            self.due_ns = now_ns + int(self._chance.random() * interval)
+
+
+Act = Callable[[int], "int | None"]
+"""(now) -> when it wants to be called again, or None."""
+
+
+class Agenda:
+    """What is to be done when, by one thread."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._heap: list[tuple[int, int, Act]] = []
+        self._order = 0
+
+    def add(self, due_ns: int, act: Act) -> None:
+        """Calls `act` once `due_ns` has come, and again whenever it asks for it."""
+        self._order += 1
+        heapq.heappush(self._heap, (due_ns, self._order, act))
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the next thing is due."""
+        return self._heap[0][0] if self._heap else None
+
+    def run_due(self) -> None:
+        """Does all that is due, each at most once."""
+        started = self._clock()
+        again: list[tuple[int, Act]] = []
+        while self._heap and self._heap[0][0] <= started:
+            _, _, act = heapq.heappop(self._heap)
+            due_ns = act(self._clock())
+            if due_ns is not None:
+                again.append((due_ns, act))
+        for due_ns, act in again:
+            self.add(due_ns, act)
+
+
+class CpuMeter:
+    """The sampling thread's own CPU clock, cut into laps that are charged to whom they served."""
+
+    def __init__(self, cpu_clock: Callable[[], int] = time.thread_time_ns) -> None:
+        self._cpu_clock = cpu_clock
+        self._last: int | None = None
+
+    def now(self) -> int:
+        """CPU time of the calling thread so far."""
+        return self._cpu_clock()
+
+    def lap(self) -> int:
+        """CPU time since the last lap, the way to this look included."""
+        now = self._cpu_clock()
+        spent = now - self._last if self._last is not None else 0
+        self._last = now
+        return max(0, spent)
+
+
+class CpuBudget:
+    """Lowers the rates of all looks while they cost more of a core than allowed, and raises them again.
+
+    `main_factor` and `worker_factor` are what the asked rates are multiplied with: down to 50 Hz and 5 Hz for rates
+    of 100 and 20, both fall alike; below, both fall further.
+    """
+
+    def __init__(self, limit_share: float) -> None:
+        self._limit = limit_share
+        self._marks: deque[tuple[int, int]] = deque()
+        self._changed_ns = 0
+        self._factor = 1.0
+
+    @property
+    def main_factor(self) -> float:
+        """What the rates of training threads are multiplied with."""
+        return self._lowered(_MAIN_FLOOR)
+
+    @property
+    def worker_factor(self) -> float:
+        """What the rates of workers are multiplied with."""
+        return self._lowered(_WORKER_FLOOR)
+
+    @property
+    def share(self) -> float | None:
+        """CPU time over wall time of the last seconds; None until there is any."""
+        if len(self._marks) < 2:
+            return None
+        (start_ns, start_cpu), (end_ns, end_cpu) = self._marks[0], self._marks[-1]
+        return (end_cpu - start_cpu) / (end_ns - start_ns) if end_ns > start_ns else None
+
+    def note(self, now_ns: int, cpu_ns: int) -> None:
+        """Takes the thread's own CPU clock, a few times a second."""
+        self._marks.append((now_ns, cpu_ns))
+        while now_ns - self._marks[0][0] > _WINDOW_NS:
+            self._marks.popleft()
+        share = self.share
+        if share is None or now_ns - self._marks[0][0] < _SETTLE_NS or now_ns - self._changed_ns < _SETTLE_NS:
+            return
+        wanted = _USED_AT_MOST * self._limit / share if share > 0.0 else 2.0
+        if share > self._limit:
+            self._set(self._factor * max(0.25, wanted), now_ns)
+        elif self._factor < 1.0 and wanted > 1.1:
+            self._set(self._factor * min(1.25, wanted), now_ns)
+
+    def _set(self, factor: float, now_ns: int) -> None:
+        self._factor = min(1.0, max(0.01, factor))
+        self._changed_ns = now_ns
+        # What was spent at other rates says nothing of these.
+        last = self._marks[-1]
+        self._marks.clear()
+        self._marks.append(last)
+
+    def _lowered(self, floor: float) -> float:
+        beyond = min(1.0, self._factor / _WORKER_FLOOR)
+        return max(floor, self._factor) * beyond if self._factor < 1.0 else 1.0

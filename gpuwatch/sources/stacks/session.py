@@ -1,0 +1,267 @@
+"""One trainer whose stacks can be read: looks at its training thread and its workers, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from gpuwatch.reader.types import CannotReadError, LoaderState, Stack
+from gpuwatch.samples import BatchCount, Sample
+from gpuwatch.samples.run import LoaderFacts
+from gpuwatch.sources.stacks.classify import Classifier, Reading
+from gpuwatch.sources.stacks.facts import ProcessFacts
+from gpuwatch.sources.stacks.loader_facts import LoaderCatalogue
+from gpuwatch.sources.stacks.looks import HeldLooks, Look
+from gpuwatch.sources.stacks.loops import CodeKey, Loops, code_key
+from gpuwatch.sources.stacks.places import Places
+from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
+from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter
+from gpuwatch.sources.stacks.source_text import SourceText
+from gpuwatch.sources.stacks.spans import Spans
+from gpuwatch.sources.stacks.standing import StandingLine
+from gpuwatch.sources.stacks.tally import TallyBuilder
+from gpuwatch.sources.stacks.threads import TrainingThread
+from gpuwatch.sources.stacks.worker_phase import WorkerClassifier
+from gpuwatch.sources.stacks.workers import Worker, Workers
+
+_TALLY_NS: Final = 1_000_000_000
+_COUNT_NS: Final = 500_000_000
+_FACTS_NS: Final = 5_000_000_000
+_WORKERS_SELDOM_NS: Final = 2_000_000_000
+_STILL_STARTING_NS: Final = 10_000_000_000
+_UNPROVEN_LOOKS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all sessions of a source share."""
+
+    proc_root: Path
+    attach: Attach
+    rate_hz: float
+    hooked_rate_hz: float
+    worker_rate_hz: float
+    chance: Random
+    agenda: Agenda
+    budget: CpuBudget
+    meter: CpuMeter
+    emit: Callable[[Sample], None]
+
+
+class Session:
+    """Looks at one process from the moment it can be read until it is gone."""
+
+    def __init__(
+        self,
+        facts: ProcessFacts,
+        hooked: bool,
+        process: Readable,
+        counters: Counters,
+        settings: Settings,
+        now_ns: int,
+    ) -> None:
+        self.facts = facts
+        self.hooked = hooked
+        self.gone = False
+        self._process = process
+        self._counters = counters
+        self._settings = settings
+        self._closed = False
+        self._stopped = False
+        self._confirmed_ns = now_ns
+        self._text = SourceText(facts.pid, facts.start_ticks, settings.proc_root)
+        places = Places(self._text.exists)
+        self._classifier = Classifier(places, self._text)
+        self._worker_classifier = WorkerClassifier(places, self._text)
+        self._loops = Loops(self._classifier, self._text)
+        self._held = HeldLooks(self._loops)
+        self._tally = TallyBuilder(facts.trainer, now_ns)
+        self._spans = Spans(facts.trainer)
+        self._standing = StandingLine(facts.trainer)
+        self._thread = TrainingThread(process, self._classifier)
+        self._workers = Workers(facts.pid, settings.proc_root, settings.attach, settings.chance)
+        self._scheduled: dict[Worker, int] = {}
+        self._catalogue = LoaderCatalogue(self._text)
+        self._sent_loaders: tuple[LoaderFacts, ...] | None = None
+        self._began_ns = now_ns
+        self._facts_ns = self._counts_ns = self._workers_ns = 0
+        self._schedule = Jitter(self._main_rate(), now_ns, settings.chance)
+        settings.agenda.add(self._schedule.due_ns, self._look)
+
+    def upkeep(self, now_ns: int, stopped: bool) -> None:
+        """What is done a few times a second; the caller has just asked whether the process lives and runs."""
+        if stopped:
+            # It was stopped at some moment since the last question: what was seen since may not be training.
+            self._held.drop_since(self._confirmed_ns)
+        else:
+            self._confirmed_ns = now_ns
+        self._stopped = stopped
+        self._pass_on(now_ns)
+        if not stopped:
+            self._look_for_workers(now_ns)
+            self._thread.check(now_ns)
+        self._tell(now_ns)
+        self._tally.spend(self._settings.meter.lap())
+
+    def close(self, now_ns: int) -> None:
+        """Tells what is left and lets go of the process."""
+        if self._closed:
+            return
+        self._closed = True
+        for look in self._held.ready(now_ns, now_ns + (1 << 62)):
+            self._take(look)
+        if not self.hooked:
+            for span in self._spans.end(now_ns):
+                self._settings.emit(span)
+            self._tell_counts(now_ns)
+        self._tell_tally(now_ns)
+        self._workers.close()
+        self._process.close()
+
+    def _main_rate(self) -> float:
+        settings = self._settings
+        return (settings.hooked_rate_hz if self.hooked else settings.rate_hz) * settings.budget.main_factor
+
+    def _look(self, now_ns: int) -> int | None:
+        if self._closed or self.gone:
+            return None
+        if not self._stopped:
+            try:
+                self._look_at_training(now_ns)
+            except CannotReadError:
+                self.gone = True
+                return None
+        self._schedule.rate_hz = self._main_rate()
+        self._schedule.advance(now_ns)
+        self._tally.spend(self._settings.meter.lap())
+        return self._schedule.due_ns
+
+    def _look_at_training(self, now_ns: int) -> None:
+        stack = self._thread.stack()
+        if stack is None or not stack.frames:
+            self._tally.reject()
+            return
+        reading = self._classifier.read(stack.frames)
+        state = self._counters.state(stack)
+        self._thread.note(reading, now_ns)
+        look = self._make_look(stack, state, reading, now_ns)
+        self._held.put(look)
+        self._standing.see(stack, look)
+
+    def _make_look(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> Look:
+        if reading.phase == "start":
+            # The loop that iter() is called for has no iterator yet; one around it does.
+            return Look(now_ns, reading, None, starts_in=self._caller(stack, reading))
+        site = self._loops.see(stack, state, reading, now_ns)
+        look = Look(now_ns, reading, site)
+        if site is not None:
+            look.batches = site.counter.batches
+        if state is not None:
+            look.yielded = state.batches_yielded
+            look.first_wait = reading.waits and state.batches_yielded == 0 and bool(state.num_workers)
+        return look
+
+    def _caller(self, stack: Stack, reading: Reading) -> CodeKey:
+        index = reading.next_frame or 0
+        while index < len(stack.frames) - 1 and self._classifier.hands_on(stack.frames[index]):
+            index += 1
+        return code_key(stack.frames[index])
+
+    def _look_for_workers(self, now_ns: int) -> None:
+        counts = [site.state.num_workers for site in self._loops if site.state is not None]
+        needed = any(count != 0 for count in counts) or (not counts and now_ns - self._began_ns < _STILL_STARTING_NS)
+        if not needed and now_ns - self._workers_ns < _WORKERS_SELDOM_NS:
+            return
+        self._workers_ns = now_ns
+        rate = self._settings.worker_rate_hz * self._settings.budget.worker_factor
+        self._workers.look(now_ns, rate)
+        readable = self._workers.readable()
+        self._scheduled = {worker: looks for worker, looks in self._scheduled.items() if worker in readable}
+        for worker in readable:
+            if worker not in self._scheduled:
+                self._scheduled[worker] = 0
+                self._settings.agenda.add(worker.schedule.due_ns, partial(self._look_at, worker))
+
+    def _look_at(self, worker: Worker, now_ns: int) -> int | None:
+        if self._closed or worker.process is None:
+            return None
+        if not self._stopped:
+            try:
+                self._look_at_worker(worker, worker.process)
+            except CannotReadError:
+                self._workers.lost(worker)
+                return None
+        worker.schedule.rate_hz = self._settings.worker_rate_hz * self._settings.budget.worker_factor
+        worker.schedule.advance(now_ns)
+        self._tally.spend(self._settings.meter.lap())
+        return worker.schedule.due_ns
+
+    def _look_at_worker(self, worker: Worker, process: Readable) -> None:
+        stacks = process.stacks()
+        worker.proven = worker.proven or self._worker_classifier.is_worker(stacks)
+        if not worker.counts:
+            self._scheduled[worker] = looks = self._scheduled.get(worker, 0) + 1
+            if looks >= _UNPROVEN_LOOKS:
+                self._workers.refuse(worker)
+            return
+        reading = self._worker_classifier.read(stacks)
+        if reading is None:
+            self._tally.reject_worker()
+        else:
+            self._tally.add_worker(*reading)
+
+    def _pass_on(self, now_ns: int) -> None:
+        for look in self._held.ready(self._confirmed_ns, now_ns):
+            self._take(look)
+
+    def _take(self, look: Look) -> None:
+        self._tally.add(look)
+        if not self.hooked:
+            for span in self._spans.see(look):
+                self._settings.emit(span)
+
+    def _tell(self, now_ns: int) -> None:
+        if not self.hooked:
+            self._tell_facts(now_ns)
+            if now_ns - self._counts_ns >= _COUNT_NS:
+                self._counts_ns = now_ns
+                self._tell_counts(now_ns)
+        if self._tally.age_ns(now_ns) >= _TALLY_NS:
+            self._tell_tally(now_ns)
+            standing = self._standing.now()
+            if standing is not None and not self._stopped:
+                self._settings.emit(standing)
+
+    def _tell_tally(self, now_ns: int) -> None:
+        tally = self._tally.take(now_ns, self._workers.count)
+        if tally is not None:
+            self._settings.emit(tally)
+
+    def _tell_counts(self, now_ns: int) -> None:
+        for site in self._loops.named():
+            count = site.counter
+            self._settings.emit(
+                BatchCount(
+                    self.facts.trainer,
+                    now_ns,
+                    site.number or 0,
+                    site.told_role,
+                    count.batches,
+                    epochs=count.epochs,
+                    exact=count.exact,
+                )
+            )
+
+    def _tell_facts(self, now_ns: int) -> None:
+        changed = False
+        if now_ns - self._facts_ns >= _FACTS_NS:
+            self._facts_ns = now_ns
+            changed = self.facts.look_again()
+        loaders = self._catalogue.facts(self._loops.named(), self._standing.main_file)
+        if changed or loaders != self._sent_loaders:
+            self._sent_loaders = loaders
+            self._settings.emit(self.facts.sampled(now_ns, self._process.version, loaders))

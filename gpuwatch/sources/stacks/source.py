@@ -1,0 +1,100 @@
+"""The source: what the monitor polls while another thread looks at the stacks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from gpuwatch.reader.attach import attach as attach_to
+from gpuwatch.reader.counters import LoaderReader
+from gpuwatch.samples import Sample
+from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
+from gpuwatch.sources.stacks.sampler import Asked, Rates, Sampler
+from gpuwatch.sources.stacks.targets import StackTarget
+
+__all__ = ["StackSource", "StackTarget", "attach_reader"]
+
+_TARGETS_NS: Final = 250_000_000
+
+
+def attach_reader(pid: int, proc_root: Path) -> tuple[Readable, Counters]:
+    """Attaches the reader; it raises `CannotReadError`."""
+    interpreter = attach_to(pid, proc_root=proc_root)
+    return interpreter, LoaderReader(interpreter)
+
+
+class StackSource:
+    """Samples the stacks of training processes from outside.
+
+    Args:
+        targets: Names the processes to look at now; called on the monitor's thread, a few times a second.
+        proc_root: The /proc to read.
+        clock: CLOCK_MONOTONIC in nanoseconds.
+        rate_hz: Looks per second at the training thread of a process without a hook.
+        hooked_rate_hz: The same of one with a hook, which knows times better: only lines are wanted.
+        worker_rate_hz: Looks per second at each DataLoader worker.
+        cpu_share_limit: What all looks together may cost, of one core.
+        seed: Of the jitter.
+        attach: How a process is attached to.
+    """
+
+    name = "stacks"
+
+    def __init__(
+        self,
+        targets: Callable[[], Iterable[StackTarget]],
+        *,
+        proc_root: Path = Path("/proc"),
+        clock: Callable[[], int] = time.monotonic_ns,
+        rate_hz: float = 100.0,
+        hooked_rate_hz: float = 25.0,
+        worker_rate_hz: float = 20.0,
+        cpu_share_limit: float = 0.05,
+        seed: int = 0,
+        attach: Attach = attach_reader,
+    ) -> None:
+        self._targets = targets
+        self._asked_ns: int | None = None
+        self._bell, ring = os.pipe()
+        self._ring: int | None = ring
+        os.set_blocking(self._bell, False)
+        os.set_blocking(ring, False)
+        asked = Asked(rate_hz, hooked_rate_hz, worker_rate_hz, cpu_share_limit)
+        self._sampler = Sampler(asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach, ring=ring)
+
+    @property
+    def rates(self) -> Rates:
+        """The rates in effect, and what the looks cost."""
+        return self._sampler.rates
+
+    def fileno(self) -> int | None:
+        """The pipe that the sampling thread rings."""
+        return self._bell if self._ring is not None else None
+
+    def due_ns(self) -> int | None:
+        """When to ask for the targets again."""
+        return 0 if self._asked_ns is None else self._asked_ns + _TARGETS_NS
+
+    def collect(self, now_ns: int) -> Iterable[Sample]:
+        """What was seen since the last call."""
+        if self._ring is None:
+            return []
+        with suppress(BlockingIOError):
+            os.read(self._bell, 4096)
+        if self._asked_ns is None or now_ns - self._asked_ns >= _TARGETS_NS:
+            self._asked_ns = now_ns
+            self._sampler.want(self._targets())
+        return self._sampler.take()
+
+    def close(self) -> None:
+        """Ends the thread within a second. Idempotent."""
+        if self._ring is None:
+            return
+        ring, self._ring = self._ring, None
+        self._sampler.close()
+        os.close(self._bell)
+        os.close(ring)

@@ -1,0 +1,50 @@
+"""Where the training thread stands, and since when."""
+
+from __future__ import annotations
+
+from gpuwatch.reader.types import Stack
+from gpuwatch.samples.stacks import Standing
+from gpuwatch.sources.stacks.culprit import Culprit
+from gpuwatch.sources.stacks.looks import Look
+
+
+class StandingLine:
+    """The line of the last look. It is the same line only as long as no batch was taken since."""
+
+    def __init__(self, trainer: str) -> None:
+        self._trainer = trainer
+        self._since_ns = 0
+        self._key: tuple[object, ...] | None = None
+        self._look: Look | None = None
+        self._leaf: Culprit | None = None
+        self.main_file: str | None = None
+
+    def see(self, stack: Stack, look: Look) -> None:
+        """Takes the newest look."""
+        culprit = look.reading.culprit
+        if culprit is None:
+            innermost = stack.frames[0]
+            code = innermost.code
+            culprit = Culprit(code.file, innermost.line or code.first_line, code.name, None, None)
+        key = culprit.file, culprit.line, look.batches
+        if key != self._key:
+            self._key, self._since_ns = key, look.time_ns
+        self._look, self._leaf = look, culprit
+        self.main_file = stack.frames[-1].code.file
+
+    def now(self) -> Standing | None:
+        """The last look, told."""
+        if self._look is None or self._leaf is None:
+            return None
+        line = self._leaf
+        return Standing(
+            self._trainer,
+            self._look.time_ns,
+            self._since_ns,
+            self._look.phase,
+            line.file,
+            line.line,
+            line.function,
+            text=line.text,
+            leaf=line.leaf,
+        )

@@ -1,0 +1,96 @@
+"""Samples added up to one tally about every second."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from gpuwatch.samples.stacks import LineCount, StackTally
+from gpuwatch.sources.stacks.culprit import Culprit
+from gpuwatch.sources.stacks.looks import Look
+
+_LINES_TOLD: Final = 200
+
+
+class TallyBuilder:
+    """What was seen of one trainer and its workers since the last tally."""
+
+    def __init__(self, trainer: str, now_ns: int) -> None:
+        self._trainer = trainer
+        self._start(now_ns)
+
+    def add(self, look: Look) -> None:
+        """One look at the training thread."""
+        phase = look.phase
+        self._samples += 1
+        self._phases[phase] += 1
+        if look.reading.culprit is not None:
+            self._lines[phase, look.reading.culprit] += 1
+        if phase == "eval":
+            self._eval_waiting += look.reading.waits
+        elif phase == "wait":
+            self._receiving += look.reading.receiving
+            self._first_waits += look.first_wait
+
+    def add_worker(self, phase: str, culprit: Culprit | None) -> None:
+        """One look at a worker."""
+        self._worker_samples += 1
+        self._worker_phases[phase] += 1
+        if culprit is not None:
+            self._worker_lines[phase, culprit] += 1
+
+    def reject(self, count: int = 1) -> None:
+        """Looks at the training thread that were torn."""
+        self._rejected += count
+
+    def reject_worker(self) -> None:
+        """A look at a worker that was torn."""
+        self._worker_rejected += 1
+
+    def spend(self, cpu_ns: int) -> None:
+        """What looks at this trainer cost."""
+        self._cpu_ns += cpu_ns
+
+    def age_ns(self, now_ns: int) -> int:
+        """How long this tally has been open."""
+        return now_ns - self._start_ns
+
+    def take(self, now_ns: int, workers: int) -> StackTally | None:
+        """The tally up to now; the next begins. None where nothing was seen."""
+        seen = self._samples or self._rejected or self._worker_samples or self._worker_rejected
+        tally = StackTally(
+            trainer=self._trainer,
+            start_ns=self._start_ns,
+            end_ns=now_ns,
+            samples=self._samples,
+            phases=dict(self._phases),
+            lines=_line_counts(self._lines),
+            rejected=self._rejected,
+            eval_waiting_samples=self._eval_waiting,
+            workers=workers,
+            worker_samples=self._worker_samples,
+            worker_rejected=self._worker_rejected,
+            worker_phases=dict(self._worker_phases),
+            worker_lines=_line_counts(self._worker_lines),
+            receiving_samples=self._receiving,
+            first_wait_samples=self._first_waits,
+            cpu_seconds=self._cpu_ns / 1e9,
+        )
+        self._start(now_ns)
+        return tally if seen else None
+
+    def _start(self, now_ns: int) -> None:
+        self._start_ns = now_ns
+        self._phases: Counter[str] = Counter()
+        self._worker_phases: Counter[str] = Counter()
+        self._lines: Counter[tuple[str, Culprit]] = Counter()
+        self._worker_lines: Counter[tuple[str, Culprit]] = Counter()
+        self._samples = self._rejected = self._worker_samples = self._worker_rejected = 0
+        self._eval_waiting = self._receiving = self._first_waits = self._cpu_ns = 0
+
+
+def _line_counts(counter: Counter[tuple[str, Culprit]]) -> tuple[LineCount, ...]:
+    return tuple(
+        LineCount(phase, line.file, line.line, line.function, samples, text=line.text, leaf=line.leaf)
+        for (phase, line), samples in counter.most_common(_LINES_TOLD)
+    )

@@ -1,0 +1,116 @@
+"""Which processes are to be looked at, and how one is followed from the first try to read it to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.samples.run import TrainerEnded
+from gpuwatch.sources.host.process import read_stat
+from gpuwatch.sources.stacks.facts import ProcessFacts
+from gpuwatch.sources.stacks.session import Session, Settings
+
+UPKEEP_NS: Final = 200_000_000
+_FIRST_RETRY_NS: Final = 1_000_000_000
+_LAST_RETRY_NS: Final = 30_000_000_000
+_GRACE_NS: Final = 5_000_000_000
+_PASSING: Final = frozenset({Reason.NOT_READY, Reason.GONE})
+_MAY_PASS: Final = frozenset({Reason.NOT_PYTHON, Reason.NO_SYMBOLS})
+
+
+@dataclass(frozen=True, slots=True)
+class StackTarget:
+    """A process to look at. Of a hooked one only what the hook cannot know is told: lines and phases."""
+
+    pid: int
+    hooked: bool
+
+
+class FollowedTarget:
+    """One target. (pid, start_ticks) is settled at the first look; another process of the same pid is not it."""
+
+    def __init__(self, target: StackTarget, settings: Settings, now_ns: int) -> None:
+        self.target = target
+        self.ended = False
+        self._settings = settings
+        self._closed = False
+        self._session: Session | None = None
+        self._facts: ProcessFacts | None = None
+        self._began_ns = self._try_ns = now_ns
+        self._retry_ns = _FIRST_RETRY_NS
+        self._told: tuple[str, str | None] | None = None
+        settings.agenda.add(now_ns, self._upkeep)
+
+    def close(self, now_ns: int) -> None:
+        """Stops looking, of which nothing is told."""
+        self._closed = True
+        if self._session is not None:
+            self._session.close(now_ns)
+            self._session = None
+
+    def _upkeep(self, now_ns: int) -> int | None:
+        if self._closed:
+            return None
+        try:
+            self._follow(now_ns)
+        except CannotReadError as error:
+            self._lose(error, now_ns)
+        except Exception as error:  # noqa: BLE001 - what reading one process meets must not end the looks at all others
+            sentence = f"reading process {self.target.pid} failed ({type(error).__name__}: {error})"
+            self._lose(CannotReadError(Reason.BUILD, sentence, "start the training with gpuwatch run"), now_ns)
+        return None if self.ended else now_ns + UPKEEP_NS
+
+    def _follow(self, now_ns: int) -> None:
+        stat = read_stat(self._settings.proc_root, self.target.pid)
+        alive = stat is not None and stat.state not in "ZX"
+        if self._facts is None:
+            if stat is None or not alive:
+                self.ended = True
+                return
+            self._facts = ProcessFacts(self.target.pid, stat.start_ticks, self._settings.proc_root)
+            self._facts.look_again()
+        if stat is None or not alive or stat.start_ticks != self._facts.start_ticks:
+            self._end(self._facts, now_ns)
+        elif self._session is not None and self._session.gone:
+            # The process lives, so it has become another program (exec).
+            self._drop_session(now_ns)
+            self._facts = None
+        elif self._session is not None:
+            self._session.upkeep(now_ns, stopped=stat.state in "Tt")
+        elif now_ns >= self._try_ns:
+            self._attach(self._facts, now_ns)
+
+    def _attach(self, facts: ProcessFacts, now_ns: int) -> None:
+        settings = self._settings
+        process, counters = settings.attach(facts.pid, settings.proc_root)
+        if process.start_ticks != facts.start_ticks:
+            process.close()
+            return
+        self._told = None
+        self._session = Session(facts, self.target.hooked, process, counters, settings, now_ns)
+
+    def _lose(self, error: CannotReadError, now_ns: int) -> None:
+        self._drop_session(now_ns)
+        self._try_ns = now_ns + self._retry_ns
+        self._retry_ns = min(2 * self._retry_ns, _LAST_RETRY_NS)
+        early = now_ns - self._began_ns < _GRACE_NS
+        if error.reason in _PASSING or (early and error.reason in _MAY_PASS):
+            return
+        told = error.sentence, error.cure
+        if self._facts is not None and not self.target.hooked and told != self._told:
+            self._told = told
+            self._facts.look_again()
+            self._settings.emit(self._facts.unreadable(now_ns, error))
+
+    def _drop_session(self, now_ns: int) -> None:
+        if self._session is not None:
+            self._session.close(now_ns)
+            self._session = None
+
+    def _end(self, facts: ProcessFacts, now_ns: int) -> None:
+        self._drop_session(now_ns)
+        self.ended = True
+        if not self.target.hooked:
+            # How a process that is not our child ended cannot be known.
+            self._settings.emit(TrainerEnded(facts.trainer, now_ns, "exited"))

@@ -1,0 +1,152 @@
+"""The DataLoader workers of one trainer: found, read, and let go.
+
+Workers that do not persist are started anew for each epoch and may live for 50 ms, so they are looked for five times
+a second; attaching to one costs about 2 ms, which a small allowance keeps from eating the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpuwatch.reader.types import CannotReadError
+from gpuwatch.sources.host.process import read_arguments, read_stat
+from gpuwatch.sources.host.procfs import read_all, to_int
+from gpuwatch.sources.host.workers import WORKER_NAME
+from gpuwatch.sources.stacks.reading import Attach, Readable
+from gpuwatch.sources.stacks.schedule import Jitter
+
+_ATTACH_PER_SECOND: Final = 6.0
+_ATTACH_BURST: Final = 24.0
+_TRIES: Final = 5
+_RETRY_NS: Final = 300_000_000
+_FORKSERVER: Final = "multiprocessing.forkserver"
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One process below the trainer that is, or may be, a DataLoader worker."""
+
+    pid: int
+    start_ticks: int
+    named: bool  # torch gave it the worker's name
+    schedule: Jitter
+    process: Readable | None = None
+    proven: bool = False
+    tries: int = 0
+    retry_ns: int = 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is known to be a worker."""
+        return self.named or self.proven
+
+
+class Workers:
+    """The workers of one trainer."""
+
+    def __init__(self, pid: int, proc_root: Path, attach: Attach, chance: random.Random) -> None:
+        self._pid = pid
+        self._proc_root = proc_root
+        self._attach = attach
+        self._chance = chance
+        self._known: dict[int, Worker] = {}
+        self._others: dict[int, int] = {}  # children that are no workers: pid -> start
+        self._forkservers: set[int] = set()
+        self._allowance = _ATTACH_BURST
+        self._looked_ns: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many workers there are."""
+        return sum(worker.counts for worker in self._known.values())
+
+    def readable(self) -> list[Worker]:
+        """The workers whose stacks can be asked for."""
+        return [worker for worker in self._known.values() if worker.process is not None]
+
+    def look(self, now_ns: int, rate_hz: float) -> None:
+        """Finds new workers and lets go of those that ended."""
+        if self._looked_ns is not None:
+            earned = (now_ns - self._looked_ns) / 1e9 * _ATTACH_PER_SECOND
+            self._allowance = min(_ATTACH_BURST, self._allowance + earned)
+        self._looked_ns = now_ns
+        children = self._children(self._pid)
+        unknown = children - self._known.keys() - self._others.keys() - self._forkservers
+        self._forkservers = {pid for pid in self._forkservers | unknown if pid in children and self._is_forkserver(pid)}
+        children = (children - self._forkservers).union(*map(self._children, self._forkservers))
+        for pid in self._known.keys() - children:
+            self._let_go(pid)
+        self._others = {pid: start for pid, start in self._others.items() if pid in children}
+        for pid in sorted(children):
+            self._meet(pid, now_ns, rate_hz)
+
+    def lost(self, worker: Worker) -> None:
+        """Forgets a worker that ended while it was read."""
+        self._let_go(worker.pid)
+
+    def refuse(self, worker: Worker) -> None:
+        """Takes a child for what it is: no worker."""
+        self._others[worker.pid] = worker.start_ticks
+        self._let_go(worker.pid)
+
+    def close(self) -> None:
+        """Lets go of all."""
+        for pid in list(self._known):
+            self._let_go(pid)
+
+    def _meet(self, pid: int, now_ns: int, rate_hz: float) -> None:
+        stat = read_stat(self._proc_root, pid)
+        if stat is None or stat.state in "ZX":
+            self._let_go(pid)
+            return
+        worker = self._known.get(pid)
+        if worker is not None and worker.start_ticks != stat.start_ticks:
+            self._let_go(pid)
+            worker = None
+        if self._others.get(pid) == stat.start_ticks and stat.command_name != WORKER_NAME:
+            return
+        if worker is None:
+            worker = Worker(pid, stat.start_ticks, False, Jitter(rate_hz, now_ns, self._chance))
+            self._known[pid] = worker
+        worker.named = worker.named or stat.command_name == WORKER_NAME
+        if worker.process is None and worker.tries < _TRIES and now_ns >= worker.retry_ns and self._allowance >= 1.0:
+            self._try(worker, now_ns)
+
+    def _try(self, worker: Worker, now_ns: int) -> None:
+        self._allowance -= 1.0
+        worker.tries += 1
+        worker.retry_ns = now_ns + _RETRY_NS * worker.tries
+        try:
+            process, _ = self._attach(worker.pid, self._proc_root)
+        except CannotReadError:
+            if worker.tries >= _TRIES and not worker.counts:
+                self.refuse(worker)
+            return
+        if process.start_ticks != worker.start_ticks:
+            process.close()
+            return
+        worker.process = process
+
+    def _let_go(self, pid: int) -> None:
+        worker = self._known.pop(pid, None)
+        if worker is not None and worker.process is not None:
+            worker.process.close()
+
+    def _children(self, pid: int) -> set[int]:
+        folder = f"{self._proc_root}/{pid}/task"
+        try:
+            threads = os.listdir(folder)  # noqa: PTH208 - 200 Path objects cost 10 times the listing
+        except OSError:
+            return set()
+        found: set[int] = set()
+        for thread in threads:
+            raw = read_all(f"{folder}/{thread}/children") or b""
+            found.update(child for word in raw.split() if (child := to_int(word)) is not None)
+        return found
+
+    def _is_forkserver(self, pid: int) -> bool:
+        return any(_FORKSERVER in word for word in read_arguments(self._proc_root, pid))
