@@ -46,6 +46,8 @@ class _Known:
     count: Count
     state: LoaderState
     changed: int = 0
+    loop: int = 0  # the iterator by which the loop is told that advances this one: another one in a zip
+    next_look: int = 0  # for that loop
 
 
 @dataclass(slots=True)
@@ -118,15 +120,16 @@ class LoaderReader:
         if running is not None:
             iterator, caller = running
             self._anchors.remember(iterator, stack.frames[caller:])
-            loop = self._loop_around(stack, caller, iterator)
-            return self._state_of(loop.iterator if loop is not None else iterator, caller)
+            state = self._state_of(iterator, caller)
+            first = self._first_of_loop(stack, caller, iterator)
+            return state if first == iterator else self._state_of(first, caller) or state
         for index, iterator in self._held(stack):
             if (state := self._state_of(iterator, index)) is not None:
                 return state
         return None
 
-    def recheck(self, state: LoaderState) -> LoaderState | None:
-        """The same iterator's count now, for one system call and without a stack.
+    def recheck(self, state: LoaderState) -> int | None:
+        """The same iterator's count now, by one system call (seldom two) and without a stack.
 
         None once the iterator died with its epoch, another one took its place, or its attributes moved: ask
         `state` again. An iterator kept alive after its loop (persistent workers, a variable) still gives its
@@ -138,8 +141,7 @@ class LoaderReader:
         known = self._known.get(state.iterator) if self._layout is not None else None
         if known is None or known.state.loader != state.loader:
             return None
-        count = known.count.read()
-        return None if count is None else replace(state, batches_yielded=count)
+        return known.count.read()
 
     def _forget(self) -> None:
         for part in (self._objects, self._attributes, self._types, self._slots):
@@ -161,39 +163,53 @@ class LoaderReader:
         for index, frame in enumerate(stack.frames):
             if self._record(frame.code).of_loader:
                 found = self._objects.pointer(frame.locals_address)
-                if found is None or not self._is_iterator(found):
+                if found is None or self._know(found) is None:
                     continue
                 caller = index + 1
                 while caller < len(stack.frames) and self._record(stack.frames[caller].code).of_loader:
                     caller += 1
-                return (found, caller) if caller < len(stack.frames) and self._know(found) else None
+                return (found, caller) if caller < len(stack.frames) else None
         return None
 
-    def _is_iterator(self, address: int) -> bool:
-        info = self._objects.type_of(address)
-        return info is not None and self._types.is_iterator(info)
-
-    def _loop_around(self, stack: Stack, start: int, iterator: int) -> Loop | None:
-        """The loop that advances the iterator among others."""
-        for frame in stack.frames[start:]:
-            if not self._record(frame.code).of_library:
-                loops = self._loops([frame])[0]
-                return next((loop for loop in loops if iterator in loop.members), None)
-        return None
+    def _first_of_loop(self, stack: Stack, start: int, iterator: int) -> int:
+        """The first of the iterators that the loop advances which advances this one."""
+        known = self._known.get(iterator)
+        if known is None:
+            return iterator
+        if self._looks >= known.next_look:
+            known.next_look = self._looks + _LONGEST_PAUSE
+            known.loop = iterator
+            for frame in stack.frames[start:]:
+                if not self._record(frame.code).of_library:
+                    loops = self._loops([frame])[0]
+                    known.loop = next((loop.iterator for loop in loops if iterator in loop.members), iterator)
+                    break
+        return known.loop
 
     def _held(self, stack: Stack) -> Iterator[tuple[int, int]]:
         """Iterators that frames hold and the frames' indices, innermost first."""
         anchor = self._anchors.find(stack.frames)
-        frames = [(index, frame) for index, frame in enumerate(stack.frames) if self._worth(frame)]
-        for (index, frame), loops in zip(frames, self._loops([frame for _, frame in frames]), strict=True):
-            if anchor is not None and anchor[0] < index:
-                yield anchor
-                anchor = None
-            self._note(frame, bool(loops))
-            for loop in self._by_activity(loops):
-                yield index, loop.iterator
+        group: list[tuple[int, Frame]] = []
+        for index, frame in enumerate(stack.frames):
+            if self._worth(frame):
+                group.append((index, frame))
+                if frame.address not in self._frames:
+                    continue  # what is remembered most likely still holds: ask no frame further out before
+            elif index + 1 < len(stack.frames):
+                continue
+            yield from self._held_by(group, anchor)
+            group = []
+        yield from self._held_by(group, anchor)
         if anchor is not None:
             yield anchor
+
+    def _held_by(self, group: list[tuple[int, Frame]], anchor: tuple[int, int] | None) -> Iterator[tuple[int, int]]:
+        for (index, frame), loops in zip(group, self._loops([frame for _, frame in group]), strict=True):
+            self._note(frame, bool(loops))
+            if anchor is not None and anchor[0] < index:
+                yield anchor
+            for loop in self._by_activity(loops):
+                yield index, loop.iterator
 
     def _worth(self, frame: Frame) -> bool:
         record = self._record(frame.code)

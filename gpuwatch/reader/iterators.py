@@ -59,14 +59,16 @@ class Count:
         witnesses = list(dict.fromkeys(witness for one in (slot, *identity) for witness in one.witnesses))
         pieces = [(place, len(expected)) for place, expected in witnesses]
         self._expected = b"".join(expected for _, expected in witnesses)
-        self._head = struct.Struct(f"<{2 + len(identity)}Q")  # references, identity, the slot before
         pieces += [(iterator, 8), *((one.address, 8) for one in identity), (slot.address, 8)]
         self._first_int = len(pieces)
         pieces += [(iterator, _INT_BYTES), (iterator, _INT_BYTES), (slot.address, 8)]
         self._gather = Gather(objects.memory, pieces)
-        self._ints = [0, 0]
+        self._witnesses = self._gather.view[: len(self._expected)]
+        self._rest = self._gather.view[len(self._expected) :]
+        self._fields = struct.Struct(f"<{2 + len(identity)}Q 3Q2I 3Q2I Q")
+        self._identities = len(identity)
+        self._addresses = [0, 0]  # of the two ints
         self._last = 0
-        self._ints_at = len(self._expected) + self._head.size
         self.identity: tuple[int, ...] = ()
         """The addresses found at the first read; a later read that finds others is None."""
 
@@ -74,35 +76,40 @@ class Count:
         """The count; None once the iterator is dead, replaced or changed in shape, or where no int is found."""
         for _ in range(_TRIES):
             try:
-                view = self._gather.read()
+                self._gather.read()
             except UnreadableAddressError:
-                if not any(self._ints):
+                if not any(self._addresses):
                     return None
-                self._ints = [0, 0]
-                self._gather.move(self._first_int, self._iterator)
-                self._gather.move(self._first_int + 1, self._iterator)
+                self._place(0, 0)
+                self._place(1, 0)
                 continue
-            if view[: len(self._expected)] != self._expected:
+            if self._witnesses.tobytes() != self._expected:
                 return None
-            references, *identity, before = self._head.unpack_from(view, len(self._expected))
+            references, *identity, before, after = self._head(fields := self._fields.unpack(self._rest))
             if not self._objects.alive(references) or (self.identity and self.identity != tuple(identity)):
                 return None
-            (after,) = struct.unpack_from("<Q", view, self._ints_at + 2 * _INT_BYTES)
-            if before == after and before in self._ints:
-                which = self._ints.index(before)
-                start = self._ints_at + which * _INT_BYTES
-                count = self._objects.decode_int(view[start : start + _INT_BYTES], self._int_type)
+            if before == after and before in self._addresses:
+                self._last = self._addresses.index(before)
+                start = 2 + self._identities + 5 * self._last
+                count = self._objects.decode_small_int(fields[start : start + 5], self._int_type)
                 if count is None or count < 0:
                     return None
-                self._last = which
                 self.identity = tuple(identity)
                 return count
             if not plausible(after):
                 return None
             self._last = 1 - self._last
-            self._ints[self._last] = after
-            self._gather.move(self._first_int + self._last, after)
+            self._place(self._last, after)
         return None
+
+    def _head(self, fields: tuple[int, ...]) -> tuple[int, ...]:
+        """The iterator's references, the identity, and the pointer to the int before and after it was read."""
+        return (*fields[: 2 + self._identities], fields[-1])
+
+    def _place(self, which: int, address: int) -> None:
+        """Reads one of the two ints from there; 0 is a place that can always be read as long as the iterator lives."""
+        self._addresses[which] = address
+        self._gather.move(self._first_int + which, address or self._iterator)
 
 
 def int_type(objects: Objects, address: int) -> int | None:

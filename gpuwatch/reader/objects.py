@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuwatch.reader.memory import Memory, UnreadableAddressError
+from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.object_layout import ObjectLayout
 
 TYPE_POINTER = 8  # ob_type, behind the reference count
@@ -41,6 +41,7 @@ _FIRST_PAGE = 1 << 16
 _WORD = struct.Struct("<Q")
 _SIGNED = struct.Struct("<q")
 _HEADER = struct.Struct("<QQ")
+_INT_HEAD = struct.Struct("<QQQII")
 
 
 def words(data: bytes) -> tuple[int, ...]:
@@ -84,6 +85,7 @@ class Objects:
         self.memory = memory
         self.layout = layout
         self._types: dict[int, TypeInfo | None] = {}
+        self._word = Gather(memory, ((0, 8),))
 
     def forget(self, address: int | None = None) -> None:
         """Drops what is known of types, or of the one at `address`."""
@@ -111,8 +113,11 @@ class Objects:
 
     def pointer(self, address: int) -> int | None:
         """The pointer there."""
-        data = self.read(address, 8)
-        return None if data is None else int(_WORD.unpack(data)[0])
+        self._word.move(0, address)
+        try:
+            return int(_WORD.unpack(self._word.read())[0]) if plausible(address) else None
+        except UnreadableAddressError:
+            return None
 
     def alive(self, references: int) -> bool:
         """Whether the first word of an object counts references.
@@ -186,29 +191,35 @@ class Objects:
         if info is None or not info.flags & LONG_SUBCLASS:
             return None
         head = self.read(address, 32)
-        return None if head is None else self.decode_int(head, info.address, address)
+        return None if head is None else self._decode_int(address, head, info.address)
 
-    def decode_int(self, head: bytes | memoryview, type_address: int, address: int | None = None) -> int | None:
-        """The int whose first 32 bytes are `head`, None where it is torn or longer and `address` is not given."""
-        references, found_type, size = struct.unpack_from("<QQQ", head)
+    def decode_small_int(self, head: Sequence[int], type_address: int) -> int | None:
+        """The int of two digits at most: from its reference count, type, size and first two digits."""
+        references, found_type, size, low, high = head
         if found_type != type_address or not self.alive(references):
             return None
+        count, sign = self._int_size(size)
+        if count == 1:
+            return sign * low if low and not low >> _DIGIT_BITS else None
+        if count == 2:
+            return sign * (low | high << _DIGIT_BITS) if high and not (low | high) >> _DIGIT_BITS else None
+        return None if count else 0
+
+    def _int_size(self, size: int) -> tuple[int, int]:
+        """The number of digits, and the sign."""
         if self.layout.tagged_int:
-            count, sign = size >> 3, 1 - (size & 3)
-        else:
-            signed = size - (1 << 64) if size >> 63 else size
-            count, sign = abs(signed), -1 if signed < 0 else 1
-        digits: tuple[int, ...]
+            return size >> 3, 1 - (size & 3)
+        return ((1 << 64) - size, -1) if size >> 63 else (size, 1)
+
+    def _decode_int(self, address: int, head: bytes, type_address: int) -> int | None:
+        fields = _INT_HEAD.unpack(head)
+        count, sign = self._int_size(fields[2])
         if count <= 2:
-            digits = struct.unpack_from(f"<{count}I", head, _DIGITS)
-        elif count > _LONGEST_INT or address is None:
+            return self.decode_small_int(fields, type_address)
+        if count > _LONGEST_INT or (data := self.read(address + _DIGITS, 4 * count)) is None:
             return None
-        else:
-            data = self.read(address + _DIGITS, 4 * count)
-            if data is None:
-                return None
-            digits = struct.unpack(f"<{count}I", data)
-        if any(digit >> _DIGIT_BITS for digit in digits) or (digits and not digits[-1]):
+        digits = struct.unpack(f"<{count}I", data)
+        if fields[1] != type_address or not digits[-1] or any(digit >> _DIGIT_BITS for digit in digits):
             return None
         return sign * sum(digit << (_DIGIT_BITS * index) for index, digit in enumerate(digits))
 

@@ -1,0 +1,189 @@
+"""Watches the loaders of a target that writes down its own batches, and compares what was read with that truth."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwatch.reader.attach import Interpreter, attach
+from gpuwatch.reader.counters import LoaderReader
+from gpuwatch.reader.types import CannotReadError, LoaderState, Reason
+
+TARGETS = Path(__file__).parent / "loader_targets"
+LOOPS = TARGETS / "loops.py"
+_NOT_YET = {Reason.NOT_READY, Reason.NOT_PYTHON, Reason.NO_SYMBOLS}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was read between two moments."""
+
+    start_ns: int
+    end_ns: int
+    state: LoaderState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of the target's log."""
+
+    time_ns: int
+    loader: str
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One way to loop, from its begin to its end: its events and the looks between them."""
+
+    name: str
+    events: list[Event]
+    looks: list[Look]
+
+    def allowed(self, loader: str, look: Look) -> set[int]:
+        """The counts that the loader had at any moment of the look.
+
+        The target writes a batch down after the count grew, so the next count may stand before its line.
+        """
+        own = [event for event in self.events if event.loader == loader]
+        times = [event.time_ns for event in own]
+        first = max(bisect.bisect_right(times, look.start_ns) - 1, 0)
+        last = bisect.bisect_left(times, look.end_ns)
+        found = {event.batches for event in own[first : last + 1]}
+        return found | {count + 1 for count in found}
+
+    def wrong(self) -> list[tuple[str, int, set[int]]]:
+        """Counts that the target cannot have had."""
+        return [
+            (state.dataset or "", state.batches_yielded, allowed)
+            for look in self.looks
+            if (state := look.state) is not None
+            and state.batches_yielded not in (allowed := self.allowed(state.dataset or "", look))
+        ]
+
+    def seen(self) -> float:
+        """The share of looks that found a loop, from the first batch on."""
+        first = min(event.time_ns for event in self.events if event.batches)
+        looks = [look for look in self.looks if look.start_ns > first]
+        return sum(look.state is not None for look in looks) / len(looks)
+
+    def loaders(self) -> set[str]:
+        return {look.state.dataset or "" for look in self.looks if look.state is not None}
+
+    def truth(self, loader: str) -> int:
+        """Batches that the loader yielded from the first to the last look that found it."""
+        looks = [look for look in self.looks if look.state is not None and look.state.dataset == loader]
+        inside = [
+            event
+            for event in self.events
+            if event.loader == loader and event.batches and looks[0].start_ns < event.time_ns < looks[-1].end_ns
+        ]
+        return len(inside)
+
+    def counted(self, loader: str) -> tuple[int, int]:
+        """Batches told by the counts in a row, and how many epochs began meanwhile."""
+        counts = [look.state for look in self.looks if look.state is not None and look.state.dataset == loader]
+        batches = epochs = 0
+        for before, after in itertools.pairwise(counts):
+            if after.iterator == before.iterator and after.batches_yielded >= before.batches_yielded:
+                batches += after.batches_yielded - before.batches_yielded
+            else:
+                batches += after.batches_yielded
+                epochs += 1
+        return batches, epochs
+
+
+def stand_in(folder: Path) -> Path:
+    """A folder for PYTHONPATH with a package torch that is only its DataLoader."""
+    package = folder / "torch" / "utils" / "data"
+    package.mkdir(parents=True)
+    for part in (package, *package.parents[:2]):
+        (part / "__init__.py").touch()
+    shutil.copy(TARGETS / "dataloader.py", package)
+    return folder
+
+
+@contextmanager
+def running(command: Sequence[str | Path], path: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A target, gone after the block."""
+    environment = dict(os.environ)
+    environment.pop("PYTHONPATH", None)
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    process = subprocess.Popen([str(part) for part in command], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def attached(process: subprocess.Popen[bytes]) -> Interpreter:
+    """Its interpreter, as soon as there is one."""
+    while (interpreter := _attached(process.pid)) is None:
+        time.sleep(0.01)
+    return interpreter
+
+
+def _attached(pid: int) -> Interpreter | None:
+    try:
+        return attach(pid)
+    except CannotReadError as refusal:
+        if refusal.reason not in _NOT_YET:
+            raise
+        return None
+
+
+def watch(process: subprocess.Popen[bytes], pause_seconds: float = 0.005) -> list[Look]:
+    """Looks at the target until it ends."""
+    interpreter = attached(process)
+    reader = LoaderReader(interpreter)
+    looks: list[Look] = []
+    try:
+        while True:
+            start = time.monotonic_ns()
+            stack = interpreter.main_stack()
+            if stack is not None:
+                state = reader.state(stack)
+                looks.append(Look(start, time.monotonic_ns(), state))
+            time.sleep(pause_seconds)
+    except CannotReadError as refusal:
+        assert refusal.reason is Reason.GONE, refusal.sentence
+    finally:
+        interpreter.close()
+    return looks
+
+
+def shapes(log: Path, looks: list[Look]) -> dict[str, Shape]:
+    """What happened in each shape of loop, by the target's own log."""
+    events: dict[str, list[Event]] = defaultdict(list)
+    for line in log.read_text().splitlines():
+        nanoseconds, shape, loader, batches = line.split()
+        events[shape].append(Event(int(nanoseconds), loader, int(batches)))
+    found = {}
+    for name, inside in events.items():
+        begin, end = inside[0].time_ns, inside[-1].time_ns
+        own = [look for look in looks if begin < look.start_ns and look.end_ns < end]
+        found[name] = Shape(name, inside[1:-1], own)
+    return found
+
+
+def python(version: str) -> str | None:
+    """A CPython of that minor version: this one, pyenv's, or the system's."""
+    if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
+        return sys.executable
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for folder in sorted((root / "versions").glob(f"{version}.*")):
+        if (folder / "bin" / "python").exists():
+            return str(folder / "bin" / "python")
+    return shutil.which(f"python{version}")
