@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from gpuwatch.sources.discovery.judge import CpuUse
 from gpuwatch.sources.discovery.libraries import torch_version
 from gpuwatch.sources.discovery.process import Process, has_training_threads, look, owner, runs_python
 from gpuwatch.sources.host.identify import is_python
@@ -31,11 +32,11 @@ class _Turn(NamedTuple):
 
 
 class _Cpu(NamedTuple):
-    """A process's CPU time at one moment, and its cores up to then."""
+    """A process's CPU time at one moment, and what it used up to then."""
 
     time_ns: int
     ticks: int
-    cores: float | None
+    use: CpuUse | None
 
 
 class Census:
@@ -110,10 +111,10 @@ class Census:
         """How long it has been running, as of the last `settle`."""
         return max(0, (self._uptime_ticks or 0) - process.stat.start_ticks) / _TICKS_PER_SECOND
 
-    def cores(self, process: Process) -> float | None:
-        """The cores it used lately; over its whole life where it was seen only once."""
+    def cpu_use(self, process: Process) -> CpuUse | None:
+        """The cores it uses, as of the last `settle`; None for one that has just started."""
         cpu = self._cpu.get(process.key)
-        return cpu.cores if cpu else None
+        return cpu.use if cpu else None
 
     def has_training_threads(self, process: Process) -> bool:
         """Whether torch's own threads train in it; asked again only once it has computed for another second."""
@@ -156,12 +157,13 @@ class Census:
         before, ticks = self._cpu.get(process.key), process.stat.own_ticks
         if before is None:
             age_seconds = self.age_seconds(process)
-            cores = ticks / _TICKS_PER_SECOND / age_seconds if age_seconds >= 1.0 else None
+            use = CpuUse(ticks / _TICKS_PER_SECOND / age_seconds, False) if age_seconds >= 1.0 else None
         elif now_ns - before.time_ns < _LEAST_CPU_NS:
             return
         else:
-            cores = (ticks - before.ticks) / _TICKS_PER_SECOND / ((now_ns - before.time_ns) / _SECOND_NS)
-        self._cpu[process.key] = _Cpu(now_ns, ticks, cores)
+            seconds = (now_ns - before.time_ns) / _SECOND_NS
+            use = CpuUse((ticks - before.ticks) / _TICKS_PER_SECOND / seconds, True)
+        self._cpu[process.key] = _Cpu(now_ns, ticks, use)
 
 
 def all_pids(proc_root: Path | str) -> set[int]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from gpuwatch.sources.discovery.process import Process
 from gpuwatch.sources.discovery.roles import Role
@@ -22,6 +23,21 @@ class Certainty(IntEnum):
     SIGNS = 1  # a GPU, workers, other ranks
     BUSY = 2  # torch is loaded, and it computes
     LOADED = 3
+
+
+class CpuUse(NamedTuple):
+    """The cores a process uses: over its whole life where it was looked at only once, else lately."""
+
+    cores: float
+    is_recent: bool
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether that is too little for a training."""
+        return self.cores < _IDLE_CORES
+
+    def __str__(self) -> str:
+        return f"uses {self.cores:.1f} cores" if self.is_recent else f"used {self.cores:.1f} cores over its life"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +57,7 @@ class Signs:
 
     hooked: Collection[int] = ()
     gpus: Mapping[int, tuple[str, ...]] | None = None
-    cores: Callable[[Process], float | None] = lambda process: None
+    cpu_use: Callable[[Process], CpuUse | None] = lambda process: None
     has_training_threads: Callable[[Process], bool] = lambda process: False
     torch_version: Callable[[Process], tuple[int, int] | None] = lambda process: None
 
@@ -132,8 +148,8 @@ class _Judge:
         return version is None or version < _NAMES_ITS_WORKERS
 
     def _is_idle(self, process: Process) -> bool:
-        cores = self._signs.cores(process)
-        return cores is not None and cores < _IDLE_CORES
+        use = self._signs.cpu_use(process)
+        return use is not None and use.is_idle
 
     def _verdict(self, process: Process) -> Verdict | None:
         pid, workers = process.pid, self._workers[process.pid]
@@ -160,10 +176,10 @@ class _Judge:
         loaded = "has torch loaded"
         if process.role is Role.NOTEBOOK:
             loaded = f"is a notebook kernel that {loaded}"
-        cores = self._signs.cores(process)
-        if cores is None or cores < _IDLE_CORES:
+        use = self._signs.cpu_use(process)
+        if use is None or use.is_idle:
             return Verdict(process, loaded, Certainty.LOADED)
-        return Verdict(process, f"{loaded} and uses {cores:.1f} cores", Certainty.BUSY)
+        return Verdict(process, f"{loaded} and {use}", Certainty.BUSY)
 
 
 def _many(count: int, what: str) -> str:

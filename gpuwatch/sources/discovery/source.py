@@ -106,7 +106,7 @@ class DiscoverySource:
         self._signs = Signs(
             hooked=hooked,
             gpus=gpus,
-            cores=self._census.cores,
+            cpu_use=self._census.cpu_use,
             has_training_threads=self._census.has_training_threads,
             torch_version=self._census.torch_version,
         )

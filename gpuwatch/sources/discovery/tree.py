@@ -36,7 +36,7 @@ class TreeTrainers:
         census.inspect(now_ns)
         census.settle(now_ns)
         signs = Signs(
-            cores=census.cores, has_training_threads=census.has_training_threads, torch_version=census.torch_version
+            cpu_use=census.cpu_use, has_training_threads=census.has_training_threads, torch_version=census.torch_version
         )
         return judge(census.processes, signs)
 
