@@ -31,7 +31,7 @@ class Block:
 def blocks_of(
     rank: RankWindow, starvation: Starvation, workers: int, *, crowded: bool
 ) -> tuple[tuple[Block, ...], float]:
-    """The stretches, and the pace of computing. `crowded`: other work fills the cores."""
+    """The stretches, and the pace of computing. `crowded`: other work keeps the cores busy."""
     if starvation.wait is not None:
         return _sampled(rank, starvation, starvation.wait, workers, crowded)
     return _measured(rank, starvation, workers)

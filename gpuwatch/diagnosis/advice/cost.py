@@ -166,7 +166,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
     workers = loader.num_workers
     full = case.host is not None and (case.host.cpu_percent or 0.0) >= FULL_CPU_PERCENT
     shared = is_shared(case)
-    found, pace = blocks_of(rank, starvation, workers, crowded=full or shared)
+    found, pace = blocks_of(rank, starvation, workers, crowded=shared)
     if not found:
         return None
     share = batch_cpu_share(rank, workers, on_gpu=starvation.on_gpu)
