@@ -63,6 +63,7 @@ class Classifier:
         self._text = text
         self._read: dict[tuple[int | None, ...], tuple[Sequence[Frame], Reading]] = {}
         self._marks: dict[tuple[str, str], Mark | None] = {}
+        self._hands_on: dict[tuple[str, str], bool] = {}
 
     def read(self, frames: Sequence[Frame]) -> Reading:
         """What the stack means."""
@@ -84,7 +85,11 @@ class Classifier:
 
     def hands_on(self, frame: Frame) -> bool:
         """Whether the frame only passes batches on from a loader to a loop."""
-        return hands_on(self.places.of(frame.code.file), frame.code.name)
+        key = frame.code.file, frame.code.name
+        known = self._hands_on.get(key)
+        if known is None:
+            known = self._hands_on[key] = hands_on(self.places.of(key[0]), key[1])
+        return known
 
     def _classify(self, frames: Sequence[Frame]) -> Reading:
         places = [self.places.of(frame.code.file) for frame in frames]
@@ -112,6 +117,8 @@ class Classifier:
             return "wait"
         if Mark.START in marks:
             return "start"
+        if Mark.IMPORT in (marks if user is None else marks[:user]):
+            return "other"
         if Mark.SAVE in marks:
             return "save"
         if Mark.COMPILE in marks:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpuwatch.samples.run import LoaderFacts
 from gpuwatch.sources.stacks.call_site import loader_line
-from gpuwatch.sources.stacks.loops import Site
+from gpuwatch.sources.stacks.sites import Site
 from gpuwatch.sources.stacks.source_text import SourceText
 
 _CallSite = tuple["str | None", "int | None"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuwatch.sources.stacks.classify import Reading
-from gpuwatch.sources.stacks.loops import CodeKey, Loops, Site
+from gpuwatch.sources.stacks.loops import Loops
+from gpuwatch.sources.stacks.sites import CodeKey, Site
 
 HOLD_NS: Final = 2_000_000_000
 _MOST_HELD: Final = 1024
@@ -70,11 +71,8 @@ class HeldLooks:
             yield self._queue.popleft()
 
     def _settled(self, look: Look) -> bool:
-        if look.reading.evaluates:
-            return True
-        if look.starts_in is not None:
-            return False
-        return look.site is None or self._loops.decide(look.site)
+        decided = look.site is None or self._loops.decide(look.site)
+        return look.reading.evaluates or (decided and look.starts_in is None)
 
     def _suppose(self, look: Look) -> None:
         if look.site is not None:

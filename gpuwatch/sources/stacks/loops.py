@@ -6,20 +6,16 @@ optimizer while it is the innermost one; that it evaluates, in their absence.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
 
 from gpuwatch.reader.types import Frame, LoaderState, Stack
-from gpuwatch.samples.run import Role
 from gpuwatch.sources.stacks.classify import Classifier, Reading
-from gpuwatch.sources.stacks.counts import BatchCounter
 from gpuwatch.sources.stacks.hints import Hint, hint_of
 from gpuwatch.sources.stacks.marks import Mark
+from gpuwatch.sources.stacks.sites import LoopRole, Site, around_body, code_key, guess_line, read_elsewhere
 from gpuwatch.sources.stacks.source_text import Loop
-
-LoopRole = Literal["train", "eval", "neither"]
 
 EVAL_LOOKS: Final = 20
 """Looks without backward or optimizer after which a loop beside a training one evaluates."""
@@ -27,8 +23,8 @@ _WORKING_LOOKS: Final = 5
 _SWITCHES: Final = 3
 _SITES_KEPT: Final = 64
 _ANCHORS: Final = 3
-
-CodeKey = tuple[str, str, int]
+_ASKED_LOOKS: Final = 4
+_MEMO_KEPT: Final = 1024
 
 
 class LoopText(Protocol):
@@ -37,51 +33,21 @@ class LoopText(Protocol):
     def loops(self, file: str, number: int | None) -> Sequence[Loop]:
         """The loops around a line, innermost first."""
 
-
-@dataclass(slots=True, eq=False)
-class Site:
-    """One loop over one loader."""
-
-    loader: int
-    code: CodeKey
-    line: int | None  # of the `for`, or of the call of next()
-    first_ns: int
-    state: LoaderState | None
-    confirmed: bool = False  # the line was seen while it read
-    explicit: bool = False  # read by next(), not by a `for`
-    role: LoopRole | None = None
-    assumed: bool = False  # the role was not seen but supposed
-    number: int | None = None
-    last_ns: int = 0
-    looks: int = 0
-    waits: int = 0
-    trained: int = 0
-    computed: int = 0
-    no_gradients: bool = False
-    switches: int = 0
-    anchors: tuple[tuple[int, CodeKey], ...] = ()
-    counter: BatchCounter = field(default_factory=BatchCounter)
-
-    @property
-    def signature(self) -> tuple[object, ...]:
-        """What stays the same when a loader is built anew with the same settings."""
-        state = self.state
-        if state is None:
-            return ()
-        return state.type_name, state.dataset, state.batch_size, state.num_workers, state.batches_per_epoch
-
-    @property
-    def told_role(self) -> Role:
-        """The role as samples name it."""
-        return self.role if self.role in ("train", "eval") else "unknown"
+    def parses(self, file: str) -> bool:
+        """Whether the file's statements can be told."""
 
 
 class Loops:
     """All loops of one process that were seen."""
 
-    def __init__(self, classifier: Classifier, text: LoopText) -> None:
+    def __init__(
+        self, classifier: Classifier, text: LoopText, recheck: Callable[[LoaderState], int | None] = lambda _: None
+    ) -> None:
         self._classifier = classifier
         self._text = text
+        self._recheck = recheck
+        self._memo: dict[tuple[object, ...], Site] = {}
+        self._codes_kept: dict[int, Frame] = {}  # so that no other code object takes over an identity in the memo
         self._sites: list[Site] = []
         self._last: Site | None = None
         self._last_number = 0
@@ -95,12 +61,18 @@ class Loops:
 
     def see(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> Site | None:
         """The innermost loop a stack stands in, after taking note of what this look says of it."""
-        site = self._find(stack, state, reading, now_ns)
-        if site is None:
-            if reading.trains:
-                self._credit_by_anchor(stack.frames)
-            return None
-        self._note(site, state, reading, now_ns)
+        frames = stack.frames
+        site = self._find(frames, state, reading, now_ns)
+        if site is not None:
+            self._note(site, state, reading, now_ns)
+            return site
+        site = self._still_in(frames)
+        if site is not None:
+            count = self._recheck(site.state) if site.state is not None else None
+            known = replace(site.state, batches_yielded=count) if site.state is not None and count is not None else None
+            self._note(site, known, reading, now_ns)
+        elif reading.trains:
+            self._credit_by_anchor(frames)
         return site
 
     def decide(self, site: Site) -> bool:
@@ -122,29 +94,48 @@ class Loops:
         code = code_key(frame)
         return (site for site in self._sites if site.code == code)
 
-    def _find(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> Site | None:
-        frames = stack.frames
+    def _find(self, frames: Sequence[Frame], state: LoaderState | None, reading: Reading, now_ns: int) -> Site | None:
+        """The loop that the reader, or a next() on the stack, points at."""
         if state is not None:
             index = state.frame
         elif reading.waits and reading.next_frame is not None:
             index = reading.next_frame
         else:
-            return self._still_in_explicit(frames)
+            return None
         while index < len(frames) - 1 and self._classifier.hands_on(frames[index]):
             index += 1
-        loader = state.loader if state is not None else 0
-        site = self._site(loader, frames[index], state, reading.waits, now_ns)
-        site.anchors = tuple((frame.address, code_key(frame)) for frame in frames[index : index + _ANCHORS])
-        if not site.no_gradients:
+        frame = frames[index]
+        key = (state.loader, state.iterator) if state is not None else (0, 0)
+        memo = (*key, id(frame.code), frame.line, reading.waits)
+        site = self._memo.get(memo)
+        if site is None:
+            site = self._site(frames[index:], state, reading.waits, now_ns)
+            if site is None:
+                return None
+            if len(self._memo) >= _MEMO_KEPT:
+                self._forget_memo()
+            self._memo[memo] = site
+            self._codes_kept[id(frame.code)] = frame
+        if site.code[1] == frame.code.name and (reading.waits or not site.anchors):
+            site.anchors = tuple((frame.address, code_key(frame)) for frame in frames[index : index + _ANCHORS])
+        if site.looks < _ASKED_LOOKS and not site.no_gradients:
             outer = [self._classifier.mark(frame) for frame in frames[index:]]
             site.no_gradients = Mark.NO_GRAD in outer or Mark.EVALUATION in outer
         return site
 
-    def _site(self, loader: int, frame: Frame, state: LoaderState | None, waits: bool, now_ns: int) -> Site:
+    def _site(self, outer: Sequence[Frame], state: LoaderState | None, waits: bool, now_ns: int) -> Site | None:
+        """The loop in the first of these frames; None where the source shows that there is none."""
+        frame, loader = outer[0], state.loader if state is not None else 0
         code = code_key(frame)
         fresh = Site(loader, code, None, now_ns, state)
-        group = [s for s in self._sites if s.loader == loader and s.code == code and s.signature == fresh.signature]
+        group = [site for site in self._sites if site.loader == loader and site.signature == fresh.signature]
         around = self._text.loops(code[0], frame.line)
+        parses = self._text.parses(code[0])
+        found = read_elsewhere(group, outer, waits)
+        if found is not None:
+            found.explicit = found.confirmed = found.confirmed or waits
+            return found
+        group = [site for site in group if site.code == code]
         if waits:
             header = next(
                 (lp for lp in around if lp.iterates and lp.first <= (frame.line or 0) <= lp.header_last), None
@@ -153,11 +144,13 @@ class Loops:
             found = next((site for site in group if site.confirmed and site.line == line), None)
             found = found or next((site for site in group if not site.confirmed), None) or fresh
             found.line, found.confirmed = line, True
-            found.explicit = header is None and bool(self._text.loops(code[0], line) or around)
+            found.explicit = header is None and parses
+        elif parses and not around:
+            return None
         else:
-            found = _around_body(group, frame.line, around) or fresh
+            found = around_body(group, frame.line, around) or fresh
             if found is fresh:
-                found.line = _guess(around)
+                found.line = guess_line(around)
         if found is fresh:
             self._sites.append(found)
             self._forget_old()
@@ -184,18 +177,23 @@ class Loops:
         else:
             site.counter.see_wait(reading.waits)
 
-    def _still_in_explicit(self, frames: Sequence[Frame]) -> Site | None:
-        """The loop that called next() itself, while its thread is elsewhere in the same loop's body."""
-        site = self._last
-        if site is None or not site.explicit or not site.anchors:
-            return None
-        address, code = site.anchors[0]
+    def _still_in(self, frames: Sequence[Frame]) -> Site | None:
+        """The loop that the source puts the thread in, where its iterator is not in sight."""
         for frame in frames:
-            if frame.address == address and code_key(frame) == code:
-                around = self._text.loops(code[0], site.line)
-                line = frame.line or 0
-                return site if any(loop.first <= line <= loop.last for loop in around) else None
+            code = None
+            for site in self._sites:
+                if site.anchors and site.anchors[0][0] == frame.address:
+                    code = code or code_key(frame)
+                    if site.anchors[0][1] == code and self._within(site, frame.line):
+                        recent = [s for s in self._sites if s.anchors[:1] == site.anchors[:1] and s.line == site.line]
+                        return max(recent, key=lambda site: site.last_ns)
         return None
+
+    def _within(self, site: Site, line: int | None) -> bool:
+        loops = self._text.loops(site.code[0], site.line)
+        if not site.explicit:
+            loops = [loop for loop in loops if loop.first == site.line]
+        return any(loop.first <= (line or 0) <= loop.last for loop in loops)
 
     def _credit_by_anchor(self, frames: Sequence[Frame]) -> None:
         """Training without a loop in sight: the loader was read a call or two away, in the same outer frames."""
@@ -205,7 +203,7 @@ class Loops:
             site.trained += 1
             self.decide(site)
 
-    def _trains_elsewhere(self, site: Site) -> bool:
+    def _trainsread_elsewhere(self, site: Site) -> bool:
         return any(other is not site and other.role == "train" and other.trained for other in self._sites)
 
     def _proven(self, site: Site) -> LoopRole | None:
@@ -213,7 +211,7 @@ class Loops:
             return "train"
         if site.no_gradients:
             return "eval"
-        if not self._trains_elsewhere(site):
+        if not self._trainsread_elsewhere(site):
             return None
         if site.switches >= _SWITCHES:
             return "train"
@@ -231,7 +229,7 @@ class Loops:
         hint = hint_of(next((loop.node for loop in loops if loop.first == site.line), None), site.code[1])
         if hint is Hint.TRAINS:
             return "train"
-        if hint is Hint.EVALUATES or self._trains_elsewhere(site):
+        if hint is Hint.EVALUATES or self._trainsread_elsewhere(site):
             return "eval"
         return "neither" if hint is Hint.LOOKS_ONLY and not site.computed else "train"
 
@@ -247,6 +245,7 @@ class Loops:
                 length = site.state.batches_per_epoch if site.state is not None else None
                 site.counter.go_on_from(other.counter, length)
                 self._sites.remove(other)
+                self._forget_memo()
                 return
         self._last_number += 1
         site.number = self._last_number
@@ -254,32 +253,8 @@ class Loops:
     def _forget_old(self) -> None:
         if len(self._sites) > _SITES_KEPT:
             self._sites.remove(min(self._sites[:-1], key=lambda site: site.last_ns))
+            self._forget_memo()
 
-
-def code_key(frame: Frame) -> CodeKey:
-    """What names a piece of code in a process for good; addresses are reused."""
-    return frame.code.file, frame.code.name, frame.code.first_line
-
-
-def _around_body(group: Sequence[Site], line: int | None, around: Sequence[Loop]) -> Site | None:
-    """The known loop of this loader that a line outside of next() belongs to."""
-    firsts = [loop.first for loop in around]
-    confirmed = [site for site in group if site.confirmed]
-    for site in confirmed:
-        if site.line in firsts:
-            return site
-    explicit = next((site for site in confirmed if site.explicit), None)
-    if explicit is not None:
-        return explicit
-    if not around:
-        above = [site for site in confirmed if (site.line or 0) <= (line or 0)]
-        return max(above, key=lambda site: site.line or 0, default=None) or next(iter(group), None)
-    return next((site for site in group if not site.confirmed), None)
-
-
-def _guess(around: Sequence[Loop]) -> int | None:
-    """The innermost `for` that may run over a loader: not over a range or a literal."""
-    usual = [loop for loop in around if loop.iterates and re.search("load|batch|data|dl", loop.target_text, re.I)]
-    others = [loop for loop in around if loop.iterates and "range(" not in loop.target_text]
-    chosen = next(iter(usual or others or list(around)), None)
-    return chosen.first if chosen is not None else None
+    def _forget_memo(self) -> None:
+        self._memo.clear()
+        self._codes_kept.clear()

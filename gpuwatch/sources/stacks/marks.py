@@ -33,6 +33,7 @@ class Mark(Enum):
     LOG = auto()
     EVALUATION = auto()
     NO_GRAD = auto()  # calls a function that was decorated with torch.no_grad or inference_mode
+    IMPORT = auto()
     NEUTRAL = auto()  # below a line without changing what the line is
 
 
@@ -90,6 +91,8 @@ def mark_of(place: Place, function: str) -> Mark | None:
     """What a frame of this file and function is part of; None where it says nothing."""
     if _CLOSURE.fullmatch(function) or place.module.endswith("loops/optimization/closure.py"):
         return Mark.CLOSURE
+    if function == "<module>" and place.owner is Owner.LIBRARY:
+        return Mark.IMPORT
     if place.owner is Owner.STANDARD:
         return Mark.LOG if place.package == "logging" else None
     if place.owner is not Owner.LIBRARY:

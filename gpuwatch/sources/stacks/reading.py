@@ -32,6 +32,9 @@ class Counters(Protocol):
     def state(self, stack: Stack) -> LoaderState | None:
         """The innermost loop over a loader's iterator that the stack stands in."""
 
+    def recheck(self, state: LoaderState) -> int | None:
+        """The same iterator's count now; None where it is gone."""
+
 
 Attach = Callable[[int, Path], "tuple[Readable, Counters]"]
 """(pid, /proc) -> the process; raises `CannotReadError`."""

@@ -16,10 +16,11 @@ from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.loader_facts import LoaderCatalogue
 from gpuwatch.sources.stacks.looks import HeldLooks, Look
-from gpuwatch.sources.stacks.loops import CodeKey, Loops, code_key
+from gpuwatch.sources.stacks.loops import Loops
 from gpuwatch.sources.stacks.places import Places
 from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter
+from gpuwatch.sources.stacks.sites import CodeKey, code_key
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.stacks.spans import Spans
 from gpuwatch.sources.stacks.standing import StandingLine
@@ -77,7 +78,7 @@ class Session:
         places = Places(self._text.exists)
         self._classifier = Classifier(places, self._text)
         self._worker_classifier = WorkerClassifier(places, self._text)
-        self._loops = Loops(self._classifier, self._text)
+        self._loops = Loops(self._classifier, self._text, counters.recheck)
         self._held = HeldLooks(self._loops)
         self._tally = TallyBuilder(facts.trainer, now_ns)
         self._spans = Spans(facts.trainer)

@@ -108,6 +108,11 @@ class SourceText:
             self._files[file] = self._read(file)
         return self._files[file]
 
+    def parses(self, file: str) -> bool:
+        """Whether the file's statements can be told."""
+        source = self.file(file)
+        return source is not None and source.tree is not None
+
     def line(self, file: str, number: int | None) -> str | None:
         """The text of one line."""
         source = self.file(file) if number is not None else None
