@@ -34,6 +34,7 @@ class KnownCode:
     table: LineTable
     bytecode: int  # the address of the first instruction, 0 up to 3.10
     bytecode_size: int
+    frame_size: int  # of its frames in the data stack, in bytes; 0 up to 3.10
     fingerprint: bytes
 
 
@@ -102,7 +103,7 @@ class Codes:
             raise NoCodeError(hex(address))
         head = memory.read(address + OBJECT_TYPE, self._head_size)
         self._check_type(_pointer(head, 0))
-        first_line = int.from_bytes(_field(head, layout.code_first_line, 4), "little", signed=True)
+        first_line = _int(head, layout.code_first_line)
         file = self._text(_field_pointer(head, layout.code_file))
         name = self._text(_field_pointer(head, layout.code_name))
         qualified_name = None
@@ -121,6 +122,7 @@ class Codes:
             line_table(layout.version, raw_table, first_line),
             bytecode,
             bytecode_size,
+            8 * sum(_int(head, offset) for offset in layout.code_frame_words) + 8 * layout.code_frame_words_more,
             self._fingerprint(head),
         )
 
@@ -169,6 +171,10 @@ class Codes:
 
 def _field(head: bytes, offset: int, size: int) -> bytes:
     return head[offset - OBJECT_TYPE : offset - OBJECT_TYPE + size]
+
+
+def _int(head: bytes, offset: int) -> int:
+    return int.from_bytes(_field(head, offset, 4), "little", signed=True)
 
 
 def _pointer(head: bytes, position: int) -> int:

@@ -161,6 +161,8 @@ def layout_from(raw: bytes) -> Layout:
         code_qualified_name=code["qualname"],
         code_first_line=code["firstlineno"],
         code_line_table=code["linetable"],
+        code_frame_words=(code["firstlineno"] + 8,),  # co_framesize, in all of 3.12 to 3.15
+        code_frame_words_more=0,
         code_bytecode=code["co_code_adaptive"],
         text_header=text_header,
         wide_text_header=text_header + 16,  # utf8_length and utf8

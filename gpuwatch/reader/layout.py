@@ -54,6 +54,8 @@ class Layout:
     code_qualified_name: int | None
     code_first_line: int
     code_line_table: int
+    code_frame_words: tuple[int, ...]  # ints whose sum is the room a frame of it takes of the data stack, in words
+    code_frame_words_more: int  # to be added to them
     code_bytecode: int  # up to 3.10 a pointer to bytes, after that the bytecode itself
     text_header: int  # sizeof(PyASCIIObject)
     wide_text_header: int  # sizeof(PyCompactUnicodeObject)
@@ -67,6 +69,8 @@ class Layout:
 FIRST_FOREIGN_OWNER = 3
 """From this `owner` on a frame belongs to C code and shows no line: FRAME_OWNED_BY_CSTACK in 3.12 and 3.13,
 FRAME_OWNED_BY_INTERPRETER and _BY_CSTACK after."""
+OWNED_BY_THREAD = 0
+"""A frame with this `owner` lies in the data stack."""
 
 _3_8 = Layout(
     version=(3, 8),
@@ -94,6 +98,8 @@ _3_8 = Layout(
     code_qualified_name=None,
     code_first_line=40,
     code_line_table=120,
+    code_frame_words=(),
+    code_frame_words_more=0,
     code_bytecode=48,
     text_header=48,
     wide_text_header=72,
@@ -129,6 +135,8 @@ _3_11 = Layout(
     code_qualified_name=128,
     code_first_line=72,
     code_line_table=136,
+    code_frame_words=(68, 76),  # co_stacksize, co_nlocalsplus
+    code_frame_words_more=9,  # FRAME_SPECIALS_SIZE
     code_bytecode=184,
     text_header=48,
     wide_text_header=72,
@@ -148,6 +156,8 @@ _3_12 = replace(
     frame_previous=8,
     frame_owner=70,
     code_first_line=68,
+    code_frame_words=(76,),  # co_framesize
+    code_frame_words_more=0,
     code_bytecode=192,
     text_header=40,
     wide_text_header=56,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import struct
+from collections.abc import Iterable
 
 from gpuwatch.reader.layout import ChunkLayout, Layout
 from gpuwatch.reader.memory import Gather, Memory
 
 _MAX_CHUNKS = 64
 _MAX_CHUNK_BYTES = 1 << 20
-_MAX_SINGLES = 700
+_CFRAMES = 6  # evaluation loops whose current frame is copied: those a thread was seen in last
 _CHUNK = ChunkLayout()
 
 
 class TornError(Exception):
     """The thread moved on while it was read."""
+
+
+class StalePlanError(TornError):
+    """The thread's data stack has grown or shrunk by a chunk since the plan was made."""
 
 
 class Plan:
@@ -24,59 +29,71 @@ class Plan:
     `root_frame` is where the thread's first frame lies in it, `base_frame` the end of each chain; 0: not known.
     """
 
-    def __init__(
-        self, memory: Memory, layout: Layout, thread: int, frame_size: int, elsewhere: Collection[int] = ()
-    ) -> None:
-        self._cframe = layout.cframe_frame
-        pointers = [(thread + layout.thread_frame, 8)]
-        chunks: list[tuple[int, int]] = []
-        self.root_frame = self.base_frame = 0
+    def __init__(self, memory: Memory, layout: Layout, thread: int, frame_size: int) -> None:
+        self._memory = memory
+        self._frame_size = frame_size
+        self._cframe_frame = layout.cframe_frame
+        self._pointers = [(thread + layout.thread_frame, 8)]
+        self._pieces: list[tuple[int, int]] = []
+        self._chunk = self.root_frame = self.base_frame = 0
+        self._cframes: list[int] = []
+        self._next_cframe = 0
         if layout.thread_chunk is not None:
-            pointers.append((thread + layout.thread_chunk, 8))
+            self._pointers.append((thread + layout.thread_chunk, 8))
             self._chunk = memory.pointer(thread + layout.thread_chunk)
-            chunks, complete = _chunks(memory, self._chunk)
+            self._pieces, complete = _chunks(memory, self._chunk)
             if complete:
-                self.root_frame = chunks[-1][0] + _CHUNK.first_frame
-        if self._cframe is not None:
-            self._cframe_address = memory.pointer(thread + layout.thread_frame)
-            pointers.append((self._cframe_address + self._cframe, 8))
+                self.root_frame = self._pieces[-1][0] + _CHUNK.first_frame
         if layout.thread_base_frame is not None:
             self.base_frame = memory.pointer(thread + layout.thread_base_frame)
-        outside = [address for address in elsewhere if not any(start <= address < start + n for start, n in chunks)]
-        singles = [(address, frame_size) for address in outside[:_MAX_SINGLES]]
-        pieces = [*pointers, *chunks, *singles, *pointers]
+        if layout.cframe_frame is not None:
+            self._cframes = [memory.pointer(thread + layout.thread_frame)] * _CFRAMES
+        self.set_singles(())
+
+    def set_singles(self, addresses: Iterable[int]) -> None:
+        """Copies these frames too from now on."""
+        cframes = [(address + (self._cframe_frame or 0), 8) for address in self._cframes]
+        singles = [(address, self._frame_size) for address in addresses]
+        pointers = [*self._pointers, *cframes]
+        pieces = [*pointers, *self._pieces, *singles, *pointers]
         if any(not 0 < address < 1 << 63 for address, _ in pieces):
             raise TornError
-        self._gather = Gather(memory, pieces)
-        self._control = 8 * len(pointers)
-        self._moving = (len(pointers) - 1, len(pieces) - 1)
-        self._place(chunks, singles, frame_size)
+        self._gather = Gather(self._memory, pieces)
+        self._count = len(pieces)
+        self._words = struct.Struct(f"<{len(pointers)}Q")
+        position = self._words.size
+        self.chunks: list[tuple[int, int, int]] = []
+        for start, size in self._pieces:
+            self.chunks.append((start, position, size - self._frame_size))
+            position += size
+        self._singles = {address: position + index * self._frame_size for index, (address, _) in enumerate(singles)}
 
-    def read(self) -> tuple[memoryview, int]:
+    def read(self, *, moving: bool = False) -> tuple[memoryview, int]:
         """All the pieces, and the address of the current frame: 0 where no Python runs.
 
+        With `moving` that is the frame that was current when the copying began, whether or not it still is.
+
         Raises:
-            TornError: The pointers changed meanwhile, or the data stack has grown or shrunk since it was planned.
+            StalePlanError: The thread's frames lie elsewhere now.
+            TornError: The thread went on meanwhile, or is in an evaluation loop that was not known yet.
             UnreadableAddressError: A piece is not there any more.
             CannotReadError: The process is gone.
         """
-        for _ in range(3):
-            view = self._gather.read()
-            before = bytes(view[: self._control])
-            if before != view[-self._control :]:
+        view = self._gather.read()
+        before = self._words.unpack_from(view)
+        if self._chunk and before[1] != self._chunk:
+            raise StalePlanError
+        number = 0
+        if self._cframe_frame is not None:
+            if before[0] not in self._cframes:
+                self._learn(before[0])
                 raise TornError
-            if self._chunks_moved(before):
+            number = 2 + self._cframes.index(before[0])
+        if not moving:
+            after = self._words.unpack_from(view, len(view) - self._words.size)
+            if before[0] != after[0] or before[number] != after[number]:
                 raise TornError
-            if self._cframe is None:
-                return view, int.from_bytes(before[:8], "little")
-            cframe = int.from_bytes(before[:8], "little")
-            if cframe == self._cframe_address:
-                return view, int.from_bytes(before[16:], "little")
-            # Each entry into the evaluation loop has a _PyCFrame of its own, so this is no sign of a torn read.
-            self._cframe_address = cframe
-            for index in self._moving:
-                self._gather.move(index, cframe + self._cframe)
-        raise TornError
+        return view, before[number]
 
     def position(self, address: int) -> int | None:
         """Where in the view a frame lies, None if it was not planned for."""
@@ -85,19 +102,23 @@ class Plan:
                 return position + address - start
         return self._singles.get(address)
 
-    def _chunks_moved(self, control: bytes) -> bool:
-        return bool(self.chunks) and int.from_bytes(control[8:16], "little") != self._chunk
+    def neighbours(self, address: int, other: int) -> bool:
+        """Whether both lie in the same chunk of the data stack."""
+        return any(
+            0 <= address - start <= last_offset and 0 <= other - start <= last_offset
+            for start, _, last_offset in self.chunks
+        )
 
-    def _place(self, chunks: list[tuple[int, int]], singles: list[tuple[int, int]], frame_size: int) -> None:
-        position = self._control
-        self.chunks: list[tuple[int, int, int]] = []
-        for start, size in chunks:
-            self.chunks.append((start, position, size - frame_size))
-            position += size
-        self._singles: dict[int, int] = {}
-        for address, size in singles:
-            self._singles[address] = position
-            position += size
+    def _learn(self, cframe: int) -> None:
+        """Copies the current frame of this evaluation loop too from now on, in the place of another one.
+
+        Up to 3.12 each entry into the loop has a _PyCFrame of its own on the C stack, and the thread only points to it.
+        """
+        slot = self._next_cframe
+        self._next_cframe = (slot + 1) % _CFRAMES
+        self._cframes[slot] = cframe
+        for index in (2 + slot, self._count - _CFRAMES + slot):
+            self._gather.move(index, cframe + (self._cframe_frame or 0))
 
 
 def _chunks(memory: Memory, newest: int) -> tuple[list[tuple[int, int]], bool]:

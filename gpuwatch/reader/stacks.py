@@ -11,12 +11,15 @@ from __future__ import annotations
 import struct
 
 from gpuwatch.reader.codes import Codes, KnownCode, NoCodeError
-from gpuwatch.reader.layout import FIRST_FOREIGN_OWNER, Layout
+from gpuwatch.reader.layout import FIRST_FOREIGN_OWNER, OWNED_BY_THREAD, Layout
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
-from gpuwatch.reader.plan import Plan, TornError
+from gpuwatch.reader.plan import Plan, StalePlanError, TornError
 from gpuwatch.reader.types import Code, Frame
 
-TRIES = 4
+TRIES = 8
+STRICT_TRIES = 3
+"""After so many looks at a thread that calls functions faster than it is copied, the order of the data stack has to
+vouch for the chain alone: else code that calls much would be seen too rarely."""
 MAX_DEPTH = 2048
 KEPT_INNERMOST = 400
 KEPT_OUTERMOST = 100
@@ -34,8 +37,11 @@ KNOWN_ROOTS = frozenset(
 _MAX_KEPT_FRAMES = 8192
 _POINTER_BITS = ~7  # since 3.14 the low bits of a frame's code tell how it is counted
 
-_Raw = tuple[int, int, int]
-"""A frame as it was copied: its address, its code's, and f_lasti or a pointer into the bytecode."""
+_SINGLES_KEPT_FOR = 16  # looks
+_MAX_SINGLES = 128
+
+_Raw = tuple[int, int, int, int]
+"""A frame as it was copied: its address, its code's, f_lasti or a pointer into the bytecode, and its owner."""
 
 
 class NoFrameError(Exception):
@@ -54,8 +60,9 @@ class ThreadReader:
         self._single = Gather(memory, ((thread, self._struct.size),))
         self._plan: Plan | None = None
         self._looks = 0
-        self._frames: dict[int, tuple[int, int, Frame]] = {}
-        self._doubtful_root: tuple[int, int] | None = None
+        self._outside: dict[int, int] = {}
+        self._frames: dict[int, tuple[int, int, Frame, int]] = {}
+        self._doubtful_root: tuple[int, int, int] | None = None
 
     def frames(self) -> tuple[Frame, ...]:
         """The frames of the thread, innermost first.
@@ -67,50 +74,51 @@ class ThreadReader:
         """
         self._looks += 1
         recheck = self._looks % RECHECK_EVERY == 0
-        for _ in range(TRIES):
+        for number in range(TRIES):
             try:
-                raw, end, ended = self._look()
-                if recheck and self._codes.forget_replaced({code for _, code, _ in raw}):
+                plan = self._plan or self._new_plan()
+                raw, end = self._look(plan, moving=number >= STRICT_TRIES and not self._layout.heap_frames)
+                if recheck and self._codes.forget_replaced({code for _, code, _, _ in raw}):
                     self._frames.clear()
                 recheck = False
-                frames = self._named(raw)
-                if ended and not self._is_root(end, raw[-1], frames[-1]):
+                frames = self._named(plan, raw)
+                if end is not None and not self._is_root(plan, end, raw[-1], frames[-1]):
                     continue
-            except (TornError, UnreadableAddressError):
+            except (StalePlanError, UnreadableAddressError):
                 self._plan = None
-            except NoCodeError:
+                self._outside.clear()
+            except (TornError, NoCodeError):
                 continue
             else:
-                return _shortened(frames, ended)
+                return _shortened(frames, ended=end is not None)
         raise TornError
 
-    def _look(self) -> tuple[list[_Raw], int, bool]:
-        """The frames as they were copied, the address the chain ended with, and whether that was its end."""
-        plan = self._plan
-        if plan is None:
-            plan = self._plan = self._planned(())
-        view, address = plan.read()
+    def _look(self, plan: Plan, *, moving: bool) -> tuple[list[_Raw], int | None]:
+        """The frames as they were copied, and the address the chain ended with: None where it goes on."""
+        view, address = plan.read(moving=moving)
         if not address:
             raise NoFrameError
-        raw, end, ended, outside = self._walk(plan, view, address)
+        raw, end, missed = self._walk(plan, view, address)
+        if missed:
+            # They were read after the rest: all of it counts only if the thread still stands where it stood.
+            again = plan.read()[1]
+            since = self._looks - _SINGLES_KEPT_FOR
+            self._outside = {frame: look for frame, look in self._outside.items() if look > since}
+            plan.set_singles(sorted(self._outside, key=self._outside.__getitem__)[-_MAX_SINGLES:])
+            if again != address:
+                raise TornError
         if not raw:
             raise NoFrameError
-        if not ended and len({frame for frame, _, _ in raw}) < MAX_DEPTH // 2:
+        if end is None and len({frame for frame, _, _, _ in raw}) < MAX_DEPTH // 2:
             raise TornError
-        if outside:
-            # Some were read after the rest: all of it counts only if the thread still stands where it stood.
-            if plan.read()[1] != address:
-                raise TornError
-            self._plan = self._planned(outside)
-        return raw, end, ended
+        return raw, end
 
-    def _walk(self, plan: Plan, view: memoryview, address: int) -> tuple[list[_Raw], int, bool, list[int]]:
-        """Follows the chain; at last the frames outside the data stack, if any had to be read on its own."""
+    def _walk(self, plan: Plan, view: memoryview, address: int) -> tuple[list[_Raw], int | None, bool]:
+        """Follows the chain; says at last whether frames that were not planned for had to be read."""
         unpack = self._struct.unpack_from
         heap = self._layout.heap_frames
         chunk, chunk_position, last_offset = plan.chunks[0] if plan.chunks else (0, 0, -1)
         raw: list[_Raw] = []
-        outside: list[int] = []
         missed = False
         owner = last = 0
         for _ in range(MAX_DEPTH):
@@ -125,33 +133,41 @@ class ThreadReader:
                     fields = unpack(self._single.read())
                 else:
                     fields = unpack(view, position)
-                outside.append(address)
+                self._outside[address] = self._looks
             if heap:
                 address, code, instruction = fields
             else:
                 code, address, instruction, owner = fields
             if owner < FIRST_FOREIGN_OWNER:
-                raw.append((last, code & _POINTER_BITS, instruction))
+                raw.append((last, code & _POINTER_BITS, instruction, owner))
             if not address:
-                break
-        return raw, last, not address, outside if missed else []
+                return raw, last, missed
+        return raw, None, missed
 
-    def _named(self, raw: list[_Raw]) -> list[Frame]:
-        """The frames with their code and line; what has not moved since the last look is taken from there."""
+    def _named(self, plan: Plan, raw: list[_Raw]) -> list[Frame]:
+        """The frames with their code and line; what has not moved since the last look is taken from there.
+
+        In the data stack each frame begins where its caller's ends. Where it does not, the chain leads through
+        what an earlier call left there.
+        """
         kept, known = self._frames, self._codes.known
         if len(kept) > _MAX_KEPT_FRAMES:
             kept.clear()
+        stacked = not self._layout.heap_frames
+        younger = 0
         frames: list[Frame] = []
-        for address, code, instruction in raw:
+        for address, code, instruction, owner in raw:
             seen = kept.get(address)
-            if seen is not None and seen[0] == code and seen[1] == instruction:
-                frames.append(seen[2])
-                continue
-            owner = known.get(code) or self._codes.load(code)
-            line = owner.table.line(self._offset(owner, instruction))
-            frame = Frame(owner.code, line, address, address + self._layout.frame_locals)
-            kept[address] = (code, instruction, frame)
-            frames.append(frame)
+            if seen is None or seen[0] != code or seen[1] != instruction:
+                found = known.get(code) or self._codes.load(code)
+                line = found.table.line(self._offset(found, instruction))
+                frame = Frame(found.code, line, address, address + self._layout.frame_locals)
+                seen = kept[address] = (code, instruction, frame, found.frame_size)
+            frames.append(seen[2])
+            if stacked and owner == OWNED_BY_THREAD:
+                if younger and younger - address != seen[3] and plan.neighbours(younger, address):
+                    raise TornError
+                younger = address
         return frames
 
     def _offset(self, code: KnownCode, instruction: int) -> int:
@@ -164,26 +180,28 @@ class ThreadReader:
             raise TornError
         return offset
 
-    def _is_root(self, end: int, raw: _Raw, frame: Frame) -> bool:
+    def _is_root(self, plan: Plan, end: int, raw: _Raw, frame: Frame) -> bool:
         """Whether a chain that ends here is whole.
 
-        A frame that is just being made names no previous one yet. 3.15 has a base frame at the end of each chain,
-        3.11 to 3.14 begin the data stack with the root; otherwise it is known by its function, or by being the end
-        of two looks in a row (threads that C code started, embedded Pythons).
+        A frame that is just being made, and a generator that has just paused, name no previous one. 3.15 has a base
+        frame at the end of each chain, 3.11 to 3.14 begin the data stack with the root. Up to 3.10 the root is known
+        by its function, or by being the end of two looks in a row (threads of C code, embedded Pythons).
         """
-        plan = self._plan
-        if plan is not None and plan.base_frame:
+        if plan.base_frame:
             return end == plan.base_frame
-        if plan is not None and raw[0] == plan.root_frame:
+        if raw[0] == plan.root_frame or frame.code.name in KNOWN_ROOTS:
             return True
-        if frame.code.name in KNOWN_ROOTS:
-            return True
-        confirmed = self._doubtful_root == raw[:2]
-        self._doubtful_root = raw[:2]
-        return confirmed
+        if plan.root_frame:
+            return False
+        doubtful = self._doubtful_root
+        if doubtful is None or doubtful[1:] != raw[:2]:
+            self._doubtful_root = (self._looks, *raw[:2])
+            return False
+        return doubtful[0] < self._looks
 
-    def _planned(self, singles: tuple[int, ...] | list[int]) -> Plan:
-        return Plan(self._memory, self._layout, self._thread, self._struct.size, singles)
+    def _new_plan(self) -> Plan:
+        self._plan = Plan(self._memory, self._layout, self._thread, self._struct.size)
+        return self._plan
 
 
 def _frame_struct(layout: Layout) -> struct.Struct:
@@ -205,7 +223,7 @@ def _frame_struct(layout: Layout) -> struct.Struct:
     return struct.Struct(text)
 
 
-def _shortened(frames: list[Frame], ended: bool) -> tuple[Frame, ...]:
+def _shortened(frames: list[Frame], *, ended: bool) -> tuple[Frame, ...]:
     """At most 500 of them, with one in the place of those left out."""
     if ended and len(frames) <= KEPT_INNERMOST + KEPT_OUTERMOST:
         return tuple(frames)
