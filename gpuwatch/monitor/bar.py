@@ -64,7 +64,7 @@ def bar_of_stacks(stacks: StackWindow | None) -> Bar:
         return Bar()
     shares = {phase: share.value for phase, share in stacks.phases.items()}
     return Bar(
-        wait_wall_share=shares["wait"],
+        wait_wall_share=shares["wait"] if shares["wait"] or stacks.batches_per_second is not None else None,
         start_share=shares["start"],
         copy_share=shares["copy"],
         forward_share=shares["forward"],

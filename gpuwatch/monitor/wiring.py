@@ -22,7 +22,7 @@ def live_monitor(*, interval_seconds: float = 1.0, attach_pid: int | None = None
 
     Args:
         interval_seconds: between two polls.
-        attach_pid: the root of the tree. Without a hook in it, it is watched from outside.
+        attach_pid: the root of the tree. Those in it that train without a hook are watched from outside.
     """
     from gpuwatch.sources.nvml import NvmlSource
 
@@ -36,13 +36,20 @@ def live_monitor(*, interval_seconds: float = 1.0, attach_pid: int | None = None
     from gpuwatch.sources.discovery.source import DiscoverySource
     from gpuwatch.sources.hook_link.source import HookLinkSource
     from gpuwatch.sources.host.source import HostSource
+    from gpuwatch.sources.stacks.source import StackSource, StackTarget
 
     focus = Focus(timeline)
     focus.attach(attach_pid)
     host = HostSource(interval_seconds, targets=focus.host_targets, known_workers=timeline.worker_pids)
+    stacks = StackSource(
+        lambda: [
+            *(StackTarget(pid, hooked=True) for pid in focus.hooked()),
+            *(StackTarget(pid, hooked=False) for pid in focus.unhooked()),
+        ]
+    )
     discovery = DiscoverySource(hooked=timeline.live_trainer_pids, gpu_processes=timeline.gpus_by_host_pid)
     return Monitor(
-        [nvml, host, HookLinkSource(), discovery],
+        [nvml, host, HookLinkSource(), stacks, discovery],
         origin=Origin("live", "LIVE"),
         clock=clock,
         engine=Engine(),

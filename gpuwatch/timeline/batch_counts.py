@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from gpuwatch.samples import BatchCount, Role
 from gpuwatch.timeline.columns import Table
+from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.tiers import SECOND_NS
 
 _KEPT_NS = 900 * SECOND_NS
@@ -85,6 +86,7 @@ class BatchCounts:
     def __init__(self) -> None:
         self.total = 0
         self.train_loader: int | None = None  # whose counter grew last
+        self.first_ns: int | None = None  # when a loop over a loader was seen first
         self.last_growth_ns: int | None = None
         self.usual: deque[float] = deque(maxlen=_USUAL_OF)  # seconds per batch
         self._loaders: dict[int, _Loader] = {}
@@ -92,6 +94,8 @@ class BatchCounts:
 
     def add(self, count: BatchCount) -> Growth | None:
         """Takes one reading; a late one says nothing that the newer one does not. The growth, if it is of training."""
+        if self.first_ns is None:
+            self.first_ns = count.time_ns
         loader = self._loaders.setdefault(count.loader, _Loader())
         if len(loader.rows) and count.time_ns <= loader.read_ns:
             return None
@@ -110,7 +114,7 @@ class BatchCounts:
         longest_ns = round(grown * median(self.usual) * SECOND_NS)
         return Growth(grown, max(since_ns, count.time_ns - longest_ns), count.time_ns)
 
-    def between(self, start_ns: int, end_ns: int, looks: tuple[int, int]) -> Counted | None:
+    def between(self, start_ns: int, end_ns: int, looks: Span, stops: Sequence[Span] = ()) -> Counted | None:
         """The growth from the first to the last reading in (start, end]; None where no loader trains.
 
         Args:
@@ -118,6 +122,7 @@ class BatchCounts:
             end_ns: of the window.
             looks: when the first look in the window began and the last one ended. Where readings are missing there
                 although the thread was looked at, no loop over a loader ran: that time counts, without batches.
+            stops: when the process was stopped, which does not count.
         """
         training = self._training()
         read = [span for each in self._loaders.values() if (span := _read_within(each.rows, start_ns, end_ns))]
@@ -133,7 +138,7 @@ class BatchCounts:
         return Counted(
             batches=_grown(training, "batches", first_ns, last_ns),
             epochs=_grown(training, "epochs", first_ns, last_ns),
-            seconds=max(0, last_ns - first_ns) / SECOND_NS,
+            seconds=max(0, last_ns - first_ns - covered_ns(stops, first_ns, last_ns)) / SECOND_NS,
             exact=all(all(each.rows["exact"][each.rows.since(start_ns) :]) for each in training),
         )
 

@@ -47,7 +47,12 @@ def bounds_of(history: TrainerHistory, now_ns: int, window_ns: int) -> Bounds:
 
 
 def began_ns(history: TrainerHistory) -> int:
-    """When the first step or batch began that was seen; before one, when the trainer was first heard of."""
+    """When the first step or batch began that was seen; before one, when the trainer was first heard of.
+
+    From outside, the imports of the first half minute are seen too: they are no part of the loop.
+    """
+    if not history.is_exact and history.counts.first_ns is not None:
+        return history.counts.first_ns
     return history.first_ns if history.first_ns is not None else history.seen_ns
 
 
@@ -119,7 +124,10 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
 
 def stacks_over(history: TrainerHistory, bounds: Bounds) -> StackWindow | None:
     """The stacks of a stretch; beside a hook without the loader's counter, which the hook counts exactly."""
-    return history.stacks.window(bounds.start_ns, bounds.end_ns, None if history.is_exact else history.counts)
+    if history.is_exact:
+        return history.stacks.window(bounds.start_ns, bounds.end_ns)
+    stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)
+    return history.stacks.window(bounds.start_ns, bounds.end_ns, history.counts, stops)
 
 
 def _as_sampled(history: TrainerHistory, window: RankWindow, bounds: Bounds) -> RankWindow:

@@ -30,7 +30,7 @@ from gpuwatch.timeline.stack_log import StackLog
 from gpuwatch.timeline.stats import LogHistogram
 from gpuwatch.timeline.step_pauses import parts_within, without_stop
 from gpuwatch.timeline.step_tiers import StepTiers
-from gpuwatch.timeline.stops import StopLog
+from gpuwatch.timeline.stops import STOPPED_STATES, StopLog
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.warmup import WarmUp
 from gpuwatch.timeline.worker_fetches import WorkerFetches
@@ -200,12 +200,10 @@ class TrainerHistory:
             self.fetches.add(fetch)
 
     def add_tally(self, tally: StackTally) -> None:
-        """A second of looks from outside. At a stopped process all are the same and say nothing of its training."""
+        """A second of looks from outside. Charts begin with the loop over a loader: before it, nothing could wait."""
         self._see_outside(tally.start_ns, tally.end_ns)
-        if self.stops.since_ns is not None and tally.end_ns > self.stops.since_ns:
-            return
         self.stacks.add(tally)
-        if not self.is_exact:
+        if not self.is_exact and self.counts.first_ns is not None:
             self.tiers.add_tally(tally, has_batch_size=self.batch_size is not None)
 
     def add_count(self, count: BatchCount) -> None:
@@ -223,7 +221,8 @@ class TrainerHistory:
 
     def see_process(self, sample: ProcessSample) -> None:
         """A look at the process itself: it may have been stopped, or have gone on."""
-        if self.facts is not None and self.facts.rung in ("proc", "hardware"):
+        is_unread = self.facts is not None and self.facts.rung in ("proc", "hardware")
+        if is_unread or (sample.state in STOPPED_STATES and not self.is_exact):
             self._see(sample.time_ns, sample.time_ns)
         if sample.state is not None:
             self._mark_stop(self.stops.see(sample.time_ns, sample.state))

@@ -13,7 +13,7 @@ from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.tiers import SECOND_NS
 
 _GONE_NS = 5 * SECOND_NS
-_LOST_SIGHT_NS = 10 * SECOND_NS
+_LOST_SIGHT_NS = 5 * SECOND_NS
 _INTERPRETER_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 
 

@@ -40,7 +40,7 @@ def sampled_figures(history: TrainerHistory, stacks: StackWindow | None, start_n
         train_seconds=stacks.seconds * training,
         steps=stacks.batches,
         step_seconds=training / rate if rate and training > 0 else None,
-        wait_share=_value(parts.get("wait")),
+        wait_share=_wait_share(stacks),
         copy_share=_value(parts.get("copy")),
         forward_share=_value(parts.get("forward")),
         backward_share=_value(parts.get("backward")),
@@ -62,6 +62,13 @@ def sampled_figures(history: TrainerHistory, stacks: StackWindow | None, start_n
         optimizer_share=figures.optimizer_share,
         samples_per_second=sums["samples"] / seconds if batch_size is not None and seconds > 0 else None,
     )
+
+
+def _wait_share(stacks: StackWindow) -> float | None:
+    """A loop that reads no loader may load its data anywhere: that it waits for none is not known."""
+    share_of = stacks.train_phases.get("wait")
+    is_loop_seen = stacks.batches_per_second is not None
+    return share_of.value if share_of is not None and (is_loop_seen or share_of.value > 0.0) else None
 
 
 def _value(share_of: Share | None) -> float | None:

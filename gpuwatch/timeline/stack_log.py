@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from gpuwatch.samples import LineCount, StackPhase, StackTally, Standing, WorkerPhase
 from gpuwatch.timeline.batch_counts import BatchCounts
+from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import LineShare, Share, StackWindow
@@ -143,8 +144,17 @@ class StackLog:
         """Whether any look since then saw the training loop at work."""
         return any(block.phases[phase] for block in self._blocks(start_ns, self._newest_ns) for phase in _AT_WORK)
 
-    def window(self, start_ns: int, end_ns: int, counts: BatchCounts | None = None) -> StackWindow | None:
-        """The looks whose middle lies in (start, end]; None without one."""
+    def window(
+        self, start_ns: int, end_ns: int, counts: BatchCounts | None = None, stops: Sequence[Span] = ()
+    ) -> StackWindow | None:
+        """The looks whose middle lies in (start, end]; None without one.
+
+        Args:
+            start_ns: of the window.
+            end_ns: of the window.
+            counts: the batches that were counted beside the looks.
+            stops: when the process was stopped: nobody looked then.
+        """
         total = _Block(end_ns, start_ns)
         for block in self._blocks(start_ns, end_ns):
             total.add(block)
@@ -153,7 +163,7 @@ class StackLog:
         training = total.samples - sum(total.phases[phase] for phase in NOT_TRAINING)
         busy = total.worker_samples - total.worker_phases["idle"]
         seconds = total.span_ns / SECOND_NS
-        counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns)) if counts else None
+        counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
         is_fresh = self.standing is not None and start_ns < self.standing.time_ns <= end_ns + SECOND_NS
         return StackWindow(
             seconds=seconds,

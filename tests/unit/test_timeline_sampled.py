@@ -74,6 +74,24 @@ def test_counter_alone_or_looks_alone_say_what_they_can() -> None:
     assert (only_facts.wait_share, only_facts.stacks, only_facts.steps) == (None, None, 0)
 
 
+def test_loop_that_reads_no_loader_is_not_said_to_wait_for_nothing() -> None:
+    rank = rank_at(timeline(sampled_facts(loaders=()), tallies(60, {"forward": 60, "other": 40})), 60)
+    assert (rank.wait_share, rank.forward_share) == (None, pytest.approx(0.6))
+    assert chart(timeline(sampled_facts(), tallies(60, {"other": 40})), "run.wait_share", 0, 60, 1) == [None]
+    fast = timeline(sampled_facts(), counts(60, 8), tallies(60, {"forward": 60, "other": 40}))
+    assert rank_at(fast, 60).wait_share == 0.0
+    assert chart(fast, "run.wait_share", 0, 60, 1) == [0.0]
+
+
+def test_window_begins_with_the_loop_and_not_with_the_imports() -> None:
+    history = timeline(sampled_facts(), tallies(20, {"other": 100}), counts(40, 8, start=20))
+    history.extend(tallies(40, LOOP, start=20))
+    rank = rank_at(history, 60)
+    assert rank.window_seconds == pytest.approx(40)
+    assert (rank.wait_share, rank.train_seconds) == (pytest.approx(0.4), pytest.approx(40))
+    assert chart(history, "run.wait_share", 0, 60, 3) == [None, pytest.approx(0.4), pytest.approx(0.4)]
+
+
 def test_unknown_batch_size_leaves_the_samples_unknown() -> None:
     facts = sampled_facts(loaders=(loader(batch_size=None),))
     rank = rank_at(timeline(facts, tallies(60, LOOP), counts(60, 8)), 60)
@@ -91,7 +109,7 @@ def test_evaluation_is_no_training_time() -> None:
 
 
 def test_slow_batches_stretch_the_window() -> None:
-    slow = timeline(sampled_facts(), tallies(600, LOOP), [count(n, n // 10) for n in range(601)])
+    slow = timeline(sampled_facts(), [count(n, n // 10) for n in range(601)], tallies(600, LOOP))
     assert rank_at(slow, 600).window_seconds == pytest.approx(300)
     assert rank_at(slow, 600).steps == pytest.approx(30, abs=1)
 
@@ -171,14 +189,18 @@ def test_lost_link_lets_the_stacks_speak() -> None:
     assert rank_at(history, 97).steps_total == 610
 
 
-def test_stopped_process_is_not_taken_for_one_that_waits() -> None:
-    history = timeline(sampled_facts(), tallies(30, {"forward": 100}), process(30, state="T"))
-    history.extend(tallies(30, {"wait": 100}, start=30))
-    rank = rank_at(history, 60)
-    assert rank.wait_share == 0.0
-    assert rank.open_phase is not None and rank.open_phase.kind == "stopped"
-    history.extend([process(61, state="S"), *tallies(10, {"wait": 100}, start=62)])
-    assert rank_at(history, 72).wait_share == pytest.approx(10 / 28, rel=0.1)
+def test_stop_is_no_time_of_the_batches() -> None:
+    history = timeline(
+        sampled_facts(), tallies(30, LOOP), counts(30, 8), [process(n, state="T") for n in range(30, 60)]
+    )
+    stopped = rank_at(history, 60)
+    assert stopped.open_phase is not None and stopped.open_phase.kind == "stopped"
+    history.extend([process(60, state="S"), *(count(n, 240) for n in range(31, 61)), *tallies(30, LOOP, start=60)])
+    history.extend(count(60 + n, 240 + 8 * n) for n in range(31))
+    rank = rank_at(history, 90, window=90)
+    assert rank.stacks is not None
+    assert rank.stacks.seconds == pytest.approx(60)
+    assert rank.stacks.batches_per_second == pytest.approx(8, rel=0.03)
 
 
 def test_window_beyond_the_looks_is_summed_from_the_buckets() -> None:
@@ -193,7 +215,7 @@ def test_window_beyond_the_looks_is_summed_from_the_buckets() -> None:
 
 
 def test_sampled_run_draws_its_lines() -> None:
-    history = timeline(sampled_facts(), tallies(30, {"wait": 20, "forward": 80}), counts(60, 8))
+    history = timeline(sampled_facts(), counts(60, 8), tallies(30, {"wait": 20, "forward": 80}))
     history.extend(tallies(30, {"wait": 60, "forward": 40}, start=30))
     assert chart(history, "run.wait_share", 0, 60, 2) == [pytest.approx(0.2), pytest.approx(0.6)]
     assert chart(history, "run.samples_per_second", 0, 60, 2) == [pytest.approx(256, rel=0.05)] * 2
@@ -201,9 +223,8 @@ def test_sampled_run_draws_its_lines() -> None:
 
 
 def test_lines_have_a_gap_where_the_run_evaluates() -> None:
-    history = timeline(sampled_facts(), tallies(30, LOOP), tallies(30, {"eval": 100}, start=30))
-    history.extend(tallies(30, LOOP, start=60))
-    history.extend([*counts(30, 8), *(count(60 + n, 240 + 8 * n) for n in range(31))])
+    history = timeline(sampled_facts(), counts(30, 8), [count(60 + n, 240 + 8 * n) for n in range(31)])
+    history.extend([*tallies(30, LOOP), *tallies(30, {"eval": 100}, start=30), *tallies(30, LOOP, start=60)])
     for name in ("run.wait_share", "run.step_seconds", "run.samples_per_second"):
         before, during, after = chart(history, name, 0, 90, 3)
         assert before is not None and during is None and after == pytest.approx(before, rel=0.1)
@@ -259,7 +280,7 @@ def test_ended_run_keeps_its_last_looks() -> None:
 
 def test_run_that_is_no_longer_watched_leaves_the_view_of_everything() -> None:
     history = timeline(sampled_facts(), tallies(60, LOOP), run_facts(5000))
-    assert [run.id for run in scene(history, 65).runs] == [TRAINER, "5000.1"]
+    assert [run.id for run in scene(history, 64).runs] == [TRAINER, "5000.1"]
     assert [run.id for run in scene(history, 75).runs] == ["5000.1"]
     assert [run.id for run in scene(history, 75, only_pids=frozenset({4711})).runs] == [TRAINER]
 
@@ -272,7 +293,7 @@ def test_launcher_that_was_looked_at_while_it_started_gives_way_to_its_trainers(
 
 def test_process_that_cannot_be_read_lives_while_the_host_sees_it() -> None:
     history = timeline(sampled_facts(rung="proc"), [process(n) for n in range(1, 60)])
-    (run,) = scene(history, 65).runs
+    (run,) = scene(history, 63).runs
     assert (run.critical.facts.rung, run.critical.steps, run.critical.wait_share) == ("proc", 0, None)
     assert run.critical.window_seconds == pytest.approx(60)
     assert scene(history, 75).runs == ()
