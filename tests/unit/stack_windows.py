@@ -69,7 +69,9 @@ def watched(
         "phases": {name: share(value, samples) for name, value in all_phases.items()},
         "train_phases": {
             name: share(value / in_training, round(samples * in_training)) for name, value in training.items()
-        },
+        }
+        if in_training > 1e-9
+        else {},
         "lines": tuple(_line(each, samples, samples) for each in lines),
         "workers": 4 if worker_phases else 0,
         "worker_samples": looks,
@@ -98,7 +100,7 @@ def sampled(
         "columns": StepColumns((), (), (), (), (), (), (), ()),
         "step_seconds": None,
         "step_p99_session_seconds": None,
-        "wait_share": stacks.train_phases["wait"].value,
+        "wait_share": stacks.train_phases["wait"].value if stacks.train_phases else None,
         "settled_wait_share": None,
         "steps": stacks.batches,
         "steps_total": stacks.batches,

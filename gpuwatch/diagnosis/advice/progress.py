@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.standing_lines import stands
+from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.timeline.windows import RankWindow
 
 LEAST_SILENCE_SECONDS = 60.0
@@ -46,3 +48,10 @@ def _stood_seconds(case: RunCase, ranks: list[RankWindow]) -> float | None:
         )
     silence = (case.now_ns - max((rank.last_step_ns or 0) for rank in ranks)) / 1e9
     return silence if silence > LEAST_SILENCE_SECONDS else None
+
+
+def silence_measure(case: RunCase, silence: float) -> Measure:
+    """The silence as evidence; of a run that was found standing, when its last step was is not known."""
+    known = any(rank.last_step_ns is not None for rank in case.run.ranks)
+    text = f"last step {seconds(silence)} ago" if known else f"no step seen for {seconds(silence)}, since it is watched"
+    return Measure("seconds_since_step", round(silence, 1), text)

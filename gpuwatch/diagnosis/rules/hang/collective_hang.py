@@ -28,7 +28,7 @@ Source:
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.progress import silent_seconds
+from gpuwatch.diagnosis.advice.progress import silence_measure, silent_seconds
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.standing_lines import Stand, apart, apart_words, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
@@ -63,7 +63,7 @@ def collective_hang(case: RunCase) -> Draft | None:
         severity=Severity.CRITICAL,
         level=Level.E2 if case.run.critical.facts.rung == "exact" else Level.E1,
         evidence=(
-            Measure("seconds_since_step", round(silence, 1), f"last step {seconds(silence)} ago"),
+            silence_measure(case, silence),
             *(
                 Measure(
                     f"gpu_{gpu.facts.index}_power_watts",

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.lines import place
-from gpuwatch.diagnosis.advice.progress import silent_seconds
+from gpuwatch.diagnosis.advice.progress import silence_measure, silent_seconds
 from gpuwatch.diagnosis.advice.standing_lines import Stand, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -57,7 +57,7 @@ def step_stalled(case: RunCase) -> Draft | None:
         severity=Severity.CRITICAL,
         level=Level.E2 if case.run.critical.facts.rung == "exact" else Level.E1,
         evidence=(
-            Measure("seconds_since_step", round(silence, 1), f"last step {seconds(silence)} ago"),
+            silence_measure(case, silence),
             *standing_measures(found),
             *_idle_measures(case),
         ),
