@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from gpuwatch._version import __version__
 from gpuwatch.cli.errors import GpuwatchError
 
+MOST_LOOKS_HZ = 1000
 INTERVAL_SECONDS = (0.1, 60.0)
 """Faster than 10 Hz a poll holds the driver's lock too often: 25 ms polls of one program held it 10 s of every 15."""
 
@@ -84,7 +85,7 @@ def _parser() -> Parser:
         epilog="Exit codes: 0 fine, 1 findings at or above --fail-on, 2 could not measure, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
-    parser.set_defaults(command="dashboard", attach=None, interval=1.0)
+    parser.set_defaults(command="dashboard", attach=None, interval=1.0, inject=False, yes=False)
     _add_watching(parser)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
@@ -93,6 +94,7 @@ def _parser() -> Parser:
     _add_demo(commands)
     _add_explain(commands)
     _add_doctor(commands)
+    _add_stacks(commands)
     return parser
 
 
@@ -151,6 +153,27 @@ def _add_doctor(commands: Any) -> None:
     doctor.add_argument("--json", action="store_true", help="the same as JSON")
 
 
+def _add_stacks(commands: Any) -> None:
+    stacks = commands.add_parser(
+        "stacks",
+        help="the sampled stacks of a process and its workers, for a flame graph",
+        description="Looks at the stacks of a running Python process and its DataLoader workers without stopping them, "
+        "then writes them to stdout. Ctrl-C writes what was seen so far.",
+    )
+    stacks.set_defaults(command="stacks")
+    stacks.add_argument("pid", type=_pid, metavar="PID")
+    stacks.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="how long to look (default 10)")
+    stacks.add_argument("--rate", type=_rate, default=100.0, metavar="HZ", help="looks per second (default 100)")
+    stacks.add_argument("--threads", action="store_true", help="all threads, not only the main one of each process")
+    stacks.add_argument(
+        "--format",
+        choices=("text", "collapsed", "speedscope"),
+        default="text",
+        help="text: a call tree (default); collapsed: for flamegraph.pl; speedscope: for www.speedscope.app",
+    )
+    stacks.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
+
+
 def _add_watching(parser: argparse.ArgumentParser) -> None:
     """Options of everything that watches. Suppressed defaults, so that they may stand before or after the command."""
     parser.add_argument(
@@ -162,6 +185,13 @@ def _add_watching(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="only this process, what it started, and their GPUs, hooked or not; without PID: those there are",
     )
+    parser.add_argument(
+        "--inject",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="with --attach: install the hook in the running process (Python 3.14 and later), after asking",
+    )
+    parser.add_argument("--yes", action="store_true", default=argparse.SUPPRESS, help="with --inject: do not ask")
     parser.add_argument(
         "--interval", type=_interval, metavar="S", default=argparse.SUPPRESS, help="seconds between polls (default 1)"
     )
@@ -191,6 +221,13 @@ def _seconds(text: str) -> float:
     value = _number(text)
     if not 0 <= value <= 7 * 24 * 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 604800 seconds (a week)")
+    return value
+
+
+def _rate(text: str) -> float:
+    value = _number(text)
+    if not 1 <= value <= MOST_LOOKS_HZ:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MOST_LOOKS_HZ} looks per second")
     return value
 
 

@@ -80,6 +80,10 @@ def _run(argv: Sequence[str]) -> int:
             from gpuwatch.cli.candidates import list_candidates
 
             return list_candidates()
+        case "stacks":
+            from gpuwatch.cli.stacks import stacks
+
+            return stacks(arguments)
         case _:
             from gpuwatch.cli.dashboard import dashboard
 

@@ -70,6 +70,8 @@ class Session:
 def open_session(arguments: argparse.Namespace) -> Session:
     """The session that `--simulate`, `--attach` and `--interval` ask for."""
     _quiet_log()
+    if arguments.inject and arguments.attach is None:
+        raise GpuwatchError("--inject needs to know where: give --attach PID with it")
     if arguments.simulate is not None:
         if arguments.attach is not None:
             raise GpuwatchError("--simulate and --attach exclude each other: a simulated machine has no process here")
@@ -80,6 +82,10 @@ def open_session(arguments: argparse.Namespace) -> Session:
 
         pid = pick_candidate(arguments.command)
     attached = None if pid is None else _identified(pid)
+    if arguments.inject and pid is not None:
+        from gpuwatch.cli.inject import inject
+
+        inject(pid, yes=arguments.yes)
     monitor = live_monitor(interval_seconds=arguments.interval, attach_pid=pid)
     return Session(monitor, arguments.interval, attached=attached)
 

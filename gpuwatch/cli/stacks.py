@@ -1,0 +1,87 @@
+"""`gpuwatch stacks PID`: the sampled stacks of a process and its workers, for those who want the flame graph."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.exit_codes import ExitCode
+from gpuwatch.cli.output import OutputFile, say, write_stdout
+from gpuwatch.cli.stopping import StopSignals
+from gpuwatch.reader.attach import attach
+from gpuwatch.reader.types import CannotReadError
+from gpuwatch.report.profiles.collapsed import collapsed
+from gpuwatch.report.profiles.speedscope import speedscope
+from gpuwatch.report.profiles.tree import tree
+from gpuwatch.sources.host.identify import CannotAttachError, identify
+from gpuwatch.sources.host.process import TreeWalker, read_arguments, read_stat
+from gpuwatch.sources.host.workers import WORKER_NAME
+from gpuwatch.sources.stacks.capture import Capture, Profile
+
+_PROC = Path("/proc")
+
+
+def stacks(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
+    try:
+        identity = identify(arguments.pid)
+        capture = Capture(
+            identity.pid,
+            rate_hz=arguments.rate,
+            all_threads=arguments.threads,
+            attach=attach,
+            workers=Workers(_PROC).of,
+        )
+    except CannotAttachError as error:
+        raise GpuwatchError(error.sentence.rstrip(".")) from error
+    except CannotReadError as error:
+        cure = f": {error.cure.rstrip('.')}" if error.cure else ""
+        raise GpuwatchError(f"{error.sentence.rstrip('.')}{cure}") from error
+    with StopSignals(lambda: None) as signals:
+        profile = capture.run(arguments.seconds, stop=lambda: signals.received)
+    for reason in profile.unreadable:
+        say(f"gpuwatch: {reason}")
+    if profile.ended:
+        say(f"gpuwatch: process {profile.pid} ended after {profile.seconds:.1f} s, and so did the looks at it")
+    if not profile.lanes:
+        raise GpuwatchError(f"no stack of process {profile.pid} could be read: it ended or was only starting")
+    text = _rendered(profile, arguments.format)
+    if output is None:
+        write_stdout(text)
+    else:
+        output.write(text)
+    return ExitCode.INTERRUPTED if signals.received else ExitCode.OK
+
+
+class Workers:
+    """Finds the DataLoader workers of a process: by their name, else as forks that carry its very command line.
+
+    Torch names them since 2024 (pytorch#128448).
+    """
+
+    def __init__(self, proc_root: Path) -> None:
+        self._proc_root = proc_root
+        self._walker = TreeWalker(proc_root)
+
+    def of(self, pid: int) -> Iterable[int]:
+        """The pids now."""
+        command = read_arguments(self._proc_root, pid)
+        for child in self._walker.descendants(pid):
+            stat = read_stat(self._proc_root, child)
+            if stat is None:
+                continue
+            if stat.command_name == WORKER_NAME or (
+                stat.parent == pid and command and read_arguments(self._proc_root, child) == command
+            ):
+                yield child
+
+
+def _rendered(profile: Profile, form: str) -> str:
+    if form == "speedscope":
+        return json.dumps(speedscope(profile), ensure_ascii=False) + "\n"
+    lines = collapsed(profile) if form == "collapsed" else tree(profile)
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,154 @@
+"""`--inject`: the hook comes into a process that runs, or the process stays as it is."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command_line import PATIENCE_SECONDS, ROOT, gpuwatch, lonely_environment
+
+SCRIPT = """\
+import sys
+path = list(sys.path)
+print("ready", flush=True)
+for line in sys.stdin:
+    print("_gpuwatch_hook.api" in sys.modules, sys.path == path, flush=True)
+"""
+
+
+def newest_python() -> str:
+    python = os.environ.get("GPUWATCH_TEST_REMOTE_EXEC_PYTHON") or shutil.which("python3.14") or sys.executable
+    asked = subprocess.run([python, "-c", "import sys; sys.remote_exec"], capture_output=True)
+    if asked.returncode:
+        pytest.skip("no Python 3.14 here: python3.14 is not on PATH, nor named by GPUWATCH_TEST_REMOTE_EXEC_PYTHON")
+    return python
+
+
+@contextmanager
+def running(folder: Path, python: str, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that tells, for each line it is sent, whether it holds the hook and whether its path is as it was."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [python, *options, script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=lonely_environment(folder) | {"PYTHONPATH": ""} | environment,
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "ready\n"
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        assert process.wait(PATIENCE_SECONDS) == 0
+        process.stdout.close()
+        process.stderr.close()
+
+
+def told(process: subprocess.Popen[str]) -> str:
+    """What it tells now. The line before makes it run a bytecode, at which it takes up what it was asked to do."""
+    assert process.stdin is not None and process.stdout is not None
+    for _ in range(2):
+        process.stdin.write("\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+    return answer.strip()
+
+
+@contextmanager
+def injected(folder: Path, pid: int) -> Iterator[None]:
+    """A short report with --inject, and nothing left of it in the temporary folder."""
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    result = gpuwatch(
+        folder,
+        *("report", "--attach", str(pid), "--inject", "--yes", "--duration", "1", "--format", "json"),
+        environment={"TMPDIR": str(temporary)},
+    )
+    assert "writes to process" in result.stderr
+    assert result.returncode == 0, result.stderr
+    yield
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_hook_comes_into_a_running_process_and_leaves_its_path_alone(tmp_path: Path) -> None:
+    with running(tmp_path, newest_python()) as process:
+        assert told(process) == "False True"
+        with injected(tmp_path, process.pid):
+            assert told(process) == "True True"
+        presence = tmp_path / "runtime" / "gpuwatch" / f"trainer-{process.pid}.json"
+        assert presence.is_file()
+        assert process.stderr is not None
+    assert not presence.exists()
+
+
+def test_an_older_python_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    if sys.version_info >= (3, 14):
+        pytest.skip("this Python takes the hook")
+    with running(tmp_path, sys.executable) as process:
+        result = gpuwatch(tmp_path, "report", "--attach", str(process.pid), "--inject", "--yes")
+        assert result.returncode == 2
+        assert "3.14 and later" in result.stderr and "gpuwatch run" in result.stderr
+        assert told(process) == "False True"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        ((), {"PYTHON_DISABLE_REMOTE_DEBUG": "1"}),
+        (("-X", "disable_remote_debug"), {}),
+        (("-Xdisable-remote-debug",), {}),
+    ],
+    ids=["environment", "option", "option in one word"],
+)
+def test_a_process_that_forbids_it_is_left_alone(
+    tmp_path: Path, options: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    with running(tmp_path, newest_python(), *options, **environment) as process:
+        result = gpuwatch(tmp_path, "report", "--attach", str(process.pid), "--inject", "--yes")
+        assert result.returncode == 2
+        assert "which forbids this" in result.stderr
+        assert told(process) == "False True"
+
+
+def test_nothing_is_done_without_consent(tmp_path: Path) -> None:
+    with running(tmp_path, newest_python()) as process:
+        result = gpuwatch(tmp_path, "report", "--attach", str(process.pid), "--inject")
+        assert result.returncode == 2
+        assert "add --yes" in result.stderr
+        assert told(process) == "False True"
+
+
+def test_the_user_is_asked_and_may_say_no(tmp_path: Path) -> None:
+    with running(tmp_path, newest_python()) as process:
+        controller, terminal = pty.openpty()
+        with os.fdopen(controller, "wb", buffering=0) as keyboard, os.fdopen(terminal, "rb", buffering=0) as stdin:
+            keyboard.write(b"n\n")
+            result = subprocess.run(
+                [sys.executable, "-m", "gpuwatch", "report", "--attach", str(process.pid), "--inject"],
+                stdin=stdin,
+                capture_output=True,
+                text=True,
+                env=lonely_environment(tmp_path) | {"PYTHONPATH": str(ROOT)},
+                timeout=PATIENCE_SECONDS,
+            )
+        assert result.returncode == 2
+        assert "nothing was changed" in result.stderr
+        assert told(process) == "False True"
+
+
+def test_inject_without_a_process_says_what_is_missing(tmp_path: Path) -> None:
+    result = gpuwatch(tmp_path, "report", "--inject")
+    assert result.returncode == 2
+    assert "--attach PID" in result.stderr
