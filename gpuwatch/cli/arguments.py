@@ -18,7 +18,11 @@ INTERVAL_SECONDS = (0.1, 60.0)
 ANY_PROCESS = 0
 """What `--attach` is without a pid: whichever trains here. No process has this number."""
 
-_ATTACHING = ("report", "watch")
+_ATTACHING = {
+    "report": "gpuwatch report --attach [PID]",
+    "watch": "gpuwatch watch --attach [PID]",
+    "stacks": "gpuwatch stacks PID",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,7 +78,10 @@ def did_you_mean(value: str, known: Iterable[str]) -> str:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of every command but `run`, whose command line belongs to somebody else."""
-    return _parser().parse_args(argv)  # type: ignore[no-any-return]
+    arguments: argparse.Namespace = _parser().parse_args(argv)
+    if arguments.inject and not arguments.attach:
+        raise GpuwatchError("--inject needs to know where: give --attach PID with it; `gpuwatch --attach` lists them")
+    return arguments
 
 
 def _parser() -> Parser:
@@ -183,7 +190,7 @@ def _add_watching(parser: argparse.ArgumentParser) -> None:
         const=ANY_PROCESS,
         metavar="PID",
         default=argparse.SUPPRESS,
-        help="only this process, what it started, and their GPUs, hooked or not; without PID: those there are",
+        help="only this process, what it started, and their GPUs, hooked or not; without PID: lists those that train",
     )
     parser.add_argument(
         "--inject",
@@ -211,7 +218,7 @@ def _scenario_list() -> str:
 
 def _pid(text: str) -> int:
     if text in _ATTACHING:
-        raise argparse.ArgumentTypeError(f"{text!r} stands before it: `gpuwatch {text} --attach [PID]`")
+        raise argparse.ArgumentTypeError(f"{text!r} is a command and stands first: `{_ATTACHING[text]}`")
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"a process id is a number such as 4711, not {text!r}")
     return int(text)

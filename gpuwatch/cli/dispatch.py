@@ -76,14 +76,14 @@ def _run(argv: Sequence[str]) -> int:
             from gpuwatch.cli.doctor import doctor
 
             return doctor(json=arguments.json)
-        case _ if arguments.attach == ANY_PROCESS:
-            from gpuwatch.cli.candidates import list_candidates
-
-            return list_candidates()
         case "stacks":
             from gpuwatch.cli.stacks import stacks
 
             return stacks(arguments)
+        case _ if arguments.attach == ANY_PROCESS:
+            from gpuwatch.cli.candidates import list_candidates
+
+            return list_candidates()
         case _:
             from gpuwatch.cli.dashboard import dashboard
 

@@ -70,8 +70,6 @@ class Session:
 def open_session(arguments: argparse.Namespace) -> Session:
     """The session that `--simulate`, `--attach` and `--interval` ask for."""
     _quiet_log()
-    if arguments.inject and arguments.attach is None:
-        raise GpuwatchError("--inject needs to know where: give --attach PID with it")
     if arguments.simulate is not None:
         if arguments.attach is not None:
             raise GpuwatchError("--simulate and --attach exclude each other: a simulated machine has no process here")

@@ -47,7 +47,16 @@ def test_attach_without_a_pid_leaves_open_which_process(argv: list[str], command
     assert (arguments.command, arguments.attach) == (command, ANY_PROCESS)
 
 
-@pytest.mark.parametrize("command", ["report", "watch"])
-def test_command_behind_attach_is_told_where_it_stands(command: str) -> None:
-    with pytest.raises(GpuwatchError, match=rf"`gpuwatch {command} --attach \[PID\]`"):
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [("report", r"report --attach \[PID\]"), ("watch", r"watch --attach \[PID\]"), ("stacks", "stacks PID")],
+)
+def test_command_behind_attach_is_told_where_it_stands(command: str, meant: str) -> None:
+    with pytest.raises(GpuwatchError, match=f"'{command}' is a command and stands first: `gpuwatch {meant}`"):
         parse(["--attach", command])
+
+
+@pytest.mark.parametrize("argv", [["--inject"], ["--attach", "--inject"], ["report", "--attach", "--inject", "--yes"]])
+def test_nothing_is_injected_into_a_process_that_nobody_named(argv: list[str]) -> None:
+    with pytest.raises(GpuwatchError, match="--attach PID"):
+        parse(argv)
