@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from textual import events
 from textual.app import App, SystemCommand
@@ -16,16 +16,20 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard import opening
 from gpuwatch.dashboard.driver import CalmDriver
 from gpuwatch.dashboard.glyphs import Glyphs, glyphs_for_terminal
-from gpuwatch.dashboard.history import History, Timeline
+from gpuwatch.dashboard.history import History
 from gpuwatch.dashboard.launch import run_dashboard
 from gpuwatch.dashboard.messages import FilterChanged, SnapshotArrived
+from gpuwatch.dashboard.palette import commands
 from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Look, look, textual_themes
 from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.viewing import Viewing
+from gpuwatch.dashboard.watched import MonitorLike
 from gpuwatch.dashboard.widgets.filter_input import FilterInput
 from gpuwatch.dashboard.wording import fix_to_copy, is_starting, place_of
 from gpuwatch.diagnosis.finding import Finding
@@ -36,35 +40,10 @@ __all__ = ["DashboardApp", "run_dashboard"]
 FREEZE_AFTER_SECONDS = 3.0
 SILENCE_CHECK_SECONDS = 1.0
 
-COMMANDS = (
-    ("Timeline", "GPUs, steps, waits and phases on one axis (t)", "timeline"),
-    ("Processes", "Who uses the GPUs (p)", "processes"),
-    ("Hold or resume the picture", "Collection goes on (space)", "pause"),
-    ("Filter", "Findings, runs and processes (/)", "filter"),
-    ("Theme", "Change the colours; one theme is colour-blind safe", "change_theme"),
-    ("Help", "Keys and words (?)", "help"),
-    ("Quit", "Leave gpuwatch (q)", "quit"),
-)
-"""Of the palette: title, words, action."""
-
 MIN_FRAME_SECONDS = 0.5
 """At most two frames a second, whatever the poll interval: cost follows painted area, eyes do not."""
 
 INTERRUPTED = 130
-
-
-class MonitorLike(Protocol):
-    """What the dashboard needs of a monitor."""
-
-    @property
-    def timeline(self) -> Timeline:
-        """The history behind the charts."""
-
-    def snapshot(self) -> Snapshot:
-        """The newest state of everything."""
-
-    def subscribe(self, callback: Callable[[Snapshot], object]) -> object:
-        """Calls back from its own thread with every new snapshot."""
 
 
 class DashboardApp(App[int]):
@@ -88,6 +67,7 @@ class DashboardApp(App[int]):
         Binding("h,question_mark,f1", "help", "Help", show=False),
         Binding("t", "timeline", "Timeline", show=False),
         Binding("p", "processes", "Processes", show=False),
+        Binding("a", "attach", "Attach", show=False),
         Binding("space", "pause", "Hold the picture", show=False),
         Binding("plus,equals_sign", "zoom(-1)", "Zoom in", show=False),
         Binding("minus", "zoom(1)", "Zoom out", show=False),
@@ -207,44 +187,44 @@ class DashboardApp(App[int]):
 
     def action_help(self) -> None:
         """Opens the help."""
-        from gpuwatch.dashboard.screens.pages import HelpScreen
-
-        self._open(HelpScreen())
+        self._open(opening.help_screen())
 
     def action_timeline(self) -> None:
         """Opens the timeline."""
-        from gpuwatch.dashboard.screens.pages import TimelineScreen
-
-        self._open(TimelineScreen())
+        self._open(opening.timeline_screen())
 
     def action_processes(self) -> None:
         """Opens the processes."""
-        from gpuwatch.dashboard.screens.pages import ProcessesScreen
+        self._open(opening.processes_screen())
 
-        self._open(ProcessesScreen())
+    def action_attach(self) -> None:
+        """Opens the list of what can be attached to."""
+        self._open(opening.attach_screen())
 
     def open_gpu(self, uuid: str) -> None:
         """Opens the page of a GPU."""
-        from gpuwatch.dashboard.screens.pages import GpuScreen
-
-        self._open(GpuScreen(uuid))
+        self._open(opening.gpu_screen(uuid))
 
     def open_finding(self, key: FindingKey) -> None:
         """Opens a finding."""
-        from gpuwatch.dashboard.screens.finding import FindingScreen
-
-        self._open(FindingScreen(key))
+        self._open(opening.finding_screen(key))
 
     def explain(self, rule_id: str) -> None:
         """Opens a rule's page."""
-        from gpuwatch.dashboard.screens.pages import RuleScreen
-        from gpuwatch.diagnosis.registry import rule_by_id
+        self._open(opening.rule_screen(rule_id))
 
+    def attach(self, pid: int | None, words: str) -> None:
+        """Has the monitor watch one process, or everything again; `words` tell the user."""
+        self.run_worker(self._change_focus(pid, words))
+
+    async def _change_focus(self, pid: int | None, words: str) -> None:
         try:
-            text: str | None = rule_by_id(rule_id).page
-        except KeyError:
-            text = None
-        self._open(RuleScreen(rule_id, text))
+            await asyncio.to_thread(self.monitor.attach, pid)
+        except (ValueError, OSError) as error:  # a simulated machine, a process that is gone
+            self.notify(say.escape(str(error)), severity="error", markup=False)
+            return
+        self.viewing.narrow(None)
+        self.notify(words, markup=False)
 
     def _open(self, screen: ViewScreen) -> None:
         """Shows a screen; the same one asked for twice is left again, as pressing its key twice means."""
@@ -304,8 +284,7 @@ class DashboardApp(App[int]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette's commands: only ours."""
-        for title, words, action in COMMANDS:
-            yield SystemCommand(title, words, partial(self.run_action, action))
+        return commands(self)
 
     @property
     def available_themes(self) -> dict[str, Theme]:

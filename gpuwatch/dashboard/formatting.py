@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 import unicodedata
 from collections.abc import Sequence
@@ -10,9 +11,15 @@ from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 
+from gpuwatch.timeline.windows import Share
+
 UNKNOWN = "-"
 
 _KIB = 1024.0
+_HELD = "\ue000"  # stands for a space at which a line is not broken; escape() lets no such character come in
+_UNBREAKABLE = re.compile(
+    r"(?<=\d) (?=(?:%|°C|k?W|[mµ]?s|min|h|MHz|[KMGT]iB|GB|B|points|±|\d{3})(?![\w]))|(?<=%) (?=±)|(?<=±) (?=\d)"
+)
 _VENDOR_WORDS = ("NVIDIA ", "GeForce ", "Tesla ", "Quadro ")
 _FAMILY_WORDS = ("RTX", "GTX", "PRO")  # a "4090" is still told from a "3090"
 
@@ -27,6 +34,11 @@ def percent(value: float | None) -> str:
 def share(value: float | None) -> str:
     """0.41 -> "41 %"."""
     return percent(None if value is None else value * 100)
+
+
+def points(share: Share) -> str:
+    """Half of a share's 95 % interval, in points: "2.4"."""
+    return f"{(share.high - share.low) * 50:.1f}"
 
 
 def mean_and_sigma(mean: float | None, sigma: float | None) -> str:
@@ -168,10 +180,10 @@ def fit(text: str, width: int, ellipsis: str = "…") -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text broken at spaces into lines of at most `width` cells; longer words are cut."""
+    """The text broken at spaces into lines of at most `width` cells; longer words are cut, numbers keep their units."""
     lines: list[str] = []
     line = ""
-    for word in text.split():
+    for word in _UNBREAKABLE.sub(_HELD, text).split():
         while cell_len(word) > width:
             room = width - (cell_len(line) + 1 if line else 0)
             if room < 8 and line:
@@ -187,7 +199,7 @@ def wrap(text: str, width: int) -> list[str]:
             line = f"{line} {word}" if line else word
     if line or not lines:
         lines.append(line)
-    return lines
+    return [line.replace(_HELD, " ") for line in lines]
 
 
 def _head(word: str, width: int) -> str:

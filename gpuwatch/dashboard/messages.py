@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from textual.message import Message
 
+from gpuwatch.samples import Candidate
+
 
 class SnapshotArrived(Message, bubble=False):
     """The monitor has a new snapshot; it waits in the app, so that of several only the newest is drawn."""
@@ -35,6 +37,14 @@ class OpenGpu(Message):
     def __init__(self, uuid: str) -> None:
         super().__init__()
         self.uuid = uuid
+
+
+class AttachWanted(Message):
+    """The user wants to watch this process; None: everything again."""
+
+    def __init__(self, candidate: Candidate | None) -> None:
+        super().__init__()
+        self.candidate = candidate
 
 
 class KeyPressed(Message):

@@ -44,6 +44,7 @@ class Palette:
     copy: str
     compute: str
     optimizer: str
+    sync: str
     phase: str
     other: str
     on_fill: str  # text on a filled part of the step's bar
@@ -71,6 +72,7 @@ PALETTES = (
         copy="#d9a4f0",
         compute="#4fbf86",
         optimizer="#6cb6ff",
+        sync="#f0a35e",
         phase="#b392f0",
         other="#65717f",
         on_fill="#0e1218",
@@ -96,6 +98,7 @@ PALETTES = (
         copy="#8a3fb0",
         compute="#1f8a52",
         optimizer="#1f6fd0",
+        sync="#a84f00",
         phase="#7448c8",
         other="#8a939e",
         on_fill="#ffffff",
@@ -122,6 +125,7 @@ PALETTES = (
         copy="#cc79a7",
         compute="#22b58a",
         optimizer="#56b4e9",
+        sync="#e69f00",
         phase="#f0e442",
         other="#7d8894",
         on_fill="#0c0f13",
@@ -147,6 +151,7 @@ PALETTES = (
         copy="magenta",
         compute="green",
         optimizer="blue",
+        sync="yellow",
         phase="bright_magenta",
         other="white",
         on_fill="black",
@@ -176,6 +181,7 @@ class Look:
     copy: Style
     compute: Style
     optimizer: Style
+    sync: Style
     phase: Style
     other: Style
     heading: Style  # column heads
@@ -200,7 +206,7 @@ class Look:
         }[severity]
 
 
-STEP_PARTS = ("wait", "copy", "compute", "optimizer", "phase", "other")
+STEP_PARTS = ("wait", "copy", "compute", "optimizer", "sync", "phase", "other")
 
 
 @cache
@@ -231,6 +237,7 @@ def look(theme: str = DEFAULT_THEME, glyphs: Glyphs = UNICODE) -> Look:
         copy=ink(palette.copy),
         compute=ink(palette.compute),
         optimizer=ink(palette.optimizer),
+        sync=ink(palette.sync),
         phase=ink(palette.phase),
         other=ink(palette.other),
         heading=ink(palette.dim, on=bar),
@@ -275,9 +282,7 @@ def textual_themes() -> list[Theme]:
                 "scrollbar": _hex(palette.faint),
                 "scrollbar-hover": _hex(palette.dim),
                 "scrollbar-active": _hex(palette.accent),
-                "scrollbar-background": _hex(palette.background),
-                "scrollbar-background-hover": _hex(palette.background),
-                "scrollbar-background-active": _hex(palette.background),
+                **{f"scrollbar-background{state}": _hex(palette.background) for state in ("", "-hover", "-active")},
             },
         )
         for palette in PALETTES

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.attaching import candidate_name, offer, unhooked
+from gpuwatch.dashboard.sampled import standing_of, standing_words
 from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.wording import (
     START_COMMAND,
@@ -81,7 +83,8 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
         return _of_finding(min(loud, key=lambda finding: finding.severity.order), snapshot, run)
     state = _state_sentence(run, snapshot)
     if state is not None:
-        return Verdict(None, run.state.upper(), f"{run_name(run)}: {state}", because=run.how_to_climb or "")
+        because = _stands(run, snapshot) or run.how_to_climb or ""
+        return Verdict(None, run.state.upper(), f"{run_name(run)}: {state}", because=because)
     if not first and not _is_judged(run, snapshot):
         return Verdict(None, "WATCHING", f"{run_name(run)}: not judged yet, {_wait_words(run)} so far")
     if _is_blind(run):
@@ -138,6 +141,15 @@ def _state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
     return None
 
 
+def _stands(run: RunNow, snapshot: Snapshot) -> str:
+    """Where a run that makes no steps stands, with the code of that line."""
+    standing = standing_of(run, snapshot) if run.state == "silent" else None
+    if standing is None:
+        return ""
+    code = f": {say.escape(standing.text.strip())}" if standing.text else ""
+    return f"{standing_words(standing)}{code}"
+
+
 def _last_step_age(run: RunNow, snapshot: Snapshot) -> str:
     return "a while" if run.last_step_ns is None else say.age(snapshot.time_ns - run.last_step_ns)
 
@@ -165,6 +177,10 @@ def _of_finding(finding: Finding, snapshot: Snapshot, run: RunNow | None = None)
 
 
 def _without_run(snapshot: Snapshot) -> Verdict:
+    unseen = offer(snapshot)
+    if unseen:
+        named = ", ".join(candidate_name(candidate) for candidate in unhooked(snapshot))
+        return Verdict(None, "NOT WATCHED YET", unseen, because=f"they need no restart: {named}")
     if snapshot.gpus:
         looked = f"no training run with the hook yet; watching {gpu_count(snapshot)}"
         return Verdict(None, "WATCHING", looked, because=f"start one with: {START_COMMAND}")

@@ -61,6 +61,10 @@ class Viewing:
         index = max(0, min(len(WINDOWS_SECONDS) - 1, index))
         self.view = replace(self.view, window_seconds=WINDOWS_SECONDS[index])
 
+    def narrow(self, words: str | None) -> None:
+        """Says what the watch is narrowed to."""
+        self.view = replace(self.view, narrowed_to=words)
+
     def filter(self, text: str) -> None:
         """Shows only what holds this text."""
         self.view = replace(self.view, filter=text.strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.attaching import offer
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Level, Severity
 from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
 from gpuwatch.timeline.windows import RunWindow
@@ -23,6 +24,12 @@ RUNGS = {
     "hardware": "hardware only",
 }
 
+RUNG_MEANINGS = {
+    "exact": "the hook times every step and wait: gpuwatch run python train.py, or gpuwatch.watch() in the script",
+    "sampled": "its stacks are read from outside, without touching it; shares have an error, given as ±",
+    "proc": "only what /proc says: CPU, memory, I/O",
+    "hardware": "only what the GPU says",
+}
 
 COUNTING_RUNGS = ("exact", "sampled")
 """On these the steps are counted; on the others a count of 0 means unknown."""
@@ -44,6 +51,7 @@ def looked_for(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [
         ("NVIDIA GPUs", no_gpu_reason(snapshot) or "none has answered yet"),
         ("training runs", "none with the hook; those start by themselves on this screen when they come"),
+        *((("without a hook", unseen),) if (unseen := offer(snapshot)) else ()),
         ("start one", START_COMMAND),
         ("see it all", "gpuwatch demo (a simulated machine, with everything that this screen can show)"),
         ("check this machine", "gpuwatch doctor"),
@@ -131,6 +139,9 @@ def believed(run: RunNow, snapshot: Snapshot) -> str:
         return f"{RUNGS.get(run.rung, run.rung)}, steps not seen"
     window = window_of(run, snapshot)
     steps = run.steps_total if window is None else window.critical.steps
+    if run.rung == "sampled":
+        looks = run.samples if window is None or window.critical.stacks is None else window.critical.stacks.samples
+        return f"sampled, {say.count(looks)} samples, {say.count(steps)} batches"
     return f"{run.rung}, {say.count(steps)} steps"
 
 

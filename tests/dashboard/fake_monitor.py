@@ -66,6 +66,7 @@ class FakeMonitor:
         self.current = snapshot
         self.sent: Snapshot | None = None
         self.subscribers: list[Callable[[Snapshot], Any]] = []
+        self.attached: list[int | None] = []
         self.started = threading.Event()
         self.stopped = threading.Event()
 
@@ -74,6 +75,10 @@ class FakeMonitor:
 
     def stop(self) -> None:
         self.stopped.set()
+
+    def attach(self, pid: int | None) -> None:
+        """Notes it; what a snapshot says of it is for the test to push."""
+        self.attached.append(pid)
 
     def snapshot(self) -> Snapshot:
         """What subscribers got last; before that, that of a monitor that has just begun."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.monitor.snapshot import GpuNow, Origin, RankNow, RunNow
 from gpuwatch.samples import (
+    Candidate,
     GpuFacts,
     GpuHealth,
     GpuProcess,
@@ -152,6 +153,41 @@ def run(**changes: object) -> RunNow:
         ),
     )
     return replace(now, **changes)  # type: ignore[arg-type]
+
+
+def candidate(pid: int = 5000, **changes: object) -> Candidate:
+    """A training that nobody prepared, started an hour ago."""
+    now = Candidate(
+        pid,
+        100 + pid,
+        ("python", "train.py", "--config", "base.yaml"),
+        "ana",
+        3700.0,
+        "sampled",
+        "it has libtorch in memory and 2 DataLoader workers below it",
+        workers=2,
+        gpu_uuids=("GPU-00000000-aaaa-bbbb-cccc-0123456789ab",),
+        climb="start it with `gpuwatch run python train.py` for exact steps and waits",
+    )
+    return replace(now, **changes)  # type: ignore[arg-type]
+
+
+def refused(pid: int = 6000, **changes: object) -> Candidate:
+    """One whose stacks may not be read."""
+    return candidate(
+        pid,
+        **{
+            "command": ("python", "finetune.py"),
+            "user": "ben",
+            "age_seconds": 90_000.0,
+            "rung": "proc",
+            "why": "it has a context on GPU 0",
+            "workers": 0,
+            "refusal": "kernel.yama.ptrace_scope is 1: only a parent may read its children",
+            "climb": "run gpuwatch with sudo, or: sudo sysctl kernel.yama.ptrace_scope=0",
+        }
+        | changes,
+    )
 
 
 def starvation(**changes: object) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwatch.diagnosis.finding import Severity
+from gpuwatch.diagnosis.finding import CallEdit, Fix, Level, Measure, Severity
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import GpuProcess, NvmlState
 from gpuwatch.timeline.windows import Quality, Scene
@@ -17,14 +17,18 @@ from tests.dashboard.parts import (
     NOW_NS,
     NVML_OK,
     WALL_TIME,
+    candidate,
     gpu,
     hint,
     rank,
+    refused,
     run,
     starvation,
 )
+from tests.unit import scene_builder as build
+from tests.unit import stack_builder as seen
 
-__all__ = ["GIB", "LIVE", "NOW_NS", "gpu", "hint", "rank", "run", "starvation"]
+__all__ = ["GIB", "LIVE", "NOW_NS", "candidate", "gpu", "hint", "rank", "refused", "run", "starvation"]
 
 
 def scene(**changes: object) -> Scene:
@@ -188,6 +192,82 @@ def two_runs() -> Snapshot:
         phases=(),
     )
     return snapshot(gpus=(gpu(), gpu(1, utilization_mean_percent=97.0)), runs=(run(), other))
+
+
+def unwatched() -> Snapshot:
+    """Nothing is hooked, but two processes train."""
+    return replace(no_run(), candidates=(candidate(), refused()))
+
+
+def attached(workers: int = 0, **changes: object) -> Snapshot:
+    """Attached to a run without a hook; it waits for its own augmentation."""
+    stacks = seen.worker_stacks() if workers else seen.stacks()
+    rank_window = seen.sampled_rank(stacks, num_workers=workers, pid=5000)
+    facts = replace(rank_window.facts, cwd="/home/user", command=("python", "train.py", "--config", "base.yaml"))
+    window = build.run(replace(rank_window, facts=facts))
+    own = replace(
+        run(
+            id=window.id,
+            pid=5000,
+            ranks=(rank(pid=5000, facts=facts, step_seconds=None),),
+            rung="sampled",
+            step_seconds_p50=None,
+            step_seconds_p95=None,
+            gap_share=None,
+            wait_share=0.61,
+            copy_share=0.0,
+            forward_share=0.10,
+            backward_share=0.18,
+            optimizer_share=0.03,
+            phase_share=0.0,
+            phases=(),
+            steps_total=1843,
+            samples_per_second=790.0,
+            how_to_climb="`gpuwatch run COMMAND` measures steps and waits exactly",
+        ),
+        start_share=0.0,
+        sync_share=0.05,
+        other_share=0.03,
+        samples=1640,
+        batches_per_second=12.34,
+    )
+    about = starvation(
+        rule="workers-zero",
+        run=window.id,
+        level=Level.E1,
+        summary="train.py (5000): training waits 61 % of the time for data that its own thread makes",
+        evidence=(
+            Measure(
+                "data_wait_share", 0.61, "waits 61 % ± 2.4 of the training time (1 640 samples of its stack, 20 s)"
+            ),
+            Measure(
+                "hot_line",
+                f"{seen.AUGMENT}:41",
+                "of it 70 % ± 2.8 in augment.py:41 `image = image.filter(Gauss"
+                "ianBlur(5))`, in PIL/ImageFilter.py:filter (1 000 samples)",
+            ),
+        ),
+        fix=Fix(
+            "Let workers make the batches",
+            file=build.SCRIPT,
+            line=88,
+            edit=CallEdit("DataLoader", build.SCRIPT, 88, {"num_workers": "6"}),
+        ),
+    )
+    return snapshot(
+        runs=(replace(own, **changes),),  # type: ignore[arg-type]
+        findings=(about,),
+        scene=scene(runs=(window,)),
+        candidates=(candidate(), refused()),
+        attached_pid=5000,
+    )
+
+
+def stuck() -> Snapshot:
+    """Attached to a run that stands on one line."""
+    since = NOW_NS - 180 * SECOND_NS
+    at = replace(seen.standing(0), time_ns=NOW_NS, since_ns=since)
+    return replace(attached(state="silent", standing=at, last_step_ns=since, batches_per_second=0.0), findings=())
 
 
 def monitor(of: Snapshot) -> FakeMonitor:

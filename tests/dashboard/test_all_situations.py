@@ -24,6 +24,10 @@ SITUATIONS = {
     "long names": situations.long_names(),
     "not hooked": situations.not_hooked(),
     "two runs": situations.two_runs(),
+    "unwatched": situations.unwatched(),
+    "attached": situations.attached(),
+    "attached with workers": situations.attached(2),
+    "stuck": situations.stuck(),
 }
 SCREENS = {
     "main": (),
@@ -31,6 +35,7 @@ SCREENS = {
     "gpu": ("tab", "enter"),
     "timeline": ("t", "d"),
     "processes": ("p",),
+    "attach": ("a",),
     "help": ("question_mark",),
 }
 

@@ -118,3 +118,10 @@ def test_wrapped_text_keeps_all_its_words_within_the_width(text: str, width: int
     lines = say.wrap(text, width)
     assert all(cell_len(line) <= width for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("width", range(12, 60))
+def test_a_number_is_not_torn_from_its_unit(width: int) -> None:
+    lines = say.wrap("waits 61 % ± 2.4 of the time (1 640 samples, 20 s) at 402 W and 61.2 GiB", width)
+    assert not any(line.startswith(("%", "±", "2.4", "640", "s)", "W", "GiB")) for line in lines)
+    assert " ".join(lines) == "waits 61 % ± 2.4 of the time (1 640 samples, 20 s) at 402 W and 61.2 GiB"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gpuwatch.monitor.snapshot import Snapshot
 from tests.dashboard import situations
 from tests.dashboard.piloting import driven
 
@@ -13,6 +14,7 @@ SCREENS = {
     "eight-ranks": lambda: situations.many_gpus(8, 8),
     "lost": situations.lost,
     "nothing-to-watch": situations.no_gpu,
+    "attached": situations.attached,
 }
 
 
@@ -33,6 +35,24 @@ async def test_the_other_screens_read_as_they_did(
         await driver.press(*keys)
         await driver.settle()
         matches_snapshot(f"{name}-120x44.txt", driver.text)
+
+
+@pytest.mark.parametrize(
+    ("name", "situation", "keys"),
+    [
+        ("attach", situations.unwatched, ("a",)),
+        ("attach-again", situations.attached, ("a",)),
+        ("finding-attached", situations.attached, ("enter",)),
+        ("stuck", situations.stuck, ()),
+    ],
+)
+async def test_the_screens_around_attaching_read_as_they_did(
+    name: str, situation: Callable[[], Snapshot], keys: tuple[str, ...], matches_snapshot: Callable[[str, str], None]
+) -> None:
+    async with driven(situation(), (100, 30)) as driver:
+        await driver.press(*keys)
+        await driver.settle()
+        matches_snapshot(f"{name}-100x30.txt", driver.text)
 
 
 @pytest.mark.parametrize("theme", ["gpuwatch-night", "gpuwatch-colour-blind"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.attaching import attached_words
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
@@ -71,8 +72,9 @@ def _machine(snapshot: Snapshot, view: View, *, short: int) -> list[str]:
     if machine is not None and (short < 2 or snapshot.origin.kind == "live"):
         host = say.escape(machine.hostname)
         words.append(host.split(".", 1)[0][:20] if short else host)
-    if view.narrowed_to:
-        words.append(f"only {say.escape(view.narrowed_to)}")
+    attached = attached_words(snapshot)
+    if attached or view.narrowed_to:
+        words.append(attached or f"only {say.escape(view.narrowed_to or '')}")
     if snapshot.gpus:
         names = {say.gpu_name(gpu.facts.name, 8 if short else None) for gpu in snapshot.gpus}
         kind = names.pop() if len(names) == 1 else "GPUs"

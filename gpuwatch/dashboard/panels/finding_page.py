@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.panels.evidence import Evidence, evidence_lines
+from gpuwatch.dashboard.panels.finding_lines import finding_lines
 from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import LEVELS, change_words, gain_words, gpu_index, run_name
-from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.diagnosis.finding import Finding, Fix, Level
 from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.timeline.windows import RunWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ def finding_page(
         _change(page, finding, finding.fix, snapshot, source)
     _gain(page, finding)
     _numbers(page, finding)
+    finding_lines(page, finding, _window(finding, snapshot))
     if evidence:
         page.heading("Seen over time")
         page.add(evidence_lines(evidence, width, look))
@@ -62,6 +65,11 @@ def finding_page(
         page.prose(finding.verify)
     page.gap()
     return page.lines
+
+
+def _window(finding: Finding, snapshot: Snapshot) -> RunWindow | None:
+    windows = snapshot.scene.runs if snapshot.scene is not None else ()
+    return next((window for window in windows if window.id == finding.run), None)
 
 
 def _sentence(page: Page, finding: Finding, snapshot: Snapshot, still_there: bool) -> None:
@@ -138,7 +146,8 @@ def _gain(page: Page, finding: Finding) -> None:
     page.heading("What it brings")
     if finding.gain is not None:
         cap = f", {finding.gain.cap}" if finding.gain.cap else ""
-        page.prose(f"{gain_words(finding)}{cap}. Computed from this run's own timings.", look.good)
+        basis = "samples of this run's stack" if finding.level is Level.E1 else "this run's own timings"
+        page.prose(f"{gain_words(finding)}{cap}. Computed from {basis}.", look.good)
     elif finding.hint:
         page.prose(f"A hint, not a measurement: {finding.hint}. Prove it with a trial before you keep it.")
     else:

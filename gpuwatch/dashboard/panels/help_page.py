@@ -7,7 +7,7 @@ from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import LEVELS, RUNGS
+from gpuwatch.dashboard.wording import LEVELS, RUNG_MEANINGS, RUNGS
 from gpuwatch.diagnosis.finding import Severity
 
 KEYS = (
@@ -18,6 +18,7 @@ KEYS = (
     ("e", "explain the rule behind a finding"),
     ("t", "timeline: GPUs, steps, waits and phases on one axis"),
     ("p", "processes"),
+    ("a", "attach to a training that already runs; again a: everything (detach)"),
     ("space", "hold the picture; collection goes on"),
     ("+ -", "zoom the time axis: 30 s to 24 h"),
     ("left right", "in the timeline: move through time; end returns to now"),
@@ -59,17 +60,9 @@ def help_page(view: View, width: int, look: Look) -> list[Line]:
         page.pair(level.name, meaning, name_width=22)
     page.heading("How well a run is seen")
     for rung, words in RUNGS.items():
-        page.pair(words, _RUNG_MEANING[rung], name_width=22)
+        page.pair(words, RUNG_MEANINGS[rung], name_width=22)
     _own_cost(page, view)
     return page.lines
-
-
-_RUNG_MEANING = {
-    "exact": "the hook times every step and wait: gpuwatch run python train.py, or gpuwatch.watch() in the script",
-    "sampled": "stacks are read from outside, without touching the process",
-    "proc": "only what /proc says: CPU, memory, I/O",
-    "hardware": "only what the GPU says",
-}
 
 
 def _own_cost(page: Page, view: View) -> None:

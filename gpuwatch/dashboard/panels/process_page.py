@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.attaching import unhooked
 from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
@@ -12,6 +13,14 @@ from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import RUNGS
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts
+
+_CAN_ATTACH = {
+    "exact": "a attaches",
+    "sampled": "a attaches",
+    "proc": "a attaches: /proc only",
+    "hardware": "NVML",
+}
+"""What the key does for a process without a hook, by the best rung that can be had of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +54,22 @@ def process_page(view: View, width: int, look: Look) -> list[Line]:
 def _rows(snapshot: Snapshot) -> list[_Row]:
     """By GPU; a trainer that no GPU lists (it trains on the CPU, or the list is unknown) comes last."""
     trainers = {rank.facts.pid: rank.facts for run in snapshot.runs for rank in run.ranks}
+    marked = {candidate.pid: _CAN_ATTACH[candidate.rung] for candidate in unhooked(snapshot)}
     rows, seen = [], set()
     for gpu in snapshot.gpus:
         for process in _processes(gpu):
             if process.pid is not None:
                 seen.add(process.pid)
-            rows.append(_of_gpu(process, gpu, trainers))
+            rows.append(_of_gpu(process, gpu, trainers, marked))
     for pid, facts in trainers.items():
         if pid not in seen:
-            where = facts.device or "-"
-            rows.append(
-                _Row(str(pid), where, say.UNKNOWN, say.UNKNOWN, _seen_by(facts), say.command_line(facts.command))
-            )
+            where, kind = facts.device or say.UNKNOWN, marked.get(pid) or _seen_by(facts)
+            rows.append(_Row(str(pid), where, say.UNKNOWN, say.UNKNOWN, kind, say.command_line(facts.command)))
+    for candidate in unhooked(snapshot):
+        if candidate.pid not in seen and candidate.pid not in trainers:
+            command = say.command_line(candidate.command)
+            kind = marked[candidate.pid]
+            rows.append(_Row(str(candidate.pid), say.UNKNOWN, say.UNKNOWN, say.UNKNOWN, kind, command))
     return rows
 
 
@@ -64,8 +77,9 @@ def _processes(gpu: GpuNow) -> tuple[GpuProcess, ...]:
     return (gpu.latest_status.processes or ()) if gpu.latest_status else ()
 
 
-def _of_gpu(process: GpuProcess, gpu: GpuNow, trainers: dict[int, RunFacts]) -> _Row:
+def _of_gpu(process: GpuProcess, gpu: GpuNow, trainers: dict[int, RunFacts], marked: dict[int, str]) -> _Row:
     facts = trainers.get(process.pid) if process.pid is not None else None
+    mark = marked.get(process.pid) if process.pid is not None else None
     pid = str(process.pid) if process.pid is not None else f"host {process.host_pid}"
     command = say.command_line(facts.command) if facts else say.escape(process.command or "")
     if not command:
@@ -75,7 +89,7 @@ def _of_gpu(process: GpuProcess, gpu: GpuNow, trainers: dict[int, RunFacts]) -> 
         str(gpu.facts.index),
         say.byte_size(process.memory_bytes),
         say.percent(process.sm_percent),
-        _seen_by(facts) if facts else "NVML",
+        mark or (_seen_by(facts) if facts else "NVML"),
         command,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from rich.segment import Segment
 from rich.style import Style
@@ -11,9 +10,19 @@ from rich.style import Style
 from gpuwatch.dashboard import braille
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.history import Grid, Trace
-from gpuwatch.dashboard.panels.bands import band_fill, phase_runs
+from gpuwatch.dashboard.panels.bands import phase_runs
 from gpuwatch.dashboard.panels.columns import Columns
 from gpuwatch.dashboard.panels.evidence import round_up
+from gpuwatch.dashboard.panels.run_words import (
+    NOTABLE_WAIT,
+    about,
+    band_legend,
+    climb_lines,
+    line_lines,
+    standing_lines,
+    wait_error,
+    words,
+)
 from gpuwatch.dashboard.panels.stacked_bar import legend, parts_of, stacked_bar
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
@@ -24,9 +33,6 @@ from gpuwatch.monitor.snapshot import RankNow, RunNow, Snapshot
 RANK_FIELD = 26
 """Cells of one rank: "rank 12 1.04 s wait 100 %"."""
 
-
-NOTABLE_WAIT = 0.1
-"""Where data starvation begins to be judged a fault."""
 
 NOTABLY_SLOWER = 1.05
 """A rank is marked when it is this much slower than the fastest; in step, ranks differ by their clocks' noise."""
@@ -116,38 +122,39 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
     if parts:
         lines.append(stacked_bar(parts, width, look))
     elif run.how_to_climb:
-        climb = say.wrap(say.escape(run.how_to_climb), width)[:2]
-        lines += [_words([(part, look.warning)], width, look) for part in climb]
-    lines += [_speed(run, width, look), _steps(run, view, snapshot, width, look)]
+        lines += climb_lines(run, width, 2, look.warning, look)
+    lines += standing_lines(run, snapshot, width, look)
+    lines.append(_speed(run, snapshot, width, look))
+    lines += line_lines(run, snapshot, width, look)
+    lines.append(_steps(run, view, snapshot, width, look))
     room = height - len(lines) - (1 if height >= 4 else 0)
     lines += _ranks(run, width, room, look)
     if parts:
-        lines.append(_words(legend(parts, width, look), width, look))
-    lines += [_words([(text, look.dim)], width, look) for text in about(run)]
+        lines.append(words(legend(parts, width, look), width, look))
+        lines += climb_lines(run, width, 1, look.dim, look)
+    lines += [words([(text, look.dim)], width, look) for text in about(run)]
     lines = lines[: height if height < 4 else height - 1]
     if height >= 4:
         lines += [LineWriter(width, look).line()] * (height - 1 - len(lines))
-        lines.append(_words(_band_legend(run, look), width, look))
+        lines.append(words(band_legend(run, look), width, look))
     return lines
 
 
-def _words(parts: list[tuple[str, Style]], width: int, look: Look) -> Line:
+def _speed(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
-    for text, style in parts:
-        writer.put(text, style)
-    return writer.line()
-
-
-def _speed(run: RunNow, width: int, look: Look) -> Line:
-    writer = LineWriter(width, look)
-    writer.put("step ", look.dim).put(say.seconds(run.step_seconds_p50), look.step)
-    writer.put("  p95 ", look.dim).put(say.seconds(run.step_seconds_p95), look.text)
+    if run.rung == "sampled":
+        rate = say.UNKNOWN if run.batches_per_second is None else f"{run.batches_per_second:.3g}"
+        writer.put("" if run.batches_exact else "about ", look.dim).put(rate, look.step).put(" batches/s", look.dim)
+    else:
+        writer.put("step ", look.dim).put(say.seconds(run.step_seconds_p50), look.step)
+        writer.put("  p95 ", look.dim).put(say.seconds(run.step_seconds_p95), look.text)
     writer.put(f"   {say.count(run.samples_per_second)}", look.strong).put(" samples/s", look.dim)
     if run.gap_share is not None:
         name = "GPU idle from waits" if width >= 70 else "GPU waits"
         writer.put(f"   {name} ", look.dim).put(say.share(run.gap_share), _waiting(run.gap_share, look))
     elif run.wait_share is not None:
         writer.put("   wait ", look.dim).put(say.share(run.wait_share), _waiting(run.wait_share, look))
+        writer.put(wait_error(run, snapshot), look.dim)
     return writer.line()
 
 
@@ -157,65 +164,24 @@ def _waiting(share: float, look: Look) -> Style:
 
 def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
+    sampled = run.rung == "sampled"
     steps = say.count(run.steps_total) if run.rung in COUNTING_RUNGS else say.UNKNOWN
-    writer.put("steps ", look.dim).put(steps, look.text)
+    writer.put("batches " if sampled else "steps ", look.dim).put(steps, look.text)
     if run.last_step_ns is not None:
         late = run.state == "silent"
         writer.put("   last ", look.dim)
         writer.put(f"{_ago(snapshot.time_ns - run.last_step_ns)} ago", look.warning if late else look.text)
     if run.phase_share:
         writer.put("   pauses ", look.dim).put(say.share(run.phase_share), look.phase)
+    looks = f"{say.count(run.samples)} samples " if sampled and run.samples else ""
     if run.seconds:
-        writer.put(f"   over {say.span(run.seconds)}", look.dim)
+        writer.put(f"   {looks}over {say.span(run.seconds)}", look.dim)
     return writer.line()
 
 
 def _ago(value_ns: int) -> str:
     """An age; a fresh one with a decimal, because steps are often shorter than a second."""
     return f"{max(0, value_ns) / 1e9:.1f} s" if value_ns < 9.95e9 else say.age(value_ns)
-
-
-def about(run: RunNow) -> list[str]:
-    """What runs: the command, the loader it trains from, the model's precision."""
-    texts = [say.command_line(run.command)]
-    facts = run.ranks[0].facts if run.ranks else None
-    if facts is None:
-        return texts
-    for loader in facts.loaders:
-        if loader.role != "train":
-            continue
-        place = f"{PurePath(loader.file).name}:{loader.line}" if loader.file else "not known where"
-        settings = (
-            ("num_workers", loader.num_workers),
-            ("batch_size", loader.batch_size),
-            ("prefetch_factor", loader.prefetch_factor),
-            ("pin_memory", loader.pin_memory),
-        )
-        said = ", ".join(f"{name}={value}" for name, value in settings if value is not None)
-        texts.append(say.escape(f"loader {place}  {said}"))
-    model = facts.model
-    words = []
-    if model.parameters is not None:
-        words.append(f"{model.parameters / 1e6:.1f} M parameters")
-    if model.autocast is not None:
-        words.append(f"autocast {model.autocast_dtype or 'on'}" if model.autocast else "no autocast")
-    if model.compiled is not None:
-        words.append("compiled" if model.compiled else "not compiled")
-    if model.optimizer is not None:
-        words.append(model.optimizer + (" fused" if model.optimizer_fused else ""))
-    return [*texts, say.escape(f"model {', '.join(words)}")] if words else texts
-
-
-def _band_legend(run: RunNow, look: Look) -> list[tuple[str, Style]]:
-    """What the band under the charts is made of, as far as it occurs."""
-    kinds = {phase.kind for phase in run.phases}
-    legend: list[tuple[str, Style]] = []
-    for kind, word in (("eval", "evaluation"), ("checkpoint", "checkpoint")):
-        if kind in kinds:
-            legend += [(band_fill(kind, look), look.phase), (f" {word}   ", look.dim)]
-    if kinds - {"eval", "checkpoint"}:
-        legend += [(band_fill("", look), look.phase), (" other pauses", look.dim)]
-    return legend
 
 
 def _ranks(run: RunNow, width: int, height: int, look: Look) -> list[Line]:

@@ -29,6 +29,8 @@ def parts_of(run: RunNow) -> list[Part]:
         return []
     forward, backward = run.forward_share, run.backward_share
     parts = [Part("wait", "waits in next()", "wait", run.wait_wall_share)]
+    if run.start_share is not None:
+        parts.append(Part("wait", "starts workers", "start", run.start_share))
     if run.copy_share is not None:
         parts.append(Part("copy", "copy", "copy", run.copy_share))
     if forward is not None or backward is not None:
@@ -37,6 +39,8 @@ def parts_of(run: RunNow) -> list[Part]:
         parts.append(Part("compute", "+".join(names), short, (forward or 0.0) + (backward or 0.0)))
     if run.optimizer_share is not None:
         parts.append(Part("optimizer", "optimizer", "opt", run.optimizer_share))
+    if run.sync_share is not None:
+        parts.append(Part("sync", "asks the device", "sync", run.sync_share))
     if run.phase_share:
         parts.append(Part("phase", "pauses", "pause", run.phase_share))
     rest = 1.0 - sum(part.share for part in parts)

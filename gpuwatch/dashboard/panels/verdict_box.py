@@ -54,7 +54,9 @@ def _wrapped(verdict: Verdict, width: int, *, full: bool) -> tuple[list[str], li
     if not verdict.because or not (full or not _has_change(verdict)):
         return sentence, []
     because = say.wrap(verdict.because, width - _indent(verdict))
-    return sentence, because[: 1 if _has_change(verdict) else 2]
+    if len(because) > 2:
+        because = [because[0], f"{say.fit(because[1], width - _indent(verdict) - 1)}…"]
+    return sentence, because
 
 
 def _indent(verdict: Verdict) -> int:

@@ -54,10 +54,11 @@ def _needs(view: View, verdict_lines: int) -> Needs:
 
 
 @cache
-def _keys(on_finding: bool, paused: bool) -> list[Key]:
+def _keys(on_finding: bool, paused: bool, can_attach: bool) -> list[Key]:
     """The most needed first: what does not fit is left out."""
     return [
         *([Key("enter", "open", "open"), Key("c", "copy fix", "copy_fix")] if on_finding else []),
+        *([Key("a", "attach", "app.attach")] if can_attach else []),
         Key("t", "timeline", "app.timeline"),
         Key("p", "processes", "app.processes"),
         Key("space", "resume" if paused else "pause", "app.pause"),
@@ -111,7 +112,9 @@ class MainScreen(ViewScreen):
 
     def keys(self, view: View) -> list[Key]:
         """What can be done here and now."""
-        return _keys(bool(view.findings), view.paused_seconds is not None)
+        snapshot = view.snapshot
+        can_attach = snapshot is not None and (bool(snapshot.candidates) or snapshot.attached_pid is not None)
+        return _keys(bool(view.findings), view.paused_seconds is not None, can_attach)
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         """Shares out the height, gets the charts' values, and lets every widget show its lines."""

@@ -89,7 +89,7 @@ class ProcessesScreen(PageScreen):
     """Who uses the GPUs."""
 
     CAN_FILTER = True
-    KEYS: ClassVar[list[Key]] = [BACK, Key("/", "filter", "app.filter"), HELP, QUIT]
+    KEYS: ClassVar[list[Key]] = [BACK, Key("a", "attach", "app.attach"), Key("/", "filter", "app.filter"), HELP, QUIT]
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         """The table."""
