@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import STEPS, have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, Observation, figure, grouped
 from gpuwatch.timeline.windows import RunWindow
-
-JUDGED_FROM_SAMPLES = 600
-"""Below it the 95 % interval around 10 % is wider than 2.4 points, and no rule decides on it."""
 
 
 def verdict(seen: Observation) -> list[Json]:
@@ -46,7 +44,7 @@ def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
     if worst is not None:
         return _line(run, worst, f"{name}: no warning. {_sentence(worst)}")
     if rank.facts.rung == "sampled":
-        return _of_sampled(run, name)
+        return _of_sampled(run, name, seen)
     if rank.facts.rung != "exact":
         climb = rank.facts.climb or "start it with gpuwatch run to see its steps"
         return _line(run, None, f"{name}: no warning from hardware and host; {climb}", judged=False)
@@ -64,14 +62,17 @@ def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
     return _line(run, None, f"{name}: nothing to change (exact, {rank.steps} steps)")
 
 
-def _of_sampled(run: RunWindow, name: str) -> Json:
-    """A run without a finding that is seen through its stacks: silence counts from the rules' own gate on."""
+def _of_sampled(run: RunWindow, name: str, seen: Observation) -> Json:
+    """A run without a finding that is seen through its stacks."""
     rank = run.critical
-    looks = rank.stacks.samples if rank.stacks is not None else 0
-    if looks < JUDGED_FROM_SAMPLES:
-        needed = f"{grouped(looks)} stack samples, {JUDGED_FROM_SAMPLES} are needed"
-        return _line(run, None, f"{name}: too little was seen to judge ({needed})", judged=False)
-    return _line(run, None, f"{name}: nothing to change (sampled, {grouped(looks)} samples, {rank.steps} batches)")
+    stacks = rank.stacks
+    looks = grouped(stacks.samples) if stacks is not None else "0"
+    if not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
+        seconds = stacks.seconds if stacks is not None else 0.0
+        had = f"{looks} stack samples and {rank.steps} batches in {seconds:.0f} s"
+        needed = f"{SAMPLES} and {STEPS}, and {2 * EVALUATION_NS / 1e9:.0f} s more, are needed"
+        return _line(run, None, f"{name}: too little was seen to judge ({had}; {needed})", judged=False)
+    return _line(run, None, f"{name}: nothing to change (sampled, {looks} samples, {rank.steps} batches)")
 
 
 def _named(run: RunWindow, name: str, sentence: str) -> str:

@@ -154,12 +154,12 @@ def test_a_hooked_run_keeps_its_exact_figures_and_shows_its_lines(render: Callab
     assert "augment.py:41" in text
 
 
-@pytest.mark.parametrize(("samples", "judged"), [(599, False), (600, True)])
+@pytest.mark.parametrize(("samples", "judged"), [(599, False), (900, False), (1300, True)])
 def test_a_sampled_run_is_not_cleared_on_too_few_samples(samples: int, judged: bool) -> None:
     rank = seen.sampled_rank(replace(seen.stacks(), samples=samples))
     (line,) = report(build.scene(build.run(rank)))["verdict"]
     assert line["judged"] is judged
-    assert str(samples) in line["sentence"]
+    assert f"{samples:,}".replace(",", " ") in line["sentence"]
 
 
 @RENDERERS
