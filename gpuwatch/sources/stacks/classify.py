@@ -149,7 +149,7 @@ class Classifier:
             request = self._request(frames[user])
         if request is not None and request != "forward":
             return request
-        if request == "forward" or any(mark in _FORWARD for mark in marks):
+        if (request == "forward" and None not in below) or any(mark in _FORWARD for mark in marks):
             return "forward"
         return "other"
 

@@ -170,8 +170,8 @@ def _around(place: Place, function: str) -> Mark | None:
 
 def hands_on(place: Place, function: str) -> bool:
     """Whether a library's frame only passes batches on: generators and iterators between a loop and its loader."""
-    if place.owner not in (Owner.LIBRARY, Owner.GPUWATCH):
-        return False
+    if place.owner is not Owner.LIBRARY:
+        return place.owner is Owner.GPUWATCH
     return (
         function.startswith("__") or _FEEDS.fullmatch(place.module) is not None or _loading(place, function) is not None
     )

@@ -1,0 +1,76 @@
+"""Which line of a stack is the user's own, and what is at work below it."""
+
+from __future__ import annotations
+
+import pytest
+from stack_looks import CALL, MAIN, NEXT, SITE, STDLIB, frame, read
+
+from gpuwatch.sources.stacks.culprit import culprit_index
+from gpuwatch.sources.stacks.places import Owner, Places
+
+AUGMENT = "import numpy\n\ndef __getitem__(self, index):\n    return image.resize((64, 64))\n"
+
+
+def test_the_innermost_line_of_the_user_is_named_with_the_library_function_below_it() -> None:
+    found = read(
+        ("posixpath.py", "join", 7),
+        ("PIL/Image.py", "resize", 2300),
+        (MAIN, "__getitem__", 4),
+        NEXT,
+        (MAIN, "train", 9),
+        source=AUGMENT,
+    )
+    assert found.culprit is not None
+    assert (found.culprit.line, found.culprit.function) == (4, "__getitem__")
+    assert found.culprit.text == "return image.resize((64, 64))"
+    assert found.culprit.leaf == "PIL/Image.py:resize"
+
+
+def test_a_line_that_runs_itself_has_no_leaf() -> None:
+    found = read((MAIN, "__getitem__", 4), NEXT, (MAIN, "train", 9), source=AUGMENT)
+    assert found.culprit is not None
+    assert found.culprit.leaf is None
+
+
+def test_a_line_whose_file_cannot_be_read_is_named_without_its_text() -> None:
+    found = read((MAIN, "__getitem__", 4), NEXT)
+    assert found.culprit is not None
+    assert (found.culprit.line, found.culprit.text) == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        ("/home/ada/project/data.py", Owner.USER),
+        ("train.py", Owner.USER),
+        ("/tmp/ipykernel_12/345.py", Owner.USER),
+        (SITE + "numpy/core.py", Owner.LIBRARY),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", Owner.LIBRARY),
+        (STDLIB + "json/decoder.py", Owner.STANDARD),
+        ("/root/miniconda3/lib/python3.12/random.py", Owner.STANDARD),
+        ("<frozen importlib._bootstrap>", Owner.NOBODY),
+        ("<string>", Owner.NOBODY),
+        ("/tmp/torchinductor_ada/ab/cabc.py", Owner.NOBODY),
+        ("/home/ada/gpuwatch/gpuwatch/hook/waits.py", Owner.GPUWATCH),
+        ("/home/ada/torch/helpers.py", Owner.USER),
+    ],
+)
+def test_whose_a_file_is(file: str, owner: Owner) -> None:
+    assert Places().of(file).owner is owner
+
+
+def test_a_torch_that_was_built_in_place_is_a_library() -> None:
+    places = Places(exists=lambda file: file == "/src/pytorch/torch/nn/modules/module.py")
+    assert places.of("/src/pytorch/torch/optim/adam.py").module == "torch/optim/adam.py"
+    assert places.of("/src/pytorch/torch/optim/adam.py").owner is Owner.LIBRARY
+
+
+def test_an_installed_trainer_is_the_users_where_nothing_else_is() -> None:
+    inner = [frame(*CALL), frame("mytrainer/model.py", "forward", 5), frame("mytrainer/main.py", "<module>", 9)]
+    places = [Places().of(each.code.file) for each in inner]
+    assert culprit_index(inner, places) == 1
+
+
+def test_a_launcher_is_nobodys_own_code() -> None:
+    inner = [frame("torch/distributed/run.py", "main", 5), frame("torch/distributed/run.py", "<module>", 9)]
+    assert culprit_index(inner, [Places().of(each.code.file) for each in inner]) is None

@@ -1,0 +1,178 @@
+"""Which phase a stack of the training thread belongs to, in a loop that trains."""
+
+from __future__ import annotations
+
+import pytest
+from stack_looks import ADAM, BACKWARD, CALL, MAIN, NEXT, SITE, Place, frames, read
+
+STEP = """\
+for x, y in loader:
+    x = x.to(device, non_blocking=True)
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+    total += loss.item()
+    print(total)
+    half = x.to(torch.float16)
+    logs = {
+        "loss": loss.detach().cpu(),
+        "step": step,
+    }
+    h = x @ weight
+    if step % 10 == 0 and loss.item() > limit:
+        step += 1
+    pickle.dump(state, file)
+    names = list(table.items())
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "phase"),
+    [
+        (2, "copy"),
+        (6, "sync"),
+        (7, "log"),
+        (8, "other"),  # a change of type moves nothing
+        (9, "sync"),  # the call stands on another line of the same statement
+        (11, "sync"),
+        (13, "forward"),
+        (14, "sync"),
+        (15, "other"),  # only the header of the `if` asks for the number
+        (16, "save"),
+        (17, "other"),  # .items( is not .item(
+    ],
+)
+def test_a_leaf_line_of_the_user_is_what_its_statement_asks_for(line: int, phase: str) -> None:
+    assert read((MAIN, "train", line), source=STEP).phase == phase
+
+
+STEP_LINE: Place = (MAIN, "train", 3)
+
+
+@pytest.mark.parametrize(
+    ("inner", "phase"),
+    [
+        ([NEXT], "wait"),
+        ([("PIL/Image.py", "resize", 9), (MAIN, "__getitem__", 50), NEXT], "wait"),
+        (
+            [("torch/utils/data/dataloader.py", "__init__", 5), ("torch/utils/data/dataloader.py", "__iter__", 6)],
+            "start",
+        ),
+        ([("torchdata/stateful_dataloader/stateful_dataloader.py", "__next__", 5)], "wait"),
+        ([*BACKWARD], "backward"),
+        ([*ADAM], "optimizer"),
+        ([("torch/nn/utils/clip_grad.py", "clip_grad_norm_", 5)], "optimizer"),
+        ([("torch/amp/grad_scaler.py", "_maybe_opt_step", 5), ("torch/amp/grad_scaler.py", "step", 5)], "optimizer"),
+        ([("torch/nn/functional.py", "cross_entropy", 5)], "forward"),
+        ([("torch/nn/modules/conv.py", "forward", 5), CALL], "forward"),
+        ([(MAIN, "forward", 80), CALL], "forward"),
+        ([("torch/serialization.py", "_save", 5), ("torch/serialization.py", "save", 6)], "save"),
+        ([("torch/serialization.py", "load", 6)], "other"),
+        ([("safetensors/torch.py", "save_file", 6)], "save"),
+        ([("torch/distributed/checkpoint/state_dict_saver.py", "save", 6)], "save"),
+        ([("torch/_dynamo/convert_frame.py", "__call__", 5), ("torch/_dynamo/eval_frame.py", "_fn", 5)], "compile"),
+        ([("torch/_inductor/output_code.py", "__call__", 5), ("torch/_dynamo/eval_frame.py", "_fn", 5)], "forward"),
+        ([("torch/_dynamo/convert_frame.py", "<module>", 5), ("<frozen importlib._bootstrap>", "_load", 1)], "other"),
+        ([("wandb/sdk/wandb_run.py", "log", 5)], "log"),
+        ([("logging/__init__.py", "info", 5)], "log"),
+        ([("torch/utils/tensorboard/writer.py", "add_scalar", 5)], "log"),
+        ([("torch/cuda/__init__.py", "synchronize", 5)], "sync"),
+        ([("accelerate/utils/operations.py", "send_to_device", 5)], "copy"),
+    ],
+)
+def test_library_frames_below_the_users_line_tell_the_phase(inner: list[Place], phase: str) -> None:
+    assert read(*inner, STEP_LINE, source=STEP).phase == phase
+
+
+def test_forward_recomputed_in_backward_is_backward() -> None:
+    recomputed: list[Place] = [
+        ("torch/nn/modules/conv.py", "forward", 5),
+        CALL,
+        ("torch/utils/checkpoint.py", "unpack", 9),
+    ]
+    assert read(*recomputed, *BACKWARD, STEP_LINE, source=STEP).phase == "backward"
+
+
+def test_an_optimizer_that_steps_in_a_hook_of_backward_is_the_optimizer() -> None:
+    assert read(*ADAM, (MAIN, "hook", 90), *BACKWARD, STEP_LINE, source=STEP).phase == "optimizer"
+
+
+@pytest.mark.parametrize(
+    ("inner", "phase"),
+    [
+        ([("torch/nn/modules/conv.py", "forward", 5), CALL], "forward"),
+        ([*BACKWARD], "backward"),
+        ([NEXT], "wait"),
+    ],
+)
+def test_what_an_optimizer_calls_back_is_not_the_optimizer(inner: list[Place], phase: str) -> None:
+    closure: Place = ("lightning/pytorch/loops/optimization/closure.py", "closure", 130)
+    assert read(*inner, closure, *ADAM, ("lightning/pytorch/loops/fit_loop.py", "run", 1)).phase == phase
+
+
+def test_an_optimizer_of_the_users_own_is_the_optimizer() -> None:
+    assert read((MAIN, "step", 70), ADAM[-1], STEP_LINE, source=STEP).phase == "optimizer"
+
+
+def test_item_in_a_tensor_subclass_stays_sync() -> None:
+    inner: list[Place] = [("torch/_tensor.py", "__torch_function__", 9), (MAIN, "__torch_function__", 80)]
+    source = STEP + "\n" * 70
+    assert read(inner[0], (MAIN, "train", 6), source=source).phase == "sync"
+
+
+def test_item_of_a_norm_that_torch_computes_in_python_stays_sync() -> None:
+    assert read(("torch/functional.py", "norm", 9), (MAIN, "train", 6), source=STEP).phase == "sync"
+
+
+def test_the_line_of_a_framework_that_asks_for_a_number_is_sync() -> None:
+    trainer = SITE + "transformers/trainer.py"
+    from stack_looks import FakeText, classifier
+
+    text = FakeText({trainer: "loss = 1\ntr_loss_scalar = tr_loss.item()\n"})
+    found = classifier(text).read(frames((trainer, "_maybe_log_save_evaluate", 2), (MAIN, "main", 3)))
+    assert found.phase == "sync"
+    assert found.culprit is not None
+    assert (found.culprit.file, found.culprit.leaf) == (MAIN, "transformers/trainer.py:_maybe_log_save_evaluate")
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        [CALL, ("transformers/trainer.py", "evaluation_loop", 5), ("transformers/trainer.py", "evaluate", 5)],
+        [CALL, ("lightning/pytorch/loops/evaluation_loop.py", "_evaluation_step", 5)],
+        [CALL, (MAIN, "estimate_loss", 30), ("torch/utils/_contextlib.py", "decorate_context", 120)],
+    ],
+)
+def test_evaluation_is_seen_without_any_loader(inner: list[Place]) -> None:
+    assert read(*inner, STEP_LINE).evaluates
+
+
+def test_a_helper_without_gradients_does_not_evaluate() -> None:
+    found = read((MAIN, "update_average", 30), ("torch/utils/_contextlib.py", "decorate_context", 120), STEP_LINE)
+    assert not found.evaluates
+
+
+@pytest.mark.parametrize(
+    ("leaf", "receives"),
+    [
+        (("torch/multiprocessing/reductions.py", "rebuild_storage_fd", 5), True),
+        (("multiprocessing/connection.py", "_recv", 5), True),
+        (("multiprocessing/connection.py", "_poll", 5), False),
+        (("selectors.py", "select", 5), False),
+        (("threading.py", "wait", 5), False),
+    ],
+)
+def test_taking_a_batch_over_is_told_from_waiting_for_it(leaf: Place, receives: bool) -> None:
+    get: Place = ("multiprocessing/queues.py", "get", 113)
+    assert (
+        read(leaf, get, ("torch/utils/data/dataloader.py", "_try_get_data", 4), NEXT, STEP_LINE).receiving is receives
+    )
+
+
+def test_unpickling_in_c_is_seen_by_the_line_of_the_queue() -> None:
+    from stack_looks import STDLIB, FakeText, classifier
+
+    queues = STDLIB + "multiprocessing/queues.py"
+    text = FakeText({queues: "res = self._recv_bytes()\nreturn _ForkingPickler.loads(res)\nself._rlock.acquire()\n"})
+    reads = [classifier(text).read(frames((queues, "get", line), NEXT, STEP_LINE)).receiving for line in (1, 2, 3)]
+    assert reads == [True, True, False]

@@ -1,0 +1,244 @@
+"""What a loop over a loader is for, as its looks show it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stack_looks import BACKWARD, CALL, MAIN, NEXT, FakeText, Place, classifier, loader_state, stack
+
+from gpuwatch.reader.types import LoaderState
+from gpuwatch.sources.stacks.looks import HeldLooks, Look
+from gpuwatch.sources.stacks.loops import Loops
+from gpuwatch.sources.stacks.sites import Site
+
+SOURCE = """\
+def train(model, loader):
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        loss.backward()
+        if step % 100 == 0:
+            for v in validation:
+                scores.append(model(v))
+
+def run_epoch(loader, training):
+    for x in loader:
+        work(x)
+
+def statistics(loader):
+    for x in loader:
+        total += x.mean()
+
+def endless(batches):
+    while True:
+        x = next(batches)
+        work(x)
+"""
+FORWARD: tuple[Place, ...] = (("torch/nn/modules/conv.py", "forward", 5), CALL)
+LOOK_NS = 10_000_000
+
+
+class Training:
+    """Looks at a process, 10 ms apart, and the phases they are told in."""
+
+    def __init__(self, source: str = SOURCE) -> None:
+        self.text = FakeText({MAIN: source})
+        self.classifier = classifier(self.text)
+        self.loops = Loops(self.classifier, self.text)
+        self.held = HeldLooks(self.loops)
+        self.now_ns = 0
+        self.batches: Counter[int] = Counter()
+        self.told: Counter[str] = Counter()
+
+    def look(
+        self,
+        *inner: Place,
+        at: Place,
+        loader: int = 1,
+        iterator: int = 1,
+        outer: tuple[Place, ...] = (),
+        times: int = 1,
+        workers: int = 0,
+    ) -> None:
+        for _ in range(times):
+            self.now_ns += LOOK_NS
+            seen = stack(*inner, at, *outer)
+            reading = self.classifier.read(seen.frames)
+            if reading.phase == "start":
+                self.held.put(Look(self.now_ns, reading, None, starts_in=(MAIN, at[1], 1)))
+            else:
+                if reading.waits:
+                    self.batches[iterator] += 1
+                state = self._state(len(inner), loader, iterator, workers)
+                self.held.put(Look(self.now_ns, reading, self.loops.see(seen, state, reading, self.now_ns)))
+            self.tell()
+
+    def rest(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
+        self.tell()
+
+    def tell(self) -> None:
+        self.told.update(look.phase for look in self.held.ready(self.now_ns, self.now_ns))
+
+    def roles(self) -> dict[int, str | None]:
+        return {site.loader: site.role for site in self.loops}
+
+    def site(self, loader: int) -> Site:
+        return next(site for site in self.loops if site.loader == loader)
+
+    def _state(self, index: int, loader: int, iterator: int, workers: int) -> LoaderState | None:
+        return (
+            loader_state(self.batches[iterator], index, loader=loader, iterator=iterator, workers=workers)
+            if loader
+            else None
+        )
+
+
+TRAIN: Place = (MAIN, "train", 3)
+TRAIN_LINE: Place = (MAIN, "train", 2)
+VALIDATE: Place = (MAIN, "train", 7)
+VALIDATE_LINE: Place = (MAIN, "train", 6)
+
+
+def a_training_loop() -> Training:
+    training = Training()
+    for _ in range(5):
+        training.look(NEXT, at=TRAIN_LINE)
+        training.look(*FORWARD, at=TRAIN)
+        training.look(*BACKWARD, at=(MAIN, "train", 4))
+    return training
+
+
+def test_a_loop_with_backward_trains() -> None:
+    training = a_training_loop()
+    assert training.roles() == {1: "train"}
+    assert training.told == {"wait": 5, "forward": 5, "backward": 5}
+    assert (training.site(1).line, training.site(1).number) == (2, 1)
+
+
+def test_looks_are_held_until_the_role_is_known() -> None:
+    training = Training()
+    training.look(NEXT, at=TRAIN_LINE)
+    training.look(*FORWARD, at=TRAIN)
+    assert not training.told
+    training.look(*BACKWARD, at=(MAIN, "train", 4))
+    assert training.told == {"wait": 1, "forward": 1, "backward": 1}
+
+
+def test_a_loop_without_backward_beside_a_training_one_evaluates() -> None:
+    training = a_training_loop()
+    training.told.clear()
+    for _ in range(5):
+        training.look(NEXT, at=VALIDATE_LINE, loader=2, iterator=2)
+        training.look(*FORWARD, at=VALIDATE, loader=2, iterator=2, times=3)
+    assert training.roles() == {1: "train", 2: "eval"}
+    assert training.told == {"eval": 20}
+
+
+def test_one_function_over_two_loaders_trains_with_one_and_evaluates_with_the_other() -> None:
+    training = Training()
+    at: Place = (MAIN, "run_epoch", 11)
+    for epoch in range(2):
+        for _ in range(10):
+            training.look(NEXT, at=(MAIN, "run_epoch", 10), loader=1, iterator=10 + epoch)
+            training.look(*BACKWARD, at=at, loader=1, iterator=10 + epoch)
+        for _ in range(15):
+            training.look(NEXT, at=(MAIN, "run_epoch", 10), loader=2, iterator=20 + epoch)
+            training.look(*FORWARD, at=at, loader=2, iterator=20 + epoch)
+    assert training.roles() == {1: "train", 2: "eval"}
+    assert training.told == {"wait": 20, "backward": 20, "eval": 60}
+
+
+def test_a_loop_under_no_grad_evaluates_at_once() -> None:
+    training = Training()
+    decorated: Place = ("torch/utils/_contextlib.py", "decorate_context", 120)
+    training.look(*FORWARD, at=(MAIN, "run_epoch", 11), outer=(decorated,))
+    assert training.told == {"eval": 1}
+
+
+def test_the_only_loop_is_taken_for_the_training_one_after_two_seconds() -> None:
+    training = Training()
+    training.look(*FORWARD, at=(MAIN, "run_epoch", 11), times=50)
+    assert not training.told
+    training.rest(2.1)
+    assert training.told == {"forward": 50}
+
+
+def test_a_supposed_training_loop_that_never_trains_evaluates_once_another_trains() -> None:
+    training = Training()
+    training.look(*FORWARD, at=(MAIN, "run_epoch", 11), loader=2, iterator=2, times=50)
+    training.rest(2.1)
+    assert training.roles()[2] == "train"
+    training.look(*BACKWARD, at=(MAIN, "train", 4), times=3)
+    training.look(*FORWARD, at=(MAIN, "run_epoch", 11), loader=2, iterator=2)
+    assert training.roles() == {1: "train", 2: "eval"}
+
+
+def test_looking_through_a_data_set_before_training_is_no_wait() -> None:
+    training = Training()
+    training.look(NEXT, at=(MAIN, "statistics", 14), times=50)
+    training.rest(2.1)
+    assert training.told == {"other": 50}
+    assert training.site(1).told_role == "unknown"
+
+
+def test_workers_that_start_for_the_evaluation_do_not_start_for_training() -> None:
+    training = a_training_loop()
+    training.told.clear()
+    start: Place = ("torch/utils/data/dataloader.py", "__iter__", 500)
+    training.look(start, at=VALIDATE_LINE, times=5)
+    for _ in range(15):
+        training.look(NEXT, at=VALIDATE_LINE, loader=2, iterator=2)
+        training.look(*FORWARD, at=VALIDATE, loader=2, iterator=2)
+    assert training.told == {"eval": 35}
+
+
+def test_workers_that_start_for_training_are_told_so() -> None:
+    training = Training()
+    training.look(("torch/utils/data/dataloader.py", "__iter__", 500), at=TRAIN_LINE, times=5)
+    training.look(*BACKWARD, at=(MAIN, "train", 4))
+    assert training.told == {"start": 5, "backward": 1}
+
+
+def test_a_loader_built_anew_for_each_epoch_keeps_its_number() -> None:
+    training = Training()
+    for epoch in (1, 2, 3):
+        training.look(NEXT, at=TRAIN_LINE, loader=epoch, iterator=epoch, times=5)
+        training.look(*BACKWARD, at=(MAIN, "train", 4), loader=epoch, iterator=epoch, times=5)
+    named = training.loops.named()
+    assert [(site.number, site.role) for site in named] == [(1, "train")]
+    assert named[0].counter.epochs == 2
+
+
+def test_a_second_loader_read_in_turn_in_a_training_loop_trains_too() -> None:
+    training = Training()
+    for _ in range(10):
+        training.look(NEXT, at=TRAIN_LINE, loader=1, iterator=1)
+        training.look(NEXT, at=TRAIN, loader=2, iterator=2)
+        training.look(*BACKWARD, at=(MAIN, "train", 4), loader=1, iterator=1)
+    assert training.roles() == {1: "train", 2: "train"}
+    assert "eval" not in training.told
+
+
+def test_next_in_an_endless_loop_is_found_again_in_the_loops_body() -> None:
+    training = Training()
+    for _ in range(3):
+        training.look(NEXT, at=(MAIN, "endless", 19))
+        training.look(*BACKWARD, at=(MAIN, "endless", 20), loader=0)
+    assert training.roles() == {1: "train"}
+    assert training.site(1).line == 19
+    assert training.told == {"wait": 3, "backward": 3}
+
+
+def test_an_iterator_that_outlives_its_loop_is_no_loop() -> None:
+    training = a_training_loop()
+    helper: Place = (MAIN, "helper", 500)
+    training.look(*BACKWARD, at=helper, loader=2, iterator=2, outer=((MAIN, "train", 4),), times=30)
+    assert training.roles() == {1: "train"}
+
+
+def test_looks_of_a_stopped_process_are_dropped() -> None:
+    training = Training()
+    training.look(*FORWARD, at=TRAIN, times=10)
+    training.held.drop_since(training.now_ns - 4 * LOOK_NS)
+    training.look(*BACKWARD, at=TRAIN)
+    assert training.told == {"forward": 6, "backward": 1}

@@ -1,0 +1,110 @@
+"""Lines, statements and loops of the target's files, and which files are believed."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.sources.stacks.source_text import SourceFile, SourceText
+from gpuwatch.sources.stacks.statements import request_in_text, request_of
+
+BOOTED = 1_700_000_000
+STARTED = BOOTED + 1000
+TICKS = 1000 * os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A /proc with one process, whose root and working folder are folders of the test."""
+    root = tmp_path / "proc"
+    (root / "7" / "root" / "home").mkdir(parents=True)
+    (root / "7" / "cwd").mkdir()
+    (root / "stat").write_text(f"cpu 1 2 3\nbtime {BOOTED}\n")
+    return root
+
+
+def write(path: Path, text: str | bytes, changed: float = STARTED - 60) -> None:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    os.utime(path, (changed, changed))
+
+
+def test_files_are_read_as_the_process_sees_them(proc: Path) -> None:
+    write(proc / "7/root/home/train.py", "first\n  second  \n")
+    write(proc / "7/cwd/main.py", "relative\n")
+    text = SourceText(7, TICKS, proc)
+    assert text.line("/home/train.py", 2) == "second"
+    assert text.line("main.py", 1) == "relative"
+    assert text.line("/home/train.py", 3) is None
+    assert text.line("/home/absent.py", 1) is None
+
+
+def test_a_file_that_is_newer_than_the_process_is_not_what_runs_there(proc: Path) -> None:
+    write(proc / "7/root/home/train.py", "edited\n", changed=STARTED + 60)
+    assert SourceText(7, TICKS, proc).line("/home/train.py", 1) is None
+
+
+def test_a_file_in_another_encoding_is_read_by_its_own_declaration(proc: Path) -> None:
+    write(proc / "7/root/home/train.py", "# coding: latin-1\nname = 'é'\n".encode("latin-1"))
+    assert SourceText(7, TICKS, proc).line("/home/train.py", 2) == "name = 'é'"
+
+
+def test_a_file_in_a_syntax_of_tomorrow_still_has_lines(proc: Path) -> None:
+    write(proc / "7/root/home/train.py", "loss.item()\nmatch x ? y\n")
+    text = SourceText(7, TICKS, proc)
+    assert text.line("/home/train.py", 1) == "loss.item()"
+    assert text.statement("/home/train.py", 1) is None
+    assert not text.parses("/home/train.py")
+
+
+def test_a_statement_has_all_its_lines_and_a_compound_one_only_its_header() -> None:
+    source = SourceFile("if (a and\n        b):\n    call(\n        c,\n    )\nelse:\n    d\n")
+    kinds = [type(source.statement(number)) for number in (1, 2, 3, 4, 5, 7)]
+    assert kinds == [ast.If, ast.If, ast.Expr, ast.Expr, ast.Expr, ast.Expr]
+
+
+def test_loops_around_a_line_end_at_the_function() -> None:
+    source = SourceFile(
+        "for epoch in epochs:\n    def step():\n        for x in loader:\n"
+        "            while x:\n                go()\n    step()\n"
+    )
+    assert [loop.first for loop in source.loops(5)] == [4, 3]
+    assert [loop.first for loop in source.loops(6)] == [1]
+
+
+def test_loops_are_found_within_other_blocks() -> None:
+    source = SourceFile(
+        "with a:\n  try:\n    for x in b:\n      c\n  except E:\n    for y in d:\n      e\n  finally:\n    f\n"
+    )
+    assert [loop.first for loop in source.loops(4)] == [3]
+    assert [loop.first for loop in source.loops(7)] == [6]
+
+
+@pytest.mark.parametrize(
+    ("code", "asks"),
+    [
+        ("torch.cuda.synchronize()", "sync"),
+        ("x = y.numpy().mean()", "sync"),
+        ("values = [v.tolist() for v in outputs]", "sync"),
+        ("on_done = lambda loss: loss.item()", None),
+        ("x = x.to('cuda', torch.float16)", "copy"),
+        ("x = x.to(dtype=torch.bfloat16)", None),
+        ("x = x.to(other)", "copy"),
+        ("x = {k: v.cuda() for k, v in batch.items()}", "copy"),
+        ("torch.save(model.state_dict(), path)", "save"),
+        ("y = F.relu(x)", "forward"),
+        ("y = torch.einsum('ij,jk', a, b)", "forward"),
+        ("x = torch.stack([torch.from_numpy(d[i:i + n]) for i in ix])", None),
+        ("count += 1", None),
+    ],
+)
+def test_what_a_statement_asks_for(code: str, asks: str | None) -> None:
+    assert request_of(ast.parse(code).body[0]) == asks
+
+
+def test_a_line_alone_is_read_as_text() -> None:
+    assert request_in_text("total += loss.item()") == "sync"
+    assert request_in_text("for k, v in table.items():") is None
+    assert request_in_text("self.print(x)") is None
