@@ -11,6 +11,7 @@ from gpuwatch.sources.host.identify import is_python
 from gpuwatch.sources.host.process import TreeWalker, read_stat
 
 _WALK_NS = 1_000_000_000
+_KEPT_NS = 5_000_000_000
 _THOROUGH_EVERY = 5  # walks; one that asks every thread of a process with 200 of them takes milliseconds
 
 
@@ -48,7 +49,7 @@ class AttachedTree:
         self._judged_ns: int | None = None
         self._now: frozenset[int] = frozenset((root,))
         self._trainers: frozenset[int] = frozenset()
-        self._found: list[int] = []
+        self._found: dict[int, int] = {}  # when each was last in the tree
         self._has_trained = False
 
     def pids(self) -> frozenset[int]:
@@ -67,16 +68,24 @@ class AttachedTree:
         """The processes of the tree that train, hooked or not.
 
         A root that runs Python counts as one until there is any: a training that still imports torch shows nothing of
-        what it will be, and nobody wants to wait for that before looking.
+        what it will be, and nobody wants to wait for that before looking. One that is gone is still named for 5 s:
+        whoever looks at it is to see its end, and knows it from another process that is given its pid.
         """
         self._walk()
         if self._judged_ns != self._walked_ns:
             self._judged_ns = self._walked_ns
-            found = [] if self._is_gone else self._training(self._now)
-            self._has_trained |= bool(found)
-            may_start = not self._has_trained and not self._is_gone and self._root_is_python()
-            self._found = [self.root] if may_start else found
-        return self._found
+            self._judge(self._walked_ns or 0)
+        return list(self._found)
+
+    def _judge(self, now_ns: int) -> None:
+        found = [] if self._is_gone else self._training(self._now)
+        if found and not self._has_trained:
+            self._has_trained = True
+            self._found.clear()
+        elif not self._has_trained and not self._is_gone and self._root_is_python():
+            found = [self.root]
+        self._found.update(dict.fromkeys(found, now_ns))
+        self._found = {pid: seen_ns for pid, seen_ns in self._found.items() if now_ns - seen_ns <= _KEPT_NS}
 
     def _walk(self) -> None:
         now_ns = self._clock()

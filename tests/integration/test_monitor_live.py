@@ -1,21 +1,15 @@
-"""The live monitor over real processes: a hooked training on the CPU, one without a hook, and simulated GPUs."""
+"""The live monitor over real processes: a hooked training on the CPU, and simulated GPUs."""
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from nvml_sim import SimulatedDriver
 
-from gpuwatch.monitor.monitor import Monitor
-from gpuwatch.monitor.snapshot import RunNow, Snapshot
-from gpuwatch.monitor.wiring import live_monitor
 from tests.integration.hook_programs import PREAMBLE, rendezvous, started
+from tests.integration.live_watch import Watch, needs_reading
 
 SLOW_TRAINING = (
     PREAMBLE
@@ -34,30 +28,6 @@ for batch in DataLoader(Slow(), batch_size=4):
     time.sleep(0.01)
 """
 )
-
-
-class Watch:
-    """A live monitor whose snapshots a test waits for."""
-
-    def __init__(self, attach_pid: int | None = None) -> None:
-        self.monitor: Monitor = live_monitor(attach_pid=attach_pid)
-        self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
-        self.monitor.subscribe(self._snapshots.put)
-        self.monitor.start()
-
-    def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
-        """The next snapshot that fulfils the condition."""
-        deadline = time.monotonic() + 60
-        while (left := deadline - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                snapshot = self._snapshots.get(timeout=left)
-                if condition(snapshot):
-                    return snapshot
-        raise AssertionError(f"it never came; the last snapshot is {self.monitor.snapshot()}")
-
-    def run_until(self, condition: Callable[[RunNow], bool]) -> RunNow:
-        """The only run, once it fulfils the condition."""
-        return self.until(lambda snapshot: len(snapshot.runs) == 1 and condition(snapshot.runs[0])).runs[0]
 
 
 @pytest.fixture
@@ -104,17 +74,18 @@ def test_starved_training_is_named_with_its_line(folder: Path) -> None:
     assert snapshot.scene.quality.own_cpu_share is not None
 
 
-def test_training_without_a_hook_is_watched_from_outside(folder: Path) -> None:
-    with started(folder, SLOW_TRAINING, hooked=False) as training:
-        watch = Watch(training.pid)
+def test_hooked_training_says_where_it_stands_and_which_line_costs(folder: Path) -> None:
+    with started(folder, SLOW_TRAINING) as training:
+        needs_reading(training.pid)
+        watch = Watch()
         try:
-            run = watch.run_until(lambda run: run.title == "train.py")
-            scene = watch.monitor.final_scene(60)
+            run = watch.run_until(lambda run: run.standing is not None and run.samples >= 100)
         finally:
             watch.monitor.stop()
-    assert (run.pid, run.rung, run.state, run.steps_total) == (training.pid, "proc", "not hooked", 0)
-    assert run.how_to_climb is not None and "gpuwatch run" in run.how_to_climb
-    assert scene.runs[0].critical.process is not None
+    line = next(n for n, text in enumerate(SLOW_TRAINING.splitlines(), 1) if "time.sleep(0.01)" in text)
+    assert run.rung == "exact"
+    assert run.top_line is not None
+    assert (Path(run.top_line.file).name, run.top_line.line, run.top_line.phase) == ("train.py", line, "wait")
 
 
 def test_gpus_are_polled_while_nothing_trains(

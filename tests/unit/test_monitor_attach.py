@@ -66,9 +66,21 @@ def test_root_that_still_imports_is_looked_at_until_somebody_trains(tmp_path: Pa
     now[0] += SECOND
     judged.training = {2}
     assert attached.trainers() == [2]
-    now[0] += SECOND
+    now[0] += 10 * SECOND
     judged.training = set()
     assert attached.trainers() == []
+
+
+def test_trainer_that_is_gone_is_named_until_its_end_was_seen(tmp_path: Path) -> None:
+    now, judged = [0], Judged(2, 3)
+    children(tmp_path, 1, 2, 3)
+    attached = tree(tmp_path, judged, now)
+    assert attached.trainers() == [2, 3]
+    judged.training = {3}
+    now[0] = 4 * SECOND
+    assert attached.trainers() == [2, 3]
+    now[0] = 6 * SECOND
+    assert attached.trainers() == [3]
 
 
 def test_root_that_is_no_python_is_not_looked_at(tmp_path: Path) -> None:
@@ -84,6 +96,8 @@ def test_pid_of_the_root_that_is_given_away_is_not_followed(tmp_path: Path) -> N
     assert (attached.pids(), attached.trainers(), attached.targets([1])) == ({1, 2}, [1, 2], [1])
     stat(tmp_path, 1, 99)
     now[0] = SECOND
+    assert attached.trainers() == [1, 2]  # until their ends were seen
+    now[0] = 7 * SECOND
     assert attached.trainers() == []
     assert 2 not in attached.pids()
     assert 1 in attached.pids()
