@@ -28,12 +28,10 @@ class Block:
     batch: float
 
 
-def blocks_of(
-    rank: RankWindow, starvation: Starvation, workers: int, *, crowded: bool
-) -> tuple[tuple[Block, ...], float]:
-    """The stretches, and the pace of computing. `crowded`: other work keeps the cores busy."""
+def blocks_of(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[tuple[Block, ...], float]:
+    """The stretches, and the pace of computing."""
     if starvation.wait is not None:
-        return _sampled(rank, starvation, starvation.wait, workers, crowded)
+        return _sampled(rank, starvation, starvation.wait, workers)
     return _measured(rank, starvation, workers)
 
 
@@ -75,12 +73,11 @@ def _measured(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[t
     return tuple(found), quartiles(paces)[0] if paces else 0.0
 
 
-def _sampled(
-    rank: RankWindow, starvation: Starvation, wait: Share, workers: int, crowded: bool
-) -> tuple[tuple[Block, ...], float]:
+def _sampled(rank: RankWindow, starvation: Starvation, wait: Share, workers: int) -> tuple[tuple[Block, ...], float]:
     """One stretch as the samples say, and the two ends of what they leave open.
 
-    Batches stand for steps. What the starts of epochs take is left out, as it is of measured steps.
+    Batches stand for steps. What the starts of epochs take is left out, as it is of measured steps. Samples do not
+    tell fast steps from slow ones, so computing is taken to stay what it is.
     """
     stacks = rank.stacks
     period = batch_period(stacks) if stacks else None
@@ -95,8 +92,7 @@ def _sampled(
             idle = min(waited, starvation.idle_share)
             low, high = period * (1.0 - edge - idle), period * (1.0 - edge - idle / 2)
         else:
-            high = period * max(0.0, 1.0 - edge - waited)
-            low = AWAKE * high if crowded else high
+            low = high = period * (1.0 - edge - waited)
         batch = period * waited if workers == 0 else workers * worked * wall
         found.append(Block(period * (1.0 - edge), max(low, 0.0), max(high, 0.0), batch))
     return tuple(found), found[1].compute_low

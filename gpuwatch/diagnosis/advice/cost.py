@@ -165,8 +165,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
         return None
     workers = loader.num_workers
     full = case.host is not None and (case.host.cpu_percent or 0.0) >= FULL_CPU_PERCENT
-    shared = is_shared(case)
-    found, pace = blocks_of(rank, starvation, workers, crowded=shared)
+    found, pace = blocks_of(rank, starvation, workers)
     if not found:
         return None
     share = batch_cpu_share(rank, workers, on_gpu=starvation.on_gpu)
@@ -189,7 +188,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
         on_gpu=starvation.on_gpu,
         contention=_contention(rank.facts.torch_threads or math.ceil(training - ONE_THREAD), starvation.on_gpu),
         batch_demand_share=batch_demand_share(rank, workers, known),
-        shared=shared,
+        shared=is_shared(case),
         sampled=starvation.wait is not None,
     )
 

@@ -142,7 +142,8 @@ def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen:
     if not cost.batch_cpu_known:
         text += "; how much of it is CPU work is not known yet and taken as all"
     if loader.batches_per_epoch is None:
-        text += "; an IterableDataset must split its items by get_worker_info(), or every worker yields all of them"
+        who = "if it reads an IterableDataset, that" if cost.sampled else "an IterableDataset"
+        text += f"; {who} must split its items by get_worker_info(), or every worker yields all of them"
     if loader.start_method in PICKLING:
         text += f"; the dataset must pickle ({loader.start_method} workers)"
     return text
