@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ class RecordedTrainers(RecordedHost):
         **stat: Any,
     ) -> None:
         """A process that has these files mapped; it has used half a core for all its life, unless told otherwise."""
-        self.process(pid, **{"cpu_seconds": 475.0, **stat})
+        self.process(pid, **{"cpu_seconds": 475.0, "uid": os.getuid(), **stat})
         self.map(pid, *libraries)
         exe = self.proc / str(pid) / "exe"
         exe.unlink(missing_ok=True)

@@ -79,7 +79,6 @@ def test_candidate_says_who_what_and_since_when(host: RecordedTrainers, clock: C
         100,
         start_ticks=round((UPTIME_SECONDS - 90) * TICKS),
         arguments=(b"/opt/env/bin/python", b"train.py", b"--name", b"\x1b]0;owned\x07\xff"),
-        uid=os.getuid(),
     )
     found = Watch(host, clock).after(0)[100]
     assert found.start_ticks == round((UPTIME_SECONDS - 90) * TICKS)
@@ -154,6 +153,16 @@ def test_other_users_processes_are_left_out_unless_they_use_a_gpu(host: Recorded
     assert (found[101].refusal or "").startswith("belongs to ")
     assert "root" in (found[101].climb or "")
     assert watch.tries == []
+
+
+def test_own_process_whose_files_are_roots_is_tried_and_not_called_foreign(
+    host: RecordedTrainers, clock: Clock
+) -> None:
+    me = os.getuid() + 1  # so that its folder belongs to somebody else, as that of a process that is not dumpable
+    host.python(100, uid=me)
+    watch = Watch(host, clock, user=me, gpu_processes=lambda: {100: ("GPU-a",)})
+    watch.refusals[100] = DENIED
+    assert watch.after(0)[100].refusal == DENIED.sentence
 
 
 def test_root_sees_everybodys(host: RecordedTrainers, clock: Clock) -> None:

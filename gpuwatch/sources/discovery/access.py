@@ -37,7 +37,7 @@ class _Try(NamedTuple):
 
 
 class Access:
-    """Tries each candidate once, 2 ms each, and those that were refused again now and then.
+    """Tries each candidate once, a few milliseconds each, and those that were refused again now and then.
 
     Args:
         can_read: the try.
@@ -75,7 +75,8 @@ class Access:
             return Standing("exact")
         if self._is_foreign(process):
             owner = user_name(process.uid)
-            return Standing("hardware", f"belongs to {owner}", f"run gpuwatch as {owner} or as root (sudo)")
+            who = f"{owner} or as root" if process.uid else "root"
+            return Standing("hardware", f"belongs to {owner}", f"run gpuwatch as {who} (sudo)")
         known = self._tries.get(process.key)
         if known is None or known.error is None:
             return Standing("sampled", climb=CLIMB_TO_EXACT)

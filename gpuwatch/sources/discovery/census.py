@@ -69,14 +69,13 @@ class Census:
             heapq.heappush(self._queue, (now_ns, pid))
         for pid, process in list(self.processes.items()):
             if process.has_torch:
-                self._keep(pid, look(self._proc_root, pid, process.uid, process))
+                self._keep(pid, look(self._proc_root, pid, process))
 
     def insist(self, pids: Iterable[int]) -> None:
         """Looks at processes that others know of, whoever owns them and however their program is named."""
         for pid in pids:
             before = self.processes.get(pid)
-            uid = owner(self._proc_root, pid)
-            process = None if uid is None else look(self._proc_root, pid, uid, before)
+            process = look(self._proc_root, pid, before)
             if process is None or before is not None or self._is_python(process):
                 self._keep(pid, process)
 
@@ -139,7 +138,7 @@ class Census:
         if uid is None or not is_ours or not runs_python(self._proc_root, pid):
             self._keep(pid, None)
         else:
-            self._keep(pid, look(self._proc_root, pid, uid, before))
+            self._keep(pid, look(self._proc_root, pid, before))
 
     def _keep(self, pid: int, process: Process | None) -> None:
         if process is None:

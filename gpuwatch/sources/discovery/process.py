@@ -10,7 +10,7 @@ from gpuwatch.sources.discovery.libraries import Library, mapped_library
 from gpuwatch.sources.discovery.roles import Role, role_of
 from gpuwatch.sources.host.identify import is_python_program
 from gpuwatch.sources.host.process import ProcessKey, ProcessStat, read_arguments, read_stat
-from gpuwatch.sources.host.procfs import read_once
+from gpuwatch.sources.host.procfs import read_once, to_int
 
 _IMPORT_TICKS = os.sysconf("SC_CLK_TCK") // 5
 """CPU time below which nothing of torch's size was imported: on the fastest machines that takes over a second."""
@@ -42,7 +42,7 @@ class Process:
 
 
 def owner(proc_root: Path | str, pid: int) -> int | None:
-    """The user who may look into a process: root for one that is not dumpable; None once it is gone."""
+    """Whose files a process's are: its user's, root's for one that is not dumpable; None once it is gone."""
     try:
         return os.stat(f"{proc_root}/{pid}").st_uid  # noqa: PTH116 - a Path costs twice the call
     except OSError:
@@ -58,7 +58,7 @@ def runs_python(proc_root: Path | str, pid: int) -> bool:
     return is_python_program(program.removesuffix(" (deleted)"))
 
 
-def look(proc_root: Path | str, pid: int, uid: int, before: Process | None = None) -> Process | None:
+def look(proc_root: Path | str, pid: int, before: Process | None = None) -> Process | None:
     """A process as it is now; None once it has ended.
 
     The maps are read when they may have changed: at the first look, after enough CPU time to import something, and
@@ -67,15 +67,27 @@ def look(proc_root: Path | str, pid: int, uid: int, before: Process | None = Non
     stat = read_stat(proc_root, pid)
     if stat is None or stat.state in "ZX":
         return None
+    is_same = before is not None and before.key == (pid, stat.start_ticks)
+    uid = before.uid if before is not None and is_same else _user(proc_root, pid)
+    if uid is None:
+        return None
     arguments = read_arguments(proc_root, pid)
     now = Process(pid, uid, stat, arguments, role_of(stat.command_name, arguments))
-    if before is not None and before.key == now.key and before.arguments == now.arguments:
+    if before is not None and is_same and before.arguments == arguments:
         now = replace(now, library=before.library, library_ticks=before.library_ticks)
         if now.has_torch or stat.own_ticks - before.library_ticks < _IMPORT_TICKS:
             return now
     if now.role in (Role.WORKER, Role.HELPER):
         return now
     return replace(now, library=mapped_library(proc_root, pid), library_ticks=stat.own_ticks)
+
+
+def _user(proc_root: Path | str, pid: int) -> int | None:
+    """The user it runs as, by its effective uid."""
+    for line in (read_once(f"{proc_root}/{pid}/status") or b"").split(b"\n"):
+        if line.startswith(b"Uid:"):
+            return to_int(line.split()[2])
+    return None
 
 
 def has_training_threads(proc_root: Path | str, pid: int) -> bool:
