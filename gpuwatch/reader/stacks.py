@@ -61,7 +61,8 @@ class ThreadReader:
         self._plan: Plan | None = None
         self._looks = 0
         self._outside: dict[int, int] = {}
-        self._frames: dict[int, tuple[int, int, Frame, int]] = {}
+        self._frames: dict[int, tuple[int, int, Frame | None, int]] = {}
+        self._last: tuple[list[_Raw], tuple[Frame, ...]] | None = None
         self._doubtful_root: tuple[int, int, int] | None = None
 
     def frames(self) -> tuple[Frame, ...]:
@@ -80,9 +81,12 @@ class ThreadReader:
                 raw, end = self._look(plan, moving=number >= STRICT_TRIES and not self._layout.heap_frames)
                 if recheck and self._codes.forget_replaced({code for _, code, _, _ in raw}):
                     self._frames.clear()
+                    self._last = None
                 recheck = False
+                if self._last is not None and self._last[0] == raw:
+                    return self._last[1]
                 frames = self._named(plan, raw)
-                if end is not None and not self._is_root(plan, end, raw[-1], frames[-1]):
+                if not frames or end is not None and not self._is_root(plan, end, raw[-1], frames[-1]):
                     continue
             except (StalePlanError, UnreadableAddressError):
                 self._plan = None
@@ -90,7 +94,8 @@ class ThreadReader:
             except (TornError, NoCodeError):
                 continue
             else:
-                return _shortened(frames, ended=end is not None)
+                self._last = (raw, _shortened(frames, ended=end is not None))
+                return self._last[1]
         raise TornError
 
     def _look(self, plan: Plan, *, moving: bool) -> tuple[list[_Raw], int | None]:
@@ -162,8 +167,9 @@ class ThreadReader:
                 found = known.get(code) or self._codes.load(code)
                 line = found.table.line(self._offset(found, instruction))
                 frame = Frame(found.code, line, address, address + self._layout.frame_locals)
-                seen = kept[address] = (code, instruction, frame, found.frame_size)
-            frames.append(seen[2])
+                seen = kept[address] = (code, instruction, None if found.is_shim else frame, found.frame_size)
+            if seen[2] is not None:
+                frames.append(seen[2])
             if stacked and owner == OWNED_BY_THREAD:
                 if younger and younger - address != seen[3] and plan.neighbours(younger, address):
                     raise TornError
