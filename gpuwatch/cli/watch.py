@@ -50,16 +50,26 @@ class _Lines:
         self._session = session
         self._written_ns: int | None = None
         self._told: set[tuple[str, str | None, str | None]] = set()
+        self._climbs: set[str] = set()
 
     def take(self, snapshot: Snapshot) -> None:
         """Looks at a new snapshot. A simulated one may still be living through its past."""
         if self._session.now_ns() - snapshot.time_ns > _PAST_NS:
             return
         self._tell(snapshot)
+        if self._session.attached is not None:
+            self._tell_climbs(snapshot)
         if self._written_ns is not None and snapshot.time_ns - self._written_ns < self._pause_ns:
             return
         self._written_ns = snapshot.time_ns
         write_stdout(f"{printable(watch_line(snapshot))}\n")
+
+    def _tell_climbs(self, snapshot: Snapshot) -> None:
+        """How to see more of what was attached to, once per cause."""
+        for run in snapshot.runs:
+            if run.rung != "exact" and run.how_to_climb and run.how_to_climb not in self._climbs:
+                self._climbs.add(run.how_to_climb)
+                say(f"gpuwatch: {run.title} ({run.pid}): {run.how_to_climb}")
 
     def _tell(self, snapshot: Snapshot) -> None:
         now = {(found.rule, found.run, found.gpu): found for found in snapshot.findings}

@@ -124,7 +124,7 @@ def test_training_whose_memory_is_denied_is_shown_on_a_lower_rung_with_the_cure(
     assert run["data_wait_share"] is None
 
 
-def test_lines_of_watch_say_that_the_run_is_sampled(tmp_path: Path) -> None:
+def test_lines_of_watch_say_that_the_run_is_sampled_and_how_to_climb(tmp_path: Path) -> None:
     with training(tmp_path) as pid:
         needs_reading(pid)
         monitor = subprocess.Popen(
@@ -137,5 +137,7 @@ def test_lines_of_watch_say_that_the_run_is_sampled(tmp_path: Path) -> None:
         assert monitor.stdout is not None
         line = next(line for line in monitor.stdout if "batches/s" in line)
         monitor.send_signal(signal.SIGINT)
-        monitor.communicate(timeout=PATIENCE_SECONDS)
+        _, told = monitor.communicate(timeout=PATIENCE_SECONDS)
     assert "| sampled" in line
+    (climb,) = [line for line in told.splitlines() if line.startswith(f"gpuwatch: train.py ({pid}): ")]
+    assert "gpuwatch run" in climb

@@ -262,6 +262,8 @@ def test_use_of_the_processors_is_that_of_the_last_seconds(host: RecordedTrainer
     assert watch.after(3)[100].why == "has torch loaded"
     host.torch(100, cpu_seconds=481.0)
     assert watch.after(3)[100].why == "has torch loaded and uses 2.0 cores"
+    host.torch(100, cpu_seconds=481.12)
+    assert watch.after(3)[100].why == "has torch loaded and uses 0.04 cores"
 
 
 def test_crowd_is_looked_at_a_piece_at_a_time_and_told_once_whole(host: RecordedTrainers) -> None:
