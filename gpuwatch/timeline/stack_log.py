@@ -176,6 +176,7 @@ class StackLog:
             receiving_share=_part(total.receiving, total.samples),
             first_wait_share=_part(total.first_wait, total.samples),
             workers=_usual(total.workers),
+            workers_mean=sum(count * times for count, times in total.workers.items()) / total.workers.total(),
             worker_samples=total.worker_samples,
             worker_phases=_shares(total.worker_phases, WORKER_PHASES, total.worker_samples),
             worker_lines=self._lines(total.worker_lines, busy),

@@ -201,6 +201,7 @@ class StackWindow:
     receiving_share: float | None = None  # of all samples: taking over what a worker sent
     first_wait_share: float | None = None  # of all samples: waits for the first batch of an epoch, part of "wait"
     workers: int = 0
+    workers_mean: float | None = None  # over time: those of an evaluation loader, and none between epochs, count too
     worker_samples: int = 0
     worker_phases: Mapping[str, Share] = field(default_factory=dict)
     worker_lines: tuple[LineShare, ...] = ()

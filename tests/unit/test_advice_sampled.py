@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scene_builder import gpu, host, machine, process, quality, rank, run, run_case, scene
+from scene_builder import gpu, host, machine, process, quality, rank, run, run_case, scene, workers
 from scene_builder import loader as hooked_loader
 from stack_windows import from_outside, line, sampled, watched
 
+from gpuwatch.diagnosis.advice.cores import batch_cpu_share, worker_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.items import cheaper, work_of
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest, loading_line, place
@@ -106,6 +107,28 @@ class TestWorkers:
         seen = watched({"wait": 0.4}, worker_phases={"item": 0.48}, workers=8)
         busy = worker_busy(sampled(seen, loader=from_outside(num_workers=4)))
         assert busy is not None and busy.value == pytest.approx(0.96)
+
+    def test_workers_that_come_and_go_count_by_the_time_they_are_there(self) -> None:
+        """Two of an evaluation joined the four of training for the second half of the window."""
+        seen = watched({"wait": 0.4}, worker_phases={"item": 0.76}, workers=4, workers_mean=5.0)
+        busy = worker_busy(sampled(seen, loader=from_outside(num_workers=4)))
+        assert busy is not None and busy.value == pytest.approx(0.95)
+
+    def test_while_the_run_evaluates_they_have_nothing_to_do(self) -> None:
+        seen = watched({"wait": 0.4, "eval": 0.3}, worker_phases={"item": 0.66})
+        busy = worker_busy(sampled(seen))
+        assert busy is not None and busy.value == pytest.approx(0.943, abs=0.001)
+
+    def test_cpu_of_workers_is_that_of_the_training_ones(self) -> None:
+        totals = workers(4, cpu_cores=0.45, busy_share=None)
+        member = sampled(watched({"wait": 0.4}), loader=from_outside(num_workers=2), workers=totals)
+        assert worker_cores(member) == pytest.approx(0.9)
+        assert worker_cores(rank(workers=replace(totals, cpu_cores=0.7))) == 0.7
+
+    def test_cpu_work_is_a_share_of_the_time_they_are_busy(self) -> None:
+        totals = workers(4, cpu_cores=0.24, busy_share=None)
+        seen = watched({"wait": 0.4}, worker_phases={"item": 0.8})
+        assert batch_cpu_share(sampled(seen, workers=totals), 4, on_gpu=True) == pytest.approx(0.3)
 
     def test_few_samples_say_nothing_and_the_workers_own_word_goes_first(self) -> None:
         seen = watched({"wait": 0.4}, worker_phases={"item": 0.5}, worker_samples=150)

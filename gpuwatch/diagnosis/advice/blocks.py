@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from gpuwatch.diagnosis.advice.sampled import batch_period, epoch_start_share, train_share, worker_busy
+from gpuwatch.diagnosis.advice.sampled import batch_period, epoch_start_share, train_share, worker_load
 from gpuwatch.diagnosis.advice.starvation import Starvation
 from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
 from gpuwatch.diagnosis.finding import Level
@@ -84,7 +84,7 @@ def _sampled(rank: RankWindow, starvation: Starvation, wait: Share, workers: int
     if stacks is None or not period:
         return (), 0.0
     edge = epoch_start_share(stacks)
-    busy = worker_busy(rank) or Share(1.0, 1.0, 1.0)
+    busy = worker_load(rank) or Share(1.0, 1.0, 1.0)
     wall = period / train_share(stacks)
     found = []
     for waited, worked in ((wait.low, busy.high), (wait.value, busy.value), (wait.high, busy.low)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.sampled import worker_busy
+from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, is_sampled
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import RankWindow
 
@@ -76,5 +76,21 @@ def batch_cpu_share(rank: RankWindow, workers: int, *, on_gpu: bool) -> float | 
         return min(1.0, totals.batch_cpu_seconds / totals.batch_seconds)
     if totals.cpu_cores is None:
         return None
-    busy = worker_busy(rank)
-    return min(1.0, totals.cpu_cores / max(busy.value if busy else 1.0, 0.05))
+    busy = totals.busy_share if totals.busy_share is not None else _seen_busy(rank)
+    return min(1.0, totals.cpu_cores / max(busy or 1.0, 0.05))
+
+
+def worker_cores(rank: RankWindow) -> float | None:
+    """Cores that a worker of the training loader uses; from outside, idle ones of an evaluation loader are no part."""
+    totals, count = rank.workers, rank.train_loader.num_workers if rank.train_loader else None
+    if totals is None or totals.cpu_cores is None or not count or not is_sampled(rank):
+        return totals.cpu_cores if totals else None
+    return totals.cpu_cores * max(1.0, totals.count / count)
+
+
+def _seen_busy(rank: RankWindow) -> float | None:
+    """What part of their time all workers that were looked at were busy, as /proc's mean is over all of them."""
+    stacks = rank.stacks
+    if stacks is None or stacks.worker_samples < WORKER_SAMPLES:
+        return None
+    return busy_worker_samples(stacks) / stacks.worker_samples

@@ -85,19 +85,33 @@ def batch_period(stacks: StackWindow) -> float | None:
 
 
 def worker_busy(rank: RankWindow) -> Share | None:
-    """The share of time in which a worker of the training loader makes batches: its own word, else its stacks.
+    """The share of training time in which a worker of the training loader makes batches: its own word, else its stacks.
 
-    Looks at workers go to those of an evaluation loader too, which idle while it trains.
+    While the run evaluates or saves, workers fill their queue and idle, whatever their pace.
     """
     known = rank.workers.busy_share if rank.workers else None
     if known is not None:
         return Share(known, known, known)
+    load = worker_load(rank)
+    training = train_share(rank.stacks) if rank.stacks else 0.0
+    return None if load is None or training <= 0.0 else _scaled(load, 1.0 / training)
+
+
+def worker_load(rank: RankWindow) -> Share | None:
+    """Seconds that each worker of the training loader is busy per second, phases included; None on too few samples.
+
+    Looks go to the workers of an evaluation loader too, and there are none between the epochs of workers that do not
+    persist: what all looks saw is divided by the number that the training loader has.
+    """
     stacks, count = rank.stacks, rank.train_loader.num_workers if rank.train_loader else None
     if stacks is None or not count or stacks.worker_samples < WORKER_SAMPLES:
         return None
-    busy = share_of(busy_worker_samples(stacks), stacks.worker_samples)
-    spread = max(1.0, stacks.workers / count)
-    return Share(*(min(1.0, spread * value) for value in (busy.value, busy.low, busy.high)))
+    alive = stacks.workers if stacks.workers_mean is None else stacks.workers_mean
+    return _scaled(share_of(busy_worker_samples(stacks), stacks.worker_samples), alive / count)
+
+
+def _scaled(share: Share, factor: float) -> Share:
+    return Share(*(min(1.0, factor * value) for value in (share.value, share.low, share.high)))
 
 
 def busy_worker_samples(stacks: StackWindow) -> int:

@@ -31,6 +31,7 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import place_of
+from gpuwatch.diagnosis.advice.cores import worker_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import middle, without
 from gpuwatch.diagnosis.advice.items import cheaper, work_of
@@ -61,8 +62,7 @@ OTHER_CAUSES = ("cpu-quota-throttled", "too-many-workers", "host-cpu-exhausted",
 def worker_cpu_bound(case: RunCase) -> Draft | None:
     """Fires on a starved run whose workers compute all the time and cannot usefully be more."""
     rank = case.run.critical
-    workers, loader = rank.workers, rank.train_loader
-    cores = workers.cpu_cores if workers else None
+    loader, cores = rank.train_loader, worker_cores(rank)
     if "data-starvation" not in case.holding or case.holding.intersection(OTHER_CAUSES):
         return None
     if cores is None or not WORKER_CORES <= cores <= SEVERAL_CORES or loader is None or not loader.num_workers:
