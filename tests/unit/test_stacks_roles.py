@@ -242,3 +242,21 @@ def test_looks_of_a_stopped_process_are_dropped() -> None:
     training.held.drop_since(training.now_ns - 4 * LOOK_NS)
     training.look(*BACKWARD, at=TRAIN)
     assert training.told == {"forward": 6, "backward": 1}
+
+
+def test_a_next_whose_iterator_could_not_be_read_belongs_to_the_loop_it_is_in() -> None:
+    training = a_training_loop()
+    training.look(NEXT, at=TRAIN_LINE, loader=0, times=3)
+    assert training.roles() == {1: "train"}
+    assert training.told["wait"] == 8
+
+
+def test_where_no_iterator_can_be_read_loops_are_told_and_entries_into_next_counted() -> None:
+    training = Training()
+    for _ in range(20):
+        training.look(NEXT, at=TRAIN_LINE, loader=0, times=2)
+        training.look(*BACKWARD, at=(MAIN, "train", 4), loader=0)
+    assert training.roles() == {0: "train"}
+    counter = training.site(0).counter
+    assert not counter.exact
+    assert 8 <= counter.batches <= 20

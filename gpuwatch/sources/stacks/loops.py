@@ -25,6 +25,7 @@ _SITES_KEPT: Final = 64
 _ANCHORS: Final = 3
 _ASKED_LOOKS: Final = 4
 _MEMO_KEPT: Final = 1024
+_UNCOUNTED_LOOKS: Final = 20
 
 
 class LoopText(Protocol):
@@ -51,6 +52,8 @@ class Loops:
         self._sites: list[Site] = []
         self._last: Site | None = None
         self._last_number = 0
+        self._counted = False
+        self._uncounted = 0
 
     def __iter__(self) -> Iterator[Site]:
         return iter(self._sites)
@@ -105,7 +108,10 @@ class Loops:
         while index < len(frames) - 1 and self._classifier.hands_on(frames[index]):
             index += 1
         frame = frames[index]
-        key = (state.loader, state.iterator) if state is not None else (0, 0)
+        if state is None:
+            return self._site_without_count(frames[index:], now_ns)
+        self._counted = True
+        key = state.loader, state.iterator
         memo = (*key, id(frame.code), frame.line, reading.waits)
         site = self._memo.get(memo)
         if site is None:
@@ -121,6 +127,22 @@ class Loops:
         if site.looks < _ASKED_LOOKS and not site.no_gradients:
             outer = [self._classifier.mark(frame) for frame in frames[index:]]
             site.no_gradients = Mark.NO_GRAD in outer or Mark.EVALUATION in outer
+        return site
+
+    def _site_without_count(self, outer: Sequence[Frame], now_ns: int) -> Site | None:
+        """The loop that a next() is in whose iterator was not read: while it is made, or where none ever is."""
+        code = code_key(outer[0])
+        known = [site for site in self._sites if site.code == code and site.confirmed]
+        around = self._text.loops(code[0], outer[0].line)
+        here = [site for site in known if site.line == outer[0].line or any(loop.first == site.line for loop in around)]
+        if here:
+            return max(here, key=lambda site: site.last_ns)
+        self._uncounted += 1
+        if self._counted or self._uncounted < _UNCOUNTED_LOOKS:
+            return None
+        site = self._site(outer, None, True, now_ns)
+        if site is not None:
+            site.anchors = tuple((frame.address, code_key(frame)) for frame in outer[:_ANCHORS])
         return site
 
     def _site(self, outer: Sequence[Frame], state: LoaderState | None, waits: bool, now_ns: int) -> Site | None:
@@ -174,7 +196,7 @@ class Loops:
         if state is not None:
             site.state = state
             site.counter.see(state, now_ns)
-        else:
+        elif not self._counted:
             site.counter.see_wait(reading.waits)
 
     def _still_in(self, frames: Sequence[Frame]) -> Site | None:

@@ -159,6 +159,8 @@ class Session:
             return Look(now_ns, reading, None, starts_in=self._caller(stack, reading))
         site = self._loops.see(stack, state, reading, now_ns)
         look = Look(now_ns, reading, site)
+        if site is None and reading.waits and reading.next_frame is not None:
+            look.starts_in = self._caller(stack, reading)
         if site is not None:
             look.batches = site.counter.batches
         if state is not None:
