@@ -37,6 +37,7 @@ class FollowedTarget:
         self._closed = False
         self._session: Session | None = None
         self._facts: ProcessFacts | None = None
+        self._is_other_program = False
         self._began_ns = self._try_ns = now_ns
         self._retry_ns = _FIRST_RETRY_NS
         self._told: tuple[str, str | None] | None = None
@@ -68,18 +69,25 @@ class FollowedTarget:
             if stat is None or not alive:
                 self.ended = True
                 return
-            self._facts = ProcessFacts(self.target.pid, stat.start_ticks, self._settings.proc_root)
-            self._facts.look_again()
+            self._facts = self._read_facts(stat.start_ticks)
         if stat is None or not alive or stat.start_ticks != self._facts.start_ticks:
             self._end(self._facts, now_ns)
+        elif self._is_other_program:
+            self._is_other_program = False
+            self._facts = self._read_facts(stat.start_ticks)
         elif self._session is not None and self._session.gone:
-            # The process lives, so it has become another program (exec).
+            # It lives, so it has become another program (exec); or it is dying, and its memory went before its pid.
             self._drop_session(now_ns)
-            self._facts = None
+            self._is_other_program = True
         elif self._session is not None:
             self._session.upkeep(now_ns, stopped=stat.state in "Tt")
         elif now_ns >= self._try_ns:
             self._attach(self._facts, now_ns)
+
+    def _read_facts(self, start_ticks: int) -> ProcessFacts:
+        facts = ProcessFacts(self.target.pid, start_ticks, self._settings.proc_root)
+        facts.look_again()
+        return facts
 
     def _attach(self, facts: ProcessFacts, now_ns: int) -> None:
         settings = self._settings
