@@ -40,6 +40,10 @@ PICTURES = (
     ("dashboard-80x24", "starved", (80, 24), ()),
     ("finding", "starved", (120, 44), ("enter",)),
     ("timeline", "fluctuation", (120, 36), ("t",)),
+    ("attached", "attached", (120, 36), ()),
+    ("attached-80x24", "attached", (80, 24), ()),
+    ("attached-finding", "attached", (120, 44), ("enter",)),
+    ("attach", "attached", (120, 24), ("a", "down", "down")),
 )
 REPORT = ("report", "starved")
 
@@ -49,7 +53,7 @@ def watched(scenario: str) -> Monitor:
     clock = VirtualClock(WATCHED_SECONDS * 10**9, START_WALL_TIME)
     source = SimulatorSource(scenario, start_ns=clock.now_ns())
     origin = Origin("simulated", f"SIMULATED {scenario}")
-    monitor = Monitor([source], origin=origin, clock=clock, engine=Engine())
+    monitor = Monitor([source], origin=origin, clock=clock, engine=Engine(), focus=source.focus)
     monitor.run_until(clock.now_ns() + WATCHED_SECONDS * 10**9)
     return monitor
 

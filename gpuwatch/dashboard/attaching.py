@@ -33,6 +33,12 @@ def unhooked(snapshot: Snapshot) -> tuple[Candidate, ...]:
     )
 
 
+def gpu_indices(candidate: Candidate, snapshot: Snapshot) -> str:
+    """The GPUs that it computes on: "0,1"."""
+    used = [gpu.facts.index for gpu in snapshot.gpus if gpu.facts.uuid in candidate.gpu_uuids]
+    return ",".join(map(str, sorted(used))) or say.UNKNOWN
+
+
 def offer(snapshot: Snapshot) -> str:
     """What the user can do about processes that train unseen; empty where there is none."""
     count = len(unhooked(snapshot))

@@ -81,11 +81,13 @@ def simulated_monitor(
 
     clock: Clock
     clock = VirtualClock(_VIRTUAL_START_NS, time.time()) if virtual else CatchUpClock(round(history_seconds * 1e9))
+    source = SimulatorSource(scenario, seed=seed, start_ns=clock.now_ns(), interval_seconds=interval_seconds)
     return Monitor(
-        [SimulatorSource(scenario, seed=seed, start_ns=clock.now_ns(), interval_seconds=interval_seconds)],
+        [source],
         origin=Origin("simulated", f"SIMULATED {scenario}"),
         clock=clock,
         engine=Engine(),
+        focus=source.focus,
         interval_seconds=interval_seconds,
         own_cost=None if virtual else OwnCost(),
     )

@@ -60,6 +60,13 @@ async def test_many_snapshots_at_once_are_drawn_once() -> None:
         assert drawn[0] == driver.monitor.current
 
 
+async def test_on_a_narrow_terminal_the_gain_has_a_place_beside_a_long_sentence() -> None:
+    long = situations.starvation(summary="train.py (4711): the GPU idles 41 % of the time: " + "augment.py:41 " * 5)
+    async with driven(situations.snapshot(findings=(long,)), (80, 24)) as driver:
+        head = driver.rows.index(next(row for row in driver.rows if "Findings" in row))
+        assert any("1.5-1.7x faster" in row for row in driver.rows[:head])
+
+
 async def test_the_charts_of_gpus_and_runs_share_one_time_axis() -> None:
     async with driven(situations.many_gpus(2)) as driver:
         cells = columns(120)

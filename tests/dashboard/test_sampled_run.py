@@ -37,7 +37,7 @@ def test_a_sampled_run_says_its_rung_its_pace_its_error_and_the_hot_line() -> No
     assert lines[2] == "12.3 batches/s   790 samples/s   wait 61 % ±2.4"
     assert lines[3] == "hot line augment.py:41  43 %  image = image.filter(GaussianBlur(5))"
     assert lines[4] == "batches 1 843   last 0.2 s ago   1 640 samples over 1 min"
-    assert lines[5] == "█ wait 61 %  █ fwd+bwd 28 %  █ opt 3 %  █ sync 5 %  █ other 3 %"
+    assert lines[5] == "█ wait 61 %  █ fwd+bwd 28 %  █ sync 5 %  █ opt 3 %  █ other 3 %"
     assert lines[6] == "`gpuwatch run COMMAND` measures steps and waits exactly"
 
 

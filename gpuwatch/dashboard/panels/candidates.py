@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.attaching import candidate_name
+from gpuwatch.dashboard.attaching import candidate_name, gpu_indices
 from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line, LineWriter, blanks, rule, selected
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import RUNG_MEANINGS, RUNGS, gpu_index
+from gpuwatch.dashboard.wording import RUNG_MEANINGS, RUNGS
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import Candidate
 
@@ -100,11 +100,10 @@ def _entry(entry: Entry, snapshot: Snapshot, width: int, look: Look, *, at_curso
     if entry is None:
         writer = LineWriter(width, look).put(mark, look.accent).put(f"{EVERYTHING} (detaches)", look.strong)
         return writer.line()
-    indices = [gpu_index(uuid, snapshot) for uuid in entry.gpu_uuids]
     attached = entry.pid == snapshot.attached_pid
     row = _Row(
         str(entry.pid),
-        ",".join(str(index) for index in sorted(index for index in indices if index is not None)) or say.UNKNOWN,
+        gpu_indices(entry, snapshot),
         say.age(round(entry.age_seconds * 1e9)),
         "attached now" if attached else RUNGS[entry.rung],
         say.escape(entry.user),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.attaching import unhooked
+from gpuwatch.dashboard.attaching import gpu_indices, unhooked
 from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
@@ -15,9 +15,9 @@ from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts
 
 _CAN_ATTACH = {
-    "exact": "a attaches",
-    "sampled": "a attaches",
-    "proc": "a attaches: /proc only",
+    "exact": "no hook, a attaches",
+    "sampled": "no hook, a attaches",
+    "proc": "no hook, a: /proc only",
     "hardware": "NVML",
 }
 """What the key does for a process without a hook, by the best rung that can be had of it."""
@@ -67,9 +67,9 @@ def _rows(snapshot: Snapshot) -> list[_Row]:
             rows.append(_Row(str(pid), where, say.UNKNOWN, say.UNKNOWN, kind, say.command_line(facts.command)))
     for candidate in unhooked(snapshot):
         if candidate.pid not in seen and candidate.pid not in trainers:
-            command = say.command_line(candidate.command)
-            kind = marked[candidate.pid]
-            rows.append(_Row(str(candidate.pid), say.UNKNOWN, say.UNKNOWN, say.UNKNOWN, kind, command))
+            command, kind = say.command_line(candidate.command), marked[candidate.pid]
+            where = gpu_indices(candidate, snapshot)
+            rows.append(_Row(str(candidate.pid), where, say.UNKNOWN, say.UNKNOWN, kind, command))
     return rows
 
 

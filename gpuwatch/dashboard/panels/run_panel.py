@@ -83,19 +83,20 @@ def _title(run: RunNow, scale: float, columns: Columns, look: Look) -> Line:
     writer = _who(run, columns, look)
     writer.put(mark * max(0, columns.chart_1 - 1 - writer.cells), look.faint).put(" ", look.text)
     end = columns.chart_1 + columns.chart_width
+    step = "batch" if run.rung == "sampled" else "step"
     if columns.chart_2 is None:
-        _label(writer, f"wait, step {say.seconds(scale)}", end, look)
+        _label(writer, f"wait, {step} {say.seconds(scale)}", end, look)
     else:
         _label(writer, "wait 0-100 %", end, look)
         writer.to(columns.chart_2)
-        _label(writer, f"step 0-{say.seconds(scale)}", columns.chart_2 + columns.chart_width, look)
+        _label(writer, f"{step} 0-{say.seconds(scale)}", columns.chart_2 + columns.chart_width, look)
     return writer.line()
 
 
 def _one_line(run: RunNow, columns: Columns, look: Look) -> Line:
     """All that fits where a run has but one line."""
     writer = _who(run, columns, look)
-    speed = f"{say.seconds(run.step_seconds_p50)} wait {say.share(run.wait_share)}"
+    speed = f"{say.seconds(run.step_seconds_p50 or run.step_seconds)} wait {say.share(run.wait_share)}"
     return writer.to(columns.chart_1).put(speed, look.text).line()
 
 

@@ -50,7 +50,9 @@ def climb_lines(run: RunNow, width: int, most: int, style: Style, look: Look) ->
     """How to see more of it, on the rungs below exact."""
     if not run.how_to_climb:
         return []
-    return [words([(part, style)], width, look) for part in say.wrap(say.escape(run.how_to_climb), width)[:most]]
+    parts = say.wrap(say.escape(run.how_to_climb), width)
+    shown = [*parts[: most - 1], " ".join(parts[most - 1 :])] if len(parts) > most else parts
+    return [words([(part, style)], width, look) for part in shown]
 
 
 def wait_error(run: RunNow, snapshot: Snapshot) -> str:

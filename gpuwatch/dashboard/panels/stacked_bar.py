@@ -37,10 +37,10 @@ def parts_of(run: RunNow) -> list[Part]:
         names = [name for name, known in (("forward", forward), ("backward", backward)) if known is not None]
         short = "fwd+bwd" if len(names) == 2 else names[0]
         parts.append(Part("compute", "+".join(names), short, (forward or 0.0) + (backward or 0.0)))
-    if run.optimizer_share is not None:
-        parts.append(Part("optimizer", "optimizer", "opt", run.optimizer_share))
     if run.sync_share is not None:
         parts.append(Part("sync", "asks the device", "sync", run.sync_share))
+    if run.optimizer_share is not None:
+        parts.append(Part("optimizer", "optimizer", "opt", run.optimizer_share))
     if run.phase_share:
         parts.append(Part("phase", "pauses", "pause", run.phase_share))
     rest = 1.0 - sum(part.share for part in parts)

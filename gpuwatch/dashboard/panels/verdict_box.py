@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from rich.style import Style
 
 from gpuwatch.dashboard import formatting as say
@@ -74,18 +75,20 @@ def _lines_of(verdict: Verdict, width: int, look: Look, *, full: bool) -> list[L
     indent = _indent(verdict)
     gain_first = width >= GAIN_BESIDE_FROM
     sentence, because = _wrapped(verdict, width, full=full)
+    has_room = len(sentence) > 1 and indent + cell_len(sentence[1]) + len(verdict.gain) < width
+    gain_below = not gain_first and not has_room
     lines = []
     for index, part in enumerate(sentence):
         writer = LineWriter(width, look)
         if index == 0:
             writer.put(f"{sign} {verdict.word}", _style(verdict, look))
         writer.to(indent).put(part, look.strong)
-        if index == (0 if gain_first else 1) and verdict.gain:
+        if index == (0 if gain_first else 1) and verdict.gain and (gain_first or not gain_below):
             writer.at_right(verdict.gain, _gain_style(verdict, look))
         lines.append(writer.line())
     lines += [LineWriter(width, look).to(indent).put(part, look.dim).line() for part in because]
     if _has_change(verdict):
-        lines.append(_change(verdict, width, indent, look, gain_here=not gain_first and len(sentence) < 2))
+        lines.append(_change(verdict, width, indent, look, gain_here=gain_below))
     return lines
 
 

@@ -56,14 +56,16 @@ def _needs(view: View, verdict_lines: int) -> Needs:
 @cache
 def _keys(on_finding: bool, paused: bool, can_attach: bool) -> list[Key]:
     """The most needed first: what does not fit is left out."""
+    pause = Key("space", "resume" if paused else "pause", "app.pause")
     return [
         *([Key("enter", "open", "open"), Key("c", "copy fix", "copy_fix")] if on_finding else []),
         *([Key("a", "attach", "app.attach")] if can_attach else []),
         Key("t", "timeline", "app.timeline"),
         Key("p", "processes", "app.processes"),
-        Key("space", "resume" if paused else "pause", "app.pause"),
+        *([] if can_attach else [pause]),
         Key("?", "help", "app.help"),
         Key("q", "quit", "app.quit"),
+        *([pause] if can_attach else []),
         *([Key("s", "snooze", "snooze"), Key("e", "explain", "explain")] if on_finding else []),
         Key("+ -", "zoom", "app.zoom(-1)"),
         Key("/", "filter", "app.filter"),
@@ -149,7 +151,7 @@ class MainScreen(ViewScreen):
         wanted = [(Series("gpu.utilization_percent", uuid), hold) for uuid in sorted(visible)]
         wanted += [(Series("gpu.power_watts", uuid), hold) for uuid in sorted(visible)]
         for run in view.runs[: len(plan.runs)]:
-            run_hold = max(hold, round(HOLD_POLLS * 1e9 * (run.step_seconds_p50 or 0.0)))
+            run_hold = max(hold, round(HOLD_POLLS * 1e9 * (run.step_seconds_p50 or run.step_seconds or 0.0)))
             wanted += [(Series("run.wait_share", run.id), run_hold), (Series("run.step_seconds", run.id), run_hold)]
         if plan.host > 1:
             wanted += [(HOST_CPU, hold), (HOST_IO, hold)]

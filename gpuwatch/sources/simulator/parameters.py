@@ -90,5 +90,6 @@ class Scenario:
     heat_resistance: Mapping[int, float] = field(default_factory=dict)  # GPU index -> times the designed one
     inlet_celsius: float = 24.0
     hang_after_seconds: float | None = None
+    attached: bool = False  # no hook is in the run: its stacks are read
     must: frozenset[str] = frozenset()
     may: frozenset[str] = frozenset()

@@ -111,6 +111,16 @@ _ALL = (
         may=frozenset({"low-util", "util-fluctuation", "periodic-dips"}),
     ),
     Scenario(
+        name="attached",
+        description="no hook in it: two workers fall behind, and the stacks name the line that costs them",
+        gpu=_H100,
+        loader=replace(_IMAGES, num_workers=2, batch_seconds=0.52, cpu_share=0.96, dataset="AugmentedImages"),
+        compute=replace(_COMPUTE, gpu_seconds=0.11, launch_seconds=0.11),
+        attached=True,
+        must=frozenset({"data-starvation", "workers-too-few"}),
+        may=frozenset({"low-util", "util-fluctuation", "worker-cpu-bound", "sync-per-step"}),
+    ),
+    Scenario(
         name="low-power",
         description="100 % busy at 300 of 575 W: 32-bit arithmetic on a card with 16-bit units",
         gpu=_RTX_5090,

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 
 from gpuwatch.samples import Sample, WorkerFetch
 from gpuwatch.sources.simulator import facts
+from gpuwatch.sources.simulator.focus import SimulatedFocus
 from gpuwatch.sources.simulator.gpu import GpuModel
 from gpuwatch.sources.simulator.host import HostModel
 from gpuwatch.sources.simulator.loader import BatchQueue
+from gpuwatch.sources.simulator.looks import Looks, candidates
 from gpuwatch.sources.simulator.parameters import Scenario
 from gpuwatch.sources.simulator.scenarios import SCENARIOS
 from gpuwatch.sources.simulator.training import Rank, Training
@@ -46,6 +48,8 @@ class SimulatorSource:
         self._gpus = [self._gpu(index) for index in range(self.scenario.gpu_count)]
         self._ranks = [self._rank(index) for index in range(self.scenario.gpu_count)]
         self._training = Training(self.scenario, self._ranks, self._rng, self._emit, self._to_ns)
+        self._looks = self._looks_from_outside() if self.scenario.attached else None
+        self.focus = SimulatedFocus(facts.FIRST_PID) if self.scenario.attached else None
         self._polls = 0
         self._host_polls = 0
         self._closed = False
@@ -88,8 +92,10 @@ class SimulatorSource:
         if isinstance(sample, WorkerFetch):
             start, end = ((at - self._origin_ns) / 1e9 for at in (sample.start_ns, sample.end_ns))
             self._host.fetched(sample.trainer, sample.worker, start, end, sample.cpu_seconds or 0.0)
-        self._order += 1
-        heapq.heappush(self._pending, (time, self._order, sample))
+        known = sample if self._looks is None else self._looks.seen(sample)
+        if known is not None:
+            self._order += 1
+            heapq.heappush(self._pending, (time, self._order, known))
 
     def _gpu(self, index: int) -> GpuModel:
         inlet = self.scenario.inlet_celsius + 0.6 * index
@@ -112,6 +118,10 @@ class SimulatorSource:
             worker_pids=tuple(range(first_worker, first_worker + scenario.loader.num_workers)),
             cpu_busy=[],
         )
+
+    def _looks_from_outside(self) -> Looks:
+        workers, trainer = self.scenario.loader.num_workers, facts.trainer_id(0)
+        return Looks(workers, random.Random(self._rng.random()), self._to_ns, trainer)
 
     def _introduce(self) -> None:
         start_ns = self._origin_ns
@@ -161,3 +171,8 @@ class SimulatorSource:
         end = float(self._host_polls)
         for sample in self._host.second(self._ranks, end - 1, end, self._to_ns(end)):
             self._emit(end, sample)
+        if self._looks is not None:
+            for seen in self._looks.second(end - 1, end):
+                self._emit(end, seen)
+            if self._host_polls % _STATUS_SECONDS == 1:
+                self._emit(end, candidates(self._to_ns(end), end, self.scenario.loader.num_workers))
