@@ -30,9 +30,9 @@ class Anchors:
             if known is None or known[1] == iterator or distance <= known[0]:
                 self._nearest[key] = (distance, iterator)
 
-    def find(self, frames: Sequence[Frame]) -> tuple[int, int] | None:
-        """The index of the innermost frame that an iterator was advanced from, and the iterator."""
-        for index, frame in enumerate(frames):
+    def find(self, frames: Sequence[Frame], start: int) -> tuple[int, int] | None:
+        """The index of the innermost frame from `start` on that an iterator was advanced from, and the iterator."""
+        for index, frame in enumerate(frames[start:], start):
             known = self._nearest.get((frame.address, frame.code.address))
             if known is not None:
                 return index, known[1]

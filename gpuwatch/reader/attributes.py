@@ -18,6 +18,7 @@ _DICT_KEYS = 32  # ma_keys, followed by ma_values
 _INSTANCE_DICT = 24  # before the object
 _VALUES_VALID = 3  # PyDictValues.valid
 _LARGEST_DICT = 4096  # entries
+_MOST_FOLLOWED = 64
 _MAX_LOG2_SIZE = 16
 _PLAIN_DEFAULTS = frozenset({"int", "bool", "float", "str", "NoneType", "tuple", "list"})
 
@@ -117,6 +118,16 @@ class Attributes:
         header = (address + TYPE_POINTER, info.address.to_bytes(8, "little"))
         table = self._instance_table(address, info, (header, info.witness()))
         return {} if table is None else self._find(table, names)
+
+    def all_slots(self, address: int, info: TypeInfo) -> list[Slot]:
+        """The slots of all attributes of the instance, none where it has more than 64."""
+        header = (address + TYPE_POINTER, info.address.to_bytes(8, "little"))
+        table = self._instance_table(address, info, (header, info.witness()))
+        keys = None if table is None else self._keys(table.keys)
+        if table is None or keys is None or keys.count > _MOST_FOLLOWED:
+            return []
+        start, step = (keys.entries + keys.key + 8, keys.size) if table.values is None else (table.values, 8)
+        return [Slot(start + step * index, table.witnesses) for index in range(keys.count)]
 
     def _instance_table(self, address: int, info: TypeInfo, witnesses: tuple[tuple[int, bytes], ...]) -> _Table | None:
         kind = self._layout.instance_dict

@@ -7,29 +7,25 @@ at 58 steps a second and 53 % at 76, measured.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpuwatch.reader.anchors import Anchors
 from gpuwatch.reader.attributes import Attributes
+from gpuwatch.reader.frame_loops import LONGEST_PAUSE, FrameLoops
 from gpuwatch.reader.iterators import COUNT, Count, IteratorTypes, int_type
 from gpuwatch.reader.loader_settings import SettingsReader
 from gpuwatch.reader.loops import Loop, LoopFinder
-from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
+from gpuwatch.reader.memory import Memory
 from gpuwatch.reader.object_layout import object_layout
 from gpuwatch.reader.objects import Objects
-from gpuwatch.reader.slots import SlotReader, Slots
-from gpuwatch.reader.types import Code, Frame, LoaderState, Stack
+from gpuwatch.reader.slots import SlotReader
+from gpuwatch.reader.types import Frame, LoaderState, Stack
 
-_LOADER_FILES = ("torch/utils/data/dataloader.py", "torchdata/stateful_dataloader/stateful_dataloader.py")
-_TORCH = ("-packages/torch/", "-packages/torchdata/")
-_PACKAGES = "-packages/"
-_STANDARD_LIBRARY = "/lib/python"
+_NEXT, _DELETE = "__next__", "__del__"
 _IDENTITY = ("_index_sampler", "_dataset")
 _FORGET_AFTER = 1024  # looks: a class may die, and another be made at its address
-_LONGEST_PAUSE = 16  # looks without asking code again that never held an iterator
 _MOST_ITERATORS = 16
-_MOST_LOOPS = 64
 
 
 class ReadableInterpreter(Protocol):
@@ -48,34 +44,17 @@ class _Known:
     changed: int = 0
     loop: int = 0  # the iterator by which the loop is told that advances this one: another one in a zip
     next_look: int = 0  # for that loop
-
-
-@dataclass(slots=True)
-class _CodeRecord:
-    """What is known of a code object: which part it plays, and whether looking at its frames is worth it."""
-
-    code: Code
-    of_loader: bool
-    of_library: bool
     misses: int = 0
-    next_look: int = 0
 
 
-@dataclass(slots=True)
-class _FrameLoops:
-    """The loops of a frame, true as long as all witnesses are found."""
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An iterator of which a method runs, called by the frame at index `caller`; else it is being made or reset."""
 
-    code: int
-    loops: list[Loop]
-    gather: Gather = field(repr=False)
-    expected: bytes = field(repr=False)
-
-    def hold(self) -> bool:
-        """Whether the frame still iterates over the same."""
-        try:
-            return self.gather.read() == self.expected
-        except UnreadableAddressError:
-            return False
+    iterator: int
+    caller: int
+    advances: bool
+    ends: bool  # its loop is over, and its workers are being shut down
 
 
 class LoaderReader:
@@ -93,20 +72,19 @@ class LoaderReader:
         self._types = IteratorTypes(self._objects, self._attributes)
         self._settings = SettingsReader(self._objects, self._attributes)
         self._slots = SlotReader(self._objects)
-        self._finder = LoopFinder(self._objects, self._types, self._slots)
+        self._finder = LoopFinder(self._objects, self._attributes, self._types, self._slots)
+        self._loops = FrameLoops(self._objects, self._slots, self._finder)
         self._anchors = Anchors()
         self._known: dict[int, _Known] = {}
-        self._records: dict[int, _CodeRecord] = {}
-        self._frames: dict[int, _FrameLoops] = {}
         self._looks = 0
 
     def state(self, stack: Stack) -> LoaderState | None:
         """The innermost loop over a DataLoader iterator that the stack stands in.
 
-        It is told, in this order, by the iterator whose `__next__` runs; by what the for loops and variables of
-        the frames hold; by the frames below which such a `__next__` ran before, for wrappers that keep the iterator
-        in an attribute. Loops of zip over several loaders are told by the first of them. None where there is no
-        such loop, its iterator is still being made or has died, or what was read is torn.
+        It is told, in this order, by the iterator that is being made or whose `__next__` runs; by what the for
+        loops and variables of the frames hold; by the frames below which such a `__next__` ran before, for wrappers
+        that keep the iterator out of sight. Loops of zip over several loaders are told by the first of them. None
+        where there is no such loop, its iterator has no count yet or has died, or what was read is torn.
 
         Raises:
             CannotReadError: The process is gone.
@@ -117,16 +95,17 @@ class LoaderReader:
         if self._looks % _FORGET_AFTER == 0:
             self._forget()
         running = self._running(stack)
-        if running is not None:
-            iterator, caller = running
-            self._anchors.remember(iterator, stack.frames[caller:])
-            state = self._state_of(iterator, caller)
-            first = self._first_of_loop(stack, caller, iterator)
-            return state if first == iterator else self._state_of(first, caller) or state
-        for index, iterator in self._held(stack):
-            if (state := self._state_of(iterator, index)) is not None:
-                return state
-        return None
+        if running is None or running.ends:
+            start, dying = (0, 0) if running is None else (running.caller, running.iterator)
+            held = (pair for pair in self._held(stack, start) if pair[1] != dying)
+            return next((state for index, one in held if (state := self._state_of(one, index)) is not None), None)
+        iterator, caller = running.iterator, running.caller
+        state = self._state_of(iterator, caller)
+        if not running.advances:
+            return state
+        first = self._first_of_loop(stack, caller, iterator)
+        self._anchors.remember(first, stack.frames[caller:])
+        return state if first == iterator else self._state_of(first, caller) or state
 
     def recheck(self, state: LoaderState) -> int | None:
         """The same iterator's count now, by one system call (seldom two) and without a stack.
@@ -144,31 +123,24 @@ class LoaderReader:
         return known.count.read()
 
     def _forget(self) -> None:
-        for part in (self._objects, self._attributes, self._types, self._slots):
+        for part in (self._objects, self._attributes, self._types, self._slots, self._finder, self._loops):
             part.forget()
-        self._records.clear()
-        self._frames.clear()
 
-    def _record(self, code: Code) -> _CodeRecord:
-        record = self._records.get(code.address)
-        if record is None or record.code is not code:
-            library = _STANDARD_LIBRARY in code.file and _PACKAGES not in code.file
-            of_library = library or code.file.startswith("<frozen ") or any(part in code.file for part in _TORCH)
-            record = _CodeRecord(code, code.file.endswith(_LOADER_FILES), of_library)
-            self._records[code.address] = record
-        return record
-
-    def _running(self, stack: Stack) -> tuple[int, int] | None:
-        """The iterator of which a method runs, and the index of the frame that called it."""
-        for index, frame in enumerate(stack.frames):
-            if self._record(frame.code).of_loader:
+    def _running(self, stack: Stack) -> _Running | None:
+        """The iterator of which a method runs."""
+        frames = stack.frames
+        for index, frame in enumerate(frames):
+            if self._loops.record(frame.code).of_loader:
                 found = self._objects.pointer(frame.locals_address)
                 if found is None or self._know(found) is None:
                     continue
                 caller = index + 1
-                while caller < len(stack.frames) and self._record(stack.frames[caller].code).of_loader:
+                while caller < len(frames) and self._loops.record(frames[caller].code).of_loader:
                     caller += 1
-                return (found, caller) if caller < len(stack.frames) else None
+                if caller == len(frames):
+                    return None
+                names = {one.code.name for one in frames[index:caller]}
+                return _Running(found, caller, _NEXT in names, _DELETE in names and _NEXT not in names)
         return None
 
     def _first_of_loop(self, stack: Stack, start: int, iterator: int) -> int:
@@ -177,23 +149,24 @@ class LoaderReader:
         if known is None:
             return iterator
         if self._looks >= known.next_look:
-            known.next_look = self._looks + _LONGEST_PAUSE
             known.loop = iterator
             for frame in stack.frames[start:]:
-                if not self._record(frame.code).of_library:
-                    loops = self._loops([frame])[0]
-                    known.loop = next((loop.iterator for loop in loops if iterator in loop.members), iterator)
+                if not self._loops.record(frame.code).of_library:
+                    around = [loop for loop in self._loops.find([frame])[0] if iterator in loop.members]
+                    known.misses = 0 if around else known.misses + 1
+                    known.loop = around[0].iterator if around else iterator
                     break
+            known.next_look = self._looks + (min(known.misses, LONGEST_PAUSE) or LONGEST_PAUSE)
         return known.loop
 
-    def _held(self, stack: Stack) -> Iterator[tuple[int, int]]:
-        """Iterators that frames hold and the frames' indices, innermost first."""
-        anchor = self._anchors.find(stack.frames)
+    def _held(self, stack: Stack, start: int) -> Iterator[tuple[int, int]]:
+        """The indices of frames from `start` outward, innermost first, and the iterators that they hold."""
+        anchor = self._anchors.find(stack.frames, start)
         group: list[tuple[int, Frame]] = []
-        for index, frame in enumerate(stack.frames):
-            if self._worth(frame):
+        for index, frame in enumerate(stack.frames[start:], start):
+            if self._loops.worth(frame, self._looks):
                 group.append((index, frame))
-                if frame.address not in self._frames:
+                if not self._loops.remembered(frame):
                     continue  # what is remembered most likely still holds: ask no frame further out before
             elif index + 1 < len(stack.frames):
                 continue
@@ -204,23 +177,12 @@ class LoaderReader:
             yield anchor
 
     def _held_by(self, group: list[tuple[int, Frame]], anchor: tuple[int, int] | None) -> Iterator[tuple[int, int]]:
-        for (index, frame), loops in zip(group, self._loops([frame for _, frame in group]), strict=True):
-            self._note(frame, bool(loops))
+        for (index, frame), loops in zip(group, self._loops.find([frame for _, frame in group]), strict=True):
+            self._loops.note(frame, bool(loops), self._looks)
             if anchor is not None and anchor[0] < index:
                 yield anchor
             for loop in self._by_activity(loops):
                 yield index, loop.iterator
-
-    def _worth(self, frame: Frame) -> bool:
-        record = self._record(frame.code)
-        if record.of_library or record.of_loader:
-            return False
-        return frame.address in self._frames or self._looks >= record.next_look
-
-    def _note(self, frame: Frame, hit: bool) -> None:
-        record = self._record(frame.code)
-        record.misses = 0 if hit else record.misses + 1
-        record.next_look = self._looks + min(record.misses, _LONGEST_PAUSE)
 
     def _by_activity(self, loops: list[Loop]) -> list[Loop]:
         """The loops on the value stack, then the variables, of these the one whose count grew last first."""
@@ -233,34 +195,6 @@ class LoaderReader:
     def _last_change(self, loop: Loop) -> int:
         known = None if loop.held else self._known.get(loop.iterator)
         return 0 if known is None else known.changed
-
-    def _loops(self, frames: list[Frame]) -> list[list[Loop]]:
-        """The loops of each frame: remembered ones where all that led to them still stands."""
-        found: dict[int, list[Loop]] = {}
-        asked: list[tuple[int, Frame, Slots]] = []
-        for index, frame in enumerate(frames):
-            remembered = self._frames.get(frame.address)
-            if remembered is not None and remembered.code == frame.code.address and remembered.hold():
-                found[index] = remembered.loops
-                continue
-            self._frames.pop(frame.address, None)
-            shape = self._slots.shape(frame.code.address, frame.code)
-            if shape is not None:
-                asked.append((index, frame, self._slots.slots(frame.address, frame.locals_address, shape)))
-        if asked:
-            for (index, frame, _), loops in zip(asked, self._finder.find([one[2] for one in asked]), strict=True):
-                found[index] = loops
-                if loops:
-                    self._remember(frame, loops)
-        return [found.get(index, []) for index in range(len(frames))]
-
-    def _remember(self, frame: Frame, loops: list[Loop]) -> None:
-        witnesses = list(dict.fromkeys(witness for loop in loops for witness in loop.witnesses))
-        gather = Gather(self._objects.memory, [(place, len(expected)) for place, expected in witnesses])
-        if len(self._frames) >= _MOST_LOOPS:
-            self._frames.clear()
-        expected = b"".join(expected for _, expected in witnesses)
-        self._frames[frame.address] = _FrameLoops(frame.code.address, loops, gather, expected)
 
     def _state_of(self, iterator: int, frame: int) -> LoaderState | None:
         known = self._known.get(iterator)

@@ -30,6 +30,7 @@ _TYPE_NAME, _TYPE_BASICSIZE, _TYPE_FLAGS, _TYPE_BASE, _TYPE_DICTIONARY, _TYPE_DI
     288,
     344,
 )
+_TYPE_NEXT = 224  # tp_iternext
 _TYPE_SIZE = 352  # up to and with tp_mro
 _LIST_ITEMS = 24
 _DIGITS = 24
@@ -67,6 +68,7 @@ class TypeInfo:
     basic_size: int
     dict_offset: int
     name_address: int
+    may_iterate: bool  # has tp_iternext, which classes inherit even where it only raises
 
     @property
     def heap(self) -> bool:
@@ -156,9 +158,9 @@ class Objects:
         if not plausible(address) or (data := self.read(address, _TYPE_SIZE)) is None:
             return None
         references, metatype, _, name_address = _TYPE_FIELDS.unpack_from(data)
-        flags, base, mro, dictionary, basic_size = (
+        flags, base, mro, dictionary, basic_size, following = (
             _WORD.unpack_from(data, offset)[0]
-            for offset in (_TYPE_FLAGS, _TYPE_BASE, _TYPE_MRO, _TYPE_DICTIONARY, _TYPE_BASICSIZE)
+            for offset in (_TYPE_FLAGS, _TYPE_BASE, _TYPE_MRO, _TYPE_DICTIONARY, _TYPE_BASICSIZE, _TYPE_NEXT)
         )
         if not (self.alive(references) and flags & READY and self._is_metatype(metatype)):
             return None
@@ -166,7 +168,9 @@ class Objects:
         dict_offset = _SIGNED.unpack_from(data, _TYPE_DICTOFFSET)[0]
         if name is None or not 16 <= basic_size < 1 << 20 or abs(dict_offset) >= 1 << 20:
             return None
-        return TypeInfo(address, name, flags, base, mro, dictionary, basic_size, dict_offset, name_address)
+        return TypeInfo(
+            address, name, flags, base, mro, dictionary, basic_size, dict_offset, name_address, following != 0
+        )
 
     def _is_metatype(self, address: int) -> bool:
         data = self.read(address + _TYPE_FLAGS, 8) if plausible(address) else None
@@ -218,10 +222,10 @@ class Objects:
             return self.decode_small_int(fields, type_address)
         if count > _LONGEST_INT or (data := self.read(address + _DIGITS, 4 * count)) is None:
             return None
-        digits = struct.unpack(f"<{count}I", data)
+        digits: tuple[int, ...] = struct.unpack(f"<{count}I", data)
         if fields[1] != type_address or not digits[-1] or any(digit >> _DIGIT_BITS for digit in digits):
             return None
-        return sign * sum(digit << (_DIGIT_BITS * index) for index, digit in enumerate(digits))
+        return sign * int(sum(digit << (_DIGIT_BITS * index) for index, digit in enumerate(digits)))
 
     def text(self, address: int) -> str | None:
         """The str there, None where it is longer than 4 096 characters or kept in the form that 3.12 dropped."""
@@ -272,17 +276,21 @@ class Objects:
 
     def items(self, address: int, limit: int) -> tuple[int, ...] | None:
         """The addresses of the first `limit` items of the list or tuple there."""
-        info = self.type_of(address)
         length = self.length(address)
-        if info is None or length is None:
+        if length is None:
             return None
+        items = self.places(address, limit)[1]
+        return items if len(items) == min(length, limit) else None
+
+    def places(self, address: int, limit: int) -> tuple[int, tuple[int, ...]]:
+        """Where the items of the list or tuple there stand, and the first `limit` of them."""
+        info, length = self.type_of(address), self.length(address)
         first: int | None = address + self.layout.tuple_items
-        if info.flags & LIST_SUBCLASS:
+        if info is not None and info.flags & LIST_SUBCLASS:
             first = self.pointer(address + _LIST_ITEMS)
-        if length == 0 or first is None:
-            return ()
-        data = self.read(first, 8 * min(length, limit))
-        return None if data is None else words(data)
+        if not length or first is None or (data := self.read(first, 8 * min(length, limit))) is None:
+            return 0, ()
+        return first, words(data)
 
 
 def _decode_text(data: bytes, width: int) -> str | None:

@@ -107,7 +107,7 @@ class SlotReader:
             witnesses = ((place, frame.to_bytes(8, "little")),)
         assert frame is not None
         code = self._objects.pointer(frame + layout.frame_code)
-        if code is None or (shape := self.shape(self._untagged(code))) is None:
+        if code is None or (shape := self.shape(self.untagged(code))) is None:
             return None
         place = frame + layout.frame_code
         return self.slots(frame, frame + layout.frame_locals, shape), (*witnesses, (place, code.to_bytes(8, "little")))
@@ -133,13 +133,14 @@ class SlotReader:
         found: list[Candidate] = []
         seen: set[int] = set()
         for index in order:
-            pointer = self._untagged(pointers[index])
+            pointer = self.untagged(pointers[index])
             if plausible(pointer) and pointer not in seen:
                 seen.add(pointer)
                 found.append(Candidate(pointer, pointers[index], frame.address + 8 * index, index >= variables))
         return found
 
-    def _untagged(self, pointer: int) -> int:
+    def untagged(self, pointer: int) -> int:
+        """A slot's pointer without the bits that 3.14 and later keep in it."""
         return pointer & ~_TAG_BITS if self._layout.tagged_references else pointer
 
     def variable(self, slots: Slots, name: str) -> int | None:
@@ -148,5 +149,5 @@ class SlotReader:
         for index, address in enumerate(names):
             if self._objects.text(address) == name:
                 value = self._objects.pointer(slots.address + 8 * index)
-                return None if value is None or not plausible(self._untagged(value)) else self._untagged(value)
+                return None if value is None or not plausible(self.untagged(value)) else self.untagged(value)
         return None

@@ -53,13 +53,18 @@ class Shape:
     def allowed(self, loader: str, look: Look) -> set[int]:
         """The counts that the loader had at any moment of the look.
 
-        The target writes a batch down after the count grew, so the next count may stand before its line.
+        The target writes a batch down after the count grew, so the next count may stand before its line. From the
+        line of an epoch's begin to its first batch the old iterator may still be there.
         """
         own = [event for event in self.events if event.loader == loader]
+        if not own:
+            return {0}  # a loader that is made, and advanced only along with another
         times = [event.time_ns for event in own]
         first = max(bisect.bisect_right(times, look.start_ns) - 1, 0)
         last = bisect.bisect_left(times, look.end_ns)
         found = {event.batches for event in own[first : last + 1]}
+        if 0 in found and first:
+            found |= {event.batches for event in own[max(first - 1, 0) : last]}
         return found | {count + 1 for count in found}
 
     def wrong(self) -> list[tuple[str, int, set[int]]]:
@@ -77,8 +82,21 @@ class Shape:
         looks = [look for look in self.looks if look.start_ns > first]
         return sum(look.state is not None for look in looks) / len(looks)
 
+    def misled(self) -> float:
+        """The share of looks that told another loader than the one of the last batches before and after the look."""
+        times = [event.time_ns for event in self.events]
+        clear = wrong = 0
+        for look in self.looks:
+            last = bisect.bisect_right(times, look.start_ns) - 1
+            around = {event.loader for event in self.events[max(last, 0) : bisect.bisect_left(times, look.end_ns) + 1]}
+            if look.state is not None and len(around) == 1:
+                clear += 1
+                wrong += look.state.dataset not in around
+        return wrong / max(clear, 1)
+
     def loaders(self) -> set[str]:
-        return {look.state.dataset or "" for look in self.looks if look.state is not None}
+        """The datasets of those loaders that were seen to yield."""
+        return {look.state.dataset or "" for look in self.looks if look.state and look.state.batches_yielded}
 
     def truth(self, loader: str) -> int:
         """Batches that the loader yielded from the first to the last look that found it."""
@@ -101,6 +119,26 @@ class Shape:
                 batches += after.batches_yielded
                 epochs += 1
         return batches, epochs
+
+    def rates(self, loader: str) -> tuple[float, float]:
+        """Batches a second: by the counts read, from the first growth seen to the last, and by the target's log."""
+        grown: list[tuple[int, int]] = []
+        total, before = 0, None
+        for look in self.looks:
+            state = look.state
+            if state is None or state.dataset != loader:
+                continue
+            if before is not None:
+                same = state.iterator == before.iterator and state.batches_yielded >= before.batches_yielded
+                growth = state.batches_yielded - (before.batches_yielded if same else 0)
+                total += growth
+                if growth:
+                    grown.append((look.end_ns, total))
+            before = state
+        told = (grown[-1][1] - grown[0][1]) / (grown[-1][0] - grown[0][0])
+        times = [event.time_ns for event in self.events if event.loader == loader and event.batches]
+        inside = [time_ns for time_ns in times if grown[0][0] - 5_000_000 <= time_ns <= grown[-1][0]]
+        return told * 1e9, (len(inside) - 1) / (inside[-1] - inside[0]) * 1e9
 
 
 def stand_in(folder: Path) -> Path:

@@ -129,6 +129,20 @@ def nested(log, train, evaluation):
                 evaluate(log, evaluation)
 
 
+def inlined(log, train, evaluation):
+    """A loop inside a loop of the same function."""
+    for _ in range(EPOCHS):
+        log.write("TrainSet", 0)
+        for count, _batch in enumerate(train, 1):
+            log.write("TrainSet", count)
+            step()
+            if count % 5 == 0:
+                log.write("EvalSet", 0)
+                for evaluated, _batch in enumerate(evaluation, 1):
+                    log.write("EvalSet", evaluated)
+                    step()
+
+
 def by_turns(log, train, evaluation):
     """Two iterators in variables, as generator and discriminator have them."""
     for _ in range(EPOCHS):
@@ -167,13 +181,13 @@ def fetched(log, train, evaluation):
 
 SHAPES = {
     function.__name__: function
-    for function in (plain, enumerated, zipped, sliced, generated, prefetched, nested, by_turns, fetched)
+    for function in (plain, enumerated, zipped, sliced, generated, prefetched, nested, inlined, by_turns, fetched)
 }
 
 if __name__ == "__main__":
     PATH, WORKERS, PERSISTENT = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "yes"
     STEP_SECONDS, EPOCHS = float(sys.argv[4]), int(sys.argv[5])
-    options = {"num_workers": WORKERS, "persistent_workers": PERSISTENT}
+    options = {"num_workers": WORKERS, "persistent_workers": PERSISTENT and WORKERS > 0}
     for name in sys.argv[6:]:
         train_loader = DataLoader(TrainSet(range(LARGE * 4)), batch_size=4, **options)
         eval_loader = DataLoader(EvalSet(range(SMALL * 2)), batch_size=2, **options)

@@ -1,0 +1,94 @@
+"""Counts and settings of torch's own DataLoader iterators, against what the targets say of themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwatch.reader.attach import attach
+from gpuwatch.reader.counters import LoaderReader
+from gpuwatch.reader.types import LoaderState
+from tests.integration.loader_watch import LOOPS, TARGETS, running, shapes, watch
+from tests.integration.test_reader_counters_versions import SHAPES, check
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+SETTINGS = ("type_name", "num_workers", "batch_size", "pin_memory", "prefetch_factor", "persistent_workers")
+SETTINGS += ("drop_last", "dataset", "loader")
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [("0", "no"), ("2", "no"), ("2", "yes")])
+def test_each_count_read_is_one_that_the_loader_had(workers: str, persistent: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    names = SHAPES if workers == "0" else ("enumerated", "zipped", "nested", "by_turns", "fetched")
+    with running([sys.executable, LOOPS, log, workers, persistent, "0.01", "2", *names]) as process:
+        found = shapes(log, watch(process))
+    assert set(found) == set(names)
+    for shape in found.values():
+        check(shape)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_loops_of_libraries_over_a_loader(workers: str, tmp_path: Path) -> None:
+    packages = {"stateful": "torchdata", "accelerated": "accelerate", "barred": "tqdm"}
+    kinds = [kind for kind, package in packages.items() if importlib.util.find_spec(package) is not None]
+    if not kinds:
+        pytest.skip("none of torchdata, accelerate and tqdm is installed")
+    log = tmp_path / "log"
+    with running([sys.executable, TARGETS / "libraries.py", log, workers, "0.01", "3", *kinds]) as process:
+        found = shapes(log, watch(process))
+    assert set(found) == set(kinds)
+    for shape in found.values():
+        assert not shape.wrong(), f"{shape.name}: {shape.wrong()[:5]}"
+        assert shape.loaders() == {"TrainSet"}
+        assert shape.seen() > 0.85, f"{shape.name}: {shape.seen()}"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("step_seconds", ["0.2", "0.05", "0.0125"])
+def test_steps_per_second_are_within_two_percent(step_seconds: str, workers: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    epochs = {"0.2": "2", "0.05": "5", "0.0125": "16"}[step_seconds]
+    with running([sys.executable, LOOPS, log, workers, "yes", step_seconds, epochs, "plain"]) as process:
+        shape = shapes(log, watch(process, pause_seconds=0.002))["plain"]
+    told, truth = shape.rates("TrainSet")
+    assert told == pytest.approx(truth, rel=0.02)
+
+
+def test_steps_per_second_of_two_loaders(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running([sys.executable, LOOPS, log, "0", "no", "0.02", "3", "nested"]) as process:
+        shape = shapes(log, watch(process, pause_seconds=0.002))["nested"]
+    for loader in ("TrainSet", "EvalSet"):
+        told, truth = shape.rates(loader)
+        assert told == pytest.approx(truth, rel=0.02)
+
+
+def test_settings_are_those_of_the_live_loader() -> None:
+    told: list[tuple[LoaderState | None, dict[str, Any]]] = []
+    with subprocess.Popen(
+        [sys.executable, TARGETS / "settings.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        reader = None
+        for line in process.stdout:
+            if reader is None:
+                interpreter = attach(process.pid)
+                reader = LoaderReader(interpreter)
+            stack = interpreter.main_stack()
+            told.append((None if stack is None else reader.state(stack), json.loads(line)))
+            process.stdin.write("\n")
+            process.stdin.flush()
+    assert len(told) == 13
+    for state, truth in told:
+        assert state is not None, truth
+        assert {name: getattr(state, name) for name in SETTINGS} == {name: truth[name] for name in SETTINGS}
+        assert state.batches_yielded == 1
+        assert state.batches_per_epoch in (None, truth["batches_per_epoch"]), truth
+    assert sum(state is not None and state.batches_per_epoch is not None for state, _ in told) >= 9
