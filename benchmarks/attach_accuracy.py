@@ -105,11 +105,9 @@ def one_run(name: str, how: str, seconds: float, folder: Path, errors: list[floa
         and (pace_error is not None and abs(pace_error) <= PACE_LIMIT)
         and hot == said
     )
-    paces = f"{pace:8.2f} {'-' if seen.pace is None else f'{seen.pace:8.2f}'}"
-    print(
-        f"{name:31}{paces} {'' if pace_error is None else f'{pace_error:+7.1%}'}  {pair(phase_errors)}  {pair(line_errors)}"
-        f"  {hot} {'=' if hot == said else f'but {said}'}{'' if kept else '  MISSED'}"
-    )
+    paces = f"{pace:8.2f} {seen.pace or float('nan'):8.2f} {(pace_error or 0) if seen.pace else float('nan'):+7.1%}"
+    verdict = ("=" if hot == said else f"but {said}") + ("" if kept else "  MISSED")
+    print(f"{name:31}{paces}  {pair(phase_errors)}  {pair(line_errors)}  {hot} {verdict}")
     rows = {phase: (phases[phase], seen.phases.get(phase, 0.0)) for phase in SEVEN}
     print("   phases  " + table(rows) + f"  ({seen.looks} looks)")
     if verbose:

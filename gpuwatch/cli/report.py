@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.nothing_seen import NothingSeen
+from gpuwatch.cli.nothing_seen import NothingSeen, is_empty
 from gpuwatch.cli.output import OutputFile, write_stdout
 from gpuwatch.cli.progress import Progress
 from gpuwatch.cli.session import Session, open_session
@@ -20,6 +20,8 @@ from gpuwatch.report.observation import Json, Observation
 from gpuwatch.timeline.series import Chart, Series, SeriesName
 
 _HISTORY_BUCKETS = 60
+_END_SEEN_SECONDS = 2.0
+"""That a process is gone is known at once; the sources that read it look some times a second."""
 _FAILING = {None: (), "warning": ("critical", "warning"), "critical": ("critical",)}
 
 
@@ -54,8 +56,13 @@ def _watched(session: Session, duration_seconds: float | None) -> Observation:
             nothing.look(snapshot)
 
         monitor.run_until(deadline_ns, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
+        if session.has_ended():
+            seen_by_ns = session.now_ns() + round(_END_SEEN_SECONDS * 1e9)
+            monitor.run_until(seen_by_ns, stop=lambda: all(run.ended for run in monitor.snapshot().runs))
     snapshot = monitor.snapshot()
     if not signals.received:
+        if session.has_ended() and is_empty(snapshot):
+            raise GpuwatchError(f"{session.narrowed_to} ended before anything could be seen of it")
         nothing.refuse(snapshot)
     # A clock that jumps stops at the deadline; the machine's goes on while the report is made.
     end_ns = deadline_ns if session.virtual and deadline_ns and not signals.received else session.now_ns()

@@ -23,6 +23,8 @@ pytestmark = needs_training
 
 BLAMES = {"data-starvation", "workers-zero", "workers-too-few", "worker-cpu-bound", "io-bound", "sync-per-step"}
 
+WATCHED_EPOCHS = 20  # some seconds, more on a busy machine, where the monitor takes longer too
+
 
 def report_of(monitor: subprocess.Popen[str]) -> dict[str, Any]:
     out, complaint = monitor.communicate(timeout=PATIENCE_SECONDS)
@@ -36,6 +38,9 @@ def test_training_killed_while_it_is_read_is_reported_as_ended(tmp_path: Path, w
     with training(tmp_path, "--workers", str(workers)) as target:
         monitor = start_report(tmp_path, target.pid, seconds=120)
         wait_until_attached(monitor, target.pid)
+        assert target.stdout is not None
+        for _ in range(WATCHED_EPOCHS):
+            target.stdout.readline()
         target.kill()
         target.communicate()
         report = report_of(monitor)
