@@ -37,6 +37,11 @@ class KnownCode:
     frame_size: int  # of its frames in the data stack, in bytes; 0 up to 3.10
     fingerprint: bytes
 
+    @property
+    def is_shim(self) -> bool:
+        """Whether it is the code that 3.13 and later push below an inlined `__init__`, which no traceback shows."""
+        return self.code.file == self.code.name == "__init__"
+
 
 class Codes:
     """The code objects of one process."""

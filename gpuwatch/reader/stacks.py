@@ -102,7 +102,7 @@ class ThreadReader:
         """The frames as they were copied, and the address the chain ended with: None where it goes on."""
         view, address = plan.read(moving=moving)
         if not address:
-            raise NoFrameError
+            raise TornError if moving else NoFrameError
         raw, end, missed = self._walk(plan, view, address)
         if missed:
             # They were read after the rest: all of it counts only if the thread still stands where it stood.
@@ -113,7 +113,7 @@ class ThreadReader:
             if again != address:
                 raise TornError
         if not raw:
-            raise NoFrameError
+            raise TornError if moving else NoFrameError
         if end is None and len({frame for frame, _, _, _ in raw}) < MAX_DEPTH // 2:
             raise TornError
         return raw, end
@@ -134,8 +134,7 @@ class ThreadReader:
                 position = plan.position(address)
                 if position is None:
                     missed = True
-                    self._single.move(0, address)
-                    fields = unpack(self._single.read())
+                    fields = unpack(self._single_frame(address))
                 else:
                     fields = unpack(view, position)
                 self._outside[address] = self._looks
@@ -148,6 +147,13 @@ class ThreadReader:
             if not address:
                 return raw, last, missed
         return raw, None, missed
+
+    def _single_frame(self, address: int) -> memoryview:
+        self._single.move(0, address)
+        try:
+            return self._single.read()
+        except UnreadableAddressError:
+            raise TornError from None
 
     def _named(self, plan: Plan, raw: list[_Raw]) -> list[Frame]:
         """The frames with their code and line; what has not moved since the last look is taken from there.
@@ -199,11 +205,9 @@ class ThreadReader:
             return True
         if plan.root_frame:
             return False
-        doubtful = self._doubtful_root
-        if doubtful is None or doubtful[1:] != raw[:2]:
-            self._doubtful_root = (self._looks, *raw[:2])
-            return False
-        return doubtful[0] < self._looks
+        confirmed = self._doubtful_root == (self._looks - 1, raw[0], raw[1])
+        self._doubtful_root = (self._looks, raw[0], raw[1])
+        return confirmed
 
     def _new_plan(self) -> Plan:
         self._plan = Plan(self._memory, self._layout, self._thread, self._struct.size)
