@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpuwatch.samples.run import LoaderFacts
 from gpuwatch.sources.stacks.call_site import loader_line
+from gpuwatch.sources.stacks.places import Owner, Places
 from gpuwatch.sources.stacks.sites import Site
 from gpuwatch.sources.stacks.source_text import SourceText
 
@@ -15,8 +16,9 @@ _CallSite = tuple["str | None", "int | None"]
 class LoaderCatalogue:
     """Describes loops' loaders; where one was built is looked up once per place."""
 
-    def __init__(self, text: SourceText) -> None:
+    def __init__(self, text: SourceText, places: Places) -> None:
         self._text = text
+        self._places = places
         self._call_sites: dict[tuple[str, int | None, str | None], _CallSite] = {}
 
     def facts(self, sites: Sequence[Site], main_file: str | None) -> tuple[LoaderFacts, ...]:
@@ -51,7 +53,9 @@ class LoaderCatalogue:
 
     def _find(self, loop_file: str, loop_line: int | None, main_file: str | None) -> _CallSite:
         for file, line in ((loop_file, loop_line), (main_file, None)):
-            source = self._text.file(file) if file is not None else None
+            if file is None or self._places.of(file).owner is not Owner.USER:
+                continue
+            source = self._text.file(file)
             tree = source.tree if source is not None else None
             found = loader_line(tree, line) if tree is not None else None
             if found is not None:

@@ -86,7 +86,7 @@ class Session:
         self._thread = TrainingThread(process, self._classifier)
         self._workers = Workers(facts.pid, settings.proc_root, settings.attach, settings.chance)
         self._scheduled: dict[Worker, int] = {}
-        self._catalogue = LoaderCatalogue(self._text)
+        self._catalogue = LoaderCatalogue(self._text, places)
         self._sent_loaders: tuple[LoaderFacts, ...] | None = None
         self._began_ns = now_ns
         self._facts_ns = self._counts_ns = self._workers_ns = 0
@@ -204,6 +204,11 @@ class Session:
         return worker.schedule.due_ns
 
     def _look_at_worker(self, worker: Worker, process: Readable) -> None:
+        main = process.main_stack() if worker.counts else None
+        if main is not None and (reading := self._worker_classifier.read([main])) is not None and reading[0] != "idle":
+            self._tally.add_worker(*reading)
+            return
+        # Idle in its main thread: the queue's own thread may still pickle and send.
         stacks = process.stacks()
         worker.proven = worker.proven or self._worker_classifier.is_worker(stacks)
         if not worker.counts:

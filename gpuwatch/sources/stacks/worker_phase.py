@@ -70,9 +70,8 @@ class WorkerClassifier:
         called = places[-1].module
         if called == _QUEUES:
             return ("idle" if own[-1].code.name == "get" else "send"), None
-        if called != _FETCH:
-            return "other", self._culprit(own, places)
-        return self._of_fetch(own, places), self._culprit(own, places)
+        phase = self._of_fetch(own, places) if called == _FETCH else "other"
+        return phase, self._culprit(own, places, phase)
 
     def _of_fetch(self, own: Sequence[Frame], places: Sequence[Place]) -> WorkerPhase:
         fetch = next(frame for frame in reversed(own) if frame.code.name == "fetch" or frame is own[-1])
@@ -85,9 +84,9 @@ class WorkerClassifier:
         )
         return "collate" if collates else "item"
 
-    def _culprit(self, own: Sequence[Frame], places: Sequence[Place]) -> Culprit | None:
+    def _culprit(self, own: Sequence[Frame], places: Sequence[Place], phase: WorkerPhase) -> Culprit | None:
         """The user's innermost line; where a library's dataset does all of it, the innermost line of a library."""
-        for owner in (Owner.USER, Owner.LIBRARY):
+        for owner in (Owner.USER, Owner.LIBRARY) if phase == "item" else (Owner.USER,):
             for index, place in enumerate(places):
                 if place.owner is owner and not place.module.startswith("torch/utils/data/_utils/"):
                     return name_culprit(own, places, index, self._text.line)
