@@ -15,6 +15,8 @@ STEPS = 30
 CRITICAL_STEPS = 50
 GPU_SAMPLES = 30
 UNHOOKED_SECONDS = 30.0
+SLOW_STEPS = 2
+"""Fewer in a minute are a standstill, which has rules of its own."""
 
 
 def may_judge(rule: Rule, case: RunCase | GpuCase | MachineCase) -> bool:
@@ -78,9 +80,10 @@ def _seen_enough(rank: RankWindow, steps: int) -> bool:
     stacks = enough(rank)
     if stacks is None:
         return False
-    if not rank.steps_total:
+    if stacks.batches_per_second is None and not rank.steps_total:
         return stacks.seconds >= UNHOOKED_SECONDS
-    return (rank.warm and rank.steps >= steps) or stacks.seconds >= WATCHED_SECONDS
+    is_slow = stacks.seconds >= WATCHED_SECONDS and rank.steps >= SLOW_STEPS
+    return is_slow or (rank.warm and rank.steps >= steps)
 
 
 def _has_been_seen_enough(rank: RankWindow) -> bool:

@@ -43,6 +43,11 @@ def test_slow_steps_are_judged_after_a_minute() -> None:
     assert said(picture(batches=4, seconds=59.0)) != ()
 
 
+def test_a_counter_that_does_not_move_is_a_standstill_and_not_a_slow_step() -> None:
+    assert said(picture(batches=1, seconds=59.0)) == ()
+    assert said(picture(batches=0, batches_per_second=0.0, seconds=59.0)) == ()
+
+
 def test_without_a_counter_half_a_minute_is_enough() -> None:
     unknown = {"batches": 0, "batches_per_second": None}
     assert said(picture(seconds=20.0, **unknown)) == ()

@@ -303,6 +303,29 @@ class TestWorkerCpuBound:
         assert fix is not None and fix.line == 31 and "first of all train.py:31" in fix.text
 
 
+class TestHostCpuExhausted:
+    def beside_others(self, delay: float) -> Scene:
+        """Two workers that get a seventh of a core each, on two cores that other processes fill."""
+        seen = watched({"wait": 0.7}, worker_phases={"item": 0.95}, worker_lines=[WORKER_BLUR])
+        own = process(cores=2, tree_cores=0.4, main_thread_cores=0.1, run_delay_share=delay)
+        member = sampled(
+            seen,
+            device="cpu",
+            loader=from_outside(num_workers=2),
+            workers=workers(2, cpu_cores=0.15, busy_share=None),
+            process=own,
+        )
+        return scene(run(member), gpus=[], machine=machine(2), host=host(cpu_percent=100, pressure_cpu_percent=85))
+
+    def test_workers_that_stand_in_line_for_a_core_do_not_look_like_waiting_ones(self) -> None:
+        finding = of(findings(self.beside_others(delay=0.3)), "host-cpu-exhausted")
+        assert finding.summary.startswith("Other processes take 80 %")
+        assert "of the workers' time in train.py:31" in texts(finding)
+
+    def test_items_that_wait_do_not_blame_the_cores(self) -> None:
+        assert "host-cpu-exhausted" not in fired(self.beside_others(delay=0.0))
+
+
 class TestSlowCollate:
     def shipped(self, phases: dict[str, float], receiving: float = 0.0, **fields: Any) -> Scene:
         lines = fields.pop("worker_lines", [line("collate", 20, 0.3, function="merge", text="torch.stack(xs)")])

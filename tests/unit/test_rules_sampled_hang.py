@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from scene_builder import START_NS, check, gpu, process, rank, run, run_case, scene
-from stack_windows import sampled, standing, watched
+from stack_windows import line, sampled, standing, watched
 
 from gpuwatch.diagnosis.finding import Draft, Level
 from gpuwatch.samples import PhaseSpan, WorkerSample
@@ -65,6 +66,20 @@ class TestStalled:
         assert draft.fix.code == "DataLoader(..., timeout=120)"
         place = next(measure for measure in draft.evidence if measure.name.startswith("standing"))
         assert place.value == "/home/user/train.py:60"
+
+    def test_workers_that_do_not_get_past_a_line_are_named(self) -> None:
+        seen = watched(
+            {"wait": 1.0},
+            batches_per_second=0.0,
+            standing=standing(60, since=30, text="for x, y in loader:"),
+            worker_phases={"item": 1.0},
+            worker_lines=[line("item", 31, 0.95, text="item = queue.get()")],
+        )
+        draft = stalled(replace(stood(), stacks=seen))
+        assert draft is not None and draft.fix is not None
+        assert draft.summary.endswith("it stands on train.py:60 and waits for workers that stand on train.py:31")
+        assert (draft.fix.line, draft.fix.code) == (31, "DataLoader(..., timeout=120)")
+        assert "train.py:31 `item = queue.get()`; the training thread stands on train.py:60" in draft.fix.text
 
     def test_missing_workers_are_the_cause_and_the_line_is_added(self) -> None:
         dead = process(latest={"workers": (WorkerSample(1, state="S"), WorkerSample(2, state="Z"))}, tree_cores=0.01)

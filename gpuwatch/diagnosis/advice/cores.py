@@ -51,10 +51,15 @@ def batch_demand_share(rank: RankWindow, workers: int, cpu_share: float) -> floa
     On a full machine a thread that computes looks like one that waits for storage: it is put off its core. What the
     main thread was kept waiting for a core belongs to its computing, in the loading as elsewhere.
     """
+    return cpu_share if workers else min(1.0, cpu_share * line_factor(rank))
+
+
+def line_factor(rank: RankWindow) -> float:
+    """Seconds that the main thread wants a core for each one it gets; 1 where that is not known."""
     process = rank.process
-    if workers or process is None or process.run_delay_share is None or not process.main_thread_cores:
-        return cpu_share
-    return min(1.0, cpu_share * (1.0 + process.run_delay_share / process.main_thread_cores))
+    if process is None or process.run_delay_share is None or not process.main_thread_cores:
+        return 1.0
+    return 1.0 + process.run_delay_share / process.main_thread_cores
 
 
 def batch_cpu_share(rank: RankWindow, workers: int, *, on_gpu: bool) -> float | None:

@@ -11,7 +11,7 @@ Clears:
     CPU below 80 %, or the wait below 6 %.
 Not when:
     There are more workers than cores, or a CPU quota throttles: those have their own rules. Without workers, or with
-    items that compute less than 30 % of their time, the cores are not what limits.
+    items that want a core for less than 30 % of their time, the cores are not what limits.
 Fix:
     Where other processes own more than 30 % of the cores: move them away. Otherwise less CPU per item (augment on
     the GPU, decode smaller, precompute), or more cores.
@@ -26,7 +26,7 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, batch_cpu_share, foreign_cores
+from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, batch_cpu_share, foreign_cores, line_factor
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.lines import loading_line, loading_measures
 from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
@@ -54,7 +54,8 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
     if starvation is None:
         return None
     computing = batch_cpu_share(rank, count, on_gpu=starvation.on_gpu)
-    if computing is not None and computing < COMPUTING_SHARE:
+    # On a full machine a worker that computes stands in line for a core most of its time, as the main thread does.
+    if computing is not None and computing * line_factor(rank) < COMPUTING_SHARE:
         return None
     if host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < CLEAR_CPU_PERCENT:
         return None
@@ -95,10 +96,12 @@ def _summary(cores: float, foreign_share: float) -> str:
 
 
 def _fix(case: RunCase, cores: float, foreign_share: float) -> Fix:
-    loader = case.run.critical.train_loader
+    loader, line = case.run.critical.train_loader, loading_line(case.run.critical)
     if foreign_share > FOREIGN_SHARE:
-        return Fix(text="Move the other jobs off this machine's cores (taskset, cgroup), or give this run its own")
-    line = loading_line(case.run.critical)
+        text = "Move the other jobs off this machine's cores (taskset, cgroup), or give this run its own"
+        if line is None:
+            return Fix(text=text)
+        return Fix(text=f"{text}; else make {line.words} cheaper", file=line.file, line=line.line)
     where = f", first of all {line.words}" if line is not None else ""
     text = f"Make an item cheaper (augment on the GPU, decode smaller, precompute){where}; or use more cores"
     carried = filling_workers(cores)

@@ -76,7 +76,7 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
     gain = _gain(cost, line, loader.num_workers)
     return Draft(
         summary=(
-            f"The {loader.num_workers} workers compute all the time: a batch costs {seconds(per_batch)} "
+            f"{_workers(loader.num_workers)} all the time: a batch costs {seconds(per_batch)} "
             f"of CPU and the {cost.allowed_cores:g} cores carry no more workers"
             + (f"; {percent(line.share.value)} of it goes into {line.place}" if line is not None else "")
         ),
@@ -98,6 +98,10 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
         verify="CPU seconds per batch down, the wait below 6 %",
         chart=("run.wait_share", "host.cpu_percent"),
     )
+
+
+def _workers(count: int) -> str:
+    return f"The {count} workers compute" if count > 1 else "The one worker computes"
 
 
 def _fix(cost: StepCost, loader: LoaderFacts, line: HotLine | None) -> Fix:

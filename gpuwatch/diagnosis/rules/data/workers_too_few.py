@@ -71,7 +71,7 @@ def workers_too_few(case: RunCase) -> Draft | None:
     busy = _busy_share(rank)
     return Draft(
         summary=(
-            f"The {count} workers are {percent(busy)} busy and cannot keep up"
+            f"The {f'{count} workers are' if count > 1 else 'one worker is'} {percent(busy)} busy and cannot keep up"
             if busy is not None
             else f"One batch in {count} comes late: the {count} workers cannot keep up"
         )

@@ -28,17 +28,19 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.lines import place
+from gpuwatch.diagnosis.advice.lines import MAKING, HotLine, hottest_of_workers, place
 from gpuwatch.diagnosis.advice.progress import silence_measure, silent_seconds
 from gpuwatch.diagnosis.advice.standing_lines import Stand, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import seconds
+from gpuwatch.timeline.windows import RankWindow
 
 IDLE_PERCENT = 5.0
 IDLE_CORES = 0.1
 LOADER_TIMEOUT_SECONDS = 120
 MOST_NAMED = 8
+WORKERS_SHARE = 0.5
 
 
 @rule("step-stalled", subject="run", level=Level.E1, gated=False)
@@ -51,7 +53,7 @@ def step_stalled(case: RunCase) -> Draft | None:
     cause, fix = _cause(case, found)
     loader = case.run.critical.train_loader
     waits_for_workers = bool(loader and loader.num_workers and (not found or found[0].line.phase == "wait"))
-    file, line = (found[0].line.file, found[0].line.line) if found else place_of(loader)
+    file, line = _place(found) or place_of(loader)
     return Draft(
         summary=f"{case.run.title} has made no step for {seconds(silence)} and does nothing: {cause}",
         severity=Severity.CRITICAL,
@@ -59,6 +61,7 @@ def step_stalled(case: RunCase) -> Draft | None:
         evidence=(
             silence_measure(case, silence),
             *standing_measures(found),
+            *_workers_measure(found),
             *_idle_measures(case),
         ),
         fix=Fix(
@@ -113,15 +116,42 @@ def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
                 "Give the container more shared memory (--shm-size) or lower prefetch_factor" + where,
             )
     if found:
-        chief = found[0]
-        who = f"{chief.who} " if len(case.run.ranks) > 1 else "it "
-        others = "".join(f"; {stand.who} on {stand.words}" for stand in found[1:MOST_NAMED])
-        return (
-            f"{who}stands on {place(chief.line.file, chief.line.line)}",
-            f"See what that line waits for: {chief.words}{others}",
-        )
+        return _stands(case, found)
     look = f"Look at its stack: gpuwatch stacks {case.run.critical.facts.pid}"
     return "it waits for something that is not visible from outside", look
+
+
+def _stands(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
+    chief = found[0]
+    who = f"{chief.who} " if len(case.run.ranks) > 1 else "it "
+    others = "".join(f"; {stand.who} on {stand.words}" for stand in found[1:MOST_NAMED])
+    at = f"{who}stands on {place(chief.line.file, chief.line.line)}"
+    line = _workers_line(chief.rank) if chief.line.phase == "wait" else None
+    if line is None:
+        return at, f"See what that line waits for: {chief.words}{others}"
+    return (
+        f"{at} and waits for workers that stand on {line.place}",
+        f"See what its workers do not get past: {line.words}; the training thread stands on {chief.words}{others}",
+    )
+
+
+def _workers_line(rank: RankWindow) -> HotLine | None:
+    """The line that workers spend most of the last minute on."""
+    line = hottest_of_workers(rank.stacks, *MAKING)
+    return line if line is not None and line.share.value >= WORKERS_SHARE else None
+
+
+def _place(found: tuple[Stand, ...]) -> tuple[str | None, int | None] | None:
+    """The workers' line where they are what is waited for, else the line the run stands on."""
+    if not found:
+        return None
+    line = _workers_line(found[0].rank) if found[0].line.phase == "wait" else None
+    return (line.file, line.line) if line is not None else (found[0].line.file, found[0].line.line)
+
+
+def _workers_measure(found: tuple[Stand, ...]) -> tuple[Measure, ...]:
+    line = _workers_line(found[0].rank) if found and found[0].line.phase == "wait" else None
+    return () if line is None else (line.measure("hot_line", "the workers' time"),)
 
 
 def _idle_measures(case: RunCase) -> tuple[Measure, ...]:
