@@ -70,21 +70,25 @@ def threads_of(memory: Memory, program: Program, layout: Layout, own_id: int) ->
 def _main_of(
     memory: Memory, program: Program, layout: Layout, interpreter: int, threads: dict[int, int], own_id: int
 ) -> int:
-    """The main thread's PyThreadState: as the interpreter says, else by its id, else the oldest."""
+    """The main thread's PyThreadState: as the interpreter says, else by its id, else the oldest.
+
+    Of several with its id it is the oldest: a thread that is being started bears its creator's until it runs.
+    """
+    oldest_first = dict(reversed(threads.items()))
     if layout.threads_main is not None:
         main = memory.pointer(interpreter + layout.threads_main)
         if main in threads:
             return main
     if layout.runtime_main_thread is not None:
         wanted = memory.pointer(program.runtime + layout.runtime_main_thread)
-        ids = memory.read_many([(address + layout.thread_id, 8) for address in threads])
-        for address, value in zip(threads, ids, strict=True):
+        ids = memory.read_many([(address + layout.thread_id, 8) for address in oldest_first])
+        for address, value in zip(oldest_first, ids, strict=True):
             if int.from_bytes(value, "little") == wanted:
                 return address
-    for address, thread in threads.items():
+    for address, thread in oldest_first.items():
         if thread == own_id:
             return address
-    return list(threads)[-1] if threads else 0
+    return next(iter(oldest_first), 0)
 
 
 def own_id(memory: Memory) -> int:
