@@ -18,11 +18,10 @@ AVOIDABLE = ("sync", "log", "copy")
 
 @dataclass(frozen=True, slots=True)
 class CostlyLine:
-    """A line, and what its share is of."""
+    """A line, and what its share is of: the training thread's time, or the workers' busy time."""
 
     line: LineShare
     of: str
-    of_short: str = ""
 
 
 def costly_line(rank: RankWindow, notable: float) -> CostlyLine | None:
@@ -34,12 +33,10 @@ def costly_line(rank: RankWindow, notable: float) -> CostlyLine | None:
         found = hot_line(rank)
         if found is None:
             return None
-        in_workers = found.where == "workers"
-        of = "of the workers' busy time" if in_workers else "of the training thread's time"
-        return CostlyLine(found.line, of, " of workers" if in_workers else "")
+        return CostlyLine(found.line, "of workers" if found.where == "workers" else "of time")
     avoidable = (line for line in stacks.lines if line.phase in AVOIDABLE and line.share.value >= notable)
     top = max(avoidable, key=lambda line: line.samples, default=None)
-    return CostlyLine(top, "of the training thread's time") if top is not None else None
+    return CostlyLine(top, "of time") if top is not None else None
 
 
 def standing_of(run: RunNow, snapshot: Snapshot) -> Standing | None:

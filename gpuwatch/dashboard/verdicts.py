@@ -57,7 +57,7 @@ def verdicts(view: View) -> list[Verdict]:
         loud = finding.severity in (Severity.CRITICAL, Severity.WARNING)
         if id(finding) not in spoken_for and loud and finding.behind is None:
             found.append(_of_finding(finding, snapshot))
-    if not snapshot.runs:
+    if not snapshot.runs or (offer(snapshot) and all(run.state == "ended" for run in snapshot.runs)):
         found.append(_without_run(snapshot))
     found += [Verdict(None, "NOTICE", say.escape(notice)) for notice in snapshot.notices]
     return sorted(found, key=_badness)
@@ -83,7 +83,7 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
         return _of_finding(min(loud, key=lambda finding: finding.severity.order), snapshot, run)
     state = _state_sentence(run, snapshot)
     if state is not None:
-        because = _stands(run, snapshot) or run.how_to_climb or ""
+        because = _stands(run, snapshot) or (run.how_to_climb if run.state != "ended" else "") or ""
         return Verdict(None, run.state.upper(), f"{run_name(run)}: {state}", because=because)
     if not first and not _is_judged(run, snapshot):
         return Verdict(None, "WATCHING", f"{run_name(run)}: not judged yet, {_wait_words(run)} so far")
@@ -129,13 +129,14 @@ def _state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
     if run.state == "starting":
         return "no training step yet"
     if run.state == "warming up":
-        return f"{say.count(run.steps_total)} steps so far, judged once their time is steady"
+        made = "batches" if run.rung == "sampled" else "steps"
+        return f"{say.count(run.steps_total)} {made} so far, judged once their time is steady"
     if run.state == "silent":
         return f"no step for {_last_step_age(run, snapshot)}"
     if run.state == "stopped":
         return "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"
     if run.state == "ended":
-        return f"ended after {say.count(run.steps_total)} steps"
+        return f"ended after {say.count(run.steps_total)} {'batches' if run.rung == 'sampled' else 'steps'}"
     if run.state == "not hooked":
         return "not hooked, so its steps and waits are not seen"
     return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.attaching import offer
-from gpuwatch.diagnosis.finding import CallEdit, Finding, Level, Severity
+from gpuwatch.diagnosis.finding import CallEdit, Finding, Level, SettingsEdit, Severity
 from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
 from gpuwatch.timeline.windows import RunWindow
 
@@ -95,8 +96,8 @@ def change_words(finding: Finding, snapshot: Snapshot) -> str:
     fix = finding.fix
     if fix is None:
         return ""
-    if fix.edit is not None:
-        old = _live_settings(fix.edit, snapshot)
+    if isinstance(fix.edit, CallEdit | SettingsEdit):
+        old = _live_settings(fix.edit, snapshot) if isinstance(fix.edit, CallEdit) else fix.edit.present
         changes = ", ".join(
             f"{name}={old[name]} → {value}" if name in old else f"{name}={value}"
             for name, value in fix.edit.keywords.items()
@@ -112,12 +113,12 @@ def fix_to_copy(finding: Finding) -> str | None:
     fix = finding.fix
     if fix is None:
         return None
-    if fix.edit is not None:
+    if isinstance(fix.edit, CallEdit | SettingsEdit):
         return ", ".join(f"{name}={value}" for name, value in fix.edit.keywords.items())
     return fix.code or fix.text
 
 
-def _live_settings(edit: CallEdit, snapshot: Snapshot) -> dict[str, object]:
+def _live_settings(edit: CallEdit, snapshot: Snapshot) -> Mapping[str, object]:
     """The settings that an edit replaces, as the hook read them off the loader which that line built."""
     for run in snapshot.runs:
         for rank in run.ranks:

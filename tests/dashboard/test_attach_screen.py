@@ -123,6 +123,22 @@ async def test_the_filter_narrows_the_list_and_escape_clears_it_first() -> None:
         assert driver.monitor.attached == []
 
 
+async def test_the_filter_of_the_list_does_not_hide_the_findings_afterwards() -> None:
+    async with driven(situations.unwatched()) as driver:
+        await driver.press("a", "slash", *"5000", "enter", "enter")
+        await driver.settle()
+        assert driver.monitor.attached == [5000]
+        await driver.push(situations.attached())
+        assert "1.5-1.7x" in driver.rows[driver.rows.index(next(r for r in driver.rows if "─ Findings" in r)) + 1]
+
+
+def test_where_all_runs_have_ended_the_others_are_offered_again() -> None:
+    over = replace(situations.attached(state="ended"), attached_pid=None, findings=())
+    told = verdicts(View(replace(over, candidates=(situations.refused(),))))
+    assert {verdict.word for verdict in told} == {"ENDED", "NOT WATCHED YET"}
+    assert "ended after 1 843 batches" in told[0].sentence + told[1].sentence
+
+
 async def test_the_cursor_stays_on_its_process_while_others_come() -> None:
     async with driven(situations.unwatched()) as driver:
         await driver.press("a", "down")

@@ -35,7 +35,7 @@ def test_a_sampled_run_says_its_rung_its_pace_its_error_and_the_hot_line() -> No
     lines = panel(situations.attached(), height=9)
     assert "sampled (stacks)" in lines[0]
     assert lines[2] == "12.3 batches/s   790 samples/s   wait 61 % ±2.4"
-    assert lines[3] == "hot line augment.py:41  43 %  image = image.filter(GaussianBlur(5))"
+    assert lines[3] == "hot line augment.py:41  43 % of time  image = image.filter(GaussianBlur(5…"
     assert lines[4] == "batches 1 843   last 0.2 s ago   1 640 samples over 1 min"
     assert lines[5] == "█ wait 61 %  █ fwd+bwd 28 %  █ sync 5 %  █ opt 3 %  █ other 3 %"
     assert lines[6] == "`gpuwatch run COMMAND` measures steps and waits exactly"
@@ -64,7 +64,7 @@ def test_a_line_is_called_hot_only_where_it_costs() -> None:
         lines=(seen.line("sync", 133, 400, of=1210, file=build.SCRIPT, text="total += loss.item()"),),
     )
     lines = panel(of_window(replace(build.rank(), stacks=asking), wait_share=0.008))
-    assert "hot line train.py:133  33 %  total += loss.item()" in lines
+    assert "hot line train.py:133  33 % of time  total += loss.item()" in lines
 
 
 def test_a_hooked_run_keeps_its_exact_words_and_gets_the_line() -> None:

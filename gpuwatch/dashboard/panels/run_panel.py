@@ -23,7 +23,7 @@ from gpuwatch.dashboard.panels.run_words import (
     wait_error,
     words,
 )
-from gpuwatch.dashboard.panels.stacked_bar import legend, parts_of, stacked_bar
+from gpuwatch.dashboard.panels.stacked_bar import LEAST, legend, parts_of, stacked_bar
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
@@ -172,7 +172,7 @@ def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) 
         late = run.state == "silent"
         writer.put("   last ", look.dim)
         writer.put(f"{_ago(snapshot.time_ns - run.last_step_ns)} ago", look.warning if late else look.text)
-    if run.phase_share:
+    if run.phase_share is not None and run.phase_share >= LEAST:
         writer.put("   pauses ", look.dim).put(say.share(run.phase_share), look.phase)
     looks = f"{say.count(run.samples)} samples " if sampled and run.samples else ""
     if run.seconds:

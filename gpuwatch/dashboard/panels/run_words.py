@@ -32,7 +32,7 @@ def line_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[
     found = costly_line(window.critical, NOTABLE_WAIT) if window is not None else None
     if found is None:
         return []
-    share = f"{say.share(found.line.share.value)}{found.of_short}"
+    share = f"{say.share(found.line.share.value)} {found.of}"
     parts = [("hot line ", look.dim), (line_place(found.line), look.accent), (f"  {share}  ", look.wait)]
     return [words([*parts, (say.escape((found.line.text or "").strip()), look.text)], width, look)]
 

@@ -12,6 +12,9 @@ from gpuwatch.dashboard.text import Line
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.monitor.snapshot import RunNow
 
+LEAST = 0.0005
+"""A smaller share reads as 0.0 %."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -44,10 +47,10 @@ def parts_of(run: RunNow) -> list[Part]:
     if run.phase_share:
         parts.append(Part("phase", "pauses", "pause", run.phase_share))
     rest = 1.0 - sum(part.share for part in parts)
-    if rest > 0.0005:
+    if rest > LEAST:
         split = any(part.kind == "compute" for part in parts)
         parts.append(Part("other", "other", "other", rest) if split else Part("compute", "compute", "comp", rest))
-    return [part for part in parts if part.share > 0]
+    return [part for part in parts if part.share >= LEAST]
 
 
 def stacked_bar(parts: list[Part], width: int, look: Look) -> Line:

@@ -70,6 +70,7 @@ class AttachScreen(ViewScreen):
             self.dashboard.attach(None, "Detached: everything is watched again.")
         else:
             self.dashboard.attach(candidate.pid, f"Attached to {candidate_name(candidate)}.")
+        self.dashboard.set_filter("")  # it was for this list, and would hide the findings
         self.dashboard.pop_screen()
 
     def action_attach(self) -> None:
