@@ -86,7 +86,7 @@ class ThreadReader:
                 if self._last is not None and self._last[0] == raw:
                     return self._last[1]
                 frames = self._named(plan, raw)
-                if not frames or end is not None and not self._is_root(plan, end, raw[-1], frames[-1]):
+                if not frames or (end is not None and not self._is_root(plan, end, raw[-1], frames[-1])):
                     continue
             except (StalePlanError, UnreadableAddressError):
                 self._plan = None

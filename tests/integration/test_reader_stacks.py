@@ -58,7 +58,7 @@ def test_stack_is_the_one_that_the_target_tells_of_itself(python: Python, kind: 
         assert stack.is_main
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["nested", "generators", "coroutines", "recursion", "c_calls", "classes", "names"])
 @pytest.mark.parametrize("python", each(range(8, 14)))
 def test_py_spy_sees_the_same_stack(python: Python, kind: str) -> None:
     py_spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
@@ -107,6 +107,12 @@ def test_child_that_a_thread_forked_has_that_thread_as_its_main_one(python: Pyth
         stack = main_stack(target)
         assert lines_of(stack)[1:] == target.main
         assert stack.frames[-1].code.name == "_bootstrap"
+
+
+@pytest.mark.parametrize("python", each())
+def test_main_interpreter_is_read_where_there_are_others(python: Python) -> None:
+    with standing(python, "subinterpreters") as target:
+        assert lines_of(main_stack(target))[1:] == target.main
 
 
 @pytest.mark.parametrize("python", each())

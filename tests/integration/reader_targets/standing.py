@@ -130,7 +130,7 @@ def decorators():
 
 
 def multiline():
-    value = {
+    return {
         "first": 1,
         "second": identity(
             1,
@@ -140,7 +140,6 @@ def multiline():
             ),
         ),
     }
-    return value
 
 
 def identity(first, second):
@@ -226,7 +225,8 @@ def threads():
 
     def wait_at(depth):
         if depth:
-            return wait_at(depth - 1)
+            wait_at(depth - 1)
+            return
         told_by[threading.get_native_id()] = told(sys._getframe())[1:]
         everybody.wait()
         release.wait()
@@ -235,6 +235,16 @@ def threads():
         threading.Thread(target=wait_at, args=(depth + 1,), daemon=True).start()
     everybody.wait()
     stand(told_by.items())
+
+
+def subinterpreters():
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    others = [interpreters.create() for _ in range(2)]
+    assert others
+    stand()
 
 
 def hundreds():
