@@ -98,10 +98,9 @@ def run_now(
     counted = [rank for rank in ranks if rank.state != "ended"] or ranks
     rates = [rank.samples_per_second for rank in counted]
     last_steps = [rank.trainer.last_step_ns for rank in ranks if rank.trainer.last_step_ns is not None]
-    is_exact = critical.trainer.is_exact
     rows = _newest_steps(critical)
     percentiles = stats(critical.trainer.steps["period"][rows])
-    stacks = stacks_over(critical.trainer, critical.bounds) if is_exact else critical.stacks
+    stacks = stacks_over(critical.trainer, critical.bounds)
     return RunNow(
         id=run.id,
         title=run.title,
@@ -192,7 +191,7 @@ def _recent(trainer: TrainerHistory, processes: Mapping[tuple[int, int], Process
     bounds = _bounds(trainer, state, now_ns)
     stacks, figures = None, SampledFigures()
     if not trainer.is_exact:
-        stacks = stacks_over(trainer, bounds)
+        stacks = stacks_over(trainer, bounds, with_lines=False)
         figures = sampled_figures(trainer, stacks, bounds.start_ns, bounds.end_ns)
     return _Recent(trainer, facts, state, bounds, sums_over(trainer, bounds, most_rows=_MOST_ROWS), stacks, figures)
 

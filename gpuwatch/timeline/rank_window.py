@@ -12,10 +12,10 @@ from gpuwatch.timeline.phases import STOPPED
 from gpuwatch.timeline.process_history import ProcessHistory, with_batches
 from gpuwatch.timeline.run_history import RAW_NS, TrainerHistory
 from gpuwatch.timeline.sampled import sampled_figures
-from gpuwatch.timeline.stats import known, stats
+from gpuwatch.timeline.stats import stats
 from gpuwatch.timeline.step_tiers import share
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import MemoryTotals, RankWindow, StackWindow, StepColumns
+from gpuwatch.timeline.windows import RankWindow, StackWindow, StepColumns
 
 _SLOW_STEP_SECONDS = 2.0
 _SLOW_STEPS = 30
@@ -111,7 +111,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         eval_loaders=tuple(loader for loader in facts.loaders if loader.role == "eval"),
         workers=with_batches(workers, fetched),
         process=process.totals(bounds.start_ns, bounds.end_ns) if process else None,
-        memory=_memory(history, bounds),
+        memory=history.memory.totals(bounds.start_ns, bounds.end_ns),
         epochs=history.epochs.totals(
             _session_seconds(history), train_loader.batches_per_epoch if train_loader else None
         ),
@@ -122,12 +122,12 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     return window if history.is_exact else _as_sampled(history, window, bounds)
 
 
-def stacks_over(history: TrainerHistory, bounds: Bounds) -> StackWindow | None:
+def stacks_over(history: TrainerHistory, bounds: Bounds, *, with_lines: bool = True) -> StackWindow | None:
     """The stacks of a stretch; beside a hook without the loader's counter, which the hook counts exactly."""
     if history.is_exact:
-        return history.stacks.window(bounds.start_ns, bounds.end_ns)
+        return history.stacks.window(bounds.start_ns, bounds.end_ns, with_lines=with_lines)
     stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)
-    return history.stacks.window(bounds.start_ns, bounds.end_ns, history.counts, stops)
+    return history.stacks.window(bounds.start_ns, bounds.end_ns, history.counts, stops, with_lines=with_lines)
 
 
 def _as_sampled(history: TrainerHistory, window: RankWindow, bounds: Bounds) -> RankWindow:
@@ -199,22 +199,6 @@ def _columns(history: TrainerHistory, rows: slice) -> StepColumns:
         samples=steps["samples"][newest],
         epoch_position=steps["epoch_position"][newest],
         settled=[bool(each) for each in steps["settled"][newest]],
-    )
-
-
-def _memory(history: TrainerHistory, bounds: Bounds) -> MemoryTotals | None:
-    latest = history.latest_memory
-    if latest is None:
-        return None
-    rows = history.memory
-    low = max(0, rows.since(bounds.start_ns) - 1)
-    retries = known(rows["alloc_retries"][low : rows.until(bounds.end_ns)])
-    return MemoryTotals(
-        allocated_peak_bytes=latest.allocated_peak_bytes,
-        reserved_peak_bytes=latest.reserved_peak_bytes,
-        total_bytes=latest.total_bytes,
-        alloc_retries=round(max(0.0, retries[-1] - retries[0])) if len(retries) > 1 else None,
-        out_of_memory=latest.out_of_memory,
     )
 
 

@@ -24,6 +24,7 @@ from gpuwatch.samples import (
 from gpuwatch.timeline.batch_counts import BatchCounts
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.epochs import EpochStarts
+from gpuwatch.timeline.memory_log import MemoryLog
 from gpuwatch.timeline.phases import PhaseLog
 from gpuwatch.timeline.settling import UNKNOWN, Settling
 from gpuwatch.timeline.stack_log import StackLog
@@ -37,7 +38,6 @@ from gpuwatch.timeline.worker_fetches import WorkerFetches
 
 RAW_NS = 900 * SECOND_NS  # the longest window: 30 slow steps
 _MOST_STEPS = 16_384
-_MOST_MEMORY_ROWS = 2_048
 _MOST_LOSSES = 256
 _USUAL_OF = 64
 _GAPS_AHEAD = 256
@@ -78,8 +78,7 @@ class TrainerHistory:
         self.stops = StopLog()
         self.epochs = EpochStarts()
         self.fetches = WorkerFetches()
-        self.memory = Table({"alloc_retries": "d"}, max_age_ns=RAW_NS, max_rows=_MOST_MEMORY_ROWS)
-        self.latest_memory: RunMemory | None = None
+        self.memory = MemoryLog()
         self.losses: deque[LinkLoss] = deque(maxlen=_MOST_LOSSES)
         self.steps_total = 0
         self.last_step_ns: int | None = None
@@ -228,10 +227,9 @@ class TrainerHistory:
             self._mark_stop(self.stops.see(sample.time_ns, sample.state))
 
     def add_memory(self, memory: RunMemory) -> None:
-        """A reading of the allocator; peaks stay the highest of the whole run."""
+        """A reading of the allocator."""
         self._hear(memory.time_ns)
-        self.latest_memory = memory
-        self.memory.add(memory.time_ns, (number(memory.alloc_retries),))
+        self.memory.add(memory)
 
     def add_loss(self, loss: LinkLoss) -> None:
         """Records that did not arrive."""
@@ -273,8 +271,8 @@ class TrainerHistory:
 
     def prune(self, now_ns: int) -> None:
         """Drops raw rows that are too old although no new ones push them out."""
-        for table in (self.steps, self.memory, self.fetches.rows):
-            table.trim(now_ns)
+        for kept in (self.steps, self.memory, self.fetches.rows):
+            kept.trim(now_ns)
 
     def _forget_estimates(self) -> None:
         """Begins anew with the hook: no figure shall be half estimate, half measurement.

@@ -65,7 +65,7 @@ class _Block:
     def __lt__(self, other: _Block) -> bool:
         return self.end_ns < other.end_ns
 
-    def add(self, other: _Block) -> None:
+    def add(self, other: _Block, *, with_lines: bool = True) -> None:
         """Takes another one in."""
         self.start_ns = min(self.start_ns, other.start_ns)
         self.end_ns = max(self.end_ns, other.end_ns)
@@ -77,8 +77,12 @@ class _Block:
         self.first_wait += other.first_wait
         self.worker_samples += other.worker_samples
         self.cpu_seconds += other.cpu_seconds
-        for mine, its in zip(self._counters(), other._counters(), strict=True):
-            mine.update(its)  # type: ignore[arg-type]
+        self.workers.update(other.workers)
+        self.phases.update(other.phases)
+        self.worker_phases.update(other.worker_phases)
+        if with_lines:
+            self.lines.update(other.lines)
+            self.worker_lines.update(other.worker_lines)
 
     def forget_rare_lines(self) -> None:
         """Keeps the lines with the most samples: shares are of all samples, so those of the others stay right."""
@@ -87,9 +91,6 @@ class _Block:
                 kept = lines.most_common(_LINES_PER_BLOCK)
                 lines.clear()
                 lines.update(dict(kept))
-
-    def _counters(self) -> tuple[Counter[int] | Counter[str], ...]:
-        return self.workers, self.phases, self.worker_phases, self.lines, self.worker_lines
 
 
 class StackLog:
@@ -145,7 +146,13 @@ class StackLog:
         return any(block.phases[phase] for block in self._blocks(start_ns, self._newest_ns) for phase in _AT_WORK)
 
     def window(
-        self, start_ns: int, end_ns: int, counts: BatchCounts | None = None, stops: Sequence[Span] = ()
+        self,
+        start_ns: int,
+        end_ns: int,
+        counts: BatchCounts | None = None,
+        stops: Sequence[Span] = (),
+        *,
+        with_lines: bool = True,
     ) -> StackWindow | None:
         """The looks whose middle lies in (start, end]; None without one.
 
@@ -154,10 +161,11 @@ class StackLog:
             end_ns: of the window.
             counts: the batches that were counted beside the looks.
             stops: when the process was stopped: nobody looked then.
+            with_lines: to add them up is most of the work, and nobody asks for those of every rank.
         """
         total = _Block(end_ns, start_ns)
         for block in self._blocks(start_ns, end_ns):
-            total.add(block)
+            total.add(block, with_lines=with_lines)
         if not total.span_ns:
             return None
         training = total.samples - sum(total.phases[phase] for phase in NOT_TRAINING)
