@@ -29,7 +29,8 @@ from gpuwatch.timeline.phases import PhaseLog
 from gpuwatch.timeline.settling import UNKNOWN, Settling
 from gpuwatch.timeline.stack_log import StackLog
 from gpuwatch.timeline.stats import LogHistogram
-from gpuwatch.timeline.step_pauses import parts_within, without_stop
+from gpuwatch.timeline.step_columns import STEP_COLUMNS, step_row
+from gpuwatch.timeline.step_pauses import without_stop
 from gpuwatch.timeline.step_tiers import StepTiers
 from gpuwatch.timeline.stops import STOPPED_STATES, StopLog
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -43,22 +44,6 @@ _USUAL_OF = 64
 _GAPS_AHEAD = 256
 _STOPPED_STEPS = 64
 _WARM_BATCHES = 10
-
-STEP_COLUMNS = {
-    "number": "q",
-    "period": "f",
-    "wait": "f",
-    "gap": "f",
-    "samples": "f",
-    "epoch_position": "i",
-    "loader": "i",
-    "copy": "f",
-    "forward": "f",
-    "backward": "f",
-    "optimizer": "f",
-    "wait_cpu": "f",
-    "settled": "b",
-}
 
 
 class TrainerHistory:
@@ -135,25 +120,7 @@ class TrainerHistory:
         if gap is not None:
             gap = self._gap_within(step.number, gap, training)
         settled = self._is_settled(step.end_ns, position, loader, number(step.samples))
-        copy, forward, backward, optimizer = parts_within(step, training)
-        self.steps.add(
-            step.end_ns,
-            (
-                step.number,
-                training,
-                number(step.wait_seconds),
-                number(gap),
-                number(step.samples),
-                position,
-                loader,
-                copy,
-                forward,
-                backward,
-                optimizer,
-                number(step.wait_cpu_seconds),
-                settled,
-            ),
-        )
+        self.steps.add(step.end_ns, step_row(step, training, gap, settled))
         self.tiers.add_step(step.end_ns, training, step.wait_seconds, step.samples, settled)
         if gap is not None and settled:
             self.tiers.add_gap(step.end_ns, training, gap)
