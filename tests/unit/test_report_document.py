@@ -53,7 +53,7 @@ def test_every_scene_gives_a_document_that_the_schema_accepts(scene: Scene) -> N
     check_schema(report(scene, [starvation(), starvation(fix=None, gain=None, run=None)]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.text(), st.text(), st.floats(allow_nan=True) | st.text() | st.none())
 def test_any_text_and_number_of_a_finding_fits_into_json(summary: str, code: str, value: float | str | None) -> None:
     found = starvation(summary=summary, evidence=(Measure("m", value, summary),))
