@@ -114,6 +114,11 @@ def test_an_optimizer_of_the_users_own_is_the_optimizer() -> None:
     assert read((MAIN, "step", 70), ADAM[-1], STEP_LINE, source=STEP).phase == "optimizer"
 
 
+def test_gathering_the_optimizers_state_for_a_checkpoint_is_saving() -> None:
+    source = "torch.save({'optimizer': optimizer.state_dict()}, path)\n"
+    assert read(("torch/optim/optimizer.py", "state_dict", 5), (MAIN, "train", 1), source=source).phase == "save"
+
+
 def test_item_in_a_tensor_subclass_stays_sync() -> None:
     inner: list[Place] = [("torch/_tensor.py", "__torch_function__", 9), (MAIN, "__torch_function__", 80)]
     source = STEP + "\n" * 70

@@ -56,6 +56,19 @@ def test_the_phase_of_a_worker_and_its_line(inner: list[Place], phase: str, line
     assert reading(*inner) == (phase, line)
 
 
+@pytest.mark.parametrize(
+    ("inner", "phase"),
+    [
+        (("multiprocessing/queues.py", "get", 7), "idle"),
+        ((MAIN, "__getitem__", 40), "item"),
+    ],
+)
+def test_the_hooks_frames_in_a_worker_are_not_its_own(inner: Place, phase: str) -> None:
+    hook: Place = (SITE + "gpuwatch/hook/workers.py", "get", 60)
+    between: list[Place] = [ITEM] if phase == "item" else []
+    assert reading(inner, *between, hook, LOOP)[0] == phase
+
+
 def test_a_worker_whose_feeder_thread_pickles_sends() -> None:
     waits: list[Place] = [("multiprocessing/queues.py", "get", 7), LOOP]
     pickles: tuple[Place, ...] = (("multiprocessing/reduction.py", "dumps", 51),)

@@ -137,6 +137,8 @@ def _stepping(place: Place, function: str) -> Mark | None:
         return Mark.BACKWARD if function == "backward" else Mark.NEUTRAL
     if module in _BACKWARD_FILES:
         return Mark.BACKWARD if function in _BACKWARD_FUNCTIONS else None
+    if module.startswith("torch/optim/") and "state_dict" in function:
+        return Mark.NEUTRAL  # on the way to a checkpoint
     if module.startswith("torch/optim/") or module == "torch/nn/utils/clip_grad.py":
         return Mark.OPTIMIZER
     if module.endswith("/grad_scaler.py") and module.startswith("torch/"):

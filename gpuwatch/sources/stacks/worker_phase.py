@@ -63,10 +63,11 @@ class WorkerClassifier:
         loop = self._loop_index(frames)
         if loop is None:
             return "other", None
-        own = frames[:loop]
+        # In a hooked worker the hook's frames stand in between.
+        own = [frame for frame in frames[:loop] if self._places.of(frame.code.file).owner is not Owner.GPUWATCH]
         places = [self._places.of(frame.code.file) for frame in own]
         if not own:
-            return _by_loop_line(self._text.line(frames[0].code.file, frames[0].line) or ""), None
+            return _by_loop_line(self._text.line(frames[loop].code.file, frames[loop].line) or ""), None
         called = places[-1].module
         if called == _QUEUES:
             return ("idle" if own[-1].code.name == "get" else "send"), None
