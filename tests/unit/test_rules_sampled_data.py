@@ -25,7 +25,7 @@ from scene_builder import (
 from stack_windows import from_outside, line, sampled, watched
 
 from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
-from gpuwatch.timeline.windows import RankWindow, Scene, StackWindow
+from gpuwatch.timeline.windows import ProcessTotals, RankWindow, Scene, StackWindow
 
 STARVED = frozenset({"data-starvation"})
 BLUR = line(
@@ -404,6 +404,19 @@ class TestIoBound:
 
     def test_on_a_full_machine_a_line_may_wait_for_a_core(self) -> None:
         assert "io-bound" not in fired(self.reading(host=host(cpu_percent=97)))
+
+    @pytest.mark.parametrize(
+        "own",
+        [
+            pytest.param(process(throttled_period_share=0.6), id="a quota stops it"),
+            pytest.param(process(involuntary_switches_per_second=900.0), id="workers push each other off"),
+            pytest.param(process(main_thread_cores=0.1, run_delay_share=0.5), id="it stands in line for a core"),
+        ],
+    )
+    def test_workers_that_lack_a_core_are_not_waiting_for_storage(self, own: ProcessTotals) -> None:
+        moment = self.reading()
+        member = replace(moment.runs[0].critical, process=own)
+        assert check("io-bound", run_case(scene(run(member), gpus=moment.gpus), holding=STARVED)) is None
 
     def test_without_workers_the_waits_are_looked_at_and_no_queue_is_asked_for(self) -> None:
         seen = watched({"wait": 0.4}, lines=[line("wait", 20, 0.3, text="data = f.read()")])

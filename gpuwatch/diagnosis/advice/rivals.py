@@ -14,6 +14,8 @@ QUEUE_LENGTH = 10.0
 THROTTLED_SHARE = 0.25
 CPU_PERCENT = 90.0
 PRESSURE_CPU_PERCENT = 40.0
+SWITCHES_PER_WORKER = 200.0
+"""Times a second that a worker is put off its core: from here on they fight for it."""
 FREE_CORES = 2.0
 LEAST_PHASE_SHARE = 0.005
 

@@ -15,7 +15,8 @@ Clears:
 Not when:
     The first epoch still fills the page cache: it may vanish by itself and the text says so. Memory is so short
     that the cache is thrown out: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All
-    cores are busy: a line that reads may then wait for a core.
+    cores are busy, a quota stops the run, or workers push each other off their cores: a line that reads may then
+    wait for a core.
 Fix:
     Read large pieces: shards (WebDataset, streaming) or a local copy on NVMe. More workers help as long as the
     device is not saturated, as they need little CPU; prefetch_factor=4; cache decoded or resized items.

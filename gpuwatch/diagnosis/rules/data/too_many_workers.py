@@ -29,7 +29,7 @@ from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
-from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity
@@ -38,7 +38,6 @@ from gpuwatch.diagnosis.wording import cpu_cores
 
 CROWD = 1.2
 PRESSURE_CPU_PERCENT = 20.0
-SWITCHES_PER_WORKER = 200.0
 LOST_SHARE = 0.05
 SLEEPING_CORES = 0.3
 

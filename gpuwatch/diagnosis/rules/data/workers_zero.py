@@ -102,7 +102,7 @@ def _summary(cost: StepCost, starvation: Starvation) -> str:
 def _evidence(cost: StepCost) -> tuple[Measure, ...]:
     per_batch = cost.batch_seconds / cost.batches_per_step
     measures = [
-        Measure("num_workers", 0, "num_workers=0"),
+        Measure("num_workers", 0, "num_workers=0" + (", read from the running loader" if cost.sampled else "")),
         Measure("batch_seconds", round(per_batch, 6), f"{seconds(per_batch)} to load a batch"),
         Measure(
             "compute_seconds",
