@@ -13,6 +13,7 @@ from gpuwatch.reader.threads import Thread, own_id, threads_of
 from gpuwatch.reader.types import Stack
 
 _MAIN_AGAIN_EVERY = 64  # looks; a child that was just forked may still name its parent's main thread
+_THREAD_ROOT = "_bootstrap"  # threading.Thread's
 _DOUBTFUL_AFTER = 8  # torn looks in a row, after which the target may have become another program
 
 
@@ -45,9 +46,14 @@ class Interpreter:
         """
         try:
             if self._main is None or self._looks % _MAIN_AGAIN_EVERY == 0:
-                self._main = next((thread for thread in self._threads() if thread.is_main), None)
+                self._main = self._find_main()
             self._looks += 1
-            return None if self._main is None else self._stack(self._main)
+            stack = None if self._main is None else self._stack(self._main)
+            if stack is not None and stack.frames[-1].code.name == _THREAD_ROOT:
+                # Seldom the main thread's, after a fork in another thread: as a rule the list was torn.
+                found, self._main = self._main, self._find_main()
+                stack = stack if self._main == found else None
+            return stack
         except UnreadableAddressError:
             self._check_program()
             self._note_torn()
@@ -73,6 +79,9 @@ class Interpreter:
     def close(self) -> None:
         """Gives all files back. Idempotent."""
         self.memory.close()
+
+    def _find_main(self) -> Thread | None:
+        return next((thread for thread in self._threads() if thread.is_main), None)
 
     def _threads(self) -> list[Thread]:
         return threads_of(self.memory, self._program, self.layout, self._own_id)

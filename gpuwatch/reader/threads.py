@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from gpuwatch.reader.layout import Layout
-from gpuwatch.reader.memory import Memory
+from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.program import Program
 
 MAX_THREADS = 4096
@@ -52,15 +53,24 @@ def threads_of(memory: Memory, program: Program, layout: Layout, own_id: int) ->
     interpreter = main_interpreter(memory, program, layout)
     if not interpreter:
         return []
-    address = memory.pointer(interpreter + layout.threads_head)
+    head = address = memory.pointer(interpreter + layout.threads_head)
     seen: dict[int, int] = {}
+    younger = 0
     while address and address not in seen and len(seen) < MAX_THREADS:
-        following, thread = memory.read_many(
-            [(address + layout.thread_next, 8), (address + (layout.thread_id if native is None else native), 8)]
+        before, following, thread = memory.read_many(
+            [
+                (address + layout.thread_next - 8, 8),
+                (address + layout.thread_next, 8),
+                (address + (layout.thread_id if native is None else native), 8),
+            ]
         )
+        if int.from_bytes(before, "little") != younger:
+            raise UnreadableAddressError(address)  # a thread began or ended: what follows may be anything
         seen[address] = int.from_bytes(thread, "little")
-        address = int.from_bytes(following, "little")
+        younger, address = address, int.from_bytes(following, "little")
     main = _main_of(memory, program, layout, interpreter, seen, own_id)
+    if head and memory.pointer(head + layout.thread_next) != next(islice(seen, 1, None), 0):
+        raise UnreadableAddressError(head)  # 3.11 puts a new thread first before it says which one follows
     return [
         Thread(address, own_id if address == main and native is not None else thread, address == main)
         for address, thread in seen.items()
