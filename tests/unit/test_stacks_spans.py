@@ -41,7 +41,7 @@ def test_an_evaluation_opens_and_closes_at_the_midpoints_around_its_looks() -> N
 
 def test_an_evaluation_tells_its_batches_and_its_waits() -> None:
     validation = site("eval")
-    inside = [look(10 * n, where=validation, waits=n % 2 == 0, batches=100 + n, yielded=n) for n in range(1, 11)]
+    inside = [look(10 * n, where=validation, waits=n % 2 == 0, iterator=1, yielded=n) for n in range(1, 11)]
     closed = spans_of([look(0), *inside, look(110), look(120)])[-1]
     assert closed.batches == 10
     assert closed.wait_seconds == pytest.approx(0.05)

@@ -23,7 +23,8 @@ class Look:
     reading: Reading
     site: Site | None
     batches: int = 0  # the loop's count by then
-    yielded: int = 0  # of them, by its present iterator
+    iterator: int | None = None
+    yielded: int = 0  # batches of this iterator
     first_wait: bool = False
     starts_in: CodeKey | None = None
 

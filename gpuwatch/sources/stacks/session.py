@@ -164,7 +164,7 @@ class Session:
         if site is not None:
             look.batches = site.counter.batches
         if state is not None:
-            look.yielded = state.batches_yielded
+            look.iterator, look.yielded = state.iterator, state.batches_yielded
             look.first_wait = reading.waits and state.batches_yielded == 0 and bool(state.num_workers)
         return look
 

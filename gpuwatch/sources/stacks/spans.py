@@ -21,8 +21,19 @@ class _Open:
     last_ns: int
     after_ns: int | None = None  # the first look outside of it since
     outside: int = 0
-    first_batches: int = 0
-    last_batches: int = 0
+    batches: int = 0
+    iterator: int | None = None
+    yielded: int = 0
+
+    def count(self, look: Look, from_its_start: bool = True) -> None:
+        """Adds the batches since the last look that was counted."""
+        if look.iterator is None:
+            return
+        if look.iterator == self.iterator and look.yielded >= self.yielded:
+            self.batches += look.yielded - self.yielded
+        elif from_its_start:
+            self.batches += look.yielded
+        self.iterator, self.yielded = look.iterator, look.yielded
 
 
 class Spans:
@@ -66,8 +77,8 @@ class Spans:
             file, line, loader = site.code[0], site.line, site.number
         span = PhaseSpan(self._trainer, kind, (before + look.time_ns) // 2, None, loader=loader, file=file, line=line)
         self._open = _Open(span, 1, int(look.reading.waits), look.time_ns)
-        self._open.last_batches = look.batches
-        self._open.first_batches = look.batches - (look.yielded if self._previous_ns is not None else 0)
+        if loader is not None:
+            self._open.count(look, from_its_start=self._previous_ns is not None)
         return span
 
     def _extend(self, current: _Open, look: Look) -> None:
@@ -79,8 +90,7 @@ class Spans:
             return
         if current.span.loader is None and current.span.kind == "eval":
             current.span = replace(current.span, loader=site.number, file=site.code[0], line=site.line)
-            current.first_batches = look.batches - look.yielded
-        current.last_batches = look.batches
+        current.count(look)
 
     def _close(self, current: _Open, after_ns: int) -> PhaseSpan:
         self._open = None
@@ -92,7 +102,7 @@ class Spans:
         return replace(
             current.span,
             end_ns=end_ns,
-            batches=current.last_batches - current.first_batches if counted else None,
+            batches=current.batches if counted else None,
             wait_seconds=seconds * current.waits / current.looks if counted else None,
         )
 
