@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 from collections.abc import Mapping, Sequence
 
 from gpuwatch.reader.types import Code, Frame, LoaderState, Stack
 from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.places import Places
-from gpuwatch.sources.stacks.source_text import Loop, SourceFile
+from gpuwatch.sources.stacks.source_text import SourceFile
+from gpuwatch.sources.stacks.statements import Request
+from gpuwatch.sources.stacks.syntax import Loop
 
 SITE = "/venv/lib/python3.11/site-packages/"
 STDLIB = "/usr/lib/python3.11/"
@@ -55,9 +56,9 @@ class FakeText:
         source = self._files.get(file)
         return source.line(number) if source is not None and number is not None else None
 
-    def statement(self, file: str, number: int | None) -> ast.stmt | None:
+    def request(self, file: str, number: int | None) -> Request | None:
         source = self._files.get(file)
-        return source.statement(number) if source is not None and number is not None else None
+        return source.request(number) if source is not None and number is not None else None
 
     def loops(self, file: str, number: int | None) -> Sequence[Loop]:
         source = self._files.get(file)
@@ -65,7 +66,7 @@ class FakeText:
 
     def parses(self, file: str) -> bool:
         source = self._files.get(file)
-        return source is not None and source.tree is not None
+        return source is not None and source.parses
 
 
 def classifier(text: FakeText | None = None) -> Classifier:

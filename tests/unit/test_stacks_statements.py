@@ -55,14 +55,13 @@ def test_a_file_in_a_syntax_of_tomorrow_still_has_lines(proc: Path) -> None:
     write(proc / "7/root/home/train.py", "loss.item()\nmatch x ? y\n")
     text = SourceText(7, TICKS, proc)
     assert text.line("/home/train.py", 1) == "loss.item()"
-    assert text.statement("/home/train.py", 1) is None
+    assert text.request("/home/train.py", 1) == "sync"
     assert not text.parses("/home/train.py")
 
 
-def test_a_statement_has_all_its_lines_and_a_compound_one_only_its_header() -> None:
-    source = SourceFile("if (a and\n        b):\n    call(\n        c,\n    )\nelse:\n    d\n")
-    kinds = [type(source.statement(number)) for number in (1, 2, 3, 4, 5, 7)]
-    assert kinds == [ast.If, ast.If, ast.Expr, ast.Expr, ast.Expr, ast.Expr]
+def test_a_statement_asks_on_all_its_lines_and_a_compound_one_only_in_its_header() -> None:
+    source = SourceFile("if (a.item() and\n        b):\n    call(\n        c.cuda(),\n    )\nelse:\n    d\n")
+    assert [source.request(number) for number in range(1, 8)] == ["sync", "sync", "copy", "copy", "copy", None, None]
 
 
 def test_loops_around_a_line_end_at_the_function() -> None:

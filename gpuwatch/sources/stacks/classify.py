@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpuwatch.reader.types import Frame
+from gpuwatch.reader.types import Code, Frame
 from gpuwatch.samples.stacks import StackPhase
 from gpuwatch.sources.stacks.culprit import Culprit, culprit_index, name_culprit
 from gpuwatch.sources.stacks.marks import Mark, hands_on, mark_of
 from gpuwatch.sources.stacks.places import Owner, Place, Places
-from gpuwatch.sources.stacks.statements import request_in_text, request_of
+from gpuwatch.sources.stacks.statements import Request, request_in_text
 
-_KEPT: Final = 8192
+_KEPT: Final = 2048
 _EVALUATES: Final = re.compile(
     r"(?:.*_)?(?:eval\w*|evaluate|valid\w*|val|test\w*|estimate_loss|infer\w*|predict\w*)", re.I
 )
@@ -37,8 +36,8 @@ class Text(Protocol):
     def line(self, file: str, number: int | None) -> str | None:
         """The text of one line."""
 
-    def statement(self, file: str, number: int | None) -> ast.stmt | None:
-        """The statement that a line belongs to."""
+    def request(self, file: str, number: int | None) -> Request | None:
+        """What the statement at a line asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +60,19 @@ class Classifier:
     def __init__(self, places: Places, text: Text) -> None:
         self.places = places
         self._text = text
-        self._read: dict[tuple[int | None, ...], tuple[Sequence[Frame], Reading]] = {}
+        self._read: dict[tuple[int | None, ...], tuple[Sequence[Code], Reading]] = {}
         self._marks: dict[tuple[str, str], Mark | None] = {}
         self._hands_on: dict[tuple[str, str], bool] = {}
 
     def read(self, frames: Sequence[Frame]) -> Reading:
         """What the stack means."""
-        # The frames are kept with the answer, so that no other code object takes over an identity in the key.
+        # The code objects are kept with the answer, so that no other code object takes over an identity in the key.
         key = tuple(value for frame in frames for value in (id(frame.code), frame.line))
         known = self._read.get(key)
         if known is None:
             if len(self._read) >= _KEPT:
                 self._read.clear()
-            known = self._read[key] = frames, self._classify(frames)
+            known = self._read[key] = tuple(frame.code for frame in frames), self._classify(frames)
         return known[1]
 
     def mark(self, frame: Frame) -> Mark | None:
@@ -146,18 +145,12 @@ class Classifier:
             # A framework's own line; its files are long, so only the line is looked at.
             request = request_in_text(self._text.line(frames[leaf].code.file, frames[leaf].line) or "")
         elif user is not None:
-            request = self._request(frames[user])
+            request = self._text.request(frames[user].code.file, frames[user].line)
         if request is not None and request != "forward":
             return request
         if (request == "forward" and None not in below) or any(mark in _FORWARD for mark in marks):
             return "forward"
         return "other"
-
-    def _request(self, frame: Frame) -> StackPhase | None:
-        statement = self._text.statement(frame.code.file, frame.line)
-        if statement is not None:
-            return request_of(statement)
-        return request_in_text(self._text.line(frame.code.file, frame.line) or "")
 
     def _receives(self, frames: Sequence[Frame], places: Sequence[Place]) -> bool:
         """Whether the thread takes over a batch; waiting for one ends in a lock, a poll or a select."""

@@ -56,7 +56,7 @@ class LoaderCatalogue:
             if file is None or self._places.of(file).owner is not Owner.USER:
                 continue
             source = self._text.file(file)
-            tree = source.tree if source is not None else None
+            tree = source.parse() if source is not None else None
             found = loader_line(tree, line) if tree is not None else None
             if found is not None:
                 return file, found

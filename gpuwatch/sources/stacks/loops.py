@@ -15,7 +15,7 @@ from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.hints import Hint, hint_of
 from gpuwatch.sources.stacks.marks import Mark
 from gpuwatch.sources.stacks.sites import LoopRole, Site, around_body, code_key, guess_line, read_elsewhere
-from gpuwatch.sources.stacks.source_text import Loop
+from gpuwatch.sources.stacks.syntax import Loop
 
 EVAL_LOOKS: Final = 20
 """Looks without backward or optimizer after which a loop beside a training one evaluates."""
@@ -248,7 +248,7 @@ class Loops:
         if len(kin) == 1 and (role := kin.pop()) is not None:
             return role
         loops = self._text.loops(site.code[0], site.line)
-        hint = hint_of(next((loop.node for loop in loops if loop.first == site.line), None), site.code[1])
+        hint = hint_of(next((loop for loop in loops if loop.first == site.line), None), site.code[1])
         if hint is Hint.TRAINS:
             return "train"
         if hint is Hint.EVALUATES or self._trainsread_elsewhere(site):

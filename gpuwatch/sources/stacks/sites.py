@@ -10,7 +10,7 @@ from typing import Literal
 from gpuwatch.reader.types import Frame, LoaderState
 from gpuwatch.samples.run import Role
 from gpuwatch.sources.stacks.counts import BatchCounter
-from gpuwatch.sources.stacks.source_text import Loop
+from gpuwatch.sources.stacks.syntax import Loop
 
 LoopRole = Literal["train", "eval", "neither"]
 
@@ -88,7 +88,7 @@ def around_body(group: Sequence[Site], line: int | None, around: Sequence[Loop])
 
 def guess_line(around: Sequence[Loop]) -> int | None:
     """The innermost `for` that may run over a loader: not over a range or a literal."""
-    usual = [loop for loop in around if loop.iterates and re.search("load|batch|data|dl", loop.target_text, re.I)]
-    others = [loop for loop in around if loop.iterates and "range(" not in loop.target_text]
+    usual = [loop for loop in around if loop.iterates and re.search("load|batch|data|dl", loop.over, re.I)]
+    others = [loop for loop in around if loop.iterates and "range(" not in loop.over]
     chosen = next(iter(usual or others or list(around)), None)
     return chosen.first if chosen is not None else None

@@ -9,11 +9,12 @@ import ast
 import os
 import tokenize
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
 from gpuwatch.sources.host.procfs import keyed_int, read_all
+from gpuwatch.sources.stacks.statements import Request, request_in_text
+from gpuwatch.sources.stacks.syntax import Loop, LoopTable, requests_by_line
 
 _LARGEST_FILE = 2 << 20
 _FILES_KEPT = 128
@@ -21,14 +22,14 @@ _TEXT_SHOWN = 200
 
 
 class SourceFile:
-    """One file's lines, and its syntax tree where this Python can parse it."""
+    """One file's lines, and what is asked of its syntax where this Python can parse it."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.splitlines()
         self._text = text
-        self._tree: ast.Module | None = None
-        self._statements: list[ast.stmt | None] | None = None
-        self._loops: dict[int, list[Loop]] = {}
+        self._parses: bool | None = None
+        self._loops: LoopTable | None = None
+        self._requests: dict[int, Request] | None = None
 
     def line(self, number: int) -> str | None:
         """The text of a line, without its indentation."""
@@ -36,51 +37,37 @@ class SourceFile:
             return None
         return self.lines[number - 1].strip()[:_TEXT_SHOWN]
 
-    @property
-    def tree(self) -> ast.Module | None:
-        """The syntax tree; None for a file in a newer Python's syntax."""
-        if self._tree is None and self._statements is None:
-            try:
-                self._tree = ast.parse(self._text)
-            except (SyntaxError, ValueError, RecursionError):
-                self._statements = []
-        return self._tree
+    def parse(self) -> ast.Module | None:
+        """The syntax tree, parsed anew; None for a file in a newer Python's syntax."""
+        if self._parses is False:
+            return None
+        try:
+            tree = ast.parse(self._text)
+        except (SyntaxError, ValueError, RecursionError):
+            self._parses = False
+            return None
+        self._parses = True
+        return tree
 
-    def statement(self, number: int) -> ast.stmt | None:
-        """The innermost statement that has this line in it: of one with a body, only its header counts."""
-        tree = self.tree
-        if self._statements is None:
-            self._statements = [None] * (len(self.lines) + 2)
-            if tree is not None:
-                _spread(tree.body, self._statements)
-        return self._statements[number] if 0 <= number < len(self._statements) else None
+    @property
+    def parses(self) -> bool:
+        """Whether its statements can be told."""
+        return self._parses if self._parses is not None else self.parse() is not None
+
+    def request(self, number: int) -> Request | None:
+        """What the statement at a line asks for; what the line alone says where the file cannot be parsed."""
+        if self._requests is None:
+            tree = self.parse()
+            self._requests = requests_by_line(tree) if tree is not None else {}
+        if not self.parses:
+            return request_in_text(self.line(number) or "")
+        return self._requests.get(number)
 
     def loops(self, number: int) -> Sequence[Loop]:
         """The loops around a line, in the function it belongs to, innermost first."""
-        known = self._loops.get(number)
-        if known is None:
-            known = self._loops[number] = _loops_around(self.tree.body, number) if self.tree else []
-        return known
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """A `for` or `while` statement: its first line, the last line of its header, and its last line."""
-
-    node: ast.For | ast.AsyncFor | ast.While
-    first: int
-    header_last: int
-    last: int
-
-    @property
-    def iterates(self) -> bool:
-        """Whether it is a `for`."""
-        return not isinstance(self.node, ast.While)
-
-    @property
-    def target_text(self) -> str:
-        """What it iterates over, as source; empty for a `while`."""
-        return "" if isinstance(self.node, ast.While) else ast.unparse(self.node.iter)
+        if self._loops is None and (tree := self.parse()) is not None:
+            self._loops = LoopTable(tree)
+        return self._loops.around(number) if self._loops is not None else ()
 
 
 class SourceText:
@@ -111,17 +98,17 @@ class SourceText:
     def parses(self, file: str) -> bool:
         """Whether the file's statements can be told."""
         source = self.file(file)
-        return source is not None and source.tree is not None
+        return source is not None and source.parses
 
     def line(self, file: str, number: int | None) -> str | None:
         """The text of one line."""
         source = self.file(file) if number is not None else None
         return source.line(number) if source is not None and number is not None else None
 
-    def statement(self, file: str, number: int | None) -> ast.stmt | None:
-        """The statement that a line belongs to."""
+    def request(self, file: str, number: int | None) -> Request | None:
+        """What the statement at a line asks for."""
         source = self.file(file) if number is not None else None
-        return source.statement(number) if source is not None and number is not None else None
+        return source.request(number) if source is not None and number is not None else None
 
     def loops(self, file: str, number: int | None) -> Sequence[Loop]:
         """The loops around a line, in the function it belongs to, innermost first."""
@@ -147,55 +134,6 @@ class SourceText:
             return SourceFile(content.decode(encoding, "replace"))
         except (SyntaxError, LookupError):
             return None
-
-
-def header_lines(statement: ast.stmt) -> tuple[int, int]:
-    """The first and last line of a statement, without the body of a compound one."""
-    body = getattr(statement, "body", None) or getattr(statement, "cases", None)
-    if not body:
-        return statement.lineno, statement.end_lineno or statement.lineno
-    first = body[0]
-    start = getattr(first, "lineno", None) or first.pattern.lineno
-    decorators = [decorator.lineno for decorator in getattr(first, "decorator_list", ())]
-    last = max(statement.lineno, min([start, *decorators]) - 1)
-    return statement.lineno, last
-
-
-def _loops_around(body: Sequence[ast.AST], number: int) -> list[Loop]:
-    found: list[Loop] = []
-    inside: Sequence[ast.AST] = body
-    while True:
-        node = next((node for node in inside if _has_line(node, number)), None)
-        if node is None:
-            return found
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found = []
-        elif isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
-            first, header_last = header_lines(node)
-            found.insert(0, Loop(node, first, header_last, node.end_lineno or first))
-        inside = list(ast.iter_child_nodes(node)) if not isinstance(node, ast.expr) else ()
-
-
-def _has_line(node: ast.AST, number: int) -> bool:
-    if isinstance(node, (ast.ExceptHandler, ast.match_case)):
-        body = node.body
-        start = getattr(node, "lineno", None) or node.pattern.lineno  # type: ignore[union-attr]
-        return bool(start <= number <= (body[-1].end_lineno or start))
-    return isinstance(node, ast.stmt) and node.lineno <= number <= (node.end_lineno or node.lineno)
-
-
-def _spread(body: list[ast.stmt], statements: list[ast.stmt | None]) -> None:
-    pending: list[ast.AST] = list(body)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.stmt):
-            first, last = header_lines(node)
-            for number in range(first, min(last, len(statements) - 1) + 1):
-                known = statements[number]
-                if known is None or known.lineno <= node.lineno:
-                    statements[number] = node
-        if not isinstance(node, ast.expr):
-            pending.extend(ast.iter_child_nodes(node))
 
 
 def _wall_seconds(start_ticks: int, proc_root: Path) -> float | None:

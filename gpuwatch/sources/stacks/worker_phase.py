@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gpuwatch.reader.types import Frame, Stack
+from gpuwatch.reader.types import Code, Frame, Stack
 from gpuwatch.samples.stacks import WorkerPhase
 from gpuwatch.sources.stacks.classify import Text
 from gpuwatch.sources.stacks.culprit import Culprit, name_culprit
@@ -17,7 +17,7 @@ _FETCH: Final = "torch/utils/data/_utils/fetch.py"
 _QUEUES: Final = "multiprocessing/queues.py"
 _COLLATES: Final = re.compile(r"\bcollate_fn\(")
 _FEEDER_RESTS: Final = re.compile(r"nwait\(|nacquire\(|nrelease\(|popleft\(")
-_KEPT: Final = 4096
+_KEPT: Final = 2048
 
 WorkerReading = tuple[WorkerPhase, "Culprit | None"]
 
@@ -31,7 +31,7 @@ class WorkerClassifier:
     def __init__(self, places: Places, text: Text) -> None:
         self._places = places
         self._text = text
-        self._read: dict[tuple[int | None, ...], tuple[Sequence[Frame], WorkerReading]] = {}
+        self._read: dict[tuple[int | None, ...], tuple[Sequence[Code], WorkerReading]] = {}
 
     def is_worker(self, stacks: Sequence[Stack]) -> bool:
         """Whether the process runs a worker's loop."""
@@ -56,7 +56,7 @@ class WorkerClassifier:
         if known is None:
             if len(self._read) >= _KEPT:
                 self._read.clear()
-            known = self._read[key] = frames, self._classify(frames)
+            known = self._read[key] = tuple(frame.code for frame in frames), self._classify(frames)
         return known[1]
 
     def _classify(self, frames: Sequence[Frame]) -> WorkerReading:
