@@ -78,13 +78,14 @@ async def test_every_screen_shows_hostile_and_long_names_without_breaking(screen
 @pytest.mark.parametrize("screen", SCREENS)
 async def test_nothing_but_ascii_is_written_for_a_terminal_that_has_nothing_else(screen: str) -> None:
     snapshot = situations.many_gpus(8, 8) if screen == "main" else situations.hostile_names()
-    async with driven(snapshot, glyphs=ASCII) as driver:
-        await driver.press(*SCREENS[screen])
-        await driver.settle()
-        lines = [line for widget in driver.app.screen.query(LinesWidget) for line in widget.lines]
-        lines += [line for page in driver.app.screen.query(Pager) for line in page.lines]
-        assert lines
-        assert all(segment.text.isascii() for line in lines for segment in line)
+    for shown in (snapshot, situations.attached(2), situations.stuck()):
+        async with driven(shown, glyphs=ASCII) as driver:
+            await driver.press(*SCREENS[screen])
+            await driver.settle()
+            lines = [line for widget in driver.app.screen.query(LinesWidget) for line in widget.lines]
+            lines += [line for page in driver.app.screen.query(Pager) for line in page.lines]
+            assert lines
+            assert all(segment.text.isascii() for line in lines for segment in line)
 
 
 async def test_a_storm_of_sizes_ends_in_a_sound_screen() -> None:
