@@ -30,6 +30,7 @@ from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, batch_
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.lines import loading_line, loading_measures
 from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
+from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
@@ -103,7 +104,8 @@ def _fix(case: RunCase, cores: float, foreign_share: float) -> Fix:
             return Fix(text=text)
         return Fix(text=f"{text}; else make {line.words} cheaper", file=line.file, line=line.line)
     where = f", first of all {line.words}" if line is not None else ""
-    text = f"Make an item cheaper (augment on the GPU, decode smaller, precompute){where}; or use more cores"
+    on_gpu = "augment on the GPU, " if trains_on(case) == "cuda" else ""
+    text = f"Make an item cheaper ({on_gpu}decode smaller, precompute){where}; or use more cores"
     carried = filling_workers(cores)
     if loader is not None and (loader.num_workers or 0) > carried:
         text += f"; more than {carried} workers bring nothing on {cores:g} cores"

@@ -133,7 +133,9 @@ def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen:
         f"{advice.arithmetic}"
     )
     if advice.cap is not None and advice.cap.name == "cpu":
-        text += "; beyond that make an item cheaper (decode smaller, cache, augment on the GPU)"
+        text += (
+            f"; beyond that make an item cheaper (decode smaller, cache{', augment on the GPU' if cost.on_gpu else ''})"
+        )
     if cores_seen is not None and advice.count > cores_seen:
         text += f"; PyTorch will warn that these are more than the {cpu_cores(cores_seen)}"
         if cost.batch_cpu_known:
