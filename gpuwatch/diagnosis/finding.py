@@ -50,12 +50,92 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True)
 class CallEdit:
-    """Keyword arguments to set in the call that starts at file:line; values are Python source text."""
+    """Keyword arguments to set in the call that starts at file:line; values are Python source text.
+
+    `present` is what the running process has: a place in the source that says otherwise is not where it comes from.
+    """
 
     call: str  # "DataLoader"
     file: str
     line: int
     keywords: Mapping[str, str]
+    present: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsEdit:
+    """Keyword arguments to set in the file's only call of that name: settings for a library that builds its own."""
+
+    call: str  # "TrainingArguments"
+    file: str
+    keywords: Mapping[str, str]
+    present: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEdit:
+    """`non_blocking=True` for the `.to(device)` and `.cuda()` calls of the statement at file:line."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetupEdit:
+    """A statement that is to run once, behind the imports of the file: a call, of which the file keeps only one."""
+
+    file: str
+    statement: str  # 'torch.set_float32_matmul_precision("high")'
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEdit:
+    """A statement about the model, before the optimizer is built from it, or behind the line that makes it.
+
+    `{model}` in the statement stands for what the file calls it.
+    """
+
+    file: str
+    line: int
+    statement: str  # "{model} = {model}.to(memory_format=torch.channels_last)"
+
+
+@dataclass(frozen=True, slots=True)
+class AutocastEdit:
+    """A `with torch.autocast(...)` around the statements from forward to loss, before the backward at file:line."""
+
+    file: str
+    line: int
+    dtype: str = "torch.bfloat16"
+    device_type: str = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalEdit:
+    """The statement at file:line to run every so many passes of its loop only.
+
+    Per step: what it does must be logging (`if step % 50 == 0:`). Per epoch: evaluation or a checkpoint, at the end
+    of every k-th (`if (epoch + 1) % 5 == 0:`).
+    """
+
+    file: str
+    line: int
+    every: int
+    per: Literal["step", "epoch"] = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInitEdit:
+    """A function that each worker of the DataLoader at file:line runs first; `statements` are its body."""
+
+    file: str
+    line: int
+    function: str  # "one_thread_per_worker"
+    statements: tuple[str, ...]  # ("cv2.setNumThreads(0)",)
+
+
+Edit = CallEdit | SettingsEdit | TransferEdit | SetupEdit | ModelEdit | AutocastEdit | IntervalEdit | WorkerInitEdit
+"""A change of the user's source, as a rule asks for it: data only. gpuwatch/edits makes it, or says why it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +147,8 @@ class Fix:
     file: str | None = None
     line: int | None = None
     value: float | int | str | None = None
-    edit: CallEdit | None = None
+    edit: Edit | None = None
+    also: tuple[Edit, ...] = ()  # what belongs to the same change, at other places
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,110 @@
+"""A value from a YAML or JSON file of the command line: its scalar is changed in place, nothing is written anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from gpuwatch.edits.follow.command_line import config_files
+from gpuwatch.edits.follow.trail import Trail
+from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change
+
+_LARGEST_CONFIG = 128 * 1024  # characters; ruamel.yaml reads about 100 kB a second
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def config_changes(name: str, trail: Trail) -> list[Change]:
+    """The change of the only key of that name with the running value; none where no file has the key."""
+    found: list[tuple[str, int, int, str]] = []
+    for path in config_files(trail.origin.command):
+        text = trail.workspace.text(trail.origin, path)
+        if len(text) > _LARGEST_CONFIG:
+            raise CannotEditError(f"{path} is too long to be edited")
+        scalars = _in_json(path, text, name) if path.lower().endswith(".json") else _in_yaml(path, text, name)
+        found += [(path, start, end, text[start:end]) for start, end in scalars]
+    if not found:
+        return []
+    trail.check_command_line(name)
+    wanted = _WORDS.get(trail.setting.text, trail.setting.text)
+    present = trail.setting.present
+    matching = [each for each in found if present is None or _same(each[3], present)]
+    if not matching and all(_same(each[3], trail.setting.text) for each in found):
+        raise AlreadySoError(f"{name} is {wanted} in {found[0][0]} already")
+    if len(matching) != 1:
+        places = " and ".join(dict.fromkeys(each[0] for each in found))
+        raise trail.refuse(name, f"{len(matching) or 'no'} key{'' if len(matching) == 1 else 's'} of {places} may set")
+    path, start, end, old = matching[0]
+    if _same(old, wanted):
+        raise AlreadySoError(f"{name} is {wanted} in {path} already")
+    change = Change(path, start, end, wanted)
+    text = trail.workspace.text(trail.origin, path)
+    _check(path, text, text[:start] + wanted + text[end:], name)
+    return [change]
+
+
+def _same(written: str, value: str) -> bool:
+    return written.strip().lower() == _WORDS.get(value, value).lower()
+
+
+def _in_json(path: str, text: str, name: str) -> list[tuple[int, int]]:
+    _load(path, text)
+    pattern = rf"(?<!\\){re.escape(json.dumps(name))}\s*:\s*(-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null)(?=\s*[,}}\]])"
+    return [match.span(1) for match in re.finditer(pattern, text)]
+
+
+def _in_yaml(path: str, text: str, name: str) -> list[tuple[int, int]]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+    try:
+        pending = [node for node in [YAML(typ="rt", pure=True).compose(text)] if node is not None]
+    except (YAMLError, RecursionError, ValueError) as error:
+        raise CannotEditError(f"{path} is not YAML that can be parsed") from error
+    found: dict[int, tuple[int, int]] = {}
+    seen: set[int] = set()  # an alias is the same node once more
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, MappingNode):
+            for key, value in node.value:
+                if isinstance(key, ScalarNode) and key.value == name and isinstance(value, ScalarNode):
+                    found[id(value)] = (value.start_mark.index, value.end_mark.index)
+                pending.append(value)
+        elif isinstance(node, SequenceNode):
+            pending.extend(node.value)
+    return sorted(found.values())
+
+
+def _load(path: str, text: str) -> Any:
+    if path.lower().endswith(".json"):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CannotEditError(f"{path} is not JSON that can be parsed") from error
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, RecursionError, ValueError) as error:
+        raise CannotEditError(f"{path} is not YAML that can be parsed") from error
+
+
+def _check(path: str, before: str, after: str, name: str) -> None:
+    """Raises unless the two differ in exactly one value, under that key."""
+    if len(_differences(_load(path, before), _load(path, after), "")) != 1 or _differences(
+        _load(path, before), _load(path, after), ""
+    ) != [name]:
+        raise CannotEditError(f"{name} in {path} cannot be changed by itself")
+
+
+def _differences(one: Any, other: Any, key: str) -> list[str]:
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [each for inner in one for each in _differences(one[inner], other[inner], str(inner))]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [each for a, b in zip(one, other, strict=True) for each in _differences(a, b, key)]
+    return [] if one == other and type(one) is type(other) else [key]

@@ -1,0 +1,119 @@
+"""Keywords of a call: changed in place, added where the call lacks them, followed where their value is a name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+import libcst as cst
+
+from gpuwatch.diagnosis.finding import CallEdit, SettingsEdit
+from gpuwatch.edits.arguments import argument, with_keywords
+from gpuwatch.edits.follow.value import SOURCES, Setting, followed
+from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
+from gpuwatch.edits.names import called, imported_as
+from gpuwatch.edits.workspace import Origin, Workspace
+
+_LARGEST_CALL = 20_000  # characters: libcst 1.9.0 needs minutes for a sum of 20 000 terms
+_NEED_WORKERS = {"persistent_workers": "{workers} > 0", "prefetch_factor": "{value} if {workers} > 0 else None"}
+"""Settings that DataLoader refuses without workers, and how they hold for any number of them (torch 2.13)."""
+
+
+def call_changes(edit: CallEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+    """Sets the keywords of the call at a line."""
+    module = workspace.module(origin, edit.file)
+    line = workspace.line(origin, edit.file, edit.line)
+    names = imported_as(module, edit.call)
+    calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call) and called(node) in names]
+    starting = [call for call in calls if call.lineno == line]
+    spanning = [call for call in calls if call.lineno < line <= (call.end_lineno or 0)]
+    found = next((some[0] for some in (starting, spanning) if len(some) == 1), None)
+    if found is None:
+        raise CannotEditError(f"line {edit.line} of {edit.file} holds no single {edit.call}(...) call")
+    return _changes(edit, found, module, workspace, origin)
+
+
+def settings_changes(edit: SettingsEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+    """Sets the keywords of the only call of that name, or of a subclass that is named after it."""
+    module = workspace.module(origin, edit.file)
+    names = imported_as(module, edit.call)
+    calls = [
+        node
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ((name := called(node)) in names or (name or "").endswith(edit.call))
+    ]
+    if len(calls) == 1:
+        return _changes(edit, calls[0], module, workspace, origin)
+    if not calls and any(_names_parsed_class(node, edit.call) for node in ast.walk(module.tree)):
+        flags = " ".join(f"--{name} {value}" for name, value in edit.keywords.items())
+        raise CannotEditError(f"{edit.call} is filled from the command line in {edit.file}: start it with {flags}")
+    raise CannotEditError(f"{edit.file} holds {len(calls) or 'no'} {edit.call}(...) call{'s' if calls else ''}")
+
+
+def _names_parsed_class(node: ast.AST, name: str) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and called(node) == "HfArgumentParser"
+        and any(isinstance(each, ast.Name) and each.id.endswith(name) for each in ast.walk(node))
+    )
+
+
+def _changes(
+    edit: CallEdit | SettingsEdit, call: ast.Call, module: Module, workspace: Workspace, origin: Origin
+) -> list[Change]:
+    if any(isinstance(arg, ast.Starred) for arg in call.args) or any(each.arg is None for each in call.keywords):
+        raise CannotEditError(f"the call takes its arguments from * or **: set {', '.join(edit.keywords)} there")
+    elsewhere: list[Change] = []
+    here: dict[str, str] = {}
+    done = "the call already has these arguments"
+    for name, text in edit.keywords.items():
+        value = argument(call, name, edit.call)
+        if not isinstance(value, SOURCES):
+            here[name] = text
+            continue
+        try:
+            elsewhere += followed(value, Setting(name, text, edit.present.get(name)), module, workspace, origin)
+        except AlreadySoError as error:
+            done = str(error)
+        except CannotEditError as error:
+            others = ", ".join(f"{other}={each}" for other, each in edit.keywords.items() if other != name)
+            raise CannotEditError(f"{error}{f'; with {others} beside it' if others else ''}") from error
+    here = {
+        name: text
+        for name, text in _for_any_number(here, call, edit.call, module).items()
+        if not _says(argument(call, name, edit.call), text)
+    }
+    changes = [*elsewhere, *([_in_call(call, edit.call, here, module)] if here else [])]
+    if not changes:
+        raise AlreadySoError(done)
+    return changes
+
+
+def _for_any_number(keywords: Mapping[str, str], call: ast.Call, of: str, module: Module) -> dict[str, str]:
+    workers = argument(call, "num_workers", of)
+    if not isinstance(workers, SOURCES):
+        return dict(keywords)
+    source = module.source(workers)
+    return {
+        name: _NEED_WORKERS[name].format(workers=source, value=text)
+        if name in _NEED_WORKERS and text != "False"
+        else text
+        for name, text in keywords.items()
+    }
+
+
+def _says(value: ast.expr | None, text: str) -> bool:
+    return value is not None and ast.dump(value) == ast.dump(ast.parse(text, mode="eval").body)
+
+
+def _in_call(call: ast.Call, of: str, keywords: Mapping[str, str], module: Module) -> Change:
+    """Through libcst, so that formatting stays; the call alone: libcst dies of 3000 nested brackets (SIGSEGV)."""
+    source = module.source(call)
+    if len(source) > _LARGEST_CALL:
+        raise CannotEditError(f"the call in line {call.lineno} of {module.file} is too long to be edited")
+    try:
+        parsed = cst.ensure_type(cst.parse_expression(source), cst.Call)
+        changed = with_keywords(parsed, of, keywords)
+        return module.replaced(call, cst.Module([], default_newline=module.newline(call.lineno)).code_for_node(changed))
+    except (cst.ParserSyntaxError, RecursionError) as error:
+        raise CannotEditError(f"the call in line {call.lineno} of {module.file} cannot be edited") from error

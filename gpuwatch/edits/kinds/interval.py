@@ -1,0 +1,177 @@
+"""A statement of a loop that is to run every so many passes only: logging by steps, evaluation and saving by epochs."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.finding import IntervalEdit
+from gpuwatch.edits.follow.value import SOURCES, Setting, followed
+from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
+from gpuwatch.edits.names import called, calls_in, dotted, root, stored
+from gpuwatch.edits.workspace import Origin, Workspace
+
+_LOGS = frozenset(
+    {"print", "pprint", "write", "info", "debug", "warning", "log", "log_dict", "log_metric", "log_metrics", "echo"}
+    | {"add_scalar", "add_scalars", "add_histogram", "add_image", "add_text", "set_postfix", "set_description"}
+)
+_LOGGERS = frozenset({"wandb", "mlflow", "logging", "logger", "log", "writer", "tb", "tensorboard", "console", "tqdm"})
+_Loop = ast.For | ast.AsyncFor | ast.While
+
+
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    loop: _Loop
+    name: str
+
+
+def interval_changes(edit: IntervalEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+    """Puts the statement under an `if` on the loop's counter, or raises the interval that it is under."""
+    module = workspace.module(origin, edit.file)
+    statement = module.statement(workspace.line(origin, edit.file, edit.line))
+    if edit.per == "epoch":
+        statement = _in_its_loop(statement, module, edit)
+    under = _condition(statement, module)
+    if under is not None:
+        return _raised(under, edit, module, workspace, origin)
+    counter = _counter(statement, module, edit)
+    if edit.per == "step":
+        _check_only_logs(statement, module)
+    _check_unused(statement, module)
+    passed = counter.name if edit.per == "step" else f"({counter.name} + 1)"
+    return module.wrapped([statement], f"if {passed} % {edit.every} == 0:")
+
+
+def _in_its_loop(statement: ast.stmt, module: Module, edit: IntervalEdit) -> ast.stmt:
+    """The statement, or the only call of the function it is in, until one stands in a loop of its own function."""
+    seen: set[ast.AST] = set()
+    while not any(isinstance(each, _Loop) for each in _around(statement, module)):
+        function = module.scope(statement)
+        calls = [
+            call
+            for call in calls_in(module.tree)
+            if isinstance(function, ast.FunctionDef) and called(call) == function.name
+        ]
+        if len(calls) != 1 or function in seen:
+            raise CannotEditError(
+                f"line {edit.line} of {edit.file} is in no loop, nor is the only call that leads to it"
+            )
+        seen.add(function)
+        statement = module.statement_of(calls[0])
+    # The whole of an inner loop over batches, not one pass of it.
+    loops = [each for each in _around(statement, module) if isinstance(each, _Loop)]
+    return statement if len(loops) == 1 or not _holds_batches(loops[0]) else loops[0]
+
+
+def _holds_batches(loop: _Loop) -> bool:
+    return isinstance(loop, ast.For | ast.AsyncFor) and not (
+        isinstance(loop.iter, ast.Call) and called(loop.iter) == "range"
+    )
+
+
+def _around(statement: ast.AST, module: Module) -> list[ast.AST]:
+    """What holds a statement, up to its function."""
+    held: list[ast.AST] = []
+    for each in module.ancestors(statement):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            break
+        held.append(each)
+    return held
+
+
+def _condition(statement: ast.stmt, module: Module) -> ast.BinOp | None:
+    """The `counter % n` of an `if` around the statement, within its loop."""
+    for each in _around(statement, module):
+        if isinstance(each, _Loop):
+            return None
+        if isinstance(each, ast.If):
+            for node in ast.walk(each.test):
+                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                    return node
+    return None
+
+
+def _raised(under: ast.BinOp, edit: IntervalEdit, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
+    number = under.right
+    if isinstance(number, SOURCES):
+        return followed(number, Setting("the interval", str(edit.every)), module, workspace, origin)
+    if not isinstance(number, ast.Constant) or not isinstance(number.value, int):
+        raise CannotEditError(f"the interval in line {number.lineno} of {module.file} is computed")
+    if number.value >= edit.every:
+        raise AlreadySoError(f"line {number.lineno} of {module.file} already does it every {number.value} times only")
+    return [module.replaced(number, str(edit.every))]
+
+
+def _counter(statement: ast.stmt, module: Module, edit: IntervalEdit) -> _Counter:
+    loops = [each for each in _around(statement, module) if isinstance(each, _Loop)]
+    if not loops:
+        raise CannotEditError(f"line {edit.line} of {edit.file} is not in a loop of its function")
+    loop = loops[0]
+    name = _counted_by_loop(loop) or _own_counter(loop, statement, module)
+    if name is None:
+        raise CannotEditError(
+            f"the loop in line {loop.lineno} of {module.file} has no counter: for step, batch in enumerate(...)"
+        )
+    return _Counter(loop, name)
+
+
+def _counted_by_loop(loop: _Loop) -> str | None:
+    """The counter of `for i, x in enumerate(...)` and `for i in range(...)`, unless the body changes it."""
+    if isinstance(loop, ast.While) or not isinstance(loop.iter, ast.Call):
+        return None
+    named = {called(call) for call in calls_in(loop.iter)}
+    target: ast.expr = loop.target
+    if "enumerate" in named and isinstance(target, ast.Tuple) and called(loop.iter) in {"enumerate", "tqdm", "track"}:
+        target = target.elts[0]
+    elif called(loop.iter) not in {"range", "trange"} and "range" not in named:
+        return None
+    if not isinstance(target, ast.Name) or any(target.id in stored(each) for each in loop.body):
+        return None
+    return target.id
+
+
+def _own_counter(loop: _Loop, statement: ast.stmt, module: Module) -> str | None:
+    """The name that the loop's own body raises by one in every pass, and nothing else in the loop changes."""
+    for each in loop.body:
+        if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and isinstance(each.value, ast.Constant):
+            name = dotted(each.target)
+            others = sum((root(each.target) or "") in stored(other) for other in loop.body)
+            if name is not None and each.value.value == 1 and "." not in name and others == 1:
+                return name
+    return None
+
+
+def _check_only_logs(statement: ast.stmt, module: Module) -> None:
+    """Raises unless leaving the statement out changes nothing but a log."""
+    if any(isinstance(each, ast.Lambda) for each in module.ancestors(statement)):
+        raise CannotEditError(f"line {statement.lineno} of {module.file} is in a lambda")
+    if isinstance(statement, ast.Assign):
+        return
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and (called(call) in _LOGS or root(call.func) in _LOGGERS):
+        return
+    if isinstance(statement, ast.AugAssign):
+        name = dotted(statement.target) or "a total"
+        raise CannotEditError(f"line {statement.lineno} of {module.file} adds to {name}, which is used outside of it")
+    raise CannotEditError(f"line {statement.lineno} of {module.file} may do more than log")
+
+
+def _check_unused(statement: ast.stmt, module: Module) -> None:
+    """Raises where a name that the statement sets is read elsewhere in its function."""
+    names = {
+        each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+    }
+    if any(
+        isinstance(each, ast.Attribute | ast.Subscript) and not isinstance(each.ctx, ast.Load)
+        for each in ast.walk(statement)
+    ):
+        raise CannotEditError(f"line {statement.lineno} of {module.file} keeps its result")
+    if any(
+        isinstance(each, ast.Break | ast.Continue | ast.Return | ast.Yield | ast.Await) for each in ast.walk(statement)
+    ):
+        raise CannotEditError(f"line {statement.lineno} of {module.file} steers its loop")
+    inside = set(ast.walk(statement))
+    scope = module.scope(statement)
+    for each in ast.walk(scope if not isinstance(scope, ast.Lambda) else module.tree):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.id in names and each not in inside:
+            raise CannotEditError(f"line {each.lineno} of {module.file} uses {each.id} from line {statement.lineno}")
