@@ -170,6 +170,12 @@ class TestCompute:
         busy = on_gpu(watched({"forward": 0.6}), 60, process=process(main_thread_cores=0.99))
         assert of(findings(busy), "launch-bound").level is Level.E1
 
+    def test_a_thread_that_spins_until_the_gpu_is_done_launches_nothing(self) -> None:
+        spinning = on_gpu(
+            watched({"sync": 0.3, "forward": 0.5}, lines=[ITEM]), 60, process=process(main_thread_cores=0.99)
+        )
+        assert fired(spinning) & {"launch-bound", "sync-per-step"} == {"sync-per-step"}
+
     def test_a_straggler_is_told_by_enough_samples_of_each_rank(self) -> None:
         def ranks(samples: int) -> list[RankWindow]:
             return [

@@ -5,7 +5,8 @@ Means:
     the next launch arrives, so it idles inside the step although data is there.
 Evidence:
     L = 1 - utilization - S: idle time in training that no wait for data explains, with a training thread that keeps
-    a core busy on a machine that has cores to spare.
+    a core busy on a machine that has cores to spare. Where stacks can be read, the time in which that thread spins
+    until the GPU is done (.item() and the like) does not count.
 Fires:
     L of 15 % or more and a main thread that uses at least 0.85 core.
 Clears:
@@ -28,11 +29,12 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.sampled import trains_on
+from gpuwatch.diagnosis.advice.sampled import enough, share_in, trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.timeline.windows import RankWindow
 
 FIRE_SHARE = 0.15
 CLEAR_SHARE = 0.08
@@ -53,7 +55,7 @@ def launch_bound(case: RunCase) -> Draft | None:
     """Fires on a run whose GPU idles inside steps while the training thread is busy all the time."""
     rank = case.run.critical
     starvation, busy = starvation_of(case), train_busy_percent(case)
-    thread = rank.process.main_thread_cores if rank.process else None
+    thread = _launching_cores(rank)
     if trains_on(case) != "cuda" or starvation is None or busy is None or thread is None:
         return None
     idle = 1.0 - busy / 100.0 - starvation.share
@@ -84,6 +86,12 @@ def launch_bound(case: RunCase) -> Draft | None:
         verify="Utilization in training up, idle inside steps below 8 %, samples per second up",
         chart=("gpu.utilization_percent", "gpu.power_watts", "run.step_seconds"),
     )
+
+
+def _launching_cores(rank: RankWindow) -> float | None:
+    """Cores of the training thread, less the time in which it spins until the GPU is done: that is no launching."""
+    cores, stacks = rank.process.main_thread_cores if rank.process else None, enough(rank)
+    return cores if cores is None or stacks is None else cores - share_in(stacks.phases, "sync")
 
 
 def _fix(case: RunCase, compiled: bool | None) -> Fix:
