@@ -44,6 +44,7 @@ class _Known:
     changed: int = 0
     loop: int = 0  # the iterator by which the loop is told that advances this one: another one in a zip
     next_look: int = 0  # for that loop
+    holder: int | None = None  # the address of the frame that keeps it
     misses: int = 0
 
 
@@ -104,7 +105,7 @@ class LoaderReader:
         if not running.advances:
             return state
         first = self._first_of_loop(stack, caller, iterator)
-        self._anchors.remember(first, stack.frames[caller:])
+        self._anchors.remember(first, self._frames_of_loop(stack, caller, iterator))
         return state if first == iterator else self._state_of(first, caller) or state
 
     def recheck(self, state: LoaderState) -> int | None:
@@ -131,8 +132,8 @@ class LoaderReader:
         frames = stack.frames
         for index, frame in enumerate(frames):
             if self._loops.record(frame.code).of_loader:
-                found = self._objects.pointer(frame.locals_address)
-                if found is None or self._know(found) is None:
+                found = self._slots.untagged(self._objects.pointer(frame.locals_address) or 0)
+                if self._know(found) is None:
                     continue
                 caller = index + 1
                 while caller < len(frames) and self._loops.record(frames[caller].code).of_loader:
@@ -155,9 +156,17 @@ class LoaderReader:
                     around = [loop for loop in self._loops.find([frame])[0] if iterator in loop.members]
                     known.misses = 0 if around else known.misses + 1
                     known.loop = around[0].iterator if around else iterator
+                    known.holder = frame.address if around else None
                     break
             known.next_look = self._looks + (min(known.misses, LONGEST_PAUSE) or LONGEST_PAUSE)
         return known.loop
+
+    def _frames_of_loop(self, stack: Stack, start: int, iterator: int) -> tuple[Frame, ...]:
+        """Those that stand in its loop: up to the one that holds it, beyond which there are other loops later."""
+        known = self._known.get(iterator)
+        holder = None if known is None else known.holder
+        ends = (index + 1 for index, frame in enumerate(stack.frames[start:], start) if frame.address == holder)
+        return stack.frames[start : next(ends, None)]
 
     def _held(self, stack: Stack, start: int) -> Iterator[tuple[int, int]]:
         """The indices of frames from `start` outward, innermost first, and the iterators that they hold."""

@@ -1,7 +1,7 @@
 """Where the fields of CPython's objects lie, one table per minor version, for 64-bit builds with a GIL.
 
-The numbers are offsetof() on the headers of 3.8 to 3.13. Within one minor version CPython does not move them: C
-extensions compiled against its headers rely on that.
+The numbers are offsetof() on the headers of 3.8 to 3.13, and what 3.14.10 and 3.15.2 were found to have. Within one
+minor version CPython does not move them: C extensions compiled against its headers rely on that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class InstanceDict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectLayout:
-    """The offsets of one minor version. What no version moved yet is a constant of `objects`."""
+    """The offsets of one minor version. What no version moved yet is a constant of the module that reads it."""
 
     version: tuple[int, int]
     instance_dict: InstanceDict
@@ -32,19 +32,15 @@ class ObjectLayout:
     wide_text_header: int  # sizeof(PyCompactUnicodeObject)
     compact_keys: bool  # a dict's keys know their kind, and need no hash where all are str
     values_header: int  # before the first of an object's values
-    range_length: int  # _PyRangeIterObject.len
-    range_start: int
-    range_step: int
     code_locals: int  # co_nlocalsplus, co_nlocals before 3.11
     code_cells: tuple[int, ...]  # the tuples whose lengths come on top of co_nlocals before 3.11
-    code_names: int  # co_localsplusnames, co_varnames before 3.11
     code_stack: int  # co_stacksize
     generator_frame: int
     generator_frame_inline: bool
     frame_code: int
     frame_locals: int
     frame_top: int | None  # where the number of used slots stands, None where the version tells it less plainly
-    text_kind_bit: int = 2  # in the state, behind the bits that say whether it is interned
+    frame_top_pointer: bool = False  # 3.14 and later: a pointer behind the last used slot instead
     tuple_items: int = 24
     tagged_references: bool = False  # 3.14 and later mark borrowed references in a slot's low bits
 
@@ -59,12 +55,8 @@ _PYTHON_3_8 = ObjectLayout(
     wide_text_header=72,
     compact_keys=False,
     values_header=0,
-    range_length=40,
-    range_start=24,
-    range_step=32,
     code_locals=28,
     code_cells=(88, 80),
-    code_names=72,
     code_stack=32,
     generator_frame=16,
     generator_frame_inline=False,
@@ -81,7 +73,6 @@ _PYTHON_3_11 = replace(
     compact_keys=True,
     code_locals=76,
     code_cells=(),
-    code_names=96,
     code_stack=68,
     generator_frame=80,
     generator_frame_inline=True,
@@ -97,9 +88,6 @@ _PYTHON_3_12 = replace(
     refcount_bits=32,
     text_header=40,
     wide_text_header=56,
-    range_length=32,
-    range_start=16,
-    range_step=24,
     code_locals=72,
     code_stack=64,
     generator_frame=72,
@@ -111,9 +99,27 @@ _PYTHON_3_13 = replace(
     instance_dict=InstanceDict.INLINE,
     values_header=8,
 )
+_PYTHON_3_14 = replace(
+    _PYTHON_3_13,
+    version=(3, 14),
+    tuple_items=32,
+    frame_locals=80,
+    frame_top_pointer=True,
+    tagged_references=True,
+)
+_PYTHON_3_15 = replace(_PYTHON_3_14, version=(3, 15), cached_keys=888)
 _LAYOUTS = {
     layout.version: layout
-    for layout in (_PYTHON_3_8, _PYTHON_3_9, _PYTHON_3_10, _PYTHON_3_11, _PYTHON_3_12, _PYTHON_3_13)
+    for layout in (
+        _PYTHON_3_8,
+        _PYTHON_3_9,
+        _PYTHON_3_10,
+        _PYTHON_3_11,
+        _PYTHON_3_12,
+        _PYTHON_3_13,
+        _PYTHON_3_14,
+        _PYTHON_3_15,
+    )
 }
 
 

@@ -33,6 +33,7 @@ _TYPE_NAME, _TYPE_BASICSIZE, _TYPE_FLAGS, _TYPE_BASE, _TYPE_DICTIONARY, _TYPE_DI
 _TYPE_NEXT = 224  # tp_iternext
 _TYPE_SIZE = 352  # up to and with tp_mro
 _LIST_ITEMS = 24
+_TEXT_INTERNED_BITS = 2  # the lowest of a str's state, before its kind
 _DIGITS = 24
 _DIGIT_BITS = 30
 _LONGEST_INT = 64  # digits
@@ -243,7 +244,7 @@ class Objects:
     def decode_text_shape(self, address: int, head: bytes) -> tuple[int, int, int] | None:
         """`text_shape` from the 24 bytes that follow the object's header."""
         length, _, state = struct.unpack_from("<qqI", head)
-        state >>= self.layout.text_kind_bit
+        state >>= _TEXT_INTERNED_BITS
         kind, compact, ascii_only = state & 7, state >> 3 & 1, state >> 4 & 1
         if not compact or kind not in (1, 2, 4) or not 0 <= length <= _LONGEST_TEXT:
             return None

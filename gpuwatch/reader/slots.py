@@ -9,21 +9,20 @@ from gpuwatch.reader.objects import Objects, plausible, words
 from gpuwatch.reader.types import Code
 
 _MOST_SLOTS = 4096
-_TAG_BITS = 7
+_TAG_BITS, _TAGGED_INT = 7, 3
 
 
 @dataclass(frozen=True, slots=True)
 class CodeShape:
-    """How many slots the frames of a code object have. `names` is the tuple with the locals' names."""
+    """How many slots the frames of a code object have."""
 
     variables: int
     stack: int
-    names: int
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where the slots of one frame lie; `top` is where the number of used ones stands, None where nothing tells."""
+    """Where the slots of one frame lie; `top` is where it stands how many are used, None where nothing tells."""
 
     address: int
     shape: CodeShape
@@ -84,10 +83,9 @@ class SlotReader:
             if length is None:
                 return None
             variables += length
-        names = self._objects.pointer(address + layout.code_names)
-        if min(variables, stack) < 0 or variables + stack > _MOST_SLOTS or names is None:
+        if min(variables, stack) < 0 or variables + stack > _MOST_SLOTS:
             return None
-        return CodeShape(variables, stack, names)
+        return CodeShape(variables, stack)
 
     def slots(self, frame: int, locals_address: int, shape: CodeShape) -> Slots:
         """The slots of a frame."""
@@ -117,7 +115,7 @@ class SlotReader:
         pieces: list[tuple[int, int]] = []
         for frame in frames:
             pieces.append((frame.address, 8 * (frame.shape.variables + frame.shape.stack)))
-            pieces.append((frame.address, 0) if frame.top is None else (frame.top, 4))
+            pieces.append((frame.address, 0) if frame.top is None else (frame.top, 8))
         data = self._objects.read_each(pieces) if pieces else []
         return [
             [] if slots is None else self._ordered(frame, words(slots), top)
@@ -127,7 +125,9 @@ class SlotReader:
     def _ordered(self, frame: Slots, pointers: tuple[int, ...], top: bytes | None) -> list[Candidate]:
         variables, end = frame.shape.variables, len(pointers)
         if top:
-            used = struct.unpack("<i", top)[0]
+            (used,) = struct.unpack_from("<q" if self._layout.frame_top_pointer else "<i", top)
+            if self._layout.frame_top_pointer:
+                used = (used - frame.address) // 8
             end = used if variables <= used <= end else end
         order = (*range(end - 1, variables - 1, -1), *range(variables))
         found: list[Candidate] = []
@@ -140,14 +140,7 @@ class SlotReader:
         return found
 
     def untagged(self, pointer: int) -> int:
-        """A slot's pointer without the bits that 3.14 and later keep in it."""
-        return pointer & ~_TAG_BITS if self._layout.tagged_references else pointer
-
-    def variable(self, slots: Slots, name: str) -> int | None:
-        """The object that a frame's variable holds, cells left alone."""
-        names = self._objects.items(slots.shape.names, slots.shape.variables) or ()
-        for index, address in enumerate(names):
-            if self._objects.text(address) == name:
-                value = self._objects.pointer(slots.address + 8 * index)
-                return None if value is None or not plausible(self.untagged(value)) else self.untagged(value)
-        return None
+        """A slot's pointer without the bits that 3.14 and later keep in it, 0 where they say that it is an int."""
+        if not self._layout.tagged_references:
+            return pointer
+        return 0 if pointer & _TAGGED_INT == _TAGGED_INT else pointer & ~_TAG_BITS

@@ -7,17 +7,18 @@ import itertools
 import os
 import shutil
 import subprocess
-import sys
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.counters import LoaderReader
 from gpuwatch.reader.types import CannotReadError, LoaderState, Reason
+from tests.integration.interpreters import Python, require_reading
 
 TARGETS = Path(__file__).parent / "loader_targets"
 LOOPS = TARGETS / "loops.py"
@@ -141,23 +142,48 @@ class Shape:
         return told * 1e9, (len(inside) - 1) / (inside[-1] - inside[0]) * 1e9
 
 
-def stand_in(folder: Path) -> Path:
-    """A folder for PYTHONPATH with a package torch that is only its DataLoader."""
-    package = folder / "torch" / "utils" / "data"
-    package.mkdir(parents=True)
-    for part in (package, *package.parents[:2]):
-        (part / "__init__.py").touch()
-    shutil.copy(TARGETS / "dataloader.py", package)
-    return folder
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder that an interpreter can see, with the targets and a package torch that is only its DataLoader."""
+
+    python: Python
+    folder: Path
+
+    def inside(self, path: Path) -> str:
+        """A path as the interpreter sees it, which may only run below a folder of its own."""
+        return str(path) if self.python.root is None else f"/{path.relative_to(self.python.root)}"
+
+    def command(self, script: str, *arguments: str) -> list[str]:
+        return [*self.python.command, self.inside(self.folder / script), *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": self.inside(self.folder)}
 
 
 @contextmanager
-def running(command: Sequence[str | Path], path: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def place(python: Python, folder: Path) -> Iterator[Place]:
+    """Puts the targets where the interpreter can see them."""
+    with ExitStack() as cleaning:
+        if python.root is not None:
+            inner = tempfile.TemporaryDirectory(dir=python.root / "tmp")
+            folder = Path(cleaning.enter_context(inner))
+        package = folder / "torch" / "utils" / "data"
+        package.mkdir(parents=True)
+        for part in (package, *package.parents[:2]):
+            (part / "__init__.py").touch()
+        shutil.copy(TARGETS / "dataloader.py", package)
+        for target in (LOOPS, TARGETS / "hostile.py"):
+            shutil.copy(target, folder)
+        yield Place(python, folder)
+
+
+@contextmanager
+def running(
+    command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A target, gone after the block."""
-    environment = dict(os.environ)
-    environment.pop("PYTHONPATH", None)
-    if path is not None:
-        environment["PYTHONPATH"] = str(path)
+    require_reading()
     process = subprocess.Popen([str(part) for part in command], env=environment, stdout=subprocess.DEVNULL)
     try:
         yield process
@@ -214,14 +240,3 @@ def shapes(log: Path, looks: list[Look]) -> dict[str, Shape]:
         own = [look for look in looks if begin < look.start_ns and look.end_ns < end]
         found[name] = Shape(name, inside[1:-1], own)
     return found
-
-
-def python(version: str) -> str | None:
-    """A CPython of that minor version: this one, pyenv's, or the system's."""
-    if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
-        return sys.executable
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for folder in sorted((root / "versions").glob(f"{version}.*")):
-        if (folder / "bin" / "python").exists():
-            return str(folder / "bin" / "python")
-    return shutil.which(f"python{version}")

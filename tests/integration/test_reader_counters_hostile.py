@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -10,25 +9,26 @@ import pytest
 
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.counters import LoaderReader
-from tests.integration.loader_watch import TARGETS, python, stand_in
-from tests.integration.test_reader_counters_versions import VERSIONS
+from tests.integration.interpreters import Python, each, require_reading
+from tests.integration.loader_watch import place
 
 CASES = 16
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_what_only_looks_like_an_iterator_has_no_count(version: str, tmp_path: Path) -> None:
-    interpreter = python(version)
-    if interpreter is None:
-        pytest.skip(f"Python {version} is not installed: pyenv install {version}")
+@pytest.mark.parametrize("python", each())
+def test_what_only_looks_like_an_iterator_has_no_count(python: Python, tmp_path: Path) -> None:
+    require_reading()
     told: dict[str, tuple[str, int | None]] = {}
-    with subprocess.Popen(
-        [interpreter, TARGETS / "hostile.py"],
-        env={**os.environ, "PYTHONPATH": str(stand_in(tmp_path))},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with (
+        place(python, tmp_path) as here,
+        subprocess.Popen(
+            here.command("hostile.py"),
+            env=here.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         assert process.stdin is not None and process.stdout is not None
         reader = None
         for line in process.stdout:

@@ -14,6 +14,7 @@ import pytest
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.counters import LoaderReader
 from gpuwatch.reader.types import LoaderState
+from tests.integration.interpreters import require_reading
 from tests.integration.loader_watch import LOOPS, TARGETS, running, shapes, watch
 from tests.integration.test_reader_counters_versions import SHAPES, check
 
@@ -26,7 +27,7 @@ SETTINGS += ("drop_last", "dataset", "loader")
 @pytest.mark.parametrize(("workers", "persistent"), [("0", "no"), ("2", "no"), ("2", "yes")])
 def test_each_count_read_is_one_that_the_loader_had(workers: str, persistent: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    names = SHAPES if workers == "0" else ("enumerated", "zipped", "nested", "by_turns", "fetched")
+    names = SHAPES if workers == "0" else ("enumerated", "zipped", "nested", "by_turns")
     with running([sys.executable, LOOPS, log, workers, persistent, "0.01", "2", *names]) as process:
         found = shapes(log, watch(process))
     assert set(found) == set(names)
@@ -50,8 +51,7 @@ def test_loops_of_libraries_over_a_loader(workers: str, tmp_path: Path) -> None:
         assert shape.seen() > 0.85, f"{shape.name}: {shape.seen()}"
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-@pytest.mark.parametrize("step_seconds", ["0.2", "0.05", "0.0125"])
+@pytest.mark.parametrize(("step_seconds", "workers"), [("0.2", "0"), ("0.05", "2"), ("0.0125", "0"), ("0.0125", "2")])
 def test_steps_per_second_are_within_two_percent(step_seconds: str, workers: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     epochs = {"0.2": "2", "0.05": "5", "0.0125": "16"}[step_seconds]
@@ -71,6 +71,7 @@ def test_steps_per_second_of_two_loaders(tmp_path: Path) -> None:
 
 
 def test_settings_are_those_of_the_live_loader() -> None:
+    require_reading()
     told: list[tuple[LoaderState | None, dict[str, Any]]] = []
     with subprocess.Popen(
         [sys.executable, TARGETS / "settings.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.loader_watch import LOOPS, Shape, python, running, shapes, stand_in, watch
+from tests.integration.interpreters import Python, each
+from tests.integration.loader_watch import Shape, place, running, shapes, watch
 
 SHAPES = ("plain", "enumerated", "zipped", "sliced", "generated", "prefetched", "fetched")
 SHAPES += ("nested", "inlined", "by_turns")
 BOTH = {"TrainSet", "EvalSet"}
 LOADERS = {name: BOTH if name in ("nested", "inlined", "by_turns") else {"TrainSet"} for name in SHAPES}
-VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 
 
 def check(shape: Shape) -> None:
@@ -27,17 +27,15 @@ def check(shape: Shape) -> None:
         assert counted <= shape.truth(loader) + 1 + unused, f"{shape.name}: batches of {loader} were invented"
 
 
-@pytest.mark.parametrize("workers", ["none", "workers", "persistent workers"])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_each_count_read_is_one_that_the_loader_had(version: str, workers: str, tmp_path: Path) -> None:
-    interpreter = python(version)
-    if interpreter is None:
-        pytest.skip(f"Python {version} is not installed: pyenv install {version}")
-    log = tmp_path / "log"
-    count, persistent = ("0" if workers == "none" else "2"), ("yes" if workers.startswith("persistent") else "no")
-    command = [interpreter, LOOPS, log, count, persistent, "0.006", "3", *SHAPES]
-    with running(command, stand_in(tmp_path / "path")) as process:
-        found = shapes(log, watch(process))
+@pytest.mark.parametrize("workers", ["no workers", "persistent workers"])
+@pytest.mark.parametrize("python", each())
+def test_each_count_read_is_one_that_the_loader_had(python: Python, workers: str, tmp_path: Path) -> None:
+    settings = ("0", "no") if workers == "no workers" else ("2", "yes")
+    with place(python, tmp_path) as here:
+        log = here.folder / "log"
+        command = here.command("loops.py", here.inside(log), *settings, "0.006", "3", *SHAPES)
+        with running(command, here.environment) as process:
+            found = shapes(log, watch(process))
     assert set(found) == set(SHAPES)
     for shape in found.values():
         check(shape)
