@@ -42,7 +42,16 @@ RUNS: dict[str, tuple[str, ...]] = {
     "5/s, 0 workers": (*SLOW, "--workers", "0"),
     "5/s, 2 workers": (*SLOW, "--workers", "2", "--width", "48"),
     "25/s, 0 workers, saves": ("--workers", "0", "--norms", "20", "--save-every", "10"),
-    "30/s, 2 workers, enumerate": ("--workers", "2", "--loop", "enumerate", "--norms", "10"),
+    "30/s, 2 workers, enumerate": (
+        "--workers",
+        "2",
+        "--loop",
+        "enumerate",
+        "--eval-every",
+        "20",
+        "--eval-batches",
+        "4",
+    ),
     "35/s, 2 workers, accumulation": ("--workers", "2", "--accumulate", "4", "--noise", "12"),
     "50/s, 2 workers, tqdm": ("--workers", "2", "--loop", "tqdm", "--batch-size", "4", "--clip", "48"),
     "40/s, 0 workers, two loaders": ("--workers", "0", "--loop", "zip", "--batch-size", "2"),
@@ -63,6 +72,7 @@ class Seen:
     lines: Mapping[int, float]
     pace: float | None
     looks: int
+    counted_ns: tuple[int, int] | None = None  # the stretch that the pace is of, where it is another one
     cpu_share: float | None = None
 
 
@@ -93,7 +103,7 @@ def one_run(name: str, how: str, seconds: float, folder: Path, errors: list[floa
     stretch = seen.start_ns, seen.end_ns
     phases = truth.phase_shares(*stretch)
     lines = truth.worker_line_shares(*stretch) if truth.workers() else truth.main_line_shares(*stretch)
-    pace = truth.batches_per_second(*stretch)
+    pace = truth.batches_per_second(*(seen.counted_ns or stretch))
     phase_errors = [abs(seen.phases.get(phase, 0.0) - phases[phase]) for phase in SEVEN]
     line_errors = [abs(seen.lines.get(line, 0.0) - share) for line, share in lines.items()]
     errors += phase_errors
@@ -182,16 +192,19 @@ def from_source(pid: int, seconds: float) -> Seen:
     by_loader: dict[int, list[BatchCount]] = {}
     for count in counts:
         by_loader.setdefault(count.loader, []).append(count)
-    paces = [
-        (last.batches - first.batches) / ((last.time_ns - first.time_ns) / 1e9)
-        for first, *_, last in (each for each in by_loader.values() if len(each) > 1)
-    ]
+    first, last = max(
+        ((each[0], each[-1]) for each in by_loader.values()), key=lambda ends: ends[1].batches, default=(None, None)
+    )
+    pace = None
+    if first and last and last.time_ns > first.time_ns:
+        pace = (last.batches - first.batches) / ((last.time_ns - first.time_ns) / 1e9)
     return Seen(
         start_ns=tallies[0].start_ns,
         end_ns=tallies[-1].end_ns,
         phases={name: samples / phases.total() for name, samples in phases.items()},
         lines=of_the_augmentation(lines),
-        pace=max(paces, default=None),
+        pace=pace,
+        counted_ns=(first.time_ns, last.time_ns) if first and last else None,
         looks=phases.total(),
         cpu_share=sum(tally.cpu_seconds for tally in tallies) / seconds,
     )
