@@ -23,6 +23,7 @@ _ATTACH_PER_SECOND: Final = 6.0
 _ATTACH_BURST: Final = 24.0
 _TRIES: Final = 5
 _RETRY_NS: Final = 300_000_000
+_THOROUGH_NS: Final = 2_000_000_000
 _FORKSERVER: Final = "multiprocessing.forkserver"
 
 
@@ -58,6 +59,9 @@ class Workers:
         self._forkservers: set[int] = set()
         self._allowance = _ATTACH_BURST
         self._looked_ns: int | None = None
+        self._thorough = True
+        self._thorough_ns = -_THOROUGH_NS
+        self._forkers: set[str] = set()  # threads that have children
 
     @property
     def count(self) -> int:
@@ -74,6 +78,10 @@ class Workers:
             earned = (now_ns - self._looked_ns) / 1e9 * _ATTACH_PER_SECOND
             self._allowance = min(_ATTACH_BURST, self._allowance + earned)
         self._looked_ns = now_ns
+        self._thorough = now_ns - self._thorough_ns >= _THOROUGH_NS
+        if self._thorough:
+            self._thorough_ns = now_ns
+            self._forkers.clear()
         children = self._children(self._pid)
         unknown = children - self._known.keys() - self._others.keys() - self._forkservers
         self._forkservers = {pid for pid in self._forkservers | unknown if pid in children and self._is_forkserver(pid)}
@@ -137,15 +145,20 @@ class Workers:
             worker.process.close()
 
     def _children(self, pid: int) -> set[int]:
+        """The children of a process. Each hangs on the thread that forked it: all 200 are asked only now and then."""
         folder = f"{self._proc_root}/{pid}/task"
-        try:
-            threads = os.listdir(folder)  # noqa: PTH208 - 200 Path objects cost 10 times the listing
-        except OSError:
-            return set()
+        threads = {str(pid), *self._forkers}
+        if self._thorough or pid != self._pid:
+            try:
+                threads = set(os.listdir(folder))  # noqa: PTH208 - 200 Path objects cost 10 times the listing
+            except OSError:
+                return set()
         found: set[int] = set()
         for thread in threads:
-            raw = read_all(f"{folder}/{thread}/children") or b""
-            found.update(child for word in raw.split() if (child := to_int(word)) is not None)
+            below = (read_all(f"{folder}/{thread}/children") or b"").split()
+            if below and pid == self._pid:
+                self._forkers.add(thread)
+            found.update(child for word in below if (child := to_int(word)) is not None)
         return found
 
     def _is_forkserver(self, pid: int) -> bool:
