@@ -117,7 +117,12 @@ def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judg
 
 def _without_runs(seen: Observation) -> str:
     used = [gpu.utilization.mean for gpu in seen.scene.gpus if gpu.utilization]
+    unhooked = [each for each in seen.snapshot.candidates or seen.scene.candidates if each.rung != "exact"]
+    more = ""
+    if unhooked:
+        trains = "1 process trains" if len(unhooked) == 1 else f"{len(unhooked)} processes train"
+        more = f"; {trains} here without a hook: gpuwatch report --attach {unhooked[0].pid}"
     if not used:
-        return "no training run and no GPU figure was seen"
+        return f"no training run and no GPU figure was seen{more}"
     mean = sum(used) / len(used)
-    return f"no training run was seen; the GPUs were busy {mean:.0f} % of the time on average"
+    return f"no training run was seen; the GPUs were busy {mean:.0f} % of the time on average{more}"

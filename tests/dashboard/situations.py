@@ -199,6 +199,11 @@ def unwatched() -> Snapshot:
     return replace(no_run(), candidates=(candidate(), refused()))
 
 
+def many_candidates(count: int = 40) -> Snapshot:
+    """A machine that many share."""
+    return replace(no_run(), candidates=tuple(candidate(5000 + number) for number in range(count)))
+
+
 def attached(workers: int = 0, **changes: object) -> Snapshot:
     """Attached to a run without a hook; it waits for its own augmentation."""
     stacks = seen.worker_stacks() if workers else seen.stacks()

@@ -28,6 +28,7 @@ SITUATIONS = {
     "attached": situations.attached(),
     "attached with workers": situations.attached(2),
     "stuck": situations.stuck(),
+    "40 candidates": situations.many_candidates(),
 }
 SCREENS = {
     "main": (),

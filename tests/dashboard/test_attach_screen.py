@@ -8,7 +8,9 @@ from gpuwatch.dashboard.screens.attach import AttachScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.verdicts import verdicts
 from gpuwatch.dashboard.view import View
+from gpuwatch.monitor.wiring import simulated_monitor
 from tests.dashboard import situations
+from tests.dashboard.fake_monitor import SECOND_NS
 from tests.dashboard.piloting import Driven, driven
 
 
@@ -146,6 +148,35 @@ async def test_the_cursor_stays_on_its_process_while_others_come() -> None:
         now = replace(situations.unwatched(), candidates=(newcomer, *situations.unwatched().candidates))
         await driver.push(now)
         assert "finetune.py" in at_cursor(driver)
+
+
+async def test_a_long_list_is_scrolled_to_its_end_and_the_details_stay() -> None:
+    async with driven(situations.many_candidates(), (80, 24)) as driver:
+        await driver.press("a", "end")
+        assert "5039" in at_cursor(driver)
+        assert "─ 5039 train.py" in driver.text
+        await driver.press("home")
+        assert "5000" in at_cursor(driver)
+
+
+async def test_the_real_monitor_is_attached_and_detached_from_the_list() -> None:
+    monitor = simulated_monitor("attached", virtual=True)
+    end_ns = monitor.snapshot().time_ns + 40 * SECOND_NS
+    monitor.run_until(end_ns)
+    async with driven(monitor=monitor) as driver:  # type: ignore[arg-type]
+        assert "attached to 4711 train.py" in driver.rows[0]
+        assert "hot line augment.py:41" in driver.text
+        await driver.press("a", "enter")
+        await driver.settle()
+        monitor.run_until(end_ns + 3 * SECOND_NS)
+        assert monitor.snapshot().attached_pid is None
+        driver.app.on_snapshot_arrived()
+        driver.app.redraw()
+        await driver.press("a", "down", "enter")
+        await driver.settle()
+        monitor.run_until(end_ns + 6 * SECOND_NS)
+        assert monitor.snapshot().attached_pid == 6711
+    monitor.stop()
 
 
 async def test_a_click_chooses_and_a_second_one_attaches() -> None:

@@ -12,6 +12,7 @@ from gpuwatch.report.document import build_report
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.observation import Json
 from gpuwatch.report.text import render_text
+from gpuwatch.samples import Candidate
 from gpuwatch.timeline.windows import RankWindow
 from tests.unit import scene_builder as build
 from tests.unit import snapshot_builder as now
@@ -119,6 +120,16 @@ def test_the_schema_refuses_what_it_does_not_name() -> None:
         with pytest.raises(jsonschema.ValidationError):
             check_schema(document)
         del place["surprise"]
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 process trains here"), (2, "2 processes train here")])
+def test_without_a_run_those_that_can_be_attached_to_are_named(count: int, words: str) -> None:
+    found = tuple(
+        Candidate(5000 + number, 1, ("python", "train.py"), "ana", 60.0, "sampled", "libtorch is in its memory")
+        for number in range(count)
+    )
+    (line,) = report(build.scene(gpus=[build.gpu()], candidates=found))["verdict"]
+    assert line["sentence"].endswith(f"{words} without a hook: gpuwatch report --attach 5000")
 
 
 @RENDERERS
