@@ -109,15 +109,24 @@ class Log:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self._batches: list[tuple[int, int]] = []
 
     def wait(self, until_ns: int = 0) -> tuple[int, int, dict[str, float]]:
         """The first record after a time."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             stamp, batches, spent = json.loads(line)
+            self._batches.append((stamp, batches))
             if stamp >= until_ns:
                 return stamp, batches, spent
         raise AssertionError("the training ended")
+
+    def batches_at(self, time_ns: int) -> tuple[int, int]:
+        """The least and the most batches that were done at a time after the first record."""
+        if not self._batches or self._batches[-1][0] < time_ns:
+            self.wait(time_ns)
+        before = max(batches for stamp, batches in self._batches if stamp <= time_ns)
+        return before, min(batches for stamp, batches in self._batches if stamp >= time_ns)
 
 
 @contextmanager

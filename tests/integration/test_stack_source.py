@@ -23,7 +23,8 @@ from tests.integration.stack_training import (
 )
 
 LOOKS = 500
-NEAR = 0.08  # the strict comparison is a benchmark: here other work shares the cores
+BETWEEN_LOOKS = 5  # batches
+NEAR = 0.1  # the strict comparison is a benchmark: here other work shares the cores
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -76,24 +77,19 @@ def test_batches_are_counted_one_by_one(tmp_path: Path) -> None:
         log.wait()
         with watching(StackTarget(process.pid, hooked=False)) as source:
 
-            def counts_after(time_ns: int) -> list[BatchCount]:
-                samples = collect_until(
-                    source, lambda seen: any(train(sample) and sample.time_ns > time_ns for sample in seen)
-                )
-                return [sample for sample in samples if isinstance(sample, BatchCount) and train(sample)]
+            def of_training(samples: list[Sample]) -> list[BatchCount]:
+                return [sample for sample in samples if isinstance(sample, BatchCount) and sample.role == "train"]
 
-            first = counts_after(0)[-1]
-            early, early_batches, _ = log.wait(first.time_ns)
-            first = counts_after(early)[-1]
-            late, late_batches, _ = log.wait(first.time_ns + 4 * 10**9)
-            last = counts_after(late)[-1]
-    assert last.exact
-    pace = (last.batches - first.batches) / (last.time_ns - first.time_ns)
-    assert pace == pytest.approx((late_batches - early_batches) / (late - early), rel=0.2)
-
-
-def train(sample: Sample) -> bool:
-    return isinstance(sample, BatchCount) and sample.role == "train"
+            samples = collect_until(source, lambda seen: any(count.batches >= 100 for count in of_training(seen)))
+        counts = of_training(samples)
+        first, last = counts[0], counts[-1]
+        least_before, most_before = log.batches_at(first.time_ns)
+        least, most = log.batches_at(last.time_ns)
+    assert first.exact
+    assert {count.loader for count in counts} == {first.loader}
+    # The iterator counts a batch when it gives it, the script when it is done with it; a count is as old as a look.
+    counted = last.batches - first.batches
+    assert least - most_before - BETWEEN_LOOKS <= counted <= most - least_before + BETWEEN_LOOKS
 
 
 def test_of_a_hooked_trainer_only_looks_are_told(tmp_path: Path) -> None:
