@@ -85,7 +85,7 @@ def access_to(pid: int, proc_root: Path) -> Access:
         target_uid=target_uid,
         capable=bool(int(own.get("CapEff", "0"), 16) >> CAP_SYS_PTRACE & 1),
         yama=_yama(proc_root),
-        dumpable=_dumpable(proc_root / str(pid), target),
+        dumpable=_dumpable(proc_root / str(pid) / "status", target),
         container=_in_container(proc_root),
     )
 
@@ -109,11 +109,11 @@ def _yama(proc_root: Path) -> int | None:
         return None
 
 
-def _dumpable(directory: Path, status: dict[str, str]) -> bool | None:
-    """The kernel gives the files of a process that is not dumpable to root (proc(5))."""
+def _dumpable(file: Path, status: dict[str, str]) -> bool | None:
+    """The kernel gives the files of a process that is not dumpable, though not its folder, to root (proc(5))."""
     effective = status.get("Uid", "").split()[1:2]
     try:
-        owner = directory.stat().st_uid
+        owner = file.stat().st_uid
     except OSError:
         return None
     if not effective or effective == ["0"]:
