@@ -78,10 +78,15 @@ class Shape:
         ]
 
     def seen(self) -> float:
-        """The share of looks that found a loop, from the first batch on."""
-        first = min(event.time_ns for event in self.events if event.batches)
-        looks = [look for look in self.looks if look.start_ns > first]
-        return sum(look.state is not None for look in looks) / len(looks)
+        """The share of looks that found a loop, of those between two batches of an epoch."""
+        times = [event.time_ns for event in self.events]
+        found = []
+        for look in self.looks:
+            before, after = bisect.bisect_right(times, look.start_ns) - 1, bisect.bisect_left(times, look.end_ns)
+            inside = before >= 0 and after < len(times)
+            if inside and self.events[before].batches and self.events[after].batches:
+                found.append(look.state is not None)
+        return sum(found) / max(len(found), 1)
 
     def misled(self) -> float:
         """The share of looks that told another loader than the one of the last batches before and after the look."""

@@ -18,7 +18,7 @@ LOADERS = {name: BOTH if name in ("nested", "inlined", "by_turns") else {"TrainS
 def check(shape: Shape) -> None:
     assert not shape.wrong(), f"{shape.name}: {shape.wrong()[:5]}"
     assert shape.loaders() == LOADERS[shape.name], shape.name
-    assert shape.seen() > 0.85, f"{shape.name}: {shape.seen()}"
+    assert shape.seen() > 0.9, f"{shape.name}: {shape.seen()}"
     if shape.name in ("nested", "inlined"):
         assert shape.misled() < 0.1, f"{shape.name}: {shape.misled()}"
     for loader in LOADERS[shape.name]:
