@@ -182,6 +182,22 @@ def test_a_line_that_is_passed_again_and_again_does_not_stand(scene: Scene) -> N
     assert standing.time_ns == standing.since_ns
 
 
+def test_a_framework_that_moves_on_below_one_line_of_the_users_does_not_stand(scene: Scene) -> None:
+    scene.counters.state = lambda stack: None  # type: ignore[method-assign,assignment,return-value]
+    main: Place = (MAIN, "main", 9)
+    waits: Place = ("torch/distributed/distributed_c10d.py", "barrier", 5)
+    hangs = [stack(waits, ("transformers/trainer.py", "_save", line), main) for line in (100, 200)]
+    scene.process.now = hangs[0]
+    scene.follow()
+    scene.run(4.0)
+    scene.process.now = hangs[1]
+    scene.run(4.0)
+    standing = scene.of(Standing)[-1]
+    assert isinstance(standing, Standing)
+    assert (standing.file, standing.line) == (MAIN, 9)
+    assert 3 * SECOND < standing.time_ns - standing.since_ns < 5 * SECOND
+
+
 def test_a_process_that_ends_is_told_once(scene: Scene) -> None:
     followed = scene.follow()
     scene.run(2.0)

@@ -52,6 +52,7 @@ class Reading:
     waits: bool = False  # in a loader's next()
     receiving: bool = False  # unpickling and mapping what a worker sent
     next_frame: int | None = None  # the outermost frame of that next(), or of iter()
+    where: int = 0  # stands for the lines of all frames but torch's and the standard library's
 
 
 class Classifier:
@@ -107,6 +108,7 @@ class Classifier:
             waits=waits or phase == "wait",
             receiving=waits and self._receives(frames, places),
             next_frame=_last(marks, pulled) if pulled in marks else None,
+            where=_where(frames, places),
         )
 
     def _phase(
@@ -170,6 +172,18 @@ def _innermost_caller(places: Sequence[Place]) -> int | None:
         if place.owner is Owner.USER or (place.owner is Owner.LIBRARY and place.package not in ("torch", "numpy")):
             return index
     return None
+
+
+def _where(frames: Sequence[Frame], places: Sequence[Place]) -> int:
+    """Differs where a framework's loop below one line of the user's own moves on; a hang polls in torch only."""
+    callers = (Owner.USER, Owner.LIBRARY)
+    return hash(
+        tuple(
+            (frame.code.file, frame.code.name, frame.line)
+            for frame, place in zip(frames, places, strict=True)
+            if place.owner in callers and place.package != "torch"
+        )
+    )
 
 
 def _evaluates(frames: Sequence[Frame], places: Sequence[Place], marks: Sequence[Mark | None]) -> bool:

@@ -9,7 +9,7 @@ from gpuwatch.sources.stacks.looks import Look
 
 
 class StandingLine:
-    """The line of the last look. It is the same line only as long as no batch was taken since."""
+    """The line of the last look. It stands there only as long as no batch is taken and no caller moves on."""
 
     def __init__(self, trainer: str) -> None:
         self._trainer = trainer
@@ -26,7 +26,7 @@ class StandingLine:
             innermost = stack.frames[0]
             code = innermost.code
             culprit = Culprit(code.file, innermost.line or code.first_line, code.name, None, None)
-        key = culprit.file, culprit.line, look.batches
+        key = culprit.file, culprit.line, look.reading.where, look.batches
         if key != self._key:
             self._key, self._since_ns = key, look.time_ns
         self._look, self._leaf = look, culprit
