@@ -96,7 +96,7 @@ class Module:
         ]
         if not spanning:
             raise CannotEditError(f"line {line} of {self.file} holds no statement")
-        innermost = max(spanning, key=lambda node: (node.lineno, -_end(node)[0]))
+        innermost = max(spanning, key=lambda node: (node.lineno, -_end(node)[0], node.col_offset))
         if sum(node.lineno == innermost.lineno for node in self.block(innermost)) > 1:
             raise CannotEditError(f"line {line} of {self.file} holds several statements")
         return innermost
@@ -153,15 +153,13 @@ class Module:
         start = self.line_start(top)
         return Change(self.file, start, start, f"{self.indentation(statement)}{code}{self.newline(top)}")
 
-    def inserted_behind(self, statement: ast.stmt, *codes: str, apart: bool = False) -> Change:
-        """The change that puts lines behind a statement, an empty line between where they stand `apart`."""
+    def inserted_behind(self, statement: ast.stmt, *codes: str) -> Change:
+        """The change that puts lines behind a statement; an empty text is an empty line."""
         _, bottom = self.lines_of(statement, statement)
         newline, indentation = self.newline(bottom), self.indentation(statement)
         end = self.line_start(bottom + 1)
         open_end = not self.text[:end].endswith(("\n", "\r"))
-        lines = "".join(f"{newline if code else ''}{indentation if code else ''}{code}" for code in codes)
-        if apart:
-            lines = f"{newline}{lines}"
+        lines = "".join(f"{newline}{indentation if code else ''}{code}" for code in codes)
         if open_end:
             return Change(self.file, end, end, lines)
         return Change(self.file, end, end, f"{lines.removeprefix(newline)}{newline}")

@@ -92,6 +92,16 @@ def calls_in(node: ast.AST) -> Iterator[ast.Call]:
     return (each for each in ast.walk(node) if isinstance(each, ast.Call))
 
 
+def calls_of(function: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) -> list[ast.Call]:
+    """The calls of a function in its file; of a method by its name on anything, of a constructor by its class."""
+    owner = module.parent(function)
+    method = isinstance(owner, ast.ClassDef)
+    if isinstance(owner, ast.ClassDef) and function.name == "__init__":
+        return [call for call in calls_in(module.tree) if called(call) == owner.name]
+    kind = ast.Attribute if method else ast.Name
+    return [call for call in calls_in(module.tree) if isinstance(call.func, kind) and called(call) == function.name]
+
+
 def _binds(node: ast.stmt, package: str) -> bool:
     return isinstance(node, ast.Import) and any(
         alias.asname == package if alias.asname else alias.name.split(".")[0] == package for alias in node.names

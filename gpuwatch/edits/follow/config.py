@@ -33,7 +33,9 @@ def config_changes(name: str, trail: Trail) -> list[Change]:
         raise AlreadySoError(f"{name} is {wanted} in {found[0][0]} already")
     if len(matching) != 1:
         places = " and ".join(dict.fromkeys(each[0] for each in found))
-        raise trail.refuse(name, f"{len(matching) or 'no'} key{'' if len(matching) == 1 else 's'} of {places} may set")
+        raise trail.refuse(
+            name, f"{len(matching)} keys of {places} may set" if matching else f"no key of {places} sets"
+        )
     path, start, end, old = matching[0]
     if _same(old, wanted):
         raise AlreadySoError(f"{name} is {wanted} in {path} already")
@@ -72,6 +74,8 @@ def _in_yaml(path: str, text: str, name: str) -> list[tuple[int, int]]:
         if isinstance(node, MappingNode):
             for key, value in node.value:
                 if isinstance(key, ScalarNode) and key.value == name and isinstance(value, ScalarNode):
+                    if value.anchor:
+                        raise CannotEditError(f"{name} in {path} cannot be changed by itself: other keys repeat it")
                     found[id(value)] = (value.start_mark.index, value.end_mark.index)
                 pending.append(value)
         elif isinstance(node, SequenceNode):
@@ -96,9 +100,7 @@ def _load(path: str, text: str) -> Any:
 
 def _check(path: str, before: str, after: str, name: str) -> None:
     """Raises unless the two differ in exactly one value, under that key."""
-    if len(_differences(_load(path, before), _load(path, after), "")) != 1 or _differences(
-        _load(path, before), _load(path, after), ""
-    ) != [name]:
+    if _differences(_load(path, before), _load(path, after), "") != [name]:
         raise CannotEditError(f"{name} in {path} cannot be changed by itself")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from gpuwatch.edits.follow.options import decorated_option, option_default
 from gpuwatch.edits.follow.trail import Trail
 from gpuwatch.edits.module import Change, Module
-from gpuwatch.edits.names import called, stored
+from gpuwatch.edits.names import called, calls_in, calls_of, stored
 
 Follow = Callable[[ast.expr, Trail], list[Change]]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -38,7 +38,7 @@ def follow_parameter(function: _Function, name: str, trail: Trail, follow: Follo
     option = decorated_option(function, name)
     if option is not None:
         return option_default(option, name, trail, follow)
-    calls, is_command = _calls_of(function, module)
+    calls = calls_of(function, module)
     given = [_given(call, function, name, module) for call in calls]
     if "?" in given:
         raise trail.refuse(name, f"a caller of {function.name}() gives by * or **")
@@ -48,7 +48,7 @@ def follow_parameter(function: _Function, name: str, trail: Trail, follow: Follo
             raise trail.refuse(name, f"{len(calls)} callers of {function.name}() give differently")
         return follow(values[0], trail)
     default = _default(function, name)
-    if default is None or not (calls or is_command or function.name == "__init__"):
+    if default is None or not (calls or _is_command(function, module) or function.name == "__init__"):
         raise trail.refuse(name, f"the callers of {function.name}() give")
     trail.check_command_line(name)
     if isinstance(default, ast.Call) and called(default) in {"Option", "Argument"}:
@@ -130,13 +130,10 @@ def _default(function: _Function, name: str) -> ast.expr | None:
     return found.get(name)
 
 
-def _calls_of(function: _Function, module: Module) -> tuple[list[ast.Call], bool]:
-    """The calls of a function in its file, and whether it is a command: one that a library calls for the user."""
-    owner = module.parent(function)
-    name = owner.name if isinstance(owner, ast.ClassDef) and function.name == "__init__" else function.name
-    calls = [each for each in ast.walk(module.tree) if isinstance(each, ast.Call)]
-    passed = any(isinstance(arg, ast.Name) and arg.id == name for call in calls for arg in call.args)
-    return [call for call in calls if called(call) == name], passed or any(
+def _is_command(function: _Function, module: Module) -> bool:
+    """Whether a library calls it for the user: `@app.command()`, `typer.run(main)`, `fire.Fire(main)`."""
+    passed = (arg for call in calls_in(module.tree) for arg in call.args)
+    return any(isinstance(arg, ast.Name) and arg.id == function.name for arg in passed) or any(
         "command" in ast.dump(each) for each in function.decorator_list
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import IntervalEdit
 from gpuwatch.edits.follow.value import SOURCES, Setting, followed
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
-from gpuwatch.edits.names import called, calls_in, dotted, root, stored
+from gpuwatch.edits.names import called, calls_in, calls_of, dotted, root, stored
 from gpuwatch.edits.workspace import Origin, Workspace
 
 _LOGS = frozenset(
@@ -47,11 +47,7 @@ def _in_its_loop(statement: ast.stmt, module: Module, edit: IntervalEdit) -> ast
     seen: set[ast.AST] = set()
     while not any(isinstance(each, _Loop) for each in _around(statement, module)):
         function = module.scope(statement)
-        calls = [
-            call
-            for call in calls_in(module.tree)
-            if isinstance(function, ast.FunctionDef) and called(call) == function.name
-        ]
+        calls = calls_of(function, module) if isinstance(function, ast.FunctionDef) else []
         if len(calls) != 1 or function in seen:
             raise CannotEditError(
                 f"line {edit.line} of {edit.file} is in no loop, nor is the only call that leads to it"

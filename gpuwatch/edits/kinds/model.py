@@ -20,7 +20,7 @@ def model_changes(edit: ModelEdit, workspace: Workspace, origin: Origin) -> list
         model = _made_model(statement, edit)
     code = edit.statement.replace("{model}", model)
     wanted = ast.parse(code).body[0]
-    if any(_does(node, wanted) for node in ast.walk(module.tree)):
+    if any(_does(node, wanted, model) for node in ast.walk(module.tree)):
         raise AlreadySoError(f"{edit.file} already has {code}")
     if isinstance(wanted, ast.Assign):
         _check_rebinding(model, statement, module)
@@ -57,16 +57,16 @@ def _made_model(statement: ast.stmt, edit: ModelEdit) -> str:
     return name
 
 
-def _does(node: ast.AST, wanted: ast.stmt) -> bool:
-    """Whether a node is the wanted statement's call, on whatever: compiled with another mode is compiled, too."""
+def _does(node: ast.AST, wanted: ast.stmt, model: str) -> bool:
+    """Whether a node does what the wanted statement does; compiled with another mode is compiled, too."""
     call = wanted.value if isinstance(wanted, ast.Expr | ast.Assign) else None
-    if not (isinstance(node, ast.Call) and isinstance(call, ast.Call)) or called(node) != called(call):
+    if not isinstance(node, ast.Call) or not isinstance(call, ast.Call):
         return False
     if called(call) == "compile":
-        return True
-    return ast.dump(node) == ast.dump(call) or {ast.dump(each) for each in call.keywords} <= {
-        ast.dump(each) for each in node.keywords
-    }
+        return dotted(node.func) in {"torch.compile", f"{model}.compile"}
+    keywords = {ast.dump(each) for each in node.keywords}
+    same = called(node) == called(call) and {ast.dump(each) for each in call.keywords} <= keywords
+    return ast.dump(node) == ast.dump(call) or (same and bool(call.keywords))
 
 
 def _check_rebinding(model: str, statement: ast.stmt, module: Module) -> None:

@@ -32,9 +32,7 @@ def setup_changes(edit: SetupEdit, workspace: Workspace, origin: Origin) -> list
         raise CannotEditError(f"{edit.file} has no imports at its head to put {edit.statement} behind")
     package = root(wanted.value if isinstance(wanted, ast.Expr) else wanted.targets[0]) or ""  # type: ignore[attr-defined]
     missing = [f"import {package}"] if import_missing(module, package) else []
-    if missing:
-        return [module.inserted_behind(last, *missing, "", edit.statement)]
-    return [module.inserted_behind(last, edit.statement, apart=True)]
+    return [module.inserted_behind(last, *missing, "", edit.statement)]
 
 
 def _subject(node: ast.stmt) -> str | None:

@@ -42,14 +42,24 @@ def _copies(call: ast.Call) -> bool:
         return False
     if call.func.attr == "cuda":
         return dotted(call.func) != "torch.cuda"
-    return any(not _is_dtype(arg) for arg in call.args) or any(keyword.arg == "device" for keyword in call.keywords)
+    places = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "device")]
+    return any(not _is_dtype(place) and not _is_cpu(place) for place in places)
 
 
 def _is_dtype(node: ast.expr) -> bool:
-    """Whether it is `torch.float32` and the like, which moves nothing."""
-    name = dotted(node) or ""
+    """Whether it is `torch.float32`, `x.dtype` and the like, which moves nothing."""
+    name = dotted(node.func if isinstance(node, ast.Call) else node) or ""
     kinds = ("float", "int", "bool", "half", "double", "long", "bfloat16", "uint8", "short", "complex")
-    return name.startswith("torch.") and name.split(".")[1].startswith(kinds)
+    return name.endswith("dtype") or (name.startswith("torch.") and name.split(".")[1].startswith(kinds))
+
+
+def _is_cpu(node: ast.expr) -> bool:
+    """Whether it leads to the CPU: such a copy that does not block hands out memory that is not written yet."""
+    return any(
+        (isinstance(each, ast.Constant) and each.value == "cpu")
+        or (isinstance(each, ast.Name) and "cpu" in each.id.lower())
+        for each in ast.walk(node)
+    )
 
 
 def _has_flag(call: ast.Call) -> bool:
