@@ -68,6 +68,14 @@ def test_dear_looks_are_taken_less_often() -> None:
     assert budget.main_factor < 0.9
 
 
+def test_one_dear_moment_does_not_lower_the_rates() -> None:
+    budget, cpu_ns = CpuBudget(0.05), 0
+    for tick in range(40):
+        cpu_ns += 60_000_000 if tick == 20 else 5_000_000  # 2 %, and once 60 ms
+        budget.note(tick * SECOND // 4, cpu_ns)
+    assert budget.main_factor == 1.0
+
+
 def test_the_training_thread_keeps_half_its_rate_while_workers_go_down_to_a_quarter() -> None:
     budget = budget_after(0.11)
     assert budget.main_factor == 0.5

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 _WINDOW_NS: Final = 3_000_000_000
-_SETTLE_NS: Final = 500_000_000
+_RAISE_AFTER_NS: Final = 1_000_000_000
+_LOWER_AFTER_NS: Final = 2_500_000_000
 _MAIN_FLOOR: Final = 0.5
 _WORKER_FLOOR: Final = 0.25
 _USED_AT_MOST: Final = 0.9
@@ -107,7 +108,6 @@ class CpuBudget:
     def __init__(self, limit_share: float) -> None:
         self._limit = limit_share
         self._marks: deque[tuple[int, int]] = deque()
-        self._changed_ns = 0
         self._factor = 1.0
 
     @property
@@ -133,18 +133,19 @@ class CpuBudget:
         self._marks.append((now_ns, cpu_ns))
         while now_ns - self._marks[0][0] > _WINDOW_NS:
             self._marks.popleft()
-        share = self.share
-        if share is None or now_ns - self._marks[0][0] < _SETTLE_NS or now_ns - self._changed_ns < _SETTLE_NS:
+        share, seen_ns = self.share, now_ns - self._marks[0][0]
+        if share is None or seen_ns < _RAISE_AFTER_NS:
             return
         wanted = _USED_AT_MOST * self._limit / share if share > 0.0 else 2.0
         if share > self._limit:
-            self._set(self._factor * max(0.25, wanted), now_ns)
+            # Attaching and parsing cost tens of milliseconds once: that alone must not lower the rates.
+            if seen_ns >= _LOWER_AFTER_NS or share > 3 * self._limit:
+                self._set(self._factor * max(0.25, wanted))
         elif self._factor < 1.0 and wanted > 1.1:
-            self._set(self._factor * min(1.25, wanted), now_ns)
+            self._set(self._factor * min(1.5, wanted))
 
-    def _set(self, factor: float, now_ns: int) -> None:
+    def _set(self, factor: float) -> None:
         self._factor = min(1.0, max(0.01, factor))
-        self._changed_ns = now_ns
         # What was spent at other rates says nothing of these.
         last = self._marks[-1]
         self._marks.clear()
