@@ -126,8 +126,8 @@ class Shape:
                 epochs += 1
         return batches, epochs
 
-    def rates(self, loader: str) -> tuple[float, float]:
-        """Batches a second: by the counts read, from the first growth seen to the last, and by the target's log."""
+    def rates(self, loader: str) -> tuple[float, float, float]:
+        """Batches a second from the first growth seen to the last: as read, by the target's log, and one batch's."""
         grown: list[tuple[int, int]] = []
         total, before = 0, None
         for look in self.looks:
@@ -141,10 +141,11 @@ class Shape:
                 if growth:
                     grown.append((look.end_ns, total))
             before = state
-        told = (grown[-1][1] - grown[0][1]) / (grown[-1][0] - grown[0][0])
-        times = [event.time_ns for event in self.events if event.loader == loader and event.batches]
-        inside = [time_ns for time_ns in times if grown[0][0] - 5_000_000 <= time_ns <= grown[-1][0]]
-        return told * 1e9, (len(inside) - 1) / (inside[-1] - inside[0]) * 1e9
+        (start_ns, first), (end_ns, last) = grown[0], grown[-1]
+        events = [event for event in self.events if event.loader == loader and event.batches]
+        inside = sum(start_ns < event.time_ns <= end_ns for event in events)
+        seconds = (end_ns - start_ns) / 1e9
+        return (last - first) / seconds, inside / seconds, 1 / seconds
 
 
 @dataclass(frozen=True, slots=True)
