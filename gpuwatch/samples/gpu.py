@@ -100,7 +100,11 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
-    """One poll of the 30 s lane: limits and memory health."""
+    """One poll of the 30 s lane: limits, memory health and links.
+
+    `nvlink_*_errors`, `_replays` and `_recoveries` and `pcie_replays` count since the driver was loaded, over all links.
+    `nvlink_count` are links that the GPU has, whether or not a bridge or switch is at their other end.
+    """
 
     time_ns: int
     uuid: str
@@ -113,6 +117,12 @@ class GpuHealth:
     retired_pages: int | None = None
     recovery_action: str | None = None
     pcie_replays: int | None = None
+    application_clock_mhz: float | None = None  # the clock that applications are set to, a boost above it allowed or not
+    nvlink_count: int | None = None
+    nvlink_active: int | None = None
+    nvlink_crc_errors: int | None = None
+    nvlink_replays: int | None = None
+    nvlink_recoveries: int | None = None
     unavailable: Reasons = field(default_factory=dict)
 
 

@@ -190,6 +190,20 @@ int nvmlDeviceGetMaxClockInfo(const device *handle, unsigned kind, unsigned *out
     *out = (unsigned)(kind == 2 ? PROPERTY(memory_clock_max) : PROPERTY(sm_clock_max));
     return SUCCESS;
 }
+int nvmlDeviceGetApplicationsClock(const device *handle, unsigned kind, unsigned *out) {
+    ENTER_DEVICE(handle);
+    WHOLE_GPU;
+    if (!PROPERTY(application_clock)) return NOT_SUPPORTED;
+    *out = (unsigned)(kind == 2 ? PROPERTY(memory_clock_max) : PROPERTY(application_clock));
+    return SUCCESS;
+}
+int nvmlDeviceGetNvLinkState(const device *handle, unsigned link, unsigned *out) {
+    ENTER_DEVICE(handle);
+    WHOLE_GPU;
+    if (link >= PROPERTY(nvlinks)) return INVALID_ARGUMENT;
+    *out = link < PROPERTY(nvlinks_active);
+    return SUCCESS;
+}
 int nvmlDeviceGetPowerManagementLimitConstraints(const device *handle, unsigned *low, unsigned *high) {
     ENTER_DEVICE(handle);
     WHOLE_GPU;

@@ -51,7 +51,20 @@ int nvmlDeviceGetSamples(const device *handle, unsigned kind, uint64_t last_seen
     return given ? SUCCESS : NOT_FOUND;
 }
 
-static int read_field(const gpu *g, double t, unsigned id, value *out) {
+/* NVLink: totals up to Ampere, link by link from Hopper on. The first link carries all errors. */
+static int read_link_field(const gpu *g, unsigned id, unsigned link, value *out) {
+    int hopper = PROPERTY(capability_major) >= 9;
+    double count = id == 163 || id == 38 ? PROPERTY(nvlink_crc) : id == 161 || id == 52 ? PROPERTY(nvlink_replays)
+        : id == 162 || id == 59 ? PROPERTY(nvlink_recoveries) : 0;
+    if (!PROPERTY(nvlinks) || (id != 91 && (id >= 161) != hopper) || (hopper && link >= PROPERTY(nvlinks)))
+        return NOT_SUPPORTED;
+    if (id == 91) out->wide = (uint64_t)PROPERTY(nvlinks);
+    else if (id == 165) out->wide = link < PROPERTY(nvlinks_active);
+    else out->wide = link ? 0 : (uint64_t)count;
+    return SUCCESS;
+}
+
+static int read_field(const gpu *g, double t, unsigned id, unsigned link, value *out) {
     double nanoseconds = 1e9;
     switch (id) {
     case 186: out->wide = (uint64_t)(1000 * wave_at(SIGNAL(power), t)); return PROPERTY(has_instant_power) ? 0 : 3;
@@ -70,6 +83,8 @@ static int read_field(const gpu *g, double t, unsigned id, value *out) {
     case 4: out->wide = (uint64_t)PROPERTY(ecc_uncorrected); return PROPERTY(has_ecc) ? 0 : 3;
     case 29: out->wide = (uint64_t)PROPERTY(retired_pages); return PROPERTY(has_ecc) ? 0 : 3;
     case 30: out->wide = 0; return PROPERTY(has_ecc) ? 0 : 3;
+    case 38: case 45: case 52: case 59: case 91: case 161: case 162: case 163: case 165:
+        return read_link_field(g, id, link, out);
     case 94: out->wide = (uint64_t)PROPERTY(pcie_replays); return SUCCESS;
     case 143: out->wide = (uint64_t)PROPERTY(remapped_rows); return PROPERTY(has_ecc) ? 0 : 3;
     case 144: out->wide = (uint64_t)PROPERTY(remap_pending); return PROPERTY(has_ecc) ? 0 : 3;
@@ -89,7 +104,7 @@ int nvmlDeviceGetFieldValues(const device *handle, int count, field *values) {
         field *f = &values[i];
         f->value.wide = 0, f->type = TYPE_WIDE, f->latency = 0;
         f->stamp = (int64_t)((t + stamp_origin()) * 1e6);
-        f->result = d->instance >= 0 ? NOT_SUPPORTED : read_field(g, t, f->id, &f->value);
+        f->result = d->instance >= 0 ? NOT_SUPPORTED : read_field(g, t, f->id, f->scope, &f->value);
         for (int k = 0; k < world->field_count; k++) {
             const field_override *o = &world->fields[k];
             if (o->id != (int)f->id || (o->gpu != ALL && o->gpu != d->gpu)) continue;

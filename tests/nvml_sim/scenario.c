@@ -102,7 +102,8 @@ static void set_defaults(scenario *s) {
         PROPERTY(capability_major) = 9, PROPERTY(gpm) = 1, PROPERTY(has_ecc) = 1;
         PROPERTY(has_memory_temperature) = 1, PROPERTY(has_energy) = 1, PROPERTY(has_processes) = 1;
         PROPERTY(has_instant_power) = 1, PROPERTY(ring) = 1, PROPERTY(sensor_window) = 1. / 6;
-        PROPERTY(reasons) = -1;
+        PROPERTY(reasons) = -1, PROPERTY(application_clock) = 1980;
+        PROPERTY(nvlinks) = PROPERTY(nvlinks_active) = 18;
         set_constant(g, SIGNAL_utilization, 90), set_constant(g, SIGNAL_memory_utilization, 40);
         set_constant(g, SIGNAL_power, 500), set_constant(g, SIGNAL_memory, 40e9);
         set_constant(g, SIGNAL_temperature, 61), set_constant(g, SIGNAL_memory_temperature, 72);

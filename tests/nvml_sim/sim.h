@@ -27,7 +27,8 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
     X(performance_state) X(capability_major) X(capability_minor) X(gpm) X(has_fan) X(has_ecc) \
     X(has_memory_temperature) X(has_energy) X(has_instant_power) X(has_processes) X(ring) X(unified) \
     X(sensor_window) X(reasons) X(mig) X(ecc_corrected) X(ecc_uncorrected) X(remapped_rows) \
-    X(remap_pending) X(remap_failed) X(retired_pages) X(recovery_action) X(pcie_replays)
+    X(remap_pending) X(remap_failed) X(retired_pages) X(recovery_action) X(pcie_replays) \
+    X(application_clock) X(nvlinks) X(nvlinks_active) X(nvlink_crc) X(nvlink_replays) X(nvlink_recoveries)
 
 #define AS_SIGNAL(name) SIGNAL_##name,
 #define AS_PROPERTY(name) PROPERTY_##name,

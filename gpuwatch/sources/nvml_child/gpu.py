@@ -17,6 +17,7 @@ from gpuwatch.sources.nvml_child.driver import Driver
 from gpuwatch.sources.nvml_child.fields import Fields
 from gpuwatch.sources.nvml_child.gpm import METRICS, Gpm
 from gpuwatch.sources.nvml_child.lanes import Lanes, Reading
+from gpuwatch.sources.nvml_child.nvlink import TOTALS, NvLink
 from gpuwatch.sources.nvml_child.processes import PidMap, Processes, unmapped_reason
 from gpuwatch.sources.nvml_child.rings import Ring, StampClock
 from gpuwatch.sources.nvml_child.sanity import Counter
@@ -86,7 +87,11 @@ class Gpu(Device):
         self._health = Fields(self.caller, fields.HEALTH)
         self._health_values = self.made(lanes.rare, self._health.read)
         self._power_limit = self.reading(lanes.rare, ("nvmlDeviceGetEnforcedPowerLimit",))
+        self._application_clock = self.reading(lanes.rare, ("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_SM))
         self.mig_mode = self.reading(lanes.rare, ("nvmlDeviceGetMigMode",))
+        nvlink = NvLink(self.caller, self.facts.get("compute_capability"))
+        self._links = self.made(lanes.rare if nvlink.is_scoped else 2 * lanes.rare, nvlink.links)
+        self._link_errors = self.made(lanes.rare, nvlink.errors)
 
     def read(self, now: float) -> list[Record]:
         """Polls what is due: always a GpuSample, sometimes a GpuStatus and a GpuHealth."""
@@ -208,12 +213,15 @@ class Gpu(Device):
         return [draft.record()]
 
     def _health_sample(self, now: float) -> list[Record]:
-        rare = (self._health_values, self._power_limit, self.mig_mode)
+        rare = (self._health_values, self._power_limit, self._application_clock, self.mig_mode)
+        rare += (self._links, self._link_errors)
         asked = [reading for reading in rare if reading.poll(now)]
         if not asked:
             return []
         draft, values = Draft("GpuHealth", self, now), self._health_values.value or {}
         draft.take("power_limit_watts", self._power_limit, scale=1e-3)
+        draft.take("application_clock_mhz", self._application_clock)
+        self._put_links(draft)
         plain = {
             "ecc_corrected_volatile": fields.ECC_CORRECTED,
             "ecc_uncorrected_volatile": fields.ECC_UNCORRECTED,
@@ -230,6 +238,16 @@ class Gpu(Device):
             else:
                 draft.miss(name, self._health.codes[number])
         return [draft.record()]
+
+    def _put_links(self, draft: Draft) -> None:
+        links, errors = self._links.value, self._link_errors.value or {}
+        draft.take("nvlink_count", self._links, getattr(links, "count", None))
+        draft.take("nvlink_active", self._links, getattr(links, "active", None))
+        for name in TOTALS:
+            if name in errors:
+                draft.set(name, errors[name])
+            else:
+                draft.miss(name, self._link_errors.code or reasons.NOT_SUPPORTED)
 
 
 def _news(ring: Reading, now: float) -> Entries:

@@ -19,6 +19,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     "memory_clock_mhz": (0, 50_000),
     "sm_clock_max_mhz": (1, 20_000),
     "memory_clock_max_mhz": (1, 50_000),
+    "application_clock_mhz": (1, 20_000),
+    "nvlink_count": (0, 64),
+    "nvlink_active": (0, 64),
     "fan_percent": (0, 200),  # NVML: may exceed 100
     "performance_state": (0, 15),
     "pcie_generation": (1, 15),
