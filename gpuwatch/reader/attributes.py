@@ -55,7 +55,6 @@ class Attributes:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._memory = objects.memory
         self._layout = objects.layout
         self._shadowed: dict[tuple[TypeInfo, frozenset[str]], frozenset[str]] = {}
 
