@@ -121,7 +121,9 @@ def _add_report(commands: Any) -> None:
         "--duration", type=_seconds, default=60.0, metavar="S", help="seconds to watch, 0: until Ctrl-C (default 60)"
     )
     _add_watching(report)
-    report.add_argument("--format", choices=("md", "json", "text"), default="md", help="default md (Markdown)")
+    form = report.add_mutually_exclusive_group()
+    form.add_argument("--format", choices=("md", "json", "text"), default="md", help="default md (Markdown)")
+    form.add_argument("--patch", action="store_true", help="only the fixes, as one patch for `git apply`")
     report.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
     report.add_argument("--fail-on", choices=("warning", "critical"), help="exit 1 when a finding is that bad")
     _add_simulate(report)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.report.escape import ascii_only, printable
@@ -18,8 +19,8 @@ class PipeClosedError(Exception):
     """The reader of stdout has gone: no failure, but nothing more needs to be written."""
 
 
-def write_stdout(text: str) -> None:
-    """Writes data, at once.
+def write_stdout(text: str | bytes) -> None:
+    """Writes data, at once; bytes as they are, but for what would steer a terminal.
 
     Raises:
         PipeClosedError: the reader is gone.
@@ -28,7 +29,11 @@ def write_stdout(text: str) -> None:
     if sys.stdout is None:
         raise GpuwatchError("stdout is closed: write to a file with -o FILE")
     try:
-        sys.stdout.write(encodable(text, sys.stdout))
+        if isinstance(text, bytes) and not sys.stdout.isatty():
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text)
+        else:
+            sys.stdout.write(encodable(text if isinstance(text, str) else _shown(text), sys.stdout))
         sys.stdout.flush()
     except BrokenPipeError:
         abandon_stdout()
@@ -38,6 +43,12 @@ def write_stdout(text: str) -> None:
         raise GpuwatchError(
             f"stdout cannot be written ({error.strerror}): free some space, or write elsewhere with -o FILE"
         ) from error
+
+
+def _shown(data: bytes) -> str:
+    """Bytes of somebody's file as a terminal may show them: lines and tabs stay, other controls become codes."""
+    parts = re.split(r"([\n\t])", data.decode("utf-8", "surrogateescape"))
+    return "".join(part if part in ("\n", "\t") else printable(part) for part in parts)
 
 
 def flush_stdout() -> None:
@@ -88,15 +99,16 @@ class OutputFile:
         if not self._straight and not os.access(self._target.parent, os.W_OK | os.X_OK):
             raise GpuwatchError(f"{self._target.parent} cannot be written: give another place with -o FILE")
 
-    def write(self, text: str) -> None:
-        """Writes all of it as UTF-8."""
+    def write(self, text: str | bytes) -> None:
+        """Writes all of it, text as UTF-8."""
+        data = text.encode() if isinstance(text, str) else text
         try:
             if self._straight:
-                with self._target.open("w", encoding="utf-8", newline="") as file:
-                    file.write(text)
+                with self._target.open("wb") as file:
+                    file.write(data)
                 return
             with self._beside() as (file, temporary):
-                file.write(text)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
                 temporary.replace(self._target)
@@ -108,12 +120,12 @@ class OutputFile:
             ) from error
 
     @contextlib.contextmanager
-    def _beside(self) -> Iterator[tuple[TextIO, Path]]:
-        descriptor, name = tempfile.mkstemp(dir=self._target.parent, prefix=f".{self._target.name[:64]}.", text=True)
+    def _beside(self) -> Iterator[tuple[BinaryIO, Path]]:
+        descriptor, name = tempfile.mkstemp(dir=self._target.parent, prefix=f".{self._target.name[:64]}.")
         temporary = Path(name)
         try:
             os.fchmod(descriptor, self._mode())
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 yield file, temporary
         finally:
             temporary.unlink(missing_ok=True)

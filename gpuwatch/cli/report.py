@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.nothing_seen import NothingSeen, is_empty
-from gpuwatch.cli.output import OutputFile, write_stdout
+from gpuwatch.cli.output import OutputFile, say, write_stdout
 from gpuwatch.cli.progress import Progress
 from gpuwatch.cli.session import Session, open_session
 from gpuwatch.cli.stopping import StopSignals
@@ -31,8 +31,9 @@ def report(arguments: argparse.Namespace) -> int:
         raise GpuwatchError("--duration 0 would never end in simulated time: give the seconds to simulate")
     output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
     with open_session(arguments) as session:
-        document = build_report(_watched(session, arguments.duration or None))
-    text = _rendered(document, arguments.format)
+        seen = _watched(session, arguments.duration or None)
+    document = build_report(seen)
+    text = _patch(seen) if arguments.patch else _rendered(document, arguments.format)
     if output is None:
         write_stdout(text)
     else:
@@ -94,6 +95,19 @@ def _charts(session: Session, snapshot: Snapshot, start_ns: int, end_ns: int) ->
     polls = int((end_ns - start_ns) / 1e9 / session.interval_seconds)
     buckets = max(1, min(_HISTORY_BUCKETS, polls))
     return tuple(session.monitor.timeline.chart(series, start_ns, end_ns, buckets) for series in wanted)
+
+
+def _patch(seen: Observation) -> bytes:
+    """The patch; what is not in it is told on stderr."""
+    from gpuwatch.report.patch import fix_patch
+
+    patch = fix_patch(seen)
+    for line in patch.by_hand:
+        say(f"gpuwatch: {line}")
+    if not patch.data:
+        why = "nothing of it can be changed safely" if patch.by_hand else "nothing was found that a change would mend"
+        say(f"gpuwatch: the patch is empty: {why}")
+    return patch.data
 
 
 def _rendered(document: Json, form: str) -> str:

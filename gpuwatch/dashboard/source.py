@@ -31,7 +31,7 @@ def source_of(fix: Fix, trainer: RunFacts | None) -> Source:
 
     reason = ""
     if fix.edit is not None:
-        diff = edit_diff(fix.edit, read, folder)
+        diff = edit_diff((fix.edit, *fix.also), read, folder, trainer.command if trainer is not None else ())
         if diff.text is not None:
             return Source(diff=diff.text)
         reason = diff.reason or ""

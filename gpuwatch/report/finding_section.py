@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from pathlib import Path
 
 from gpuwatch.diagnosis.finding import Finding, Fix
-from gpuwatch.edits.source import process_started
 from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, Observation, figure
+from gpuwatch.report.patch import NO_EDIT, NOT_HERE, edits_of, origin_of
 
 
 def finding_section(seen: Observation) -> list[Json]:
@@ -63,22 +62,13 @@ def _value(value: float | int | str | None) -> float | int | str | None:
 
 def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, str | None]:
     if fix.edit is None:
-        return None, "the fix is not the change of one call"
-    read = seen.read_source
-    if read is None:
-        return None, "the source file is not on this machine"
-    # libcst takes 0.1 s to import: only for a report that has an edit to show.
+        return None, NO_EDIT
+    origin = origin_of(seen, finding)
+    if origin is None:
+        return None, NOT_HERE
     from gpuwatch.edits.diff import edit_diff
 
-    run = next((run for run in seen.scene.runs if run.id == finding.run), None)
-    facts = run.critical.facts if run else None
-    started = process_started(facts.start_ticks) if facts else None
-    folder = Path(facts.cwd) if facts and facts.cwd else None
-
-    def read_unchanged(path: Path) -> bytes:
-        return read(path if folder is None else folder / path, started)
-
-    diff = edit_diff(fix.edit, read_unchanged, folder)
+    diff = edit_diff(edits_of(fix), origin.read, origin.folder, origin.command)
     return (
         None if diff.text is None else encodable(diff.text),
         None if diff.reason is None else encodable(diff.reason),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuwatch.report import stack_tables, tables
 from gpuwatch.report.escape import code_block, code_span, markdown
 from gpuwatch.report.observation import Json
+from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text
 
 
@@ -63,6 +64,8 @@ def _fix(fix: Json | None) -> str:
         parts.append(code_block(fix["diff"], "diff"))
     elif fix["code"]:
         parts.append(code_block(fix["code"], "python"))
+    if fix["no_diff_reason"] and fix["no_diff_reason"] not in (NO_EDIT, NOT_HERE):
+        parts.append(f"**By hand:** {markdown(fix['no_diff_reason'])}")
     return "\n\n".join(parts)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from gpuwatch.report import stack_tables, tables
 from gpuwatch.report.escape import printable
 from gpuwatch.report.observation import Json
+from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text
 
 _WIDTH = 100
@@ -88,6 +89,8 @@ def _details(finding: Json) -> Iterable[str]:
     if fix is not None:
         place = tables.place(fix)
         yield f"fix{f' ({place})' if place else ''}: {fix['text']}"
+        if fix["no_diff_reason"] and fix["no_diff_reason"] not in (NO_EDIT, NOT_HERE):
+            yield f"by hand: {fix['no_diff_reason']}"
 
 
 def _code(fix: Json | None) -> list[str]:

@@ -1,6 +1,7 @@
 """The fix of a loader: in the user's own call, or in the settings of the library that built it."""
 
 from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.finding import SettingsEdit
 from tests.unit import scene_builder as build
 
 KEYWORDS = {"num_workers": "6", "persistent_workers": "True"}
@@ -9,13 +10,16 @@ KEYWORDS = {"num_workers": "6", "persistent_workers": "True"}
 def test_own_loader_is_edited_at_its_call():
     fix = loader_fix(build.loader(), KEYWORDS, "Load in 6 worker processes", 6)
     assert (fix.edit.call, fix.edit.line, dict(fix.edit.keywords)) == ("DataLoader", 88, KEYWORDS)
+    assert fix.edit.present["num_workers"] == "4"
     assert fix.code == "DataLoader(..., num_workers=6, persistent_workers=True)"
 
 
 def test_loader_of_the_hugging_face_trainer_is_set_in_its_arguments():
     fix = loader_fix(build.loader(library="transformers"), KEYWORDS, "Load in 6 worker processes", 6)
     assert fix.code == "TrainingArguments(..., dataloader_num_workers=6, dataloader_persistent_workers=True)"
-    assert fix.edit is None, "the line is trainer.train(): there is no DataLoader call to edit"
+    settings = {"dataloader_num_workers": "6", "dataloader_persistent_workers": "True"}
+    assert fix.edit == SettingsEdit("TrainingArguments", fix.file, settings, fix.edit.present)
+    assert fix.edit.present["dataloader_num_workers"] == "4"
     assert fix.value == 6
 
 

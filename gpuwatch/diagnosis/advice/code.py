@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuwatch.diagnosis.advice.lines import place
-from gpuwatch.diagnosis.finding import CallEdit, Fix
+from gpuwatch.diagnosis.finding import CallEdit, Fix, SettingsEdit
 from gpuwatch.samples import LoaderFacts
 
 CALL = "DataLoader"
@@ -35,13 +35,14 @@ def place_of(loader: LoaderFacts | None) -> tuple[str | None, int | None]:
 def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: str, value: int | str | None) -> Fix:
     """A change of a loader's keywords, at its file and line where the hook saw them, else at the loop over it.
 
-    A loader that a library built has no call of the user's to edit: the fix then says where its settings go.
+    A loader that a library built has no call of the user's to edit: its settings go to the call that the library
+    takes them from, where that is known, and else the fix says where to look.
     """
     if loader is not None and loader.library is not None:
         return _library_fix(loader, loader.library, keywords, text, value)
     edit = None
     if loader is not None and loader.file is not None and loader.line is not None:
-        edit = CallEdit(CALL, loader.file, loader.line, keywords)
+        edit = CallEdit(CALL, loader.file, loader.line, keywords, _present(loader, keywords))
     elif loader is not None and loader.loop_file is not None:
         text += f"; it is the loader that {place(loader.loop_file, loader.loop_line or 0)} loops over"
     file, line = place_of(loader)
@@ -60,6 +61,7 @@ def _library_fix(
 ) -> Fix:
     call, prefix, known = SETTINGS_OF.get(library, (CALL, "", frozenset(keywords)))
     settings = {f"{prefix}{name}": setting for name, setting in keywords.items() if name in known}
+    present = {f"{prefix}{name}": setting for name, setting in _present(loader, keywords).items() if name in known}
     where = f"in the {call} given to {library}" if prefix else f"where {library} is told how to build its loader"
     return Fix(
         text=f"{text} ({where}: it builds the loader, called from this line)",
@@ -67,7 +69,14 @@ def _library_fix(
         file=loader.file,
         line=loader.line,
         value=value,
+        edit=SettingsEdit(call, loader.file, settings, present) if prefix and settings and loader.file else None,
     )
+
+
+def _present(loader: LoaderFacts, keywords: Mapping[str, str]) -> dict[str, str]:
+    """What the live loader has for the keywords, as Python source."""
+    known = {name: getattr(loader, name, None) for name in keywords}
+    return {name: repr(value) for name, value in known.items() if value is not None}
 
 
 def worker_keywords(loader: LoaderFacts | None, count: int, *, on_gpu: bool) -> dict[str, str]:
