@@ -75,11 +75,15 @@ def edit_diff(
 def combined_patch(edits: Iterable[tuple[Edit, Origin]]) -> Patch:
     """The edits as one patch, applied in order: where two set the same keyword, the first one stands."""
     workspace = Workspace()
-    set_before: dict[tuple[str, int, str], str] = {}
+    done: list[Edit] = []
     reasons: list[str | None] = []
     for edit, origin in edits:
-        conflict = _conflict(edit, set_before)
-        reasons.append(conflict or _applied(edit, workspace, origin))
+        settled, reason = _settled_before(edit, done)
+        if not settled:
+            reason = _applied(edit, workspace, origin)
+        if reason is None:
+            done.append(edit)
+        reasons.append(reason)
     return Patch(workspace.patch(), tuple(reasons))
 
 
@@ -112,14 +116,21 @@ def _changes(edit: Edit, workspace: Workspace, origin: Origin) -> list[Change]:
             return worker_init_changes(edit, workspace, origin)
 
 
-def _conflict(edit: Edit, set_before: dict[tuple[str, int, str], str]) -> str | None:
-    """Why an edit would undo an earlier one of the same call; else what it sets is noted."""
+def _settled_before(edit: Edit, done: Sequence[Edit]) -> tuple[bool, str | None]:
+    """Whether earlier edits leave nothing to do: they did the same, or something else that stands (then why)."""
+    if edit in done:
+        return True, None
     if not isinstance(edit, CallEdit | SettingsEdit):
-        return None
-    line = edit.line if isinstance(edit, CallEdit) else 0
+        return False, None
+    before: dict[str, str] = {}
+    for other in done:
+        if isinstance(other, type(edit)) and _same_call(edit, other):
+            before = {**other.keywords, **before}
     for name, text in edit.keywords.items():
-        before = set_before.get((edit.file, line, name), text)
-        if before != text:
-            return f"an earlier fix of this patch sets {name}={before}: apply that first, then look again"
-    set_before.update({(edit.file, line, name): text for name, text in edit.keywords.items()})
-    return None
+        if before.get(name, text) != text:
+            return True, f"an earlier fix of this patch sets {name}={before[name]}: apply that first, then look again"
+    return edit.keywords.keys() <= before.keys(), None
+
+
+def _same_call(one: CallEdit | SettingsEdit, other: CallEdit | SettingsEdit) -> bool:
+    return (one.call, one.file, getattr(one, "line", 0)) == (other.call, other.file, getattr(other, "line", 0))
