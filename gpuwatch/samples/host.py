@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """The machine that is watched. `cpu_quota_cores` is the tightest cgroup limit above gpuwatch itself."""
+    """The machine that is watched. `cpu_quota_cores` is the tightest cgroup limit above gpuwatch itself.
+
+    `gpu_numa_nodes` holds the node of each NVIDIA GPU that has one, by PCI address as the kernel writes it.
+    """
 
     time_ns: int
     hostname: str
@@ -18,6 +21,8 @@ class MachineFacts:
     cpu_quota_cores: float | None = None
     container: bool = False
     wsl: bool = False
+    numa_nodes: int | None = None
+    gpu_numa_nodes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,11 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSample:
-    """One DataLoader worker of a run. `blocked_share` is the share of looks that saw state D."""
+    """One DataLoader worker of a run. `blocked_share` is the share of looks that saw state D.
+
+    `active_threads` (those that ran within a second) and `private_dirty_bytes` (memory that is this worker's alone and
+    no file's) are read of one worker after the other and repeated until its next turn.
+    """
 
     pid: int
     cpu_cores: float | None = None
@@ -59,6 +68,10 @@ class WorkerSample:
     threads: int | None = None
     rss_bytes: int | None = None
     affinity_cores: int | None = None
+    system_cores: float | None = None  # of `cpu_cores`, what the kernel used
+    last_core: int | None = None
+    active_threads: int | None = None
+    private_dirty_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,8 @@ class ProcessSample:
     `cgroup_*` come from the tightest ancestor with a quota; counters only grow. `cpu_capacity_cores` is
     min(affinity, quota): what this process may use of the machine, None where the quota cannot be read.
     `worker_pids_changed`: a worker is new although others were seen before, so workers are started anew.
+    `environment` holds the few variables that rules read, as the process was started with. `libraries` are those
+    that start threads, and "torch_cuda" for a torch that is built for GPUs. Both are None where they may not be read.
     """
 
     time_ns: int
@@ -94,3 +109,7 @@ class ProcessSample:
     shm_used_bytes: int | None = None
     cgroup_memory_limit_bytes: int | None = None  # tightest ancestor; None: no limit, or not known
     cgroup_memory_used_bytes: int | None = None  # without the file cache that can be dropped
+    age_seconds: float | None = None
+    environment: tuple[tuple[str, str], ...] | None = None
+    libraries: tuple[str, ...] | None = None
+    node_cores: tuple[float, ...] = ()  # cores of main thread and workers by NUMA node; empty on a machine of one

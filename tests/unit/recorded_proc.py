@@ -40,6 +40,7 @@ class RecordedHost:
         self.cgroup = folder / "cgroup"
         self.proc.mkdir()
         self.cgroup.mkdir()
+        self.sys = folder / "sys"
 
     def write(self, name: str, text: str | bytes) -> None:
         """Writes one file below /proc."""
@@ -95,6 +96,7 @@ class RecordedHost:
         state: str = "S",
         parent: int = 1,
         cpu_seconds: float = 0.0,
+        system_seconds: float = 0.0,
         reaped_seconds: float = 0.0,
         start_ticks: int = 5000,
         threads: int = 1,
@@ -107,14 +109,33 @@ class RecordedHost:
         schedstat: tuple[int, int, int] | None = None,
         children: Mapping[int, Iterable[int]] | None = None,
         cgroup: str = "0::/\n",
+        last_core: int = 0,
+        thread_seconds: Mapping[int, float] | None = None,
+        private_dirty_kb: int | None = None,
+        environment: Iterable[bytes] = (),
+        maps: str | None = None,
     ) -> None:
-        """One process; `children` maps the thread that forked to the pids that it forked."""
+        """One process; `children` maps the thread that forked to the pids that it forked.
+
+        `cpu_seconds` holds `system_seconds`; `thread_seconds` are those of its further threads.
+        """
         after_name = [state, parent, pid, pid, 0, -1, 0, 0, 0, 0, 0]
-        after_name += [int(cpu_seconds * TICKS), 0, int(reaped_seconds * TICKS), 0]
-        after_name += [20, 0, threads, 0, start_ticks, 9999, rss_pages] + [0] * 30
+        times = [int((cpu_seconds - system_seconds) * TICKS), int(system_seconds * TICKS)]
+        after_name += [*times, int(reaped_seconds * TICKS), 0]
+        after_name += [20, 0, threads, 0, start_ticks, 9999, rss_pages] + [0] * 14 + [last_core] + [0] * 15
         stat = f"{pid} ({name}) " + " ".join(map(str, after_name)) + "\n"
         self.write(f"{pid}/stat", stat)
         self.write(f"{pid}/task/{pid}/stat", stat)
+        for thread, seconds in (thread_seconds or {}).items():
+            after_name[11] = int(seconds * TICKS)
+            self.write(f"{pid}/task/{thread}/stat", f"{thread} ({name}) " + " ".join(map(str, after_name)) + "\n")
+        self.write(f"{pid}/environ", b"".join(entry + b"\0" for entry in environment))
+        if private_dirty_kb is not None:
+            self.write(
+                f"{pid}/smaps_rollup", f"Rss: 900 kB\nPrivate_Clean: 7 kB\nPrivate_Dirty: {private_dirty_kb} kB\n"
+            )
+        if maps is not None:
+            self.write(f"{pid}/maps", maps)
         self.write(
             f"{pid}/status",
             f"Name:\t{name}\nState:\t{state}\nTgid:\t{tgid or pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
@@ -128,6 +149,13 @@ class RecordedHost:
             self.write(f"{pid}/schedstat", " ".join(map(str, schedstat)) + "\n")
         for thread, pids in ({pid: ()} | dict(children or {})).items():
             self.write(f"{pid}/task/{thread}/children", "".join(f"{child} " for child in pids))
+
+    def nodes(self, *cores: str, gpus: Mapping[str, int] | None = None) -> None:
+        """NUMA nodes by their cores ("0-3"), and the node of each GPU by its PCI address."""
+        for node, cpulist in enumerate(cores):
+            _write(self.sys / f"devices/system/node/node{node}/cpulist", cpulist + "\n")
+        for address, node in (gpus or {}).items():
+            _write(self.sys / f"bus/pci/drivers/nvidia/{address}/numa_node", f"{node}\n")
 
     def end(self, pid: int) -> None:
         """Takes a process away."""

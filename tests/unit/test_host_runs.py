@@ -356,13 +356,16 @@ def test_bytes_of_a_command_line_that_are_no_text_are_shown_as_such(host: Record
     assert read_arguments(host.proc, 100) == ("python", r"daten\xfc.py", r"\x1b[31m")
 
 
-FILES = ("stat", "status", "io", "schedstat", "cgroup", "cmdline", "task/100/children")
+FILES = ("stat", "status", "io", "schedstat", "cgroup", "cmdline", "environ", "maps", "task/100/children")
+WORKER_FILES = ("201/stat", "201/smaps_rollup", "201/task/201/stat")
 MACHINE_FILES = ("stat", "loadavg", "meminfo", "vmstat", "diskstats", "net/dev", "pressure/io", "uptime")
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from([*(f"100/{name}" for name in FILES), *MACHINE_FILES, "self/mountinfo", "self/cgroup"]),
+    name=st.sampled_from(
+        [*(f"100/{name}" for name in FILES), *MACHINE_FILES, "self/mountinfo", "self/cgroup", *WORKER_FILES]
+    ),
     content=st.one_of(
         st.binary(max_size=200),
         st.text("0123456789 -:./()\n\tSDcpu", max_size=200).map(str.encode),

@@ -11,13 +11,14 @@ from gpuwatch.samples import MachineFacts
 from gpuwatch.sources.host.cgroup import Cgroups
 from gpuwatch.sources.host.cpu import parse_cpu_ticks
 from gpuwatch.sources.host.memory import meminfo_bytes
+from gpuwatch.sources.host.numa import NumaNodes
 from gpuwatch.sources.host.procfs import read_all, read_once, shown
 
 _CONTAINER_GROUP = re.compile(rb"/(docker|kubepods|containerd|crio|libpod|lxc|machine\.slice/libpod)\b|docker-")
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
 
 
-def read_machine_facts(proc_root: Path, cgroups: Cgroups, now_ns: int) -> MachineFacts:
+def read_machine_facts(proc_root: Path, cgroups: Cgroups, now_ns: int, nodes: NumaNodes | None = None) -> MachineFacts:
     """The facts of this machine as `proc_root` shows it."""
     kernel = _line(proc_root, "sys/kernel/osrelease") or platform.release()
     return MachineFacts(
@@ -30,6 +31,8 @@ def read_machine_facts(proc_root: Path, cgroups: Cgroups, now_ns: int) -> Machin
         cpu_quota_cores=cgroups.cpu_limit("self").quota_cores,
         container=in_container(proc_root),
         wsl="microsoft" in kernel.lower(),
+        numa_nodes=nodes.count if nodes is not None else None,
+        gpu_numa_nodes=nodes.of_gpus() if nodes is not None else (),
     )
 
 

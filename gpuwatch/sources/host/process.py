@@ -14,10 +14,14 @@ from typing import NamedTuple
 from gpuwatch.sources.host.procfs import read_all, read_once, shown, to_int
 
 _COMMAND_LIMIT = 4096
+_LAST_CORE = 36  # the field's place behind the name
 
 
 class ProcessStat(NamedTuple):
-    """What is used of /proc/PID/stat. CPU times are clock ticks; `reaped_ticks` is that of children waited for."""
+    """What is used of /proc/PID/stat. CPU times are clock ticks; `reaped_ticks` is that of children waited for.
+
+    `system_ticks` is part of `own_ticks`. `last_core` is where the main thread ran last, None on a stat line cut short.
+    """
 
     command_name: str
     state: str
@@ -27,6 +31,8 @@ class ProcessStat(NamedTuple):
     threads: int
     start_ticks: int
     rss_pages: int
+    system_ticks: int = 0
+    last_core: int | None = None
 
 
 class TreeCpu(NamedTuple):
@@ -47,7 +53,7 @@ def parse_stat(raw: bytes | None) -> ProcessStat | None:
     opening, closing = raw.find(b"("), raw.rfind(b")")
     if not 0 <= opening < closing:
         return None
-    fields = raw[closing + 2 :].split(None, 23)
+    fields = raw[closing + 2 :].split(None, _LAST_CORE + 1)
     try:
         return ProcessStat(
             command_name=shown(raw[opening + 1 : closing]),
@@ -58,6 +64,8 @@ def parse_stat(raw: bytes | None) -> ProcessStat | None:
             threads=int(fields[17]),
             start_ticks=int(fields[19]),
             rss_pages=int(fields[21]),
+            system_ticks=int(fields[12]),
+            last_core=int(fields[_LAST_CORE]) if len(fields) > _LAST_CORE else None,
         )
     except (ValueError, IndexError):
         return None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gpuwatch.samples import ProcessSample
 from gpuwatch.sources.host.cgroup import Cgroups, CpuLimit, MemoryLimit, read_throttling
 from gpuwatch.sources.host.memory import read_shared_memory
+from gpuwatch.sources.host.numa import NumaNodes
 from gpuwatch.sources.host.process import (
     ProcessKey,
     ProcessStat,
@@ -22,9 +23,11 @@ from gpuwatch.sources.host.process import (
     tree_cpu_ticks,
 )
 from gpuwatch.sources.host.procfs import keyed_int, rate, read_once
+from gpuwatch.sources.host.started_with import read_environment, read_libraries
 from gpuwatch.sources.host.workers import WORKER_NAME, Workers
 
 _SLOW_LANE_NS = 5_000_000_000  # limits, command line, all threads' children: what seldom changes
+_STARTED_WITH_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class HostAccess:
     cgroups: Cgroups
     ticks_per_second: int
     affinity_cores: Callable[[int], int | None]
+    nodes: NumaNodes
 
 
 class _Counters(NamedTuple):
@@ -68,6 +72,9 @@ class Run:
         self._walker = TreeWalker(access.proc_root)
         self._previous: _Counters | None = None
         self._slow: _SlowFacts | None = None
+        self._environment: tuple[tuple[str, str], ...] | None = None
+        self._libraries: tuple[str, ...] | None = None
+        self._started_with_due_ns = 0
 
     def poll(
         self, stat: ProcessStat, now_ns: int, other_runs: Container[int], known_workers: Collection[int]
@@ -113,7 +120,18 @@ class Run:
             shm_used_bytes=shm.used_bytes,
             cgroup_memory_limit_bytes=slow.memory_limit.limit_bytes,
             cgroup_memory_used_bytes=slow.memory_limit.used_bytes,
+            age_seconds=self._age(counters.boot_ticks),
+            environment=self._environment,
+            libraries=self._libraries,
+            node_cores=self._access.nodes.by_node(
+                [(stat.last_core, main_thread_cores), *((each.last_core, each.cpu_cores) for each in worker_samples)]
+            ),
         )
+
+    def _age(self, boot_ticks_now: int | None) -> float | None:
+        if boot_ticks_now is None:
+            return None
+        return max(0.0, (boot_ticks_now - self.start_ticks) / self._access.ticks_per_second)
 
     def _read_tree(self, stat: ProcessStat, other_runs: Container[int], thorough: bool) -> dict[int, ProcessStat]:
         tree = {self.pid: stat}
@@ -124,6 +142,10 @@ class Run:
         return tree
 
     def _read_slow(self, now_ns: int) -> _SlowFacts:
+        if now_ns >= self._started_with_due_ns:  # again: a launcher may yet exec the training
+            self._started_with_due_ns = now_ns + _STARTED_WITH_NS
+            self._environment = read_environment(self._access.proc_root, self.pid)
+            self._libraries = read_libraries(self._access.proc_root, self.pid)
         return _SlowFacts(
             now_ns,
             " ".join(read_arguments(self._access.proc_root, self.pid)) or None,

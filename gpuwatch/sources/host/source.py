@@ -16,6 +16,7 @@ from gpuwatch.sources.host.cpu import CpuReader
 from gpuwatch.sources.host.disk_network import DiskNetworkReader
 from gpuwatch.sources.host.machine import read_machine_facts
 from gpuwatch.sources.host.memory import MemoryReader, read_shared_memory
+from gpuwatch.sources.host.numa import NumaNodes
 from gpuwatch.sources.host.pressure import read_pressure
 from gpuwatch.sources.host.process import read_stat
 from gpuwatch.sources.host.run import HostAccess, Run
@@ -45,6 +46,7 @@ class HostSource:
         interval_seconds: time between polls, at least 0.5 s.
         proc_root: /proc, or a recorded one.
         cgroup_root: /sys/fs/cgroup, or a recorded one.
+        sys_root: /sys, or a recorded one: its NUMA nodes and the GPUs' place in them.
         clock: CLOCK_MONOTONIC in nanoseconds.
         targets: the pids of the training processes to watch now.
         known_workers: pids that a run's own hook named as its DataLoader workers; torch names them itself only
@@ -68,6 +70,7 @@ class HostSource:
         affinity_cores: Callable[[int], int | None] = affinity_core_count,
         cpu_clock: Callable[[], int] = time.thread_time_ns,
         seed: int = 0,
+        sys_root: Path = Path("/sys"),
     ) -> None:
         self._interval_ns = int(max(interval_seconds, _SHORTEST_INTERVAL_SECONDS) * 1e9)
         self._clock = clock
@@ -86,7 +89,13 @@ class HostSource:
 
             self._portable = PortableReader()
             return
-        self._access = HostAccess(proc_root, Cgroups(proc_root, cgroup_root), os.sysconf("SC_CLK_TCK"), affinity_cores)
+        self._access = HostAccess(
+            proc_root,
+            Cgroups(proc_root, cgroup_root),
+            os.sysconf("SC_CLK_TCK"),
+            affinity_cores,
+            NumaNodes(sys_root),
+        )
         self._cpu = CpuReader(proc_root)
         self._memory = MemoryReader(proc_root)
         self._disk_network = DiskNetworkReader(proc_root)
@@ -150,7 +159,7 @@ class HostSource:
         if now_ns < self._facts_due_ns:
             return []
         self._facts_due_ns = now_ns + _FACTS_INTERVAL_NS
-        facts = read_machine_facts(self._proc_root, self._access.cgroups, now_ns)
+        facts = read_machine_facts(self._proc_root, self._access.cgroups, now_ns, self._access.nodes)
         if self._facts is not None and replace(self._facts, time_ns=now_ns) == facts:
             return []
         self._facts = facts

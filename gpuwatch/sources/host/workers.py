@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuwatch.samples import WorkerSample
 from gpuwatch.sources.host.process import ProcessKey, ProcessStat, read_state
 from gpuwatch.sources.host.procfs import keyed_int, rate, read_once
+from gpuwatch.sources.host.turns import Turns
 
 WORKER_NAME = "pt_data_worker"  # set by torch/utils/data/_utils/worker.py
 
@@ -20,11 +21,21 @@ _FEWEST_LOOKS = 5
 class _Worker:
     """What is remembered of one worker between polls."""
 
-    __slots__ = ("affinity_cores", "blocked", "own_ticks", "read_ns", "switch_rate", "switches", "switches_ns")
+    __slots__ = (
+        "affinity_cores",
+        "blocked",
+        "own_ticks",
+        "read_ns",
+        "switch_rate",
+        "switches",
+        "switches_ns",
+        "system_ticks",
+    )
 
     def __init__(self) -> None:
         self.blocked: deque[bool] = deque(maxlen=_LOOKS_KEPT)
         self.own_ticks: int | None = None
+        self.system_ticks: int | None = None
         self.read_ns = 0
         self.affinity_cores: int | None = None
         self.switches: int | None = None
@@ -44,6 +55,7 @@ class Workers:
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._known: dict[ProcessKey, _Worker] = {}
         self._ever_seen: set[ProcessKey] = set()
+        self._turns = Turns(proc_root)
         self.changed = False
         self.involuntary_switches_per_second: float | None = None
 
@@ -72,6 +84,7 @@ class Workers:
         if keys:
             self._ever_seen = keys if self.changed else self._ever_seen | keys
         known, self._known = self._known, {}
+        self._turns.take(stats, now_ns, thorough)
         samples = []
         for pid, stat in sorted(stats.items()):
             key = pid, stat.start_ticks
@@ -93,8 +106,10 @@ class Workers:
 
     def _sample(self, pid: int, stat: ProcessStat, worker: _Worker, now_ns: int) -> WorkerSample:
         worker.blocked.append(stat.state == "D")
-        ticks_rate = rate(stat.own_ticks, worker.own_ticks, (now_ns - worker.read_ns) / 1e9)
-        worker.own_ticks, worker.read_ns = stat.own_ticks, now_ns
+        seconds, key = (now_ns - worker.read_ns) / 1e9, (pid, stat.start_ticks)
+        ticks_rate = rate(stat.own_ticks, worker.own_ticks, seconds)
+        system_rate = rate(stat.system_ticks, worker.system_ticks, seconds)
+        worker.own_ticks, worker.system_ticks, worker.read_ns = stat.own_ticks, stat.system_ticks, now_ns
         looks = len(worker.blocked)
         return WorkerSample(
             pid=pid,
@@ -104,4 +119,8 @@ class Workers:
             threads=stat.threads,
             rss_bytes=stat.rss_pages * self._page_bytes,
             affinity_cores=worker.affinity_cores,
+            system_cores=None if system_rate is None else system_rate / self._ticks_per_second,
+            last_core=stat.last_core,
+            active_threads=self._turns.active_threads(key),
+            private_dirty_bytes=self._turns.private_dirty_bytes(key),
         )
