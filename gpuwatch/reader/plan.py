@@ -72,7 +72,8 @@ class Plan:
     def read(self, *, moving: bool = False) -> tuple[memoryview, int]:
         """All the pieces, and the address of the current frame: 0 where no Python runs.
 
-        With `moving` that is the frame that was current when the copying began, whether or not it still is.
+        With `moving` that is the frame that was current when the copying began, whether or not it still is; only the
+        evaluation loop has to be the same, for what lay on the C stack is soon overwritten.
 
         Raises:
             StalePlanError: The thread's frames lie elsewhere now.
@@ -90,10 +91,11 @@ class Plan:
                 self._learn(before[0], moving=moving)
                 raise TornError
             number = 2 + self._cframes.index(before[0])
-        if not moving:
-            after = self._words.unpack_from(view, len(view) - self._words.size)
-            if before[0] != after[0] or before[number] != after[number]:
-                raise TornError
+        after = self._words.unpack_from(view, len(view) - self._words.size)
+        if before[number] != after[number] and not moving:
+            raise TornError
+        if number and before[0] != after[0]:
+            raise TornError
         return view, before[number]
 
     def position(self, address: int) -> int | None:

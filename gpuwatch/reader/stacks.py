@@ -39,6 +39,7 @@ _POINTER_BITS = ~7  # since 3.14 the low bits of a frame's code tell how it is c
 
 _SINGLES_KEPT_FOR = 16  # looks
 _MAX_SINGLES = 128
+_MAX_GENERATORS = 32  # singles since 3.11
 
 _Raw = tuple[int, int, int, int]
 """A frame as it was copied: its address, its code's, f_lasti or a pointer into the bytecode, and its owner."""
@@ -75,6 +76,7 @@ class ThreadReader:
         """
         self._looks += 1
         recheck = self._looks % RECHECK_EVERY == 0
+        idle = False
         for number in range(TRIES):
             try:
                 plan = self._plan or self._new_plan()
@@ -93,6 +95,10 @@ class ThreadReader:
                 self._outside.clear()
             except (TornError, NoCodeError):
                 continue
+            except NoFrameError:
+                if idle:
+                    raise
+                idle = True  # a thread that left its evaluation loop meanwhile looks like that once
             else:
                 self._last = (raw, _shortened(frames, ended=end is not None))
                 return self._last[1]
@@ -103,27 +109,31 @@ class ThreadReader:
         view, address = plan.read(moving=moving)
         if not address:
             raise TornError if moving else NoFrameError
-        raw, end, missed = self._walk(plan, view, address)
+        raw, end, outside, missed = self._walk(plan, view, address)
         if missed:
             # They were read after the rest: all of it counts only if the thread still stands where it stood.
             again = plan.read()[1]
             since = self._looks - _SINGLES_KEPT_FOR
             self._outside = {frame: look for frame, look in self._outside.items() if look > since}
-            plan.set_singles(sorted(self._outside, key=self._outside.__getitem__)[-_MAX_SINGLES:])
+            earlier = [frame for frame in self._outside if frame not in outside]
+            most = _MAX_SINGLES if self._layout.heap_frames else _MAX_GENERATORS
+            plan.set_singles([*outside, *earlier[::-1]][:most])
             if again != address:
                 raise TornError
+        self._outside.update(dict.fromkeys(outside, self._looks))
         if not raw:
             raise TornError if moving else NoFrameError
         if end is None and len({frame for frame, _, _, _ in raw}) < MAX_DEPTH // 2:
             raise TornError
         return raw, end
 
-    def _walk(self, plan: Plan, view: memoryview, address: int) -> tuple[list[_Raw], int | None, bool]:
-        """Follows the chain; says at last whether frames that were not planned for had to be read."""
+    def _walk(self, plan: Plan, view: memoryview, address: int) -> tuple[list[_Raw], int | None, list[int], bool]:
+        """Follows the chain; also gives the frames outside the newest chunk, and whether some were not planned for."""
         unpack = self._struct.unpack_from
         heap = self._layout.heap_frames
         chunk, chunk_position, last_offset = plan.chunks[0] if plan.chunks else (0, 0, -1)
         raw: list[_Raw] = []
+        outside: list[int] = []
         missed = False
         owner = last = 0
         for _ in range(MAX_DEPTH):
@@ -137,7 +147,7 @@ class ThreadReader:
                     fields = unpack(self._single_frame(address))
                 else:
                     fields = unpack(view, position)
-                self._outside[address] = self._looks
+                outside.append(address)
             if heap:
                 address, code, instruction = fields
             else:
@@ -145,8 +155,8 @@ class ThreadReader:
             if owner < FIRST_FOREIGN_OWNER:
                 raw.append((last, code & _POINTER_BITS, instruction, owner))
             if not address:
-                return raw, last, missed
-        return raw, None, missed
+                return raw, last, outside, missed
+        return raw, None, outside, missed
 
     def _single_frame(self, address: int) -> memoryview:
         self._single.move(0, address)
