@@ -48,4 +48,5 @@ def machine_case_of(scene: Scene, holding: frozenset[str] = frozenset()) -> Mach
         now_ns=scene.now_ns,
         window_seconds=scene.window_seconds,
         holding=holding,
+        xids=scene.xids,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpuwatch.diagnosis.finding import Draft, Level
-from gpuwatch.samples import MachineFacts
+from gpuwatch.samples import MachineFacts, XidEvent
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, Quality, RunWindow
 
 
@@ -53,6 +53,7 @@ class MachineCase:
     now_ns: int
     window_seconds: float
     holding: frozenset[str] = frozenset()
+    xids: tuple[XidEvent, ...] = ()  # of no known GPU
 
 
 Subject = Literal["run", "gpu", "machine"]

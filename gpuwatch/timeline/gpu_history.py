@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuLost, GpuSample, GpuStatus, XidEvent
 from gpuwatch.timeline.columns import NAN, Table, number
+from gpuwatch.timeline.link_log import LinkLog
 from gpuwatch.timeline.odometer import Odometer
 from gpuwatch.timeline.tiers import SECOND_NS, ValueTiers
 
@@ -96,6 +97,7 @@ class GpuHistory:
         self.latest: GpuSample | None = None
         self.latest_status: GpuStatus | None = None
         self.latest_health: GpuHealth | None = None
+        self.links = LinkLog()
         self.lost: GpuLost | None = None
         self.seen_ns = 0
         self.dropped_values = 0
@@ -113,6 +115,11 @@ class GpuHistory:
         """Facts are read again after a driver reload; the newest count."""
         self.facts = facts
         self.seen_ns = max(self.seen_ns, facts.time_ns)
+
+    def add_health(self, health: GpuHealth) -> None:
+        """One poll of the 30 s lane."""
+        self.latest_health = health
+        self.links.add(health)
 
     def add_poll(self, sample: GpuSample) -> None:
         """One poll of the 1 s lane. It ends a loss; one that is not newer than the last is a repetition."""

@@ -85,6 +85,7 @@ def gpu_window(
         reason_bit_shares=_bit_shares(masks),
         reason_bit_events=_rising_edges(_masks(history, now_ns - RAW_NS, now_ns)),
         xids=tuple(xids),
+        links=history.links.errors(),
         unavailable=_unavailable(history),
     )
 

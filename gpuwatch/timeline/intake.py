@@ -124,7 +124,7 @@ class Intake:
         self._gpu(sample.uuid).latest_status = sample
 
     def _add_gpu_health(self, sample: GpuHealth) -> None:
-        self._gpu(sample.uuid).latest_health = sample
+        self._gpu(sample.uuid).add_health(sample)
 
     def _add_gpu_lost(self, sample: GpuLost) -> None:
         gpu = self._gpu(sample.uuid)

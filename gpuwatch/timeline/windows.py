@@ -42,6 +42,21 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkErrors:
+    """What one GPU's links repeated in the newest minute or so (`seconds`; 0: not a minute was watched yet).
+
+    `nvlink_lost` are links that were up earlier in this session and no longer are.
+    """
+
+    seconds: float
+    pcie_replays_per_minute: float | None = None
+    nvlink_crc_errors_per_second: float | None = None
+    nvlink_replays: int | None = None
+    nvlink_recoveries: int | None = None
+    nvlink_lost: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuWindow:
     """One GPU over the window.
 
@@ -78,6 +93,7 @@ class GpuWindow:
     reason_bit_shares: Mapping[int, float] = field(default_factory=dict)  # share of samples with the bit set
     reason_bit_events: Mapping[int, int] = field(default_factory=dict)  # rising edges in the last 10 min
     xids: tuple[XidEvent, ...] = ()  # whole session
+    links: LinkErrors | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -120,6 +136,17 @@ class PhaseTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryGrowth:
+    """How the workers' own memory grew over the last ten minutes: a straight line through it, and how well it fits."""
+
+    bytes_per_second: float  # all workers together
+    fit: float  # 0..1, the line's coefficient of determination
+    seconds: float
+    worker_bytes: float  # of one worker, now
+    trainer_bytes_per_second: float | None = None  # resident memory of the training process itself
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerTotals:
     """The DataLoader workers of one trainer. Busy and batch figures come from the workers' own records."""
 
@@ -133,6 +160,12 @@ class WorkerTotals:
     rss_bytes: int | None = None  # mean per worker
     min_affinity_cores: int | None = None
     pids_changed: bool = False
+    max_affinity_cores: int | None = None
+    cores_seen: int | None = None  # different cores that any of them was seen on
+    active_threads: int | None = None  # of all workers, as those say that were asked
+    system_share: float | None = None  # of their CPU time, what the kernel used
+    batch_seconds_sigma: float | None = None
+    growth: MemoryGrowth | None = None  # None before ten minutes with the same workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +179,7 @@ class ProcessTotals:
     throttled_seconds: float | None = None
     involuntary_switches_per_second: float | None = None
     run_delay_share: float | None = None
+    node_shares: tuple[float, ...] = ()  # of the CPU time of main thread and workers, by NUMA node
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +294,7 @@ class RankWindow:
     ended: str | None = None  # "exited", "killed", "lost"
     dropped_records: int = 0
     stacks: StackWindow | None = None  # where they can be read; beside the hook's figures, where there is a hook
+    watched_seconds: float | None = None  # since its first step, from outside since it is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +323,8 @@ class HostWindow:
     pressure_memory_percent: float | None = None
     disk_queue_length: float | None = None
     memory_available_share: float | None = None
+    major_faults_per_second: float | None = None
+    swap_in_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

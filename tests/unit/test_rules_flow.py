@@ -29,7 +29,7 @@ from scene_builder import (
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Draft, Finding, Severity
 from gpuwatch.samples import GpuProcess, GpuStatus
-from gpuwatch.timeline.windows import Scene
+from gpuwatch.timeline.windows import LinkErrors, Scene
 
 
 def of(said: tuple[Finding, ...], rule: str) -> Finding:
@@ -92,6 +92,26 @@ class TestPcieDegraded:
 
     def test_a_full_link_is_silent(self) -> None:
         assert check("pcie-degraded", gpu_case(self.narrow(width=16))) is None
+
+    def replaying(self, rate: float | None, *, width: int = 16, **fields: float) -> Scene:
+        moment = self.narrow(width=width, **fields)
+        links = LinkErrors(60.0, pcie_replays_per_minute=rate)
+        return replace(moment, gpus=tuple(replace(each, links=links) for each in moment.gpus))
+
+    def test_packets_sent_again_beyond_the_specification_point_at_the_connection(self) -> None:
+        draft = gpu_draft("pcie-degraded", self.replaying(40.0))
+        assert draft.summary.endswith("40 packets a minute are sent again, 31 are usual")
+        assert draft.fix is not None and "riser and cable" in draft.fix.text
+
+    def test_usual_replays_and_unknown_ones_are_silent(self) -> None:
+        assert check("pcie-degraded", gpu_case(self.replaying(30.0))) is None
+        assert check("pcie-degraded", gpu_case(self.replaying(None))) is None
+        assert check("pcie-degraded", gpu_case(self.replaying(40.0, utilization=20.0))) is None
+
+    def test_a_narrow_link_without_replays_points_at_the_slot(self) -> None:
+        draft = gpu_draft("pcie-degraded", self.replaying(1.0, width=8))
+        assert any("which is usual" in measure.text for measure in draft.evidence)
+        assert draft.fix is not None and "another slot" in draft.fix.text
 
 
 class TestLaunchBound:

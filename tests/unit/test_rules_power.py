@@ -3,6 +3,7 @@
 import pytest
 
 from gpuwatch.diagnosis.finding import Severity
+from gpuwatch.samples import GpuHealth
 from tests.unit import scene_builder as build
 
 
@@ -65,3 +66,60 @@ def test_at_a_lowered_limit_the_default_is_named():
 def test_below_its_limit_nothing_is_said():
     gpu = build.gpu(utilization=99, power=500, reason_bit_shares={0x4: 0.8})
     assert build.check("power-capped", build.gpu_case(build.scene(gpus=[gpu]))) is None
+
+
+def locked_gpu(clock=1200.0, *, power=400.0, temperature=60.0, **fields):
+    return build.gpu(
+        power=power,
+        sm_clock_mhz=build.stats(clock if isinstance(clock, list) else [clock] * 60),
+        temperature_celsius=build.stats([temperature]),
+        **fields,
+    )
+
+
+def clocks(gpu):
+    return build.check("clocks-locked-low", build.gpu_case(build.scene(gpus=[gpu])))
+
+
+def test_a_flat_low_clock_is_locked_and_the_command_gives_it_back():
+    draft = clocks(locked_gpu())
+    assert draft.fires
+    assert "stays at 1200 MHz although it could do 1980 MHz: its clock is locked" in draft.summary
+    assert (draft.fix.code, draft.fix.value) == ("sudo nvidia-smi -i 0 -rgc", 1980)
+    assert (draft.gain.low, draft.gain.high) == (1.0, 1.65)
+
+
+def test_an_application_clock_is_told_by_the_drivers_own_reason():
+    health = GpuHealth(time_ns=build.START_NS, uuid="GPU-0", application_clock_mhz=1755)
+    draft = clocks(locked_gpu(1755.0, reason_bit_shares={0x2: 1.0}, latest_health=health))
+    assert "application clock is set" in draft.summary
+    assert draft.fix.code.endswith("-rac")
+    assert any("1755 MHz" in measure.text and measure.name == "application_clock_mhz" for measure in draft.evidence)
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        pytest.param(locked_gpu(1600.0), id="81 % of the highest, no reason given"),
+        pytest.param(locked_gpu([1100.0, 1300.0] * 30), id="a clock that moves is not locked"),
+        pytest.param(locked_gpu(1900.0, reason_bit_shares={0x2: 1.0}), id="set to nearly the highest"),
+        pytest.param(locked_gpu(1755.0, reason_bit_shares={0x2: 0.5}), id="a reason that comes and goes"),
+        pytest.param(locked_gpu(utilization=80.0), id="not busy"),
+        pytest.param(locked_gpu(power=650.0), id="near its power limit"),
+        pytest.param(locked_gpu(power=None), id="power not known"),
+        pytest.param(locked_gpu(temperature=82.0), id="hot"),
+        pytest.param(locked_gpu(throttle_shares={"sw-thermal": 0.5}), id="heat holds it down"),
+        pytest.param(locked_gpu(reason_bit_shares={0x8: 1.0}), id="the hardware brakes"),
+        pytest.param(locked_gpu(facts={"mig": True}), id="MIG"),
+        pytest.param(locked_gpu(facts={"sm_clock_max_mhz": None}), id="highest clock not known"),
+    ],
+)
+def test_a_clock_that_is_not_locked_low_is_not_reported(gpu):
+    assert clocks(gpu) is None
+
+
+def test_a_locked_clock_is_said_after_a_minute_and_gone_once_it_rises():
+    moment, free = build.scene(gpus=[locked_gpu()]), build.scene(gpus=[locked_gpu(1950.0)])
+    assert "clocks-locked-low" not in build.fired(moment, evaluations=11)
+    assert "clocks-locked-low" in build.fired(moment, evaluations=12)
+    assert clocks(free.gpus[0]) is None

@@ -322,3 +322,42 @@ def test_scene_says_how_short_its_window_is() -> None:
     history: Timeline = timeline(gpu_facts(), polls([1, 2, 3]), run_facts(loaders=(loader(),)))
     assert scene(history, 10).window_seconds == 10.0
     assert scene(history, 100).window_seconds == 60.0
+
+
+def healths(*readings: dict[str, int], spacing: float = 30.0) -> list[GpuHealth]:
+    return [GpuHealth(time_ns=at(spacing * place), uuid=GPU, **fields) for place, fields in enumerate(readings)]
+
+
+def test_link_errors_are_those_of_the_newest_minute() -> None:
+    counted = healths(
+        {"pcie_replays": 0, "nvlink_crc_errors": 0, "nvlink_replays": 9},
+        {"pcie_replays": 100, "nvlink_crc_errors": 9_000, "nvlink_replays": 9},
+        {"pcie_replays": 110, "nvlink_crc_errors": 9_000, "nvlink_replays": 9},
+        {"pcie_replays": 120, "nvlink_crc_errors": 15_000, "nvlink_replays": 10},
+    )
+    links = gpu_at(timeline(gpu_facts(), counted, poll(90)), 90).links
+    assert links is not None
+    assert (links.seconds, links.pcie_replays_per_minute) == (60.0, 20.0)
+    assert (links.nvlink_crc_errors_per_second, links.nvlink_replays) == (100.0, 1)
+    assert links.nvlink_recoveries is None and links.nvlink_lost is None
+
+
+def test_link_errors_are_unknown_before_a_minute_was_watched() -> None:
+    history = timeline(gpu_facts(), healths({"pcie_replays": 0}, {"pcie_replays": 500}), poll(30))
+    assert gpu_at(history, 30).links is None
+    assert gpu_at(timeline(gpu_facts(), poll(30)), 30).links is None
+
+
+def test_a_driver_that_starts_its_counters_anew_makes_no_errors() -> None:
+    counted = healths({"nvlink_replays": 700}, {"nvlink_replays": 0}, {"nvlink_replays": 0})
+    links = gpu_at(timeline(gpu_facts(), counted, poll(60)), 60).links
+    assert links is not None and links.nvlink_replays == 0
+
+
+def test_a_link_that_was_up_and_is_not_any_more_is_lost() -> None:
+    counted = healths({"nvlink_active": 18}, {"nvlink_active": 16})
+    links = gpu_at(timeline(gpu_facts(), counted, poll(30)), 30).links
+    assert links is not None and links.nvlink_lost == 2
+    again = healths({"nvlink_active": 18}, {"nvlink_active": 16}, {"nvlink_active": 18})
+    links = gpu_at(timeline(gpu_facts(), again, poll(60)), 60).links
+    assert links is not None and links.nvlink_lost == 0

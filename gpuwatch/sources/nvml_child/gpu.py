@@ -87,7 +87,7 @@ class Gpu(Device):
         self._health = Fields(self.caller, fields.HEALTH)
         self._health_values = self.made(lanes.rare, self._health.read)
         self._power_limit = self.reading(lanes.rare, ("nvmlDeviceGetEnforcedPowerLimit",))
-        self._application_clock = self.reading(lanes.rare, ("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_SM))
+        self._application_clock = self.reading(2 * lanes.rare, ("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_SM))
         self.mig_mode = self.reading(lanes.rare, ("nvmlDeviceGetMigMode",))
         nvlink = NvLink(self.caller, self.facts.get("compute_capability"))
         self._links = self.made(lanes.rare if nvlink.is_scoped else 2 * lanes.rare, nvlink.links)

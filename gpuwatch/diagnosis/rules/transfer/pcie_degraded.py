@@ -2,11 +2,14 @@
 
 Means:
     Fewer lanes or an older generation than card and slot can do: each copy takes that much longer. Usually a riser,
-    a slot that shares its lanes, or a BIOS setting.
+    a slot that shares its lanes, or a BIOS setting. Packets that must be sent again slow it down too, and point at the
+    connection itself.
 Evidence:
-    Link width and generation as the driver reports them under load, against the most that card and slot allow.
+    Link width and generation as the driver reports them under load, against the most that card and slot allow; and
+    replays a minute against what the specification's bit error rate of 1e-12 makes on so many lanes (15.4 at
+    generation 4 x16, 30.7 at 5 x16).
 Fires:
-    Narrower or slower for 30 s while utilization is above 50 %.
+    Narrower, slower or more replays than that for 30 s while utilization is above 50 %.
 Clears:
     Restored for a minute.
 Not when:
@@ -17,16 +20,18 @@ Fix:
 Gain:
     None by itself: only what copies cost could be won, and only where they are not hidden behind computing.
 Verify:
-    Width and generation at their maximum under load.
+    Width and generation at their maximum under load, replays within the limit.
 Source:
-    NVML's link documentation, DCGM's health watch.
+    NVML's link documentation, DCGM's health watch (0.96 replays per lane and minute at generation 4, 1.92 at 5).
 """
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.link import excess_replays
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.wording import gpu_name
+from gpuwatch.timeline.windows import GpuWindow
 
 LOADED_PERCENT = 50.0
 THIRTY_SECONDS = 6  # evaluations
@@ -50,25 +55,43 @@ def pcie_degraded(case: GpuCase) -> Draft | None:
         )
         if has is not None and most is not None and has < most
     ]
-    if not lost:
+    replays = excess_replays(gpu)
+    if not lost and replays is None:
         return None
     words = " and ".join(
         f"{has} lanes of {most}" if what == "lanes" else f"generation {has} of {most}" for what, has, most in lost
     )
     return Draft(
-        summary=f"{gpu_name(gpu)} runs on a slower PCIe link than it should: {words}",
+        summary=f"{gpu_name(gpu)} runs on a slower PCIe link than it should: {words or _replay_words(replays)}",
         severity=Severity.WARNING,
         level=Level.E0,
         evidence=(
             *(Measure(f"pcie_{what}", has, f"PCIe {what} {has}, could be {most}") for what, has, most in lost),
+            *_replay_measures(gpu, replays),
             Measure("utilization_percent", round(busy, 1), f"under load ({busy:.0f} % busy)"),
         ),
         fix=Fix(
-            text="Reseat the card or use another slot, and look at the BIOS's lane settings; lspci shows the link",
+            text=(
+                "Reseat the card and check riser and cable: packets get lost on the way; lspci shows the link"
+                if replays
+                else "Reseat the card or use another slot, and look at the BIOS's lane settings; lspci shows the link"
+            ),
             code=f"sudo lspci -vv -s {facts.pci_bus_id} | grep -E 'LnkCap|LnkSta'" if facts.pci_bus_id else None,
         ),
         hint="no figure: it costs what copies cost, as far as they are not hidden behind computing",
         ruled_out=(RuledOut("power saving at idle", f"the GPU is {busy:.0f} % busy"),),
-        verify="Width and generation at their maximum under load",
+        verify="Width and generation at their maximum under load, replays within the limit",
         chart=("gpu.utilization_percent",),
     )
+
+
+def _replay_words(replays: tuple[float, float] | None) -> str:
+    return f"{replays[0]:.0f} packets a minute are sent again, {replays[1]:.0f} are usual" if replays else ""
+
+
+def _replay_measures(gpu: GpuWindow, replays: tuple[float, float] | None) -> tuple[Measure, ...]:
+    rate = gpu.links.pcie_replays_per_minute if gpu.links else None
+    if rate is None:
+        return ()
+    text = _replay_words(replays) or f"{rate:.0f} packets a minute are sent again, which is usual"
+    return (Measure("pcie_replays_per_minute", round(rate, 1), text),)
