@@ -34,7 +34,8 @@ def main() -> int:
     above = False
     print(f"load {os.getloadavg()[0]:.1f}")
     for workers, limit in LIMITS.items():
-        with TemporaryDirectory() as folder, training(("--workers", str(workers)), Path(folder)) as pid:
+        options = ("--workers", str(workers), "--eval-every", "0")
+        with TemporaryDirectory() as folder, training(options, Path(folder)) as pid:
             if not workers:
                 single_looks(pid)
             above |= sampling(pid, workers, args.seconds) > limit

@@ -1,13 +1,16 @@
 """Does the training notice that it is read? A thread in the target records every pause of itself over 20 us.
 
-    python -m benchmarks.attach_gaps [--threads 2 20 60] [--rounds 12] [--seconds 0.6] [--pages 16]
+    python -m benchmarks.attach_gaps [--threads 2 20 60] [--rounds 12] [--seconds 0.4]
 
 The arms take turns in an order that changes with every round, each for one short block, because whatever else the
-machine does makes pauses too; "no monitor, again" shows how much that is. Compared are differences within a round:
-their median and its 95 % interval (bootstrap). With --pages the recorder also maps, touches and unmaps memory all the
-time, as torch does on the CPU, so that it waits for a reader that holds the memory map; pauses then count from 200 us,
-and "loops" shows what is below that. py-spy stops its target at each sample unless told `--nonblocking`. Exits 1 when
-the reader's pauses are more than the noise.
+machine does makes pauses too; "no monitor, again" shows how much that is. As root the recorder is a real-time thread,
+which only the target's own stops, interrupts and the hypervisor interrupt. Compared are differences within a round:
+their median and its 95 % interval (bootstrap). py-spy stops its target at each sample unless told `--nonblocking`.
+Exits 1 when the reader's pauses are more than the noise.
+
+With --pages 16 the recorder also maps, touches and unmaps memory, --maps-per-second times or all the time, and pauses
+count from 200 us. process_vm_readv holds the memory map while it copies, and a reader that waited for it holds it
+until the scheduler lets it run: a thread that does nothing but map memory is held up by that, one that computes never.
 """
 
 from __future__ import annotations
@@ -49,8 +52,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 20, 60])
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=0.6)
+    parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--pages", type=int, default=0)
+    parser.add_argument("--maps-per-second", type=float, default=0.0, help="with --pages; 0: without a pause")
     parser.add_argument("--arms", nargs="+", default=[NONE, AGAIN, MAIN, ALL, STOPPING, NONBLOCKING])
     parser.add_argument("--read", nargs=2, metavar=("PID", "ARM"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -78,14 +82,14 @@ def take_turns(target: subprocess.Popen[str], args: argparse.Namespace) -> dict[
     for _ in range(args.rounds):
         for arm in shuffle(args.arms, len(args.arms)):
             with monitored(arm, target.pid):
-                blocks[arm].append(record(target, args.seconds, args.pages))
+                blocks[arm].append(record(target, f"{args.seconds} {args.pages} {args.maps_per_second}"))
     return blocks
 
 
-def record(target: subprocess.Popen[str], seconds: float, pages: int) -> Block:
+def record(target: subprocess.Popen[str], wanted: str) -> Block:
     assert target.stdin is not None
     assert target.stdout is not None
-    target.stdin.write(f"{seconds} {pages}\n")
+    target.stdin.write(f"{wanted}\n")
     target.stdin.flush()
     return Block(*(float(figure) for figure in target.stdout.readline().split()))
 

@@ -1,8 +1,8 @@
 /* A thread's own record of when it did not run: every pause of its loop over a threshold.
  *
  * The loop only reads CLOCK_MONOTONIC, which costs about 25 ns and no system call, so a pause is time in which the
- * thread was stopped, preempted or interrupted. With `pages` it also maps, touches and unmaps pages all the time, so
- * that it waits whenever somebody else holds this process's memory map. ctypes releases the GIL around the call.
+ * thread was stopped, preempted or interrupted. With `pages` it also maps, touches and unmaps that many every
+ * `interval_ns`, so that it waits whenever somebody else holds this process's memory map. ctypes releases the GIL.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -27,10 +27,12 @@ int pin(int cpu) {
 
 /* Runs until `end_ns` and fills `pauses` with (begin, length) pairs; returns how many there were, kept or not.
  * `loops` is set to how often it went round. */
-int64_t record(int64_t end_ns, int64_t threshold_ns, int64_t pages, int64_t *pauses, int64_t capacity, int64_t *loops) {
-    int64_t count = 0, before = now_ns();
+int64_t record(int64_t end_ns, int64_t threshold_ns, int64_t pages, int64_t interval_ns, int64_t *pauses,
+               int64_t capacity, int64_t *loops) {
+    int64_t count = 0, before = now_ns(), mapped = before;
     for (*loops = 0; before < end_ns; (*loops)++) {
-        if (pages) {
+        if (pages && before - mapped >= interval_ns) {
+            mapped = before;
             char *memory = mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             if (memory == MAP_FAILED)
                 return -1;

@@ -53,7 +53,7 @@ class Recorder:
         self._library = ctypes.CDLL(str(library))
         self._library.record.restype = ctypes.c_int64
         number, numbers = ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)
-        self._library.record.argtypes = [number, number, number, numbers, number, numbers]
+        self._library.record.argtypes = [number, number, number, number, numbers, number, numbers]
         self._room = (ctypes.c_int64 * (2 * CAPACITY))()
 
     def pin(self, cpu: int) -> None:
@@ -61,12 +61,18 @@ class Recorder:
         if self._library.pin(cpu):
             raise OSError(f"this thread cannot be put on CPU {cpu}")
 
-    def record(self, seconds: float, pages: int = 0) -> Pauses:
-        """Every pause of the calling thread over the threshold; it runs nothing else, and the GIL is released."""
+    def record(self, seconds: float, pages: int = 0, maps_per_second: float = 0.0) -> Pauses:
+        """Every pause of the calling thread over the threshold; it runs nothing else, and the GIL is released.
+
+        With `pages` it maps memory so many times a second, as often as it can where that is 0.
+        """
         loops = ctypes.c_int64()
         threshold_ns = round((THRESHOLD_WITH_PAGES_SECONDS if pages else THRESHOLD_SECONDS) * 1e9)
         end_ns = time.monotonic_ns() + round(seconds * 1e9)
-        count = self._library.record(end_ns, threshold_ns, pages, self._room, CAPACITY, ctypes.byref(loops))
+        interval_ns = round(1e9 / maps_per_second) if maps_per_second else 0
+        count = self._library.record(
+            end_ns, threshold_ns, pages, interval_ns, self._room, CAPACITY, ctypes.byref(loops)
+        )
         if not 0 <= count <= CAPACITY:
             raise OverflowError(f"{count} pauses in {seconds} s: more than the recorder keeps")
         lengths = tuple(self._room[2 * index + 1] / 1e9 for index in range(count))

@@ -2,8 +2,8 @@
 
     python gap_target.py LIBRARY THREADS [RECORDER_CPU OTHER_CPU]
 
-A line "SECONDS PAGES" on stdin makes one record; "PAUSES_PER_SECOND SHARE LOOPS_PER_SECOND" is printed. It
-imports nothing but the recorder.
+A line "SECONDS PAGES MAPS_PER_SECOND" on stdin makes one record; "PAUSES_PER_SECOND SHARE LOOPS_PER_SECOND" is
+printed. It imports nothing but the recorder.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def serve(recorder: Recorder, cpu: int | None) -> None:
     """Records when told to; ends the process when nobody can tell it any more."""
     if cpu is not None:
         recorder.pin(cpu)
-        with contextlib.suppress(PermissionError):  # without it, other work of this machine makes more of the pauses
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+        with contextlib.suppress(PermissionError):  # else other work of this machine makes most of the pauses
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, os.sched_param(1))
     for line in sys.stdin:
-        seconds, pages = line.split()
-        pauses = recorder.record(float(seconds), int(pages))
+        seconds, pages, maps_per_second = line.split()
+        pauses = recorder.record(float(seconds), int(pages), float(maps_per_second))
         print(pauses.per_second, pauses.share, pauses.loops_per_second, flush=True)
     os._exit(0)
 
