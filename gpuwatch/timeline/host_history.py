@@ -17,6 +17,8 @@ _MEANS = (
     "pressure_io_percent",
     "pressure_memory_percent",
     "disk_queue_length",
+    "major_faults_per_second",
+    "swap_in_bytes_per_second",
 )
 TIERED = ("cpu_percent", "pressure_io_percent")
 
@@ -58,4 +60,6 @@ class HostHistory:
             pressure_memory_percent=mean(self.rows["pressure_memory_percent"][low:high]),
             disk_queue_length=mean(self.rows["disk_queue_length"][low:high]),
             memory_available_share=mean(self.rows["memory_available_share"][low:high]),
+            major_faults_per_second=mean(self.rows["major_faults_per_second"][low:high]),
+            swap_in_bytes_per_second=mean(self.rows["swap_in_bytes_per_second"][low:high]),
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import replace
 
 from gpuwatch.samples import ProcessSample
 from gpuwatch.timeline.columns import Table, number
+from gpuwatch.timeline.growth import GrowthLog
 from gpuwatch.timeline.odometer import Odometer
 from gpuwatch.timeline.stats import known, mean
 from gpuwatch.timeline.stops import STOPPED_STATES
@@ -23,6 +25,7 @@ _MEANS = (
     "involuntary_switches_per_second",
     "worker_cores",
     "worker_blocked_share",
+    "worker_system_cores",
 )
 _COUNTERS = ("cgroup_periods", "cgroup_throttled_periods", "cgroup_throttled_seconds")
 
@@ -35,6 +38,9 @@ class ProcessHistory:
         self.rows = Table(columns, max_age_ns=RAW_NS, max_rows=_MOST_ROWS)
         self.latest: ProcessSample | None = None
         self._odometers = [Odometer() for _ in _COUNTERS]
+        self._growth = GrowthLog()
+        self._core_seen_ns: dict[int, int] = {}
+        self._by_node: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=RAW_NS // SECOND_NS)
 
     def add(self, sample: ProcessSample) -> None:
         """One second of the process."""
@@ -42,6 +48,7 @@ class ProcessHistory:
             return
         self.latest = sample
         cores = [worker.cpu_cores for worker in sample.workers if worker.cpu_cores is not None]
+        system = [worker.system_cores for worker in sample.workers if worker.system_cores is not None]
         blocked = [worker.blocked_share for worker in sample.workers if worker.blocked_share is not None]
         # A stopped process uses nothing, which says nothing of how it trains.
         is_stopped = sample.state in STOPPED_STATES
@@ -52,11 +59,17 @@ class ProcessHistory:
                 *(number(None if is_stopped else getattr(sample, name)) for name in _MEANS[:4]),
                 number(None if is_stopped else mean(cores)),
                 number(None if is_stopped else mean(blocked)),
+                number(None if is_stopped else mean(system)),
                 *counters,
                 len(sample.workers),
                 sample.worker_pids_changed,
             ],
         )
+        self._growth.add(sample)
+        seen_on = [worker.last_core for worker in sample.workers if worker.last_core is not None]
+        self._core_seen_ns.update(dict.fromkeys(seen_on, sample.time_ns))
+        if sample.node_cores:
+            self._by_node.append((sample.time_ns, sample.node_cores))
 
     def totals(self, start_ns: int, now_ns: int) -> ProcessTotals | None:
         """The process over (start, now]; None before its first sample."""
@@ -72,6 +85,7 @@ class ProcessHistory:
             throttled_seconds=self._gain("cgroup_throttled_seconds", start_ns, now_ns),
             involuntary_switches_per_second=self._mean("involuntary_switches_per_second", start_ns, now_ns),
             run_delay_share=self._mean("run_delay_share", start_ns, now_ns),
+            node_shares=self._node_shares(start_ns, now_ns),
         )
 
     def workers(self, start_ns: int, now_ns: int) -> WorkerTotals | None:
@@ -83,16 +97,30 @@ class ProcessHistory:
             return None
         workers = self.latest.workers
         threads = [worker.threads for worker in workers if worker.threads is not None]
+        active = mean(worker.active_threads for worker in workers if worker.active_threads is not None)
+        affinities = [worker.affinity_cores for worker in workers if worker.affinity_cores is not None]
         rss = mean(worker.rss_bytes for worker in workers if worker.rss_bytes is not None)
+        cores, system = (self._mean(name, start_ns, now_ns) for name in ("worker_cores", "worker_system_cores"))
+        count = int(Counter(counts).most_common(1)[0][0])
         return WorkerTotals(
-            count=int(Counter(counts).most_common(1)[0][0]),
-            cpu_cores=self._mean("worker_cores", start_ns, now_ns),
+            count=count,
+            cpu_cores=cores,
             blocked_share=self._mean("worker_blocked_share", start_ns, now_ns),
             threads=sum(threads) if threads else None,
             rss_bytes=None if rss is None else round(rss),
-            min_affinity_cores=min((w.affinity_cores for w in workers if w.affinity_cores is not None), default=None),
+            min_affinity_cores=min(affinities, default=None),
             pids_changed=any(self.rows["pids_changed"]),
+            max_affinity_cores=max(affinities, default=None),
+            cores_seen=sum(start_ns < seen_ns <= now_ns for seen_ns in self._core_seen_ns.values()) or None,
+            active_threads=None if active is None else round(active * count),
+            system_share=None if system is None or not cores else min(1.0, system / cores),
+            growth=self._growth.growth(now_ns, count),
         )
+
+    def _node_shares(self, start_ns: int, now_ns: int) -> tuple[float, ...]:
+        rows = [cores for time_ns, cores in self._by_node if start_ns < time_ns <= now_ns]
+        totals = [sum(column) for column in zip(*rows, strict=False)]
+        return tuple(total / sum(totals) for total in totals) if sum(totals) > 0 else ()
 
     def _slice(self, name: str, start_ns: int, now_ns: int) -> list[float]:
         return known(self.rows[name][self.rows.since(start_ns) : self.rows.until(now_ns)])
@@ -109,16 +137,10 @@ def with_batches(workers: WorkerTotals | None, fetched: FetchTotals | None) -> W
     """The workers as /proc shows them, and what they say of their batches themselves."""
     if fetched is None:
         return workers
-    seen = workers or WorkerTotals(count=fetched.workers)
-    return WorkerTotals(
-        count=seen.count,
-        cpu_cores=seen.cpu_cores,
-        blocked_share=seen.blocked_share,
+    return replace(
+        workers or WorkerTotals(count=fetched.workers),
         busy_share=fetched.busy_share,
         batch_seconds=fetched.batch_seconds,
         batch_cpu_seconds=fetched.batch_cpu_seconds,
-        threads=seen.threads,
-        rss_bytes=seen.rss_bytes,
-        min_affinity_cores=seen.min_affinity_cores,
-        pids_changed=seen.pids_changed,
+        batch_seconds_sigma=fetched.batch_seconds_sigma,
     )

@@ -118,6 +118,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         ended=history.ended.how if history.ended else None,
         dropped_records=sum(loss.dropped for loss in history.losses if loss.time_ns > bounds.start_ns),
         stacks=stacks_over(history, bounds),
+        watched_seconds=None if history.first_ns is None else max(0.0, (now_ns - history.first_ns) / SECOND_NS),
     )
     return window if history.is_exact else _as_sampled(history, window, bounds)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpuwatch.samples import WorkerFetch
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.spans import Span, covered_ns
-from gpuwatch.timeline.stats import mean
+from gpuwatch.timeline.stats import mean, mean_and_sigma
 from gpuwatch.timeline.tiers import SECOND_NS
 
 _RAW_NS = 600 * SECOND_NS
@@ -25,6 +25,7 @@ class FetchTotals:
     busy_share: float | None
     batch_seconds: float | None
     batch_cpu_seconds: float | None
+    batch_seconds_sigma: float | None = None
 
 
 class WorkerFetches:
@@ -56,6 +57,7 @@ class WorkerFetches:
             busy_share=self._busy_share(low, high, stops),
             batch_seconds=mean(seconds),
             batch_cpu_seconds=mean(self.rows["cpu_seconds"][low:high]),
+            batch_seconds_sigma=mean_and_sigma(list(seconds))[1],
         )
 
     def _busy_share(self, low: int, high: int, stops: Sequence[Span]) -> float | None:
