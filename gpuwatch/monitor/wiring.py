@@ -17,17 +17,20 @@ from gpuwatch.timeline.timeline import Timeline
 _VIRTUAL_START_NS = 86_400_000_000_000  # any, but always the same: a simulated report is reproducible
 
 
-def live_monitor(*, interval_seconds: float = 1.0, attach_pid: int | None = None) -> Monitor:
+def live_monitor(
+    *, interval_seconds: float = 1.0, attach_pid: int | None = None, timeline: Timeline | None = None
+) -> Monitor:
     """A monitor of all GPUs and hooked runs here, or of one process tree and its GPUs; `attach` changes that later.
 
     Args:
         interval_seconds: between two polls.
         attach_pid: the root of the tree. Those in it that train without a hook are watched from outside.
+        timeline: to feed; one that also records, for instance.
     """
     from gpuwatch.sources.nvml import NvmlSource
 
     clock = SystemClock()
-    timeline = Timeline(started_ns=clock.now_ns(), interval_seconds=interval_seconds)
+    timeline = timeline or Timeline(started_ns=clock.now_ns(), interval_seconds=interval_seconds)
     nvml = NvmlSource(interval_seconds)
     # The child asks the driver while this process still imports the rest: the first number comes 0.2 s sooner.
     for sample in nvml.collect(clock.now_ns()):
