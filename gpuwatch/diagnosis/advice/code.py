@@ -59,17 +59,37 @@ def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: st
 def _library_fix(
     loader: LoaderFacts, library: str, keywords: Mapping[str, str], text: str, value: int | str | None
 ) -> Fix:
-    call, prefix, known = SETTINGS_OF.get(library, (CALL, "", frozenset(keywords)))
+    if library not in SETTINGS_OF:
+        return _through_library(loader, library, keywords, text, value)
+    call, prefix, known = SETTINGS_OF[library]
+    present = _present(loader, keywords)
     settings = {f"{prefix}{name}": setting for name, setting in keywords.items() if name in known}
-    present = {f"{prefix}{name}": setting for name, setting in _present(loader, keywords).items() if name in known}
-    where = f"in the {call} given to {library}" if prefix else f"where {library} is told how to build its loader"
     return Fix(
-        text=f"{text} ({where}: it builds the loader, called from this line)",
+        text=f"{text} (in the {call} given to {library}: it builds the loader, called from this line)",
         code=call_code(settings, call),
         file=loader.file,
         line=loader.line,
         value=value,
-        edit=SettingsEdit(call, loader.file, settings, present) if prefix and settings and loader.file else None,
+        edit=SettingsEdit(
+            call, loader.file, settings, {f"{prefix}{name}": setting for name, setting in present.items()}
+        )
+        if settings and loader.file is not None
+        else None,
+    )
+
+
+def _through_library(
+    loader: LoaderFacts, library: str, keywords: Mapping[str, str], text: str, value: int | str | None
+) -> Fix:
+    """Lightning stands between the user's own DataLoader call and torch: where the line has such a call, it is it."""
+    file, line = loader.file, loader.line
+    return Fix(
+        text=f"{text} (in the loader's own call, or where {library} is told how to build it: it does, from this line)",
+        code=call_code(keywords),
+        file=file,
+        line=line,
+        value=value,
+        edit=None if file is None or line is None else CallEdit(CALL, file, line, keywords, _present(loader, keywords)),
     )
 
 
