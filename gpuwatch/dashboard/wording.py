@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.attaching import offer
-from gpuwatch.diagnosis.finding import CallEdit, Finding, Level, SettingsEdit, Severity
+from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, Severity
 from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
 from gpuwatch.timeline.windows import RunWindow
 
@@ -96,7 +96,7 @@ def change_words(finding: Finding, snapshot: Snapshot) -> str:
     fix = finding.fix
     if fix is None:
         return ""
-    if isinstance(fix.edit, CallEdit | SettingsEdit):
+    if isinstance(fix.edit, KeywordEdit):
         old = _live_settings(fix.edit, snapshot) if isinstance(fix.edit, CallEdit) else fix.edit.present
         changes = ", ".join(
             f"{name}={old[name]} → {value}" if name in old else f"{name}={value}"
@@ -113,7 +113,7 @@ def fix_to_copy(finding: Finding) -> str | None:
     fix = finding.fix
     if fix is None:
         return None
-    if isinstance(fix.edit, CallEdit | SettingsEdit):
+    if isinstance(fix.edit, KeywordEdit):
         return ", ".join(f"{name}={value}" for name, value in fix.edit.keywords.items())
     return fix.code or fix.text
 

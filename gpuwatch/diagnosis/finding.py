@@ -73,6 +73,17 @@ class SettingsEdit:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopEdit:
+    """Keyword arguments to set in the call that makes what the loop at file:line goes over: seen from outside."""
+
+    call: str  # "DataLoader"
+    file: str
+    line: int
+    keywords: Mapping[str, str]
+    present: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TransferEdit:
     """`non_blocking=True` for the `.to(device)` and `.cuda()` calls of the statement at file:line."""
 
@@ -134,7 +145,10 @@ class WorkerInitEdit:
     statements: tuple[str, ...]  # ("cv2.setNumThreads(0)",)
 
 
-Edit = CallEdit | SettingsEdit | TransferEdit | SetupEdit | ModelEdit | AutocastEdit | IntervalEdit | WorkerInitEdit
+KeywordEdit = CallEdit | SettingsEdit | LoopEdit
+"""An edit that sets keywords of a call, however the call is found."""
+
+Edit = KeywordEdit | TransferEdit | SetupEdit | ModelEdit | AutocastEdit | IntervalEdit | WorkerInitEdit
 """A change of the user's source, as a rule asks for it: data only. gpuwatch/edits makes it, or says why it cannot."""
 
 

@@ -11,6 +11,8 @@ from gpuwatch.diagnosis.finding import (
     CallEdit,
     Edit,
     IntervalEdit,
+    KeywordEdit,
+    LoopEdit,
     ModelEdit,
     SettingsEdit,
     SetupEdit,
@@ -18,7 +20,7 @@ from gpuwatch.diagnosis.finding import (
     WorkerInitEdit,
 )
 from gpuwatch.edits.kinds.autocast import autocast_changes
-from gpuwatch.edits.kinds.call import call_changes, settings_changes
+from gpuwatch.edits.kinds.call import call_changes, loop_changes, settings_changes
 from gpuwatch.edits.kinds.interval import interval_changes
 from gpuwatch.edits.kinds.model import model_changes
 from gpuwatch.edits.kinds.setup import setup_changes
@@ -102,6 +104,8 @@ def _changes(edit: Edit, workspace: Workspace, origin: Origin) -> list[Change]:
             return call_changes(edit, workspace, origin)
         case SettingsEdit():
             return settings_changes(edit, workspace, origin)
+        case LoopEdit():
+            return loop_changes(edit, workspace, origin)
         case TransferEdit():
             return transfer_changes(edit, workspace, origin)
         case SetupEdit():
@@ -120,7 +124,7 @@ def _settled_before(edit: Edit, done: Sequence[Edit]) -> tuple[bool, str | None]
     """Whether earlier edits leave nothing to do: they did the same, or something else that stands (then why)."""
     if edit in done:
         return True, None
-    if not isinstance(edit, CallEdit | SettingsEdit):
+    if not isinstance(edit, KeywordEdit):
         return False, None
     before: dict[str, str] = {}
     for other in done:
@@ -132,5 +136,5 @@ def _settled_before(edit: Edit, done: Sequence[Edit]) -> tuple[bool, str | None]
     return edit.keywords.keys() <= before.keys(), None
 
 
-def _same_call(one: CallEdit | SettingsEdit, other: CallEdit | SettingsEdit) -> bool:
+def _same_call(one: KeywordEdit, other: KeywordEdit) -> bool:
     return (one.call, one.file, getattr(one, "line", 0)) == (other.call, other.file, getattr(other, "line", 0))

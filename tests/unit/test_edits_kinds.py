@@ -12,6 +12,7 @@ from gpuwatch.diagnosis.finding import (
     CallEdit,
     Edit,
     IntervalEdit,
+    LoopEdit,
     ModelEdit,
     SettingsEdit,
     SetupEdit,
@@ -289,6 +290,47 @@ def test_workers_get_a_function_of_their_own() -> None:
     ]
     there = source.replace("num_workers=4", "worker_init_fn=seed")
     assert "put cv2.setNumThreads(0) there" in refused(edit, there)
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "after"),
+    [
+        ("loader = DataLoader(x)\nfor b in loader:\n    pass\n", 2, "+loader = DataLoader(x, num_workers=6)"),
+        (
+            "def f(l):\n    for i, b in enumerate(tqdm(l)):\n        pass\nd = DataLoader(x)\nf(d)\n",
+            2,
+            "+d = DataLoader(x, num_workers=6)",
+        ),
+        (
+            "l = DataLoader(x)\nit = iter(l)\nwhile 1:\n    try:\n        b = next(it)\n"
+            "    except E:\n        it = iter(l)\n",
+            5,
+            "+l = DataLoader(x, num_workers=6)",
+        ),
+        (
+            "class T:\n    def __init__(self, l):\n        self.l = l\n    def f(self):\n        for b in self.l:\n"
+            "            pass\nT(DataLoader(x)).f()\n",
+            5,
+            "+T(DataLoader(x, num_workers=6)).f()",
+        ),
+        ("for b in DataLoader(x):\n    pass\n", 1, "+for b in DataLoader(x, num_workers=6):"),
+    ],
+)
+def test_the_loader_of_a_loop_is_changed_where_it_is_made(source: str, line: int, after: str) -> None:
+    assert changed(LoopEdit("DataLoader", FILE, line, {"num_workers": "6"}), source)[1] == after
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("from data import loader\nfor b in loader:\n    pass\n", "imported from data"),
+        ("def f(l):\n    for b in l:\n        pass\n", "callers of f() give"),
+        ("a = 1\nb = 2\n", "no loop over a loader"),
+        ("l = make()\nfor b in l:\n    pass\n", "computed in line 1"),
+    ],
+)
+def test_a_loop_over_something_from_elsewhere_is_told(source: str, why: str) -> None:
+    assert why in refused(LoopEdit("DataLoader", FILE, 2, {"num_workers": "6"}), source)
 
 
 HUGGING_FACE = dedent("""\

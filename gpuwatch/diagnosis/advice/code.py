@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuwatch.diagnosis.advice.lines import place
-from gpuwatch.diagnosis.finding import CallEdit, Fix, SettingsEdit
+from gpuwatch.diagnosis.finding import CallEdit, Fix, LoopEdit, SettingsEdit
 from gpuwatch.samples import LoaderFacts
 
 CALL = "DataLoader"
@@ -40,10 +40,12 @@ def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: st
     """
     if loader is not None and loader.library is not None:
         return _library_fix(loader, loader.library, keywords, text, value)
-    edit = None
+    edit: CallEdit | LoopEdit | None = None
     if loader is not None and loader.file is not None and loader.line is not None:
         edit = CallEdit(CALL, loader.file, loader.line, keywords, _present(loader, keywords))
     elif loader is not None and loader.loop_file is not None:
+        if loader.loop_line is not None:
+            edit = LoopEdit(CALL, loader.loop_file, loader.loop_line, keywords, _present(loader, keywords))
         text += f"; it is the loader that {place(loader.loop_file, loader.loop_line or 0)} loops over"
     file, line = place_of(loader)
     return Fix(

@@ -65,7 +65,7 @@ def _valued(value: ast.expr, name: str, trail: Trail, follow: Follow) -> list[Ch
 
 
 def _onward(value: ast.expr, name: str, trail: Trail, follow: Follow) -> list[Change]:
-    if isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
+    if isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or trail.at_call is not None:
         return follow(value, trail)
     raise trail.refuse(name, f"is computed in line {value.lineno} of {trail.module.file}")
 

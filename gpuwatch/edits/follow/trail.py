@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpuwatch.edits.follow.command_line import started_with
@@ -34,6 +35,8 @@ class Trail:
     module: Module
     workspace: Workspace
     origin: Origin
+    at_call: Callable[[ast.Call], list[Change] | None] | None = None
+    """Takes a call at the end of the trail, where a call is looked for and not a literal."""
     steps: int = 0
 
     def further(self) -> Trail:

@@ -57,6 +57,9 @@ def follow_parameter(function: _Function, name: str, trail: Trail, follow: Follo
 
 
 def _assigned(bindings: list[ast.AST], name: str, trail: Trail, follow: Follow) -> list[Change]:
+    values = {ast.dump(each.value) for each in bindings if isinstance(each, ast.Assign | ast.AnnAssign) and each.value}
+    if trail.at_call is not None and len(values) == 1:
+        bindings = bindings[:1]
     if len(bindings) > 1:
         lines = sorted({getattr(each, "lineno", 0) for each in bindings})
         raise trail.refuse(name, f"is set in lines {', '.join(map(str, lines))} of {trail.module.file}")
@@ -72,7 +75,7 @@ def _assigned(bindings: list[ast.AST], name: str, trail: Trail, follow: Follow) 
     if isinstance(value, ast.Constant):
         trail.check_command_line(name)
         return trail.literal(value, name)
-    if isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
+    if isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or trail.at_call is not None:
         return follow(value, trail)
     raise trail.refuse(name, f"is computed in line {value.lineno} of {trail.module.file}")
 

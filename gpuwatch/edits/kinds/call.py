@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from gpuwatch.diagnosis.finding import CallEdit, SettingsEdit
+from gpuwatch.diagnosis.finding import CallEdit, KeywordEdit, LoopEdit, SettingsEdit
 from gpuwatch.edits.arguments import argument, with_keywords
-from gpuwatch.edits.follow.value import SOURCES, Setting, followed
+from gpuwatch.edits.follow.value import SOURCES, Setting, followed, followed_to_call
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
-from gpuwatch.edits.names import called, imported_as
+from gpuwatch.edits.names import called, calls_in, imported_as
 from gpuwatch.edits.workspace import Origin, Workspace
 
 _LARGEST_CALL = 20_000  # characters: libcst 1.9.0 needs minutes for a sum of 20 000 terms
@@ -50,6 +50,22 @@ def settings_changes(edit: SettingsEdit, workspace: Workspace, origin: Origin) -
     raise CannotEditError(f"{edit.file} holds {len(calls) or 'no'} {edit.call}(...) call{'s' if calls else ''}")
 
 
+def loop_changes(edit: LoopEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+    """Sets the keywords of the call that makes what a loop goes over."""
+    module = workspace.module(origin, edit.file)
+    statement = module.statement(workspace.line(origin, edit.file, edit.line))
+    names = imported_as(module, edit.call)
+
+    def at_call(call: ast.Call) -> list[Change] | None:
+        return _changes(edit, call, module, workspace, origin) if called(call) in names else None
+
+    loop = statement if isinstance(statement, ast.For | ast.AsyncFor) else None
+    nexts = [call for call in calls_in(statement) if called(call) == "next" and call.args] if loop is None else []
+    if loop is None and len(nexts) != 1:
+        raise CannotEditError(f"line {edit.line} of {edit.file} is no loop over a loader")
+    return followed_to_call(loop.iter if loop is not None else nexts[0], at_call, module, workspace, origin)
+
+
 def _names_parsed_class(node: ast.AST, name: str) -> bool:
     return (
         isinstance(node, ast.Call)
@@ -58,9 +74,7 @@ def _names_parsed_class(node: ast.AST, name: str) -> bool:
     )
 
 
-def _changes(
-    edit: CallEdit | SettingsEdit, call: ast.Call, module: Module, workspace: Workspace, origin: Origin
-) -> list[Change]:
+def _changes(edit: KeywordEdit, call: ast.Call, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
     if any(isinstance(arg, ast.Starred) for arg in call.args) or any(each.arg is None for each in call.keywords):
         raise CannotEditError(f"the call takes its arguments from * or **: set {', '.join(edit.keywords)} there")
     elsewhere: list[Change] = []
