@@ -24,7 +24,7 @@ from scene_builder import (
 )
 from stack_windows import from_outside, line, sampled, watched
 
-from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
+from gpuwatch.diagnosis.finding import Draft, Finding, Level, LoopEdit, Severity
 from gpuwatch.timeline.windows import ProcessTotals, RankWindow, Scene, StackWindow
 
 STARVED = frozenset({"data-starvation"})
@@ -119,7 +119,8 @@ class TestStarvation:
 
     def test_the_fix_stands_at_the_loop_where_the_loaders_call_is_not_known(self) -> None:
         fix = of(findings(on_cpu(watched({"wait": 0.5}), loader=NO_WORKERS)), "data-starvation").fix
-        assert fix is not None and (fix.file, fix.line, fix.edit) == (SCRIPT, 60, None)
+        assert fix is not None and (fix.file, fix.line) == (SCRIPT, 60)
+        assert isinstance(fix.edit, LoopEdit) and (fix.edit.file, fix.edit.line) == (SCRIPT, 60)
         assert "it is the loader that train.py:60 loops over" in fix.text
         built = from_outside(num_workers=0, file=SCRIPT, line=12)
         fix = of(findings(on_cpu(watched({"wait": 0.5}), loader=built)), "data-starvation").fix
