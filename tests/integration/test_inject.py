@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,28 @@ for line in sys.stdin:
 """
 
 
+@lru_cache(maxsize=1)
 def newest_python() -> str:
-    python = os.environ.get("GPUWATCH_TEST_REMOTE_EXEC_PYTHON") or shutil.which("python3.14") or sys.executable
+    """One that takes the hook while it runs, and sees this machine's files: none of a chroot."""
+    folder = os.environ.get("GPUWATCH_TEST_PYTHONS")
+    python = shutil.which("python3.14") or (folder and unpacked(Path(folder).resolve())) or sys.executable
     asked = subprocess.run([python, "-c", "import sys; sys.remote_exec"], capture_output=True)
     if asked.returncode:
-        pytest.skip("no Python 3.14 here: python3.14 is not on PATH, nor named by GPUWATCH_TEST_REMOTE_EXEC_PYTHON")
+        pytest.skip("no python3.14 on PATH, nor one that tests/newer_pythons.py and patchelf brought")
     return python
+
+
+def unpacked(root: Path) -> str | None:
+    """A fetched Python made to run outside of its folder, with the C library that was fetched with it."""
+    original, program = root / "usr/bin/python3.14", root / "usr/bin/python3.14.0"
+    patchelf = shutil.which("patchelf", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    loader = root / "usr/lib64/ld-linux-x86-64.so.2"
+    if patchelf is None or not original.exists() or not loader.exists():
+        return None
+    shutil.copy(original, program)
+    libraries = root / "usr/lib/x86_64-linux-gnu"
+    command = [patchelf, "--set-interpreter", str(loader), "--set-rpath", str(libraries), str(program)]
+    return str(program) if subprocess.run(command, capture_output=True).returncode == 0 else None
 
 
 @contextmanager
@@ -73,7 +90,7 @@ def injected(folder: Path, pid: int) -> Iterator[None]:
     temporary.mkdir()
     result = gpuwatch(
         folder,
-        *("report", "--attach", str(pid), "--inject", "--yes", "--duration", "1", "--format", "json"),
+        *("report", "--attach", str(pid), "--inject", "--yes", "--duration", "3", "--format", "json"),
         environment={"TMPDIR": str(temporary)},
     )
     assert "writes to process" in result.stderr
