@@ -55,6 +55,13 @@ def describe(batch: Any, tensor: Any) -> Tuple[Optional[int], Optional[str]]:
     return size, ", ".join(shapes) + (", ..." if len(found) > len(shapes) else "")
 
 
+def item_shapes(batch: Any, tensor: Any) -> Optional[Tuple[Tuple[int, ...], ...]]:
+    """The shapes of the first few tensors without their first dimension, which is shorter in the last batch."""
+    found: List[Any] = []
+    _gather(batch, tensor, found, _DEPTH)
+    return tuple(tuple(member.shape[1:]) for member in found[:4]) or None
+
+
 def _members(batch: Any) -> List[Tuple[Any, Any]]:
     if isinstance(batch, (list, tuple)) and type(batch).__getitem__ in (list.__getitem__, tuple.__getitem__):
         return list(enumerate(batch[:_CANDIDATES]))

@@ -6,13 +6,17 @@ Callbacks of our own would be lost at the first `torch._dynamo.reset()`, which c
 from __future__ import annotations
 
 import functools
+import sys
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Dict, Optional
 
 from . import wire
 from .hidden import hidden
 from .ring import pulse, record
+
+_LONGEST_REASON = 400
+_TOLD_AT_ONCE = 16  # compilations after which facts are sent anew without waiting for their turn
 
 count = 0
 _started_ns = 0
@@ -42,9 +46,23 @@ def _begin() -> None:
 def _end() -> None:
     global count
     count += 1
-    if count == 1:
-        pulse.facts_changed = True
     record(wire.COMPILE, _started_ns)
+    if count <= _TOLD_AT_ONCE:
+        pulse.facts_changed = True  # after the record, which may send: Dynamo notes its reason only after this
+
+
+def last_recompilation() -> Optional[Dict[str, Any]]:
+    """Why and where Dynamo last compiled anew what it had compiled before, from its own log of compilations."""
+    metrics = getattr(sys.modules.get("torch._dynamo.utils"), "_compilation_metrics", None)
+    for one in reversed(list(metrics or ())):
+        reason = getattr(one, "recompile_reason", None)
+        if reason:
+            return {
+                "recompile_reason": str(reason)[:_LONGEST_REASON],
+                "recompile_file": getattr(one, "co_filename", None),
+                "recompile_line": getattr(one, "co_firstlineno", None),
+            }
+    return None
 
 
 PATCHES = {"torch._dynamo.callback": (wrap_callbacks,)}

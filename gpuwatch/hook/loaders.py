@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import batches
 from .frames import Place, calling_place
@@ -15,12 +15,24 @@ from .ring import pulse
 from .settings import batches_per_epoch, read_settings
 
 _KEPT = 32
+_SHAPES_KEPT = 64
 
 
 class LoaderEntry:
     """One DataLoader that was built, or found in use."""
 
-    __slots__ = ("inline", "iterated", "learned", "measure", "number", "place", "reference", "settings")
+    __slots__ = (
+        "inline",
+        "iterated",
+        "learned",
+        "looks",
+        "measure",
+        "number",
+        "place",
+        "reference",
+        "settings",
+        "shapes",
+    )
 
     def __init__(self, number: int, place: Optional[Place]) -> None:
         self.number = number
@@ -31,6 +43,15 @@ class LoaderEntry:
         self.measure: Optional[batches.Measure] = None
         self.reference: Callable[[], Any] = lambda: None
         self.settings: Dict[str, Any] = {}
+        self.looks = 0
+        self.shapes: Set[Any] = set()
+
+    def note_shapes(self, shapes: Any) -> None:
+        """Counts a batch whose items have these shapes."""
+        if shapes is not None:
+            self.looks += 1
+            if len(self.shapes) < _SHAPES_KEPT:
+                self.shapes.add(shapes)
 
     def refresh(self) -> None:
         """Reads the settings as they are now; of a loader that is gone, the last ones stay."""
@@ -63,7 +84,8 @@ def facts() -> List[Dict[str, Any]]:
     for entry in [entry for entry in _entries if entry.iterated][-_KEPT:]:
         quietly(entry.refresh)
         place = entry.place
-        found.append({"loader": entry.number, **(place._asdict() if place else {}), **entry.settings})
+        shapes = {"batch_looks": entry.looks, "batch_shapes": len(entry.shapes)} if entry.looks else {}
+        found.append({"loader": entry.number, **(place._asdict() if place else {}), **entry.settings, **shapes})
     return found
 
 

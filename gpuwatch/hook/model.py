@@ -7,8 +7,10 @@ from typing import Any, Dict, List, Optional, Set
 
 from . import compiles, precision, steps
 from .frames import Place
+from .quiet import quietly
 
 _PARAMETER_LIMIT = 20_000
+_TENSOR_CORE_SIDE = 8
 _MATMUL_PRECISION = {"none": "highest", "ieee": "highest", "tf32": "high", "bf16": "medium"}
 
 _shape: Dict[str, Any] = {}
@@ -60,19 +62,23 @@ def facts(torch: Any) -> Dict[str, Any]:
         float32_matmul_precision=_matmul_precision(torch),
         cudnn_allow_tf32=_cudnn_tf32(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
+        deterministic=_is_deterministic(torch),
         compiled=_is_compiled() if steps.backward_seen else None,
         optimizer=type(optimizer).__name__ if optimizer is not None else None,
         optimizer_fused=_is_fused(optimizer),
+        optimizer_foreach=_default(optimizer, "foreach"),
         optimizer_file=entries[-1].place.file if entries and entries[-1].place else None,
         optimizer_line=entries[-1].place.line if entries and entries[-1].place else None,
         backward_file=backward.file if backward else None,
         backward_line=backward.line if backward else None,
+        **(quietly(compiles.last_recompilation) or {}),
     )
     return content
 
 
 def _add_up(torch: Any, parameters: List[Any]) -> Dict[str, Any]:
     total = size = floating = single = matrices = kernels = 0
+    layout = _Layout(torch)
     flattened = False
     for parameter in parameters:
         count = parameter.numel()
@@ -84,6 +90,7 @@ def _add_up(torch: Any, parameters: List[Any]) -> Dict[str, Any]:
         dimensions = parameter.dim()
         matrices += count if dimensions == 2 else 0
         kernels += count if dimensions in (3, 4, 5) else 0
+        layout.add(parameter, dimensions, count)
         flattened = flattened or type(parameter).__name__ == "FlatParameter"  # FSDP: every layer is one vector
     shares_known = total > 0 and not flattened
     return {
@@ -92,7 +99,36 @@ def _add_up(torch: Any, parameters: List[Any]) -> Dict[str, Any]:
         "float32_share": round(single / floating, 4) if floating else None,
         "matmul_share": round(matrices / total, 4) if shares_known else None,
         "conv_share": round(kernels / total, 4) if shares_known else None,
+        **(layout.facts(total) if shares_known else {}),
     }
+
+
+class _Layout:
+    """How kernels lie in memory, and which matrices have a side that tensor cores cannot divide by 8."""
+
+    def __init__(self, torch: Any) -> None:
+        self._format = torch.channels_last
+        self._kernels = self._last = self._misaligned = self._largest = 0
+        self._shape: Optional[str] = None
+
+    def add(self, parameter: Any, dimensions: int, count: int) -> None:
+        """Looks at one parameter."""
+        shape = parameter.shape
+        if dimensions == 4 and shape[1] > 1 and shape[2] * shape[3] > 1:  # else both layouts are the same
+            self._kernels += count
+            self._last += count if parameter.is_contiguous(memory_format=self._format) else 0
+        elif dimensions == 2 and (shape[0] % _TENSOR_CORE_SIDE or shape[1] % _TENSOR_CORE_SIDE):
+            self._misaligned += count
+            if count > self._largest:
+                self._largest, self._shape = count, f"{shape[0]}x{shape[1]}"
+
+    def facts(self, total: int) -> Dict[str, Any]:
+        """What was seen, in shares of all parameters."""
+        return {
+            "channels_last": 2 * self._last > self._kernels if self._kernels else None,
+            "misaligned_share": round(self._misaligned / total, 4),
+            "misaligned_shape": self._shape,
+        }
 
 
 def _matmul_precision(torch: Any) -> Optional[str]:
@@ -114,6 +150,16 @@ def _cudnn_tf32(torch: Any) -> Optional[bool]:
 def _is_fused(optimizer: Any) -> Optional[bool]:
     defaults = getattr(optimizer, "defaults", {})
     return bool(defaults["fused"]) if "fused" in defaults else None
+
+
+def _default(optimizer: Any, name: str) -> Optional[bool]:
+    value = getattr(optimizer, "defaults", {}).get(name)
+    return value if isinstance(value, bool) else None
+
+
+def _is_deterministic(torch: Any) -> bool:
+    asked = getattr(torch, "are_deterministic_algorithms_enabled", bool)  # since torch 1.8
+    return bool(torch.backends.cudnn.deterministic or asked())
 
 
 def _is_compiled() -> bool:

@@ -183,6 +183,7 @@ class Session:
             current = facts.collect(now_ns, get_ident() in settling.training_threads)
             told = [link.send_facts(current) for link in self._links.values()]
             self._facts_due_ns = now_ns + (facts.REFRESH_NS if all(told) else facts.RETRY_NS)
+            waits.look_again()
         for link in self._links.values():
             link.send_records(self._history, self._recorded)
         lost = [name for name, link in self._links.items() if not link.alive]

@@ -72,6 +72,7 @@ class Iteration:
             full = batch_size(loader) if loader is not None else entry.settings.get("batch_size")
             measure = batches.learn(batch, full, _tensor)
             size, shape = batches.describe(batch, _tensor)
+            entry.note_shapes(batches.item_shapes(batch, _tensor))
         except Exception:  # noqa: BLE001 - it touches the user's objects inside the user's loop
             measure, size, shape = batches.unknown, None, None
         if measure is not batches.unknown or entry.learned >= _LEARNING_BATCHES:
@@ -80,6 +81,20 @@ class Iteration:
             entry.settings.update(batch_bytes=size, batch_shape=shape)
             pulse.facts_changed = True
         return measure(batch)
+
+    def _look(self, batch: Any) -> int:
+        """Looks at the shapes of one batch, then leaves the measure to what was learned."""
+        self.measure = self.entry.measure or batches.unknown
+        quietly(self._note_shapes, batch)  # it touches the user's objects inside the user's loop
+        return self.measure(batch)
+
+    def _note_shapes(self, batch: Any) -> None:
+        self.entry.note_shapes(batches.item_shapes(batch, _tensor))
+
+    def look_again(self) -> None:
+        """Has the shapes of the next batch that is measured looked at."""
+        if self.entry.measure is not None:
+            self.measure = self._look
 
 
 _iterations: Dict[int, Iteration] = {}
@@ -101,6 +116,12 @@ def wrap_iterators(torch: ModuleType) -> None:
 def wrap_stateful_loader(module: ModuleType) -> None:
     """Wraps what makes the iterators of torchdata's loader."""
     module.StatefulDataLoader.__iter__ = _started(module.StatefulDataLoader.__iter__)
+
+
+def look_again() -> None:
+    """Has one more batch of each loader looked at, so that it is known whether their shapes vary: 10 us each time."""
+    for iteration in list(_iterations.values()):
+        iteration.look_again()
 
 
 def meter_all() -> None:

@@ -102,7 +102,7 @@ class GpuStatus:
 class GpuHealth:
     """One poll of the 30 s lane: limits, memory health and links.
 
-    `nvlink_*_errors`, `_replays` and `_recoveries` and `pcie_replays` count since the driver was loaded, over all links.
+    `nvlink_*_errors`, `_replays`, `_recoveries` and `pcie_replays` count since the driver was loaded, over all links;
     `nvlink_count` are links that the GPU has, whether or not a bridge or switch is at their other end.
     """
 
@@ -117,7 +117,9 @@ class GpuHealth:
     retired_pages: int | None = None
     recovery_action: str | None = None
     pcie_replays: int | None = None
-    application_clock_mhz: float | None = None  # the clock that applications are set to, a boost above it allowed or not
+    application_clock_mhz: float | None = (
+        None  # the clock that applications are set to, a boost above it allowed or not
+    )
     nvlink_count: int | None = None
     nvlink_active: int | None = None
     nvlink_crc_errors: int | None = None

@@ -35,6 +35,8 @@ class LoaderFacts:
     batches_per_epoch: int | None = None
     batch_bytes: int | None = None
     batch_shape: str | None = None
+    batch_looks: int | None = None  # batches whose shapes were looked at: the first ones, then about one in 30 s
+    batch_shapes: int | None = None  # different shapes among them, the first dimension left out; 64 at most
     role: Role = "unknown"
     loop_file: str | None = None  # the line that iterates over it, where stacks were read
     loop_line: int | None = None
@@ -54,13 +56,21 @@ class ModelFacts:
     float32_matmul_precision: str | None = None  # "highest", "high", "medium"
     cudnn_allow_tf32: bool | None = None
     cudnn_benchmark: bool | None = None
+    deterministic: bool | None = None  # asked of cuDNN or of all of torch
+    channels_last: bool | None = None  # the layout of most convolution kernels whose layout can be told
+    misaligned_share: float | None = None  # parameters in matrices with a side that is no multiple of 8
+    misaligned_shape: str | None = None  # of the largest of them: "50257x768"
     compiled: bool | None = None
     optimizer: str | None = None
     optimizer_fused: bool | None = None
+    optimizer_foreach: bool | None = None  # None: left to torch, which takes it on CUDA
     optimizer_file: str | None = None
     optimizer_line: int | None = None
     backward_file: str | None = None
     backward_line: int | None = None
+    recompile_reason: str | None = None  # the newest one, in Dynamo's words
+    recompile_file: str | None = None  # of the function that was compiled anew
+    recompile_line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.hook.batches import UNKNOWN, describe, learn
+from gpuwatch.hook import waits
+from gpuwatch.hook.batches import UNKNOWN, describe, item_shapes, learn
+from gpuwatch.hook.loaders import LoaderEntry
+from gpuwatch.hook.waits import Iteration
 
 
 class Tensor:
@@ -84,3 +87,38 @@ def test_a_batch_is_described_by_its_tensors() -> None:
     assert describe(batch, Tensor) == ((24 + 8 + 4) * 4, "float32[8,3], float32[8], float32[2,2]")
     assert describe([Tensor(1)] * 6, Tensor) == (24, ", ".join(["float32[1]"] * 4) + ", ...")
     assert describe(Guarded(), Tensor) == (None, None)
+
+
+def test_items_have_the_same_shapes_in_a_smaller_last_batch() -> None:
+    whole, last = (Tensor(32, 3, 8), Tensor(32)), (Tensor(5, 3, 8), Tensor(5))
+    assert item_shapes(whole, Tensor) == item_shapes(last, Tensor) == ((3, 8), ())
+    assert item_shapes((Tensor(32, 3, 9), Tensor(32)), Tensor) != item_shapes(whole, Tensor)
+    assert item_shapes("no tensor", Tensor) is None
+
+
+def test_a_look_counts_shapes_once_and_leaves_the_measure_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "_tensor", Tensor)
+    entry = LoaderEntry(1, None)
+    iteration = Iteration(entry)
+    iteration.look_again()
+    assert entry.looks == 0, "nothing was learned yet"
+    entry.measure = iteration.measure = lambda batch: 7
+    for length in (16, 32, 16):
+        iteration.look_again()
+        assert iteration.measure(Tensor(7, length)) == 7
+        assert iteration.measure is entry.measure
+    assert (entry.looks, len(entry.shapes)) == (3, 2)
+
+
+def test_a_batch_that_cannot_be_looked_at_still_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Tensor):
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError("touched")
+
+    monkeypatch.setattr(waits, "_tensor", Broken)
+    entry = LoaderEntry(1, None)
+    iteration = Iteration(entry)
+    entry.measure = lambda batch: 3
+    iteration.look_again()
+    assert iteration.measure(Broken()) == 3
+    assert entry.looks == 0

@@ -39,6 +39,8 @@ LOADER = {
     "batches_per_epoch": 100,
     "batch_bytes": 4096,
     "batch_shape": "float32[32,3]",
+    "batch_looks": 9,
+    "batch_shapes": 2,
 }
 MODEL = {
     "parameters": 10,
@@ -51,13 +53,21 @@ MODEL = {
     "float32_matmul_precision": "highest",
     "cudnn_allow_tf32": True,
     "cudnn_benchmark": False,
+    "deterministic": False,
+    "channels_last": True,
+    "misaligned_share": 0.25,
+    "misaligned_shape": "50257x768",
     "compiled": False,
     "optimizer": "AdamW",
     "optimizer_fused": None,
+    "optimizer_foreach": True,
     "optimizer_file": "/home/a/train.py",
     "optimizer_line": 12,
     "backward_file": "/home/a/train.py",
     "backward_line": 99,
+    "recompile_reason": "tensor 'x' size mismatch",
+    "recompile_file": "/home/a/model.py",
+    "recompile_line": 7,
 }
 FACTS = {
     "pid": 5,
@@ -98,7 +108,7 @@ def test_every_fact_of_the_protocol_arrives() -> None:
     assert (run.rank, run.local_rank, run.world_size, run.local_world_size) == (1, 1, 8, 4)
     assert (run.device, run.gpu_uuids, run.cpu_affinity, run.torch_threads) == ("cuda", ("GPU-1",), 16, 8)
     assert (run.gpu_gap_measured, run.rung) == (True, "exact")
-    assert {**asdict(run.loaders[0])} == {**LOADER, "role": "unknown"}
+    assert {**asdict(run.loaders[0])} == {**LOADER, "role": "unknown", "loop_file": None, "loop_line": None}
     assert asdict(run.model) == MODEL
     assert facts.save_places == (("/home/a/train.py", 120),)
     assert (facts.phases, facts.memory_total_bytes) == (("data", "log"), 80)

@@ -174,6 +174,8 @@ def loader_facts(content: Mapping[str, Any]) -> tuple[LoaderFacts | None, int]:
         batches_per_epoch=fields.integer("batches_per_epoch"),
         batch_bytes=fields.integer("batch_bytes"),
         batch_shape=fields.text("batch_shape"),
+        batch_looks=fields.integer("batch_looks"),
+        batch_shapes=fields.integer("batch_shapes"),
     )
     return facts, fields.wrong
 
@@ -192,13 +194,21 @@ def model_facts(content: Mapping[str, Any]) -> tuple[ModelFacts, int]:
         float32_matmul_precision=fields.text("float32_matmul_precision"),
         cudnn_allow_tf32=fields.flag("cudnn_allow_tf32"),
         cudnn_benchmark=fields.flag("cudnn_benchmark"),
+        deterministic=fields.flag("deterministic"),
+        channels_last=fields.flag("channels_last"),
+        misaligned_share=fields.share("misaligned_share"),
+        misaligned_shape=fields.text("misaligned_shape"),
         compiled=fields.flag("compiled"),
         optimizer=fields.text("optimizer"),
         optimizer_fused=fields.flag("optimizer_fused"),
+        optimizer_foreach=fields.flag("optimizer_foreach"),
         optimizer_file=fields.text("optimizer_file"),
         optimizer_line=fields.integer("optimizer_line", 1),
         backward_file=fields.text("backward_file"),
         backward_line=fields.integer("backward_line", 1),
+        recompile_reason=fields.text("recompile_reason"),
+        recompile_file=fields.text("recompile_file"),
+        recompile_line=fields.integer("recompile_line", 1),
     )
     return facts, fields.wrong
 
@@ -273,5 +283,5 @@ def with_roles(run: RunFacts, roles: Mapping[int, Role], notes: tuple[str, ...],
     for all.
     """
     iterated = [replace(one, role=roles[one.loader]) for one in run.loaders if one.loader in roles]
-    newest = {replace(one, loader=0): one for one in iterated}
+    newest = {replace(one, loader=0, batch_looks=None, batch_shapes=None): one for one in iterated}
     return replace(run, time_ns=time_ns, loaders=tuple(newest.values()), notes=run.notes + notes)
