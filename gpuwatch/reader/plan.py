@@ -98,6 +98,11 @@ class Plan:
             raise TornError
         return view, before[number]
 
+    @property
+    def view(self) -> memoryview:
+        """What the last read copied."""
+        return self._gather.view
+
     def position(self, address: int) -> int | None:
         """Where in the view a frame lies, None if it was not planned for."""
         for start, position, last_offset in self.chunks:

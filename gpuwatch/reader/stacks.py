@@ -40,6 +40,7 @@ _POINTER_BITS = ~7  # since 3.14 the low bits of a frame's code tell how it is c
 _SINGLES_KEPT_FOR = 16  # looks
 _MAX_SINGLES = 128
 _MAX_GENERATORS = 32  # singles since 3.11
+_MOST_REPLACED = 4  # frames one behind the other; torch.compile leaves one
 
 _Raw = tuple[int, int, int, int]
 """A frame as it was copied: its address, its code's, f_lasti or a pointer into the bytecode, and its owner."""
@@ -168,8 +169,8 @@ class ThreadReader:
     def _named(self, plan: Plan, raw: list[_Raw]) -> list[Frame]:
         """The frames with their code and line; what has not moved since the last look is taken from there.
 
-        In the data stack each frame begins where its caller's ends. Where it does not, the chain leads through
-        what an earlier call left there.
+        In the data stack each frame begins where its caller's ends, or behind frames that were replaced before they
+        began. Where it does not, the chain leads through what an earlier call left there.
         """
         kept, known = self._frames, self._codes.known
         if len(kept) > _MAX_KEPT_FRAMES:
@@ -187,10 +188,33 @@ class ThreadReader:
             if seen[2] is not None:
                 frames.append(seen[2])
             if stacked and owner == OWNED_BY_THREAD:
-                if younger and younger - address != seen[3] and plan.neighbours(younger, address):
-                    raise TornError
+                end = address + seen[3]
+                if younger and younger != end and plan.neighbours(younger, address):
+                    self._check_gap(plan, end, younger)
                 younger = address
         return frames
+
+    def _check_gap(self, plan: Plan, start: int, end: int) -> None:
+        """Whether whole frames that never ran fill the stretch between a caller's frame and its callee's.
+
+        torch.compile runs its own code in a frame behind the one it replaces, which stays as the call made it. What
+        an ended call left there stands on a later instruction than the first.
+
+        Raises:
+            TornError: They do not.
+        """
+        for _ in range(_MOST_REPLACED):
+            position = plan.position(start)
+            if not start < end or position is None:
+                break
+            code, _, instruction, owner = self._struct.unpack_from(plan.view, position)
+            replaced = self._codes.load(code & _POINTER_BITS)
+            if owner != OWNED_BY_THREAD or self._offset(replaced, instruction) > 0:
+                break
+            start += replaced.frame_size
+            if start == end:
+                return
+        raise TornError
 
     def _offset(self, code: KnownCode, instruction: int) -> int:
         """Where in the bytecode a frame stands, in bytes; negative before its first instruction."""
