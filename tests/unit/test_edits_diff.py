@@ -72,7 +72,7 @@ def test_a_line_inside_a_long_call_finds_it() -> None:
         ("a = 1\n", "no single DataLoader"),
         ("a, b = DataLoader(x), DataLoader(y)\n", "no single DataLoader"),
         ("b = MyLoader(x)\n", "no single DataLoader"),
-        ("b = DataLoader(x, **options)\n", "set num_workers there"),
+        ("b = DataLoader(x, **options)\n", "not one dictionary"),
         ("b = DataLoader(*arguments)\n", "set num_workers there"),
         ("b = DataLoader(x, num_workers=10)\n", "already"),
         ("b = DataLoader(\n", "cannot be parsed|not Python source"),

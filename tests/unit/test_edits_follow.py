@@ -131,6 +131,12 @@ def test_a_setting_of_the_command_line_is_to_be_given_there(arguments: list[str]
     assert said in refused(of(ARGPARSE), ARGPARSE, ["python", "train.py", *arguments])
 
 
+def test_a_nested_option_of_the_command_line_is_told() -> None:
+    source = "C.trainer.num_workers = 4\nDataLoader(x, num_workers=C.num_workers)\n"
+    reason = refused(of(source), source, ["python", "t.py", "--trainer.num_workers=2"])
+    assert "start it with --trainer.num_workers=6" in reason
+
+
 def test_a_hydra_override_of_the_command_line_is_told() -> None:
     source = "def main(cfg):\n    DataLoader(x, num_workers=cfg.data.workers)\n"
     assert "workers=6" in refused(
@@ -200,6 +206,64 @@ def test_the_other_keywords_are_told_with_the_reason() -> None:
     reason = refused(of(ARGPARSE, persistent_workers="True"), ARGPARSE, ["python", "t.py", "--workers", "0"])
     assert "start it with --workers 6" in reason
     assert "persistent_workers=True" in reason
+
+
+KWARGS = dedent("""\
+    train_kwargs = {'batch_size': args.batch_size}
+    if use_cuda:
+        cuda_kwargs = {'num_workers': 1,
+                       'pin_memory': True,
+                       'shuffle': True}
+        train_kwargs.update(cuda_kwargs)
+    train_loader = torch.utils.data.DataLoader(dataset1,**train_kwargs)
+    """)
+
+
+def test_keywords_from_a_dictionary_are_set_in_it() -> None:
+    edit = loader_edit(KWARGS, {"num_workers": "1"}, num_workers="6", pin_memory="True", persistent_workers="True")
+    assert changed(edit, KWARGS) == [
+        "-    cuda_kwargs = {'num_workers': 1,",
+        "+    cuda_kwargs = {'num_workers': 6,",
+        "-                   'shuffle': True}",
+        "+                   'shuffle': True,",
+        "+                   'persistent_workers': True}",
+    ]
+    two = loader_edit(KWARGS, num_workers="6", persistent_workers="True", prefetch_factor="4")
+    assert changed(two, KWARGS)[-2:] == [
+        "+                   'persistent_workers': True,",
+        "+                   'prefetch_factor': 4}",
+    ]
+    on_cpu = loader_edit(KWARGS, {"num_workers": "0"}, num_workers="6")
+    assert "but the run has 0" in refused(on_cpu, KWARGS)
+
+
+@pytest.mark.parametrize(
+    ("dictionary", "after"),
+    [
+        ("{}", ['+k = {"num_workers": 6}']),
+        ("{'a': 1}", ["+k = {'a': 1, 'num_workers': 6}"]),
+        ('{\n    "a": 1,  # one\n}', ['+    "num_workers": 6,']),
+        ('{\n    "a": 1  # one\n}', ['+    "a": 1,  # one', '+    "num_workers": 6']),
+    ],
+)
+def test_a_dictionary_gets_a_key_in_its_own_style(dictionary: str, after: list[str]) -> None:
+    source = f"k = {dictionary}\nloader = DataLoader(x, **k)\n"
+    assert [line for line in changed(of(source), source) if line.startswith("+")] == after
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("k = f()\nDataLoader(x, **k)\n", "not one dictionary"),
+        ("k = {}\nk = {}\nDataLoader(x, **k)\n", "not one dictionary"),
+        ("k = {}\nk['num_workers'] = 3\nDataLoader(x, **k)\n", "one by one"),
+        ("k = {**a}\nDataLoader(x, **k)\n", "takes items from **"),
+        ("k = {'num_workers': 1}\nk.update({'num_workers': 2})\nDataLoader(x, **k)\n", "2 dictionaries"),
+        ("DataLoader(x, **vars(args))\n", "takes arguments from vars(args)"),
+    ],
+)
+def test_a_dictionary_made_elsewhere_is_told(source: str, why: str) -> None:
+    assert why in refused(of(source), source)
 
 
 CONFIGURED = "def main(cfg):\n    loader = DataLoader(x, num_workers=cfg.data.workers)\n"

@@ -21,7 +21,7 @@ def started_with(
     """
     for index, argument in enumerate(command[1:], start=1):
         option, equals, _ = argument.partition("=")
-        if re.fullmatch(rf"\+{{0,2}}([\w/@]+\.)*{re.escape(name)}", option) and equals:
+        if re.fullmatch(rf"(--|\+{{0,2}})([\w/@]+\.)*{re.escape(name)}", option) and equals:
             return argument, f"{option}={{}}"
         if option in flags or _begins(option, flags, others):
             if equals:

@@ -12,7 +12,7 @@ from gpuwatch.edits.module import Change, Module
 from gpuwatch.edits.names import called
 from gpuwatch.edits.workspace import Origin, Workspace
 
-__all__ = ["SOURCES", "Setting", "followed", "followed_to_call"]
+__all__ = ["SOURCES", "Setting", "follow", "followed", "followed_to_call"]
 
 SOURCES = ast.Name | ast.Attribute | ast.Subscript
 """Values that come from somewhere else; anything else in a call is changed in the call."""
@@ -23,7 +23,7 @@ _PASS_ON = frozenset({"enumerate", "iter", "next", "tqdm", "trange", "track", "i
 
 def followed(value: ast.expr, setting: Setting, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
     """The changes where the value comes from: in the same file, or in a config file of the command line."""
-    return _follow(value, Trail(setting, module, workspace, origin))
+    return follow(value, Trail(setting, module, workspace, origin))
 
 
 def followed_to_call(
@@ -34,18 +34,19 @@ def followed_to_call(
     origin: Origin,
 ) -> list[Change]:
     """What `at_call` makes of the call that a value comes from; it gives None for those that it does not want."""
-    return _follow(value, Trail(Setting("the loader", "None"), module, workspace, origin, at_call))
+    return follow(value, Trail(Setting("the loader", "None"), module, workspace, origin, at_call))
 
 
-def _follow(value: ast.expr, trail: Trail) -> list[Change]:
+def follow(value: ast.expr, trail: Trail) -> list[Change]:
+    """The changes one step further along a trail."""
     if isinstance(value, ast.Name):
-        return follow_variable(value, trail.further(), _follow)
+        return follow_variable(value, trail.further(), follow)
     if isinstance(value, ast.Attribute | ast.Subscript):
-        return follow_member(value, trail.further(), _follow)
+        return follow_member(value, trail.further(), follow)
     if isinstance(value, ast.Call) and trail.at_call is not None:
         changes = trail.at_call(value)
         if changes is not None:
             return changes
         if called(value) in _PASS_ON and value.args:
-            return _follow(value.args[0], trail.further())
+            return follow(value.args[0], trail.further())
     return trail.literal(value, trail.setting.name)

@@ -9,7 +9,9 @@ import libcst as cst
 
 from gpuwatch.diagnosis.finding import CallEdit, KeywordEdit, LoopEdit, SettingsEdit
 from gpuwatch.edits.arguments import argument, with_keywords
-from gpuwatch.edits.follow.value import SOURCES, Setting, followed, followed_to_call
+from gpuwatch.edits.follow.mappings import added_to, displays_of, value_in
+from gpuwatch.edits.follow.trail import Setting, Trail
+from gpuwatch.edits.follow.value import SOURCES, follow, followed_to_call
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
 from gpuwatch.edits.names import called, calls_in, imported_as
 from gpuwatch.edits.workspace import Origin, Workspace
@@ -75,23 +77,34 @@ def _names_parsed_class(node: ast.AST, name: str) -> bool:
 
 
 def _changes(edit: KeywordEdit, call: ast.Call, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
-    if any(isinstance(arg, ast.Starred) for arg in call.args) or any(each.arg is None for each in call.keywords):
+    spread = [each.value for each in call.keywords if each.arg is None]
+    if len(spread) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
         raise CannotEditError(f"the call takes its arguments from * or **: set {', '.join(edit.keywords)} there")
+    displays = displays_of(spread[0], module) if spread else []
     elsewhere: list[Change] = []
     here: dict[str, str] = {}
+    missing: dict[str, str] = {}
     done = "the call already has these arguments"
     for name, text in edit.keywords.items():
         value = argument(call, name, edit.call)
-        if not isinstance(value, SOURCES):
-            here[name] = text
-            continue
+        trail = Trail(Setting(name, text, edit.present.get(name)), module, workspace, origin)
         try:
-            elsewhere += followed(value, Setting(name, text, edit.present.get(name)), module, workspace, origin)
+            if value is None and displays:
+                value = value_in(displays, name, module)
+                if value is None:
+                    missing[name] = text
+                else:
+                    elsewhere += follow(value, trail)
+            elif isinstance(value, SOURCES):
+                elsewhere += follow(value, trail)
+            else:
+                here[name] = text
         except AlreadySoError as error:
             done = str(error)
         except CannotEditError as error:
             others = ", ".join(f"{other}={each}" for other, each in edit.keywords.items() if other != name)
             raise CannotEditError(f"{error}{f'; with {others} beside it' if others else ''}") from error
+    elsewhere += added_to(displays, missing, module)
     here = {
         name: text
         for name, text in _for_any_number(here, call, edit.call, module).items()
