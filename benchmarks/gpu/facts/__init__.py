@@ -1,0 +1,1 @@
+"""Questions to the hardware itself: short programs that print one JSON object."""
