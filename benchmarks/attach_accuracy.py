@@ -32,6 +32,9 @@ MEAN_LIMIT, WORST_LIMIT, PACE_LIMIT = 0.01, 0.05, 0.02
 WARM_STEPS = 10
 RATE_HZ = 100.0
 
+REPORT_TAKES_NS = 2_000_000_000
+"""From the end of what a report is about to the end of the command; it says the first to the second only."""
+
 SEVEN = ("wait", "forward", "backward", "optimizer", "item", "eval", "save")
 CALLED = {"start": "wait", "sync": "item", "copy": "other", "log": "other", "compile": "other"}
 """What gpuwatch tells apart and the truth does not, or names differently."""
@@ -74,6 +77,7 @@ class Seen:
     looks: int
     counted_ns: tuple[int, int] | None = None  # the stretch that the pace is of, where it is another one
     cpu_share: float | None = None
+    end_unsure_ns: int = 0  # the stretch may have ended so much earlier
 
 
 def main() -> int:
@@ -107,6 +111,8 @@ def one_run(name: str, how: str, seconds: float, folder: Path, errors: list[floa
     phase_errors = [abs(seen.phases.get(phase, 0.0) - phases[phase]) for phase in SEVEN]
     line_errors = [abs(seen.lines.get(line, 0.0) - share) for line, share in lines.items()]
     errors += phase_errors
+    if seen.end_unsure_ns and seen.pace:
+        pace = closest_pace(truth, seen)
     pace_error = None if seen.pace is None else seen.pace / pace - 1
     hot, said = max(lines, key=lines.__getitem__), max(seen.lines, key=seen.lines.__getitem__, default=None)
     kept = (
@@ -124,6 +130,14 @@ def one_run(name: str, how: str, seconds: float, folder: Path, errors: list[floa
         print("   lines   " + table({str(line): (share, seen.lines.get(line, 0.0)) for line, share in lines.items()}))
     sys.stdout.flush()
     return kept
+
+
+def closest_pace(truth: Truth, seen: Seen) -> float:
+    """The true pace of the stretch, of those that it may have been, that is closest to what was said."""
+    assert seen.pace is not None
+    shifts = range(0, seen.end_unsure_ns + 1, 50_000_000)
+    paces = [truth.batches_per_second(seen.start_ns - shift, seen.end_ns - shift) for shift in shifts]
+    return min(paces, key=lambda pace: abs(pace / (seen.pace or 1.0) - 1))
 
 
 def pair(errors: list[float]) -> str:
@@ -230,13 +244,14 @@ def from_report(pid: int, seconds: float) -> Seen:
     if hot and Path(hot["file"]) == SCRIPT:
         lines[hot["line"]] += 0  # it is named whatever the table holds
     return Seen(
-        start_ns=end_ns - round(1e9 * report["data_quality"]["window_seconds"]),
+        start_ns=end_ns - round(1e9 * stacks["seconds"]),
         end_ns=end_ns,
         phases=phases,
         lines=of_the_augmentation(lines),
         pace=run["steps_per_second"],
         looks=stacks["samples"],
         cpu_share=stacks["cpu_share"],
+        end_unsure_ns=REPORT_TAKES_NS,
     )
 
 
