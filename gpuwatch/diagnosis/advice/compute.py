@@ -50,9 +50,9 @@ def compute_share(run: RunWindow) -> float:
 
 
 def hinted_range(run: RunWindow, factor: float) -> str:
-    """What a published factor on the kernels means for this run at most: "1.0-1.8x"."""
+    """What a published factor on the kernels means for this run at most: "1.0-1.8x", a small one to the percent."""
     share = compute_share(run)
-    return f"1.0-{1.0 / ((1.0 - share) + share / factor):.1f}x"
+    return f"1.0-{1.0 / ((1.0 - share) + share / factor):.{2 if factor < 1.5 else 1}f}x"
 
 
 def capability(gpus: tuple[GpuWindow, ...]) -> tuple[int, int] | None:
@@ -72,3 +72,14 @@ def peak_memory_share(rank: RankWindow) -> float | None:
     if memory is None or memory.allocated_peak_bytes is None or not memory.total_bytes:
         return None
     return memory.allocated_peak_bytes / memory.total_bytes
+
+
+def trains_in_16_bits(model: ModelFacts) -> bool:
+    """Autocast was seen, or nearly no weight is 32-bit; unknown counts as no."""
+    return model.autocast is True or (model.float32_share is not None and model.float32_share < 0.1)
+
+
+def torch_version(text: str | None) -> tuple[int, int] | None:
+    """(2, 13) of "2.13.0+cu130"."""
+    parts = (text or "").split(".")
+    return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
