@@ -11,6 +11,11 @@ Exits 1 when the reader's pauses are more than the noise.
 With --pages 16 the recorder also maps, touches and unmaps memory, --maps-per-second times or all the time, and pauses
 count from 200 us. process_vm_readv holds the memory map while it copies, and a reader that waited for it holds it
 until the scheduler lets it run: a thread that does nothing but map memory is held up by that, one that computes never.
+
+Measured on two busy virtual cores (load 5), stopped share more than without a monitor: the reader -0.24, -0.07 and
++0.20 points with 2, 20 and 60 threads, no monitor again -0.03, -0.22 and +0.16, py-spy 12, 89 and 93. With 1 000
+mappings a second: the reader +0.07 and +0.05 with 2 and 60 threads, all threads' stacks +0.7 and +24, py-spy
+--nonblocking +2.5 and +37. With mappings all the time and 2 threads: the reader 13, py-spy --nonblocking 31.
 """
 
 from __future__ import annotations

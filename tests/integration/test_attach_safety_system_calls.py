@@ -26,7 +26,8 @@ OF_PROCESS = re.compile(r'"/proc/(?P<pid>\d+)/(?P<file>[^"]*)"')
 def tracer() -> tuple[str, ...]:
     """strace, stopping the command at the traced calls only where the kernel can choose them; nothing without it."""
     for command in (("strace", "-f", "--seccomp-bpf"), ("strace", "-f")):
-        if shutil.which("strace") and not subprocess.run([*command, "-o", "/dev/null", "true"]).returncode:
+        probe = [*command, "-e", "trace=openat", "-o", "/dev/null", "true"]
+        if shutil.which("strace") and not subprocess.run(probe, capture_output=True).returncode:
             return command
     return ()
 
