@@ -33,7 +33,7 @@ def report(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         seen = _watched(session, arguments.duration or None)
     document = build_report(seen)
-    text = _patch(seen) if arguments.patch else _rendered(document, arguments.format)
+    text = _patch(seen, document) if arguments.patch else _rendered(document, arguments.format)
     if output is None:
         write_stdout(text)
     else:
@@ -97,15 +97,16 @@ def _charts(session: Session, snapshot: Snapshot, start_ns: int, end_ns: int) ->
     return tuple(session.monitor.timeline.chart(series, start_ns, end_ns, buckets) for series in wanted)
 
 
-def _patch(seen: Observation) -> bytes:
+def _patch(seen: Observation, document: Json) -> bytes:
     """The patch; what is not in it is told on stderr."""
     from gpuwatch.report.patch import fix_patch
 
     patch = fix_patch(seen)
-    for line in patch.by_hand:
+    for line in (*seen.notes, *patch.by_hand):
         say(f"gpuwatch: {line}")
     if not patch.data:
-        why = "nothing of it can be changed safely" if patch.by_hand else "nothing was found that a change would mend"
+        sentences = [] if patch.by_hand else [str(each["sentence"]) for each in document["verdict"]]
+        why = "nothing of it can be changed safely" if patch.by_hand else "; ".join(sentences).rstrip(".")
         say(f"gpuwatch: the patch is empty: {why}")
     return patch.data
 

@@ -64,10 +64,13 @@ class CallEdit:
 
 @dataclass(frozen=True, slots=True)
 class SettingsEdit:
-    """Keyword arguments to set in the file's only call of that name: settings for a library that builds its own."""
+    """Keyword arguments to set in the file's only call of that name: settings for a library that builds its own.
+
+    Without a file it is the script that the process was started with.
+    """
 
     call: str  # "TrainingArguments"
-    file: str
+    file: str | None
     keywords: Mapping[str, str]
     present: Mapping[str, str] = field(default_factory=dict)
 

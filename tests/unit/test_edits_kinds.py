@@ -345,6 +345,9 @@ def test_settings_of_a_library_are_changed_in_its_only_call() -> None:
     assert changed(edit, HUGGING_FACE)[1] == '+args = TrainingArguments(output_dir="out", dataloader_num_workers=6)'
     subclass = HUGGING_FACE.replace("TrainingArguments", "Seq2SeqTrainingArguments")
     assert "dataloader_num_workers=6" in changed(edit, subclass)[1]
+    started = SettingsEdit("TrainingArguments", None, edit.keywords)
+    assert "dataloader_num_workers=6" in changed(started, HUGGING_FACE, ["python", "-u", "train.py"])[1]
+    assert "not known" in refused(started, HUGGING_FACE, ["python", "-c", "pass"])
     assert "2 TrainingArguments" in refused(edit, HUGGING_FACE * 2)
     parsed = "p = HfArgumentParser((ModelArguments, TrainingArguments))\n"
     assert "start it with --dataloader_num_workers 6" in refused(edit, parsed)

@@ -1,7 +1,10 @@
 """The fix of a loader: in the user's own call, or in the settings of the library that built it."""
 
+from dataclasses import replace
+
 from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.finding import SettingsEdit
+from gpuwatch.diagnosis.finding import LoopEdit, SettingsEdit
+from gpuwatch.samples import LoaderFacts
 from tests.unit import scene_builder as build
 
 KEYWORDS = {"num_workers": "6", "persistent_workers": "True"}
@@ -32,3 +35,14 @@ def test_loader_of_an_unknown_library_names_the_library():
     fix = loader_fix(build.loader(library="somelib"), KEYWORDS, "Load in 6 worker processes", 6)
     assert fix.edit.line == 88, "Lightning wraps the call that the line itself makes"
     assert "somelib" in fix.text and "num_workers=6" in fix.code
+
+
+def test_a_loop_of_an_installed_package_is_set_in_the_script_that_was_started():
+    seen = LoaderFacts(1, loop_file="/v/site-packages/transformers/trainer.py", loop_line=9, num_workers=0)
+    fix = loader_fix(seen, KEYWORDS, "Load in 6 worker processes", 6)
+    settings = {"dataloader_num_workers": "6", "dataloader_persistent_workers": "True"}
+    assert fix.edit == SettingsEdit("TrainingArguments", None, settings, {"dataloader_num_workers": "0"})
+    other = loader_fix(replace(seen, loop_file="/v/site-packages/lightning/fit.py"), KEYWORDS, "text", 6)
+    assert other.edit == SettingsEdit("DataLoader", None, KEYWORDS, {"num_workers": "0"})
+    own = loader_fix(replace(seen, loop_file="/home/u/train.py"), KEYWORDS, "text", 6)
+    assert own.edit == LoopEdit("DataLoader", "/home/u/train.py", 9, KEYWORDS, {"num_workers": "0"})

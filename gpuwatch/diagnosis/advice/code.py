@@ -40,22 +40,46 @@ def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: st
     """
     if loader is not None and loader.library is not None:
         return _library_fix(loader, loader.library, keywords, text, value)
-    edit: CallEdit | LoopEdit | None = None
-    if loader is not None and loader.file is not None and loader.line is not None:
-        edit = CallEdit(CALL, loader.file, loader.line, keywords, _present(loader, keywords))
-    elif loader is not None and loader.loop_file is not None:
-        if loader.loop_line is not None:
-            edit = LoopEdit(CALL, loader.loop_file, loader.loop_line, keywords, _present(loader, keywords))
-        text += f"; it is the loader that {place(loader.loop_file, loader.loop_line or 0)} loops over"
+    if loader is not None and loader.file is None and loader.loop_file is not None:
+        return _fix_from_outside(loader, loader.loop_file, keywords, text, value)
     file, line = place_of(loader)
+    edit = None
+    if loader is not None and file is not None and line is not None:
+        edit = CallEdit(CALL, file, line, keywords, _present(loader, keywords))
+    return Fix(text=text, code=call_code(keywords), file=file, line=line, value=value, edit=edit)
+
+
+def _fix_from_outside(
+    loader: LoaderFacts, loop_file: str, keywords: Mapping[str, str], text: str, value: int | str | None
+) -> Fix:
+    """The loader of a loop; where an installed package loops, what its user wrote is in the script that was started."""
+    line = loader.loop_line
+    call, settings, present = CALL, dict(keywords), _present(loader, keywords)
+    installed = loop_file.rpartition("-packages/")
+    if installed[0]:
+        call, settings, present = _settings(installed[2].split("/")[0], keywords, present)
+    edit: LoopEdit | SettingsEdit | None = None
+    if installed[0] and settings:
+        edit = SettingsEdit(call, None, settings, present)
+    elif line is not None:
+        edit = LoopEdit(CALL, loop_file, line, settings, present)
     return Fix(
-        text=text,
-        code=call_code(keywords),
-        file=file,
+        text=f"{text}; it is the loader that {place(loop_file, line or 0)} loops over",
+        code=call_code(settings, call),
+        file=loop_file,
         line=line,
         value=value,
         edit=edit,
     )
+
+
+def _settings(
+    library: str, keywords: Mapping[str, str], present: Mapping[str, str]
+) -> tuple[str, dict[str, str], dict[str, str]]:
+    """The call that a library takes a loader's settings from, and the keywords as that names them."""
+    call, prefix, known = SETTINGS_OF.get(library, (CALL, "", frozenset(keywords)))
+    named = {f"{prefix}{name}": setting for name, setting in keywords.items() if name in known}
+    return call, named, {f"{prefix}{name}": setting for name, setting in present.items()}
 
 
 def _library_fix(
@@ -63,20 +87,14 @@ def _library_fix(
 ) -> Fix:
     if library not in SETTINGS_OF:
         return _through_library(loader, library, keywords, text, value)
-    call, prefix, known = SETTINGS_OF[library]
-    present = _present(loader, keywords)
-    settings = {f"{prefix}{name}": setting for name, setting in keywords.items() if name in known}
+    call, settings, present = _settings(library, keywords, _present(loader, keywords))
     return Fix(
         text=f"{text} (in the {call} given to {library}: it builds the loader, called from this line)",
         code=call_code(settings, call),
         file=loader.file,
         line=loader.line,
         value=value,
-        edit=SettingsEdit(
-            call, loader.file, settings, {f"{prefix}{name}": setting for name, setting in present.items()}
-        )
-        if settings and loader.file is not None
-        else None,
+        edit=SettingsEdit(call, loader.file, settings, present) if settings and loader.file is not None else None,
     )
 
 

@@ -17,6 +17,8 @@ from gpuwatch.edits.names import called, calls_in, imported_as
 from gpuwatch.edits.workspace import Origin, Workspace
 
 _LARGEST_CALL = 20_000  # characters: libcst 1.9.0 needs minutes for a sum of 20 000 terms
+_SUBCLASSED = frozenset({"TrainingArguments"})
+"""Classes whose subclasses take the same settings and keep the name: `Seq2SeqTrainingArguments`."""
 _NEED_WORKERS = {"persistent_workers": "{workers} > 0", "prefetch_factor": "{value} if {workers} > 0 else None"}
 """Settings that DataLoader refuses without workers, and how they hold for any number of them (torch 2.13)."""
 
@@ -37,19 +39,19 @@ def call_changes(edit: CallEdit, workspace: Workspace, origin: Origin) -> list[C
 
 def settings_changes(edit: SettingsEdit, workspace: Workspace, origin: Origin) -> list[Change]:
     """Sets the keywords of the only call of that name, or of a subclass that is named after it."""
-    module = workspace.module(origin, edit.file)
+    file = edit.file or next((argument for argument in origin.command[1:] if argument.endswith(".py")), None)
+    if file is None:
+        raise CannotEditError(f"the script that calls {edit.call}(...) is not known")
+    module = workspace.module(origin, file)
     names = imported_as(module, edit.call)
-    calls = [
-        node
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Call) and ((name := called(node)) in names or (name or "").endswith(edit.call))
-    ]
+    kin = edit.call if edit.call in _SUBCLASSED else "\0"
+    calls = [node for node in calls_in(module.tree) if (name := called(node) or "") in names or name.endswith(kin)]
     if len(calls) == 1:
         return _changes(edit, calls[0], module, workspace, origin)
     if not calls and any(_names_parsed_class(node, edit.call) for node in ast.walk(module.tree)):
         flags = " ".join(f"--{name} {value}" for name, value in edit.keywords.items())
-        raise CannotEditError(f"{edit.call} is filled from the command line in {edit.file}: start it with {flags}")
-    raise CannotEditError(f"{edit.file} holds {len(calls) or 'no'} {edit.call}(...) call{'s' if calls else ''}")
+        raise CannotEditError(f"{edit.call} is filled from the command line in {file}: start it with {flags}")
+    raise CannotEditError(f"{file} holds {len(calls) or 'no'} {edit.call}(...) call{'s' if calls else ''}")
 
 
 def loop_changes(edit: LoopEdit, workspace: Workspace, origin: Origin) -> list[Change]:
