@@ -172,7 +172,9 @@ def _add_stacks(commands: Any) -> None:
     stacks.set_defaults(command="stacks")
     stacks.add_argument("pid", type=_pid, metavar="PID")
     stacks.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="how long to look (default 10)")
-    stacks.add_argument("--rate", type=_rate, default=100.0, metavar="HZ", help="looks per second (default 100)")
+    stacks.add_argument(
+        "--rate", type=_rate, metavar="HZ", help="looks per second (default 100, with --threads 10: each costs more)"
+    )
     stacks.add_argument("--threads", action="store_true", help="all threads, not only the main one of each process")
     stacks.add_argument(
         "--format",
