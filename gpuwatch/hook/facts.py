@@ -32,6 +32,7 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
         loaders=loaders.facts(),
         model=(quietly(model.facts, torch) if torch is not None else None) or {},
         unhooked=list(imports.failed),
+        debug=(quietly(debug_modes, torch) if torch is not None else None) or [],
     )
     content.update(quietly(_gpus, torch) or {})
     return content
@@ -52,6 +53,19 @@ def _ranks(environment: Mapping[str, str], torch: Any) -> Dict[str, Any]:
         job = ":".join(filter(None, (address, port, environment.get("TORCHELASTIC_RUN_ID"))))
         ranks["group"] = hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return ranks
+
+
+def debug_modes(torch: Any) -> List[str]:
+    """The switches for finding errors that are on: those of anomaly detection, sync checks, and repeatable results."""
+    found = []
+    if torch.is_anomaly_enabled():
+        found.append("anomaly")
+    # torch's own getter would initialise CUDA.
+    if torch.cuda.is_initialized() and torch._C._cuda_get_sync_debug_mode():
+        found.append("sync-debug")
+    if torch.are_deterministic_algorithms_enabled():
+        found.append("deterministic")
+    return found
 
 
 def _number(text: Optional[str]) -> Optional[int]:

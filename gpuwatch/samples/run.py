@@ -100,6 +100,7 @@ class RunFacts:
     rung: Literal["exact", "sampled", "proc", "hardware"] = "exact"
     climb: str | None = None  # one line on how to see more, where the rung is below "exact"
     notes: tuple[str, ...] = ()
+    debug_modes: tuple[str, ...] = ()  # of torch, as its hook last saw them: "anomaly", "sync-debug", "deterministic"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ FACTS = {
     "loaders": [LOADER],
     "model": MODEL,
     "env": {"CUDA_LAUNCH_BLOCKING": "1"},
+    "debug": ["anomaly"],
 }
 
 
@@ -113,6 +114,7 @@ def test_every_fact_of_the_protocol_arrives() -> None:
     assert facts.save_places == (("/home/a/train.py", 120),)
     assert (facts.phases, facts.memory_total_bytes) == (("data", "log"), 80)
     assert run.notes == ("environment: CUDA_LAUNCH_BLOCKING=1",)
+    assert run.debug_modes == ("anomaly",)
 
 
 def test_absent_facts_are_unknown_and_not_wrong() -> None:
