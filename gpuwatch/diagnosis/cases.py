@@ -19,6 +19,7 @@ def run_case_of(scene: Scene, run: RunWindow, holding: frozenset[str] = frozense
         now_ns=scene.now_ns,
         window_seconds=scene.window_seconds,
         holding=holding,
+        all_gpus=scene.gpus,
     )
 
 

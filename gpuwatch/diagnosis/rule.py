@@ -14,7 +14,10 @@ from gpuwatch.timeline.windows import GpuWindow, HostWindow, Quality, RunWindow
 
 @dataclass(frozen=True, slots=True)
 class RunCase:
-    """One run, the GPUs it uses and the host under it. `holding`: rules whose condition holds for it now."""
+    """One run, the GPUs it uses and the host under it. `holding`: rules whose condition holds for it now.
+
+    `all_gpus` are those of the machine, as far as the scene holds them.
+    """
 
     run: RunWindow
     gpus: tuple[GpuWindow, ...]
@@ -25,6 +28,7 @@ class RunCase:
     now_ns: int
     window_seconds: float
     holding: frozenset[str] = frozenset()
+    all_gpus: tuple[GpuWindow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

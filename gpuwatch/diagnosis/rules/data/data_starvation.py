@@ -21,8 +21,9 @@ Not when:
     GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader on a machine without a
     GPU.
 Fix:
-    That of the cause found: no workers, too few, too many, busy cores, a CPU quota, storage, single slow items,
-    dear items, batches that are dear to build or ship.
+    That of the cause found: no workers, too few, too many, pinned to a core or with too many threads, busy cores, a
+    CPU quota, storage, memory too short for the page cache, shared memory that is full, single slow items, short
+    epochs, dear items, batches that are dear to build or ship, bursts.
 Gain:
     At most 1 / (1 - S); what the fix of the cause can deliver where one is found.
 Verify:
@@ -44,15 +45,21 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is
 from gpuwatch.diagnosis.advice.unexplained import how_to_find_out
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import Rule, RunCase, rule
+from gpuwatch.diagnosis.rules.data.bursty_prefetch import bursty_prefetch
 from gpuwatch.diagnosis.rules.data.cpu_quota_throttled import cpu_quota_throttled
+from gpuwatch.diagnosis.rules.data.epoch_too_short import epoch_too_short
 from gpuwatch.diagnosis.rules.data.host_cpu_exhausted import host_cpu_exhausted
 from gpuwatch.diagnosis.rules.data.io_bound import io_bound
+from gpuwatch.diagnosis.rules.data.shm_pressure import shm_pressure
 from gpuwatch.diagnosis.rules.data.slow_collate_ipc import slow_collate_ipc
 from gpuwatch.diagnosis.rules.data.slow_samples import slow_samples
+from gpuwatch.diagnosis.rules.data.thread_oversubscription import thread_oversubscription
 from gpuwatch.diagnosis.rules.data.too_many_workers import too_many_workers
+from gpuwatch.diagnosis.rules.data.worker_affinity_pinned import worker_affinity_pinned
 from gpuwatch.diagnosis.rules.data.worker_cpu_bound import worker_cpu_bound
 from gpuwatch.diagnosis.rules.data.workers_too_few import workers_too_few
 from gpuwatch.diagnosis.rules.data.workers_zero import workers_zero
+from gpuwatch.diagnosis.rules.host.host_memory_pressure import host_memory_pressure
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 
 FIRE_SHARE = 0.10
@@ -61,14 +68,20 @@ CRITICAL_SHARE = 0.20
 
 CAUSES: tuple[Rule, ...] = (
     workers_zero,
+    shm_pressure,
+    epoch_too_short,
     slow_samples,
+    host_memory_pressure,
     io_bound,
     cpu_quota_throttled,
+    worker_affinity_pinned,
+    thread_oversubscription,
     too_many_workers,
     host_cpu_exhausted,
     workers_too_few,
     slow_collate_ipc,
     worker_cpu_bound,
+    bursty_prefetch,
 )
 """The decision tree: asked in this order, the first that fires is the cause."""
 
@@ -106,9 +119,19 @@ def _cause(case: RunCase) -> tuple[str | None, Draft | None]:
     case = replace(case, holding=case.holding | {"data-starvation"})
     for cause in CAUSES:
         draft: Draft | None = cause.check(case)
-        if draft is not None and draft.fires:
+        if draft is not None and draft.fires and _explains(case, cause, draft):
             return cause.id, draft
     return None, None
+
+
+def _explains(case: RunCase, cause: Rule, draft: Draft) -> bool:
+    """Whether what a rule found makes this run wait: two of them fire on runs that wait for something else too."""
+    if cause is shm_pressure:
+        return draft.severity is Severity.CRITICAL
+    if cause is host_memory_pressure:
+        storage: Draft | None = io_bound.check(case)
+        return storage is not None and storage.fires
+    return True
 
 
 def _summary(starvation: Starvation, line: HotLine | None) -> str:

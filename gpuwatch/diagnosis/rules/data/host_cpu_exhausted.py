@@ -40,7 +40,13 @@ from gpuwatch.diagnosis.wording import cpu_cores, percent
 CLEAR_CPU_PERCENT = 80.0
 CROWD = 1.2
 COMPUTING_SHARE = 0.3
-OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "too-many-workers")
+OTHER_CAUSES = (
+    "io-bound",
+    "cpu-quota-throttled",
+    "worker-affinity-pinned",
+    "thread-oversubscription",
+    "too-many-workers",
+)
 
 
 @rule("host-cpu-exhausted", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))

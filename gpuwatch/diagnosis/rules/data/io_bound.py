@@ -50,7 +50,13 @@ MEMORY_SHORT_SHARE = 0.10
 MEMORY_PRESSURE_PERCENT = 10.0
 
 
-@rule("io-bound", subject="run", level=Level.E1, after=("data-starvation", "slow-samples"))
+@rule(
+    "io-bound",
+    subject="run",
+    level=Level.E1,
+    after=("data-starvation", "slow-samples"),
+    behind=("host-memory-pressure",),
+)
 def io_bound(case: RunCase) -> Draft | None:
     """Fires on a starved run whose loading is blocked on storage."""
     rank = case.run.critical

@@ -59,7 +59,15 @@ WORKER_SHARE, WORKER_CLEAR_SHARE = 0.30, 0.15
 RECEIVING_SHARE, RECEIVING_CLEAR_SHARE = 0.10, 0.05
 BUSY_SHARE = 0.85
 WON_BACK = (0.50, 0.75)
-OTHER_CAUSES = ("cpu-quota-throttled", "too-many-workers", "host-cpu-exhausted", "workers-too-few", "io-bound")
+OTHER_CAUSES = (
+    "cpu-quota-throttled",
+    "worker-affinity-pinned",
+    "thread-oversubscription",
+    "too-many-workers",
+    "host-cpu-exhausted",
+    "workers-too-few",
+    "io-bound",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,15 @@ CROWD = 1.2
 PRESSURE_CPU_PERCENT = 20.0
 LOST_SHARE = 0.05
 SLEEPING_CORES = 0.3
+OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned", "thread-oversubscription")
 
 
-@rule("too-many-workers", subject="run", level=Level.E1, after=("data-starvation", "io-bound", "cpu-quota-throttled"))
+@rule("too-many-workers", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
 def too_many_workers(case: RunCase) -> Draft | None:
     """Fires on a run whose workers outnumber the cores and suffer from it."""
     rank = case.run.critical
     loader, workers = rank.train_loader, rank.workers
-    if loader is None or not loader.num_workers or case.holding.intersection(("io-bound", "cpu-quota-throttled")):
+    if loader is None or not loader.num_workers or case.holding.intersection(OTHER_CAUSES):
         return None
     if workers is None or workers.cpu_cores is None:
         return None

@@ -55,7 +55,15 @@ LEAST_GAIN = 1.05
 WORKER_CORES = 0.85
 SEVERAL_CORES = 1.2
 ROOM_SHARE = 0.7
-OTHER_CAUSES = ("cpu-quota-throttled", "too-many-workers", "host-cpu-exhausted", "workers-too-few", "io-bound")
+OTHER_CAUSES = (
+    "cpu-quota-throttled",
+    "worker-affinity-pinned",
+    "thread-oversubscription",
+    "too-many-workers",
+    "host-cpu-exhausted",
+    "workers-too-few",
+    "io-bound",
+)
 
 
 @rule("worker-cpu-bound", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))

@@ -13,8 +13,9 @@ Fires:
 Clears:
     The wait is below 6 % or the number of workers changes.
 Not when:
-    The cores are busy, a CPU quota throttles, storage is the limit, or there are more workers than cores: the comb
-    shows there too, so free cores decide and not the comb. Single slow items have their own rule.
+    The cores are busy, a CPU quota throttles, storage is the limit, the workers are pinned, fight with their threads
+    or outnumber the cores: the comb shows there too, so free cores decide and not the comb. Single slow items have
+    their own rule, and so have workers that hand over as fast as workers can.
 Fix:
     num_workers = ceil(1.2 x seconds for one worker to make a batch / seconds to compute one), at least one more
     than now, within what cores, memory, shared memory and the epoch allow. It costs the memory of the added
@@ -47,7 +48,16 @@ BUSY_SHARE = 0.85
 ROOM_SHARE = 0.7
 COMB = 0.6
 LEAST_GAIN = 1.05
-OTHER_CAUSES = ("slow-samples", "io-bound", "cpu-quota-throttled", "too-many-workers", "host-cpu-exhausted")
+OTHER_CAUSES = (
+    "slow-samples",
+    "io-bound",
+    "cpu-quota-throttled",
+    "worker-affinity-pinned",
+    "thread-oversubscription",
+    "too-many-workers",
+    "host-cpu-exhausted",
+    "loader-overhead-floor",
+)
 
 
 @rule("workers-too-few", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES))

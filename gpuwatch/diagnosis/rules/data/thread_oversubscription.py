@@ -1,0 +1,141 @@
+"""Each loader worker starts its own thread pool (OpenCV, NumPy, OpenMP): hundreds of threads fight for the cores.
+
+Means:
+    A library in the workers takes one thread for each core of the machine, in every worker. The kernel then spends
+    its time on switching between them instead of on the work.
+Evidence:
+    Threads of the workers that used CPU within a second (sleeping ones do not count), against the cores this rank may
+    use; the kernel's share of the workers' CPU time, or the load per core.
+Fires:
+    At least twice as many active threads as cores and two in each worker, a quarter of the workers' CPU time spent in
+    the kernel (or a load of two per core), and 5 % lost to waits for data.
+Clears:
+    Fewer than 1.2 active threads per core.
+Not when:
+    The threads sleep; torch itself runs one thread in a worker. Storage, a CPU quota or pinned workers explain it
+    first. Many workers of one thread each have their own rule.
+Fix:
+    One thread per worker: cv2.setNumThreads(0) in worker_init_fn, or OMP_NUM_THREADS, MKL_NUM_THREADS and
+    OPENBLAS_NUM_THREADS before NumPy is imported; more where there are fewer workers than cores.
+Gain:
+    At most 1 / (1 - S). In bad cases 4x (mmdetection) and up to 10x were reported; measured here: np.linalg.svd in
+    workers took 43 s for what took 2.9 s with one OpenBLAS thread.
+Verify:
+    Fewer than 1.2 active threads per core, and the kernel's share down.
+Source:
+    mmdetection#6867 (2048 threads), mmocr#721, pytorch#82219 and #22535; torch's worker.py sets one thread for torch
+    alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpuwatch.diagnosis.advice.code import place_of
+from gpuwatch.diagnosis.advice.cores import allowed_cores
+from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.lines import hottest_of_workers, loading_measures
+from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import cpu_cores, listed, share_measure
+from gpuwatch.timeline.windows import RankWindow
+
+CROWD, CLEAR_CROWD = 2.0, 1.2
+SYSTEM_SHARE = 0.25
+LOAD_PER_CORE = 2.0
+LOST_SHARE = 0.05
+PROMISED_FROM = 0.10
+THREADS_PER_WORKER = 2.0
+FUNCTION = "one_thread_per_worker"
+NAMES = {"cv2": "OpenCV", "openblas": "OpenBLAS", "mkl": "MKL", "arrow": "Arrow", "polars": "Polars"}
+OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned")
+
+
+@rule("thread-oversubscription", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
+def thread_oversubscription(case: RunCase) -> Draft | None:
+    """Fires on a run whose workers' threads fight for the cores."""
+    rank, starvation, cores = case.run.critical, starvation_of(case), allowed_cores(case)
+    workers = rank.workers
+    if workers is None or workers.active_threads is None or case.holding.intersection(OTHER_CAUSES):
+        return None
+    each = workers.active_threads / max(1, workers.count)
+    if workers.active_threads < CLEAR_CROWD * cores or each < THREADS_PER_WORKER or starvation is None:
+        return None
+    load = _load_per_core(case)
+    grinds = (workers.system_share or 0.0) >= SYSTEM_SHARE or (load or 0.0) >= LOAD_PER_CORE
+    promised = starvation.share >= PROMISED_FROM
+    return Draft(
+        summary=(
+            f"{workers.active_threads} threads of {workers.count} workers fight for {cpu_cores(cores)}: "
+            f"a library in each worker starts its own"
+        ),
+        severity=Severity.WARNING,
+        level=min(starvation.level, Level.E2),
+        evidence=(
+            Measure("active_threads", workers.active_threads, f"about {each:.0f} threads at work in each worker"),
+            Measure("cpu_cores", cores, f"{cpu_cores(cores)} for this rank"),
+            *_grinding(workers.system_share, load),
+            share_measure("starvation_share", starvation.share, "lost to waits for data"),
+            *loading_measures(rank),
+        ),
+        fires=workers.active_threads >= CROWD * cores and grinds and starvation.share >= LOST_SHARE,
+        fix=_fix(rank, cores, workers.count),
+        gain=from_share(0.0, starvation.share, "then limited by the cores themselves") if promised else None,
+        hint=None if promised else "no promise: little is lost to waits; 4x and more was reported in bad cases",
+        ruled_out=rivals(case, "cpu"),
+        verify="Fewer than 1.2 active threads per core, and the wait below 6 %",
+        chart=("host.cpu_percent", "run.wait_share"),
+    )
+
+
+def _load_per_core(case: RunCase) -> float | None:
+    load = case.host.latest.load_1m if case.host else None
+    return None if load is None or case.machine is None else load / max(1, case.machine.cpu_count)
+
+
+def _grinding(system_share: float | None, load: float | None) -> tuple[Measure, ...]:
+    measures = []
+    if system_share is not None:
+        measures.append(share_measure("worker_system_share", system_share, "of the workers' CPU time in the kernel"))
+    if load is not None:
+        measures.append(Measure("load_per_core", round(load, 2), f"load {load:.1f} per core"))
+    return tuple(measures)
+
+
+def _fix(rank: RankWindow, cores: float, workers: int) -> Fix:
+    threads = max(1, math.floor(cores / max(1, workers)))
+    found = _libraries(rank)
+    said = f" ({listed(NAMES[name] for name in found)} {'is' if len(found) == 1 else 'are'} loaded)" if found else ""
+    file, line = place_of(rank.train_loader)
+    one = f"{threads} thread{'' if threads == 1 else 's'}"
+    if found[:1] == ("cv2",):
+        statements = (f"cv2.setNumThreads({0 if threads == 1 else threads})", "cv2.ocl.setUseOpenCL(False)")
+        text = f"Let each worker use {one}, by a worker_init_fn of the DataLoader{said}"
+        return worker_init_fix(rank.train_loader, FUNCTION, statements, text, threads)
+    if rank.facts.device == "cpu":
+        limit = (f"threadpoolctl.threadpool_limits({threads})",)
+        text = f"Let each worker use {one}, by a worker_init_fn of the DataLoader: training keeps its own{said}"
+        return worker_init_fix(rank.train_loader, FUNCTION, limit, text, threads)
+    variables = " ".join(f"{name}_NUM_THREADS={threads}" for name in ("OMP", "MKL", "OPENBLAS"))
+    return Fix(
+        text=f"Let each worker use {one}: set these variables where the script is started{said}",
+        code=f"{variables} {' '.join(rank.facts.command)}",
+        file=file,
+        line=line,
+        value=threads,
+    )
+
+
+def _libraries(rank: RankWindow) -> tuple[str, ...]:
+    """The loaded libraries that start threads, the one at work in the workers' hottest line first."""
+    known = (rank.process.latest.libraries if rank.process else None) or ()
+    line = hottest_of_workers(rank.stacks, "item", "collate")
+    words = f"{line.text or ''} {line.leaf or ''}" if line is not None else ""
+    uses_cv2, uses_numpy = "cv2" in words, any(name in words for name in ("np.", "numpy", "scipy"))
+    order = ["cv2", "polars", "arrow", "mkl", "openblas"]
+    if uses_numpy and not uses_cv2:
+        order = ["mkl", "openblas", "cv2", "polars", "arrow"]
+    return tuple(name for name in order if name in known)

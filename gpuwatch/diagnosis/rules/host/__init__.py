@@ -1,0 +1,1 @@
+"""The machine under the run: its cores, memory and nodes."""
