@@ -11,13 +11,13 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import gpuwatch.samples
-from gpuwatch.samples import Candidates, Sample
+from gpuwatch.samples import Candidates, MachineFacts, Sample
 from gpuwatch.timeline.timeline import Timeline
 
 FORMAT, VERSION = "gpuwatch sample stream", 1
@@ -78,6 +78,32 @@ class RecordingTimeline(Timeline):
         kept = tuple(sample for sample in samples if not isinstance(sample, _LEFT_OUT))
         if kept:
             self._arrivals.append((self._clock(), kept))
+
+
+def nameless(stream: Stream, folders: Mapping[str, str]) -> Stream:
+    """The same without the machine's name, and with other words for these folders: it is going to be published.
+
+    Args:
+        stream: what was recorded.
+        folders: the beginning of paths -> what stands for it.
+    """
+
+    def told(value: Any) -> Any:
+        if isinstance(value, str):
+            for folder, word in folders.items():
+                value = value.replace(folder, word)
+            return value
+        if isinstance(value, Mapping):
+            return {name: told(one) for name, one in value.items()}
+        if isinstance(value, tuple | list):
+            return type(value)(told(one) for one in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            named = {each.name: told(getattr(value, each.name)) for each in fields(value)}
+            return type(value)(**(named | ({"hostname": "recorded"} if isinstance(value, MachineFacts) else {})))
+        return value
+
+    arrivals = tuple((at_ns, told(samples)) for at_ns, samples in stream.arrivals)
+    return replace(stream, arrivals=arrivals, about=told(dict(stream.about)))
 
 
 def write(path: Path, stream: Stream, most_bytes: int = MOST_BYTES) -> float:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.cases import LEAST_WATCH_SECONDS, START_SECONDS, Case, Item, Question, Variant
+from benchmarks.gpu.catalogue import CATALOGUE
 from benchmarks.gpu.processes import Program, environment, running, samples_per_second
 from benchmarks.gpu.stream import SUFFIX
 from benchmarks.gpu.table import Table
@@ -47,9 +48,8 @@ class Suite:
         self._device = device
         self._watch_seconds = watch_seconds
         self._known = frozenset(rule.id for rule in all_rules())
-        self.table = Table(
-            self._folder, {"device": device, "python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0))}
-        )
+        about = {"device": device, "python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0))}
+        self.table = Table(self._folder, about, [item.id for item in CATALOGUE])
 
     def run(self, items: Iterable[Item]) -> int:
         """Runs what fits; returns how many verdicts are wrong or failed."""

@@ -14,28 +14,33 @@ _SHOWN = ("gap_share", "wait_share", "step_ms", "utilization_percent", "power_wa
 
 
 class Table:
-    """Rows in the order in which they came.
+    """The rows of this run, and in the files those of earlier ones too: all items need more than one call.
 
     Args:
-        folder: where table.md and table.json are; what they hold of other items stays.
+        folder: where table.md and table.json are.
         about: of the machine and the run.
+        order: the ids as the files list them.
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, about: Mapping[str, Any], order: Sequence[str] = ()) -> None:
         self.folder = folder
         self.about = dict(about)
         self.rows: list[Row] = []
+        self._order = {id: place for place, id in enumerate(order)}
         folder.mkdir(parents=True, exist_ok=True)
+        self._known = {row.id: row for row in _read(folder / "table.json")}
 
     def add(self, row: Row) -> None:
         """Prints the row and writes the files anew: a run that is killed loses none."""
         self.rows.append(row)
+        if row.verdict != "not run" or row.id not in self._known:
+            self._known[row.id] = row
         print(_line(row), flush=True)
         self.write()
 
     def write(self) -> None:
         """Both files, each whole or not at all."""
-        content = {"about": self.about, "rows": [asdict(row) for row in self.rows]}
+        content = {"about": self.about, "rows": [asdict(row) for row in self._all()]}
         _replace(self.folder / "table.json", json.dumps(content, indent=1, default=str) + "\n")
         _replace(self.folder / "table.md", self.markdown())
 
@@ -43,11 +48,23 @@ class Table:
         """For the docs."""
         about = ", ".join(f"{name} {value}" for name, value in self.about.items())
         head = ["| id | what | expected | found (first after) | figures | change: measured, promised | verdict |"]
-        rows = [_cells(row) for row in self.rows]
+        shown = self._all()
+        rows = [_cells(row) for row in shown]
         parts = [f"{about}\n", "\n".join([*head, "|" + "---|" * 7, *rows]), ""]
-        parts += [f"## {row.id}: {row.title}\n\n{_facts(row.figures)}\n" for row in self.rows if row.verdict == "told"]
-        parts += [f"## {row.id} failed\n\n```\n{row.trace}\n```\n" for row in self.rows if row.trace]
+        parts += [f"## {row.id}: {row.title}\n\n{_facts(row.figures)}\n" for row in shown if row.verdict == "told"]
+        parts += [f"## {row.id} failed\n\n```\n{row.trace}\n```\n" for row in shown if row.trace]
         return "\n".join(parts)
+
+    def _all(self) -> list[Row]:
+        return sorted(self._known.values(), key=lambda row: self._order.get(row.id, len(self._order)))
+
+
+def _read(path: Path) -> list[Row]:
+    """The rows of an earlier run; none where there was none, or where its file is broken."""
+    try:
+        return [Row(**row) for row in json.loads(path.read_text())["rows"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _line(row: Row) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import stream
+from benchmarks.gpu.processes import ROOT
 from benchmarks.gpu.seen import FindingLog
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.wiring import live_monitor
@@ -33,7 +35,9 @@ def main() -> int:
     result = watch(args.pid, args.seconds, frozenset(filter(None, args.until.split(","))), args.at_least)
     timeline, pids = result.pop("timeline"), result.pop("pids")
     about = {**args.about, "found": result["found"]}
-    result["stream_seconds"] = round(stream.write(args.stream, timeline.stream(pids, about)), 1)
+    folders = {f"{ROOT}/": "", sys.prefix: "python", str(Path.cwd()): "."}
+    recorded = stream.nameless(timeline.stream(pids, about), folders)
+    result["stream_seconds"] = round(stream.write(args.stream, recorded), 1)
     result["stream_bytes"] = args.stream.stat().st_size
     partial = args.result.with_suffix(".part")
     partial.write_text(json.dumps(result))
