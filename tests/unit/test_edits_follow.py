@@ -237,6 +237,17 @@ def test_keywords_from_a_dictionary_are_set_in_it() -> None:
     assert "but the run has 0" in refused(on_cpu, KWARGS)
 
 
+def test_settings_that_need_workers_stand_where_the_number_can_be_read() -> None:
+    source = "N = 0\nk = {'num_workers': N}\nDataLoader(x, **k)\n"
+    assert changed(of(source, persistent_workers="True"), source)[-1] == (
+        "+k = {'num_workers': N, 'persistent_workers': N > 0}"
+    )
+    source = "k = {'shuffle': True}\nN = 0\nDataLoader(x, num_workers=N, **k)\n"
+    assert changed(of(source, persistent_workers="True"), source)[-1] == (
+        "+DataLoader(x, num_workers=N, **k, persistent_workers=N > 0)"
+    )
+
+
 @pytest.mark.parametrize(
     ("dictionary", "after"),
     [

@@ -83,6 +83,7 @@ def _changes(edit: KeywordEdit, call: ast.Call, module: Module, workspace: Works
     if len(spread) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
         raise CannotEditError(f"the call takes its arguments from * or **: set {', '.join(edit.keywords)} there")
     displays = displays_of(spread[0], module) if spread else []
+    own_workers = argument(call, "num_workers", edit.call)
     elsewhere: list[Change] = []
     here: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -94,7 +95,7 @@ def _changes(edit: KeywordEdit, call: ast.Call, module: Module, workspace: Works
             if value is None and displays:
                 value = value_in(displays, name, module)
                 if value is None:
-                    missing[name] = text
+                    (here if own_workers and name in _NEED_WORKERS else missing)[name] = text
                 else:
                     elsewhere += follow(value, trail)
             elif isinstance(value, SOURCES):
@@ -106,10 +107,11 @@ def _changes(edit: KeywordEdit, call: ast.Call, module: Module, workspace: Works
         except CannotEditError as error:
             others = ", ".join(f"{other}={each}" for other, each in edit.keywords.items() if other != name)
             raise CannotEditError(f"{error}{f'; with {others} beside it' if others else ''}") from error
-    elsewhere += added_to(displays, missing, module)
+    workers = own_workers or value_in(displays, "num_workers", module)
+    elsewhere += added_to(displays, _for_any_number(missing, workers, module), module)
     here = {
         name: text
-        for name, text in _for_any_number(here, call, edit.call, module).items()
+        for name, text in _for_any_number(here, workers, module).items()
         if not _says(argument(call, name, edit.call), text)
     }
     changes = [*elsewhere, *([_in_call(call, edit.call, here, module)] if here else [])]
@@ -118,8 +120,7 @@ def _changes(edit: KeywordEdit, call: ast.Call, module: Module, workspace: Works
     return changes
 
 
-def _for_any_number(keywords: Mapping[str, str], call: ast.Call, of: str, module: Module) -> dict[str, str]:
-    workers = argument(call, "num_workers", of)
+def _for_any_number(keywords: Mapping[str, str], workers: ast.expr | None, module: Module) -> dict[str, str]:
     if not isinstance(workers, SOURCES):
         return dict(keywords)
     source = module.source(workers)

@@ -1,0 +1,201 @@
+"""Scripts as people write them, starved for data: `gpuwatch report --patch` applies, and they still run.
+
+A plain loop in the shape of PyTorch's examples, a Hugging Face Trainer, and a Lightning module with its `hparams`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
+from tests.integration.test_main_job import training
+
+DATASET = """\
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+STEPS = int(sys.argv[1])
+
+class Images(Dataset):
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return {"x": torch.ones(8) * (index % 7), "labels": torch.tensor(index % 2)}
+"""
+
+PLAIN = """\
+import argparse
+{dataset}
+
+def main():
+    parser = argparse.ArgumentParser(description="PyTorch MNIST Example")
+    parser.add_argument("steps", type=int)
+    parser.add_argument("-j", "--workers", default=0, type=int, metavar="N",
+                        help="number of data loading workers (default: 0)")
+    args = parser.parse_args()
+    train_kwargs = {{'batch_size': 4,
+                    'shuffle': True}}
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train_loader = torch.utils.data.DataLoader(Images(), num_workers=args.workers, **train_kwargs)
+    for batch_idx, data in enumerate(train_loader):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(data["x"]), data["labels"])
+        loss.backward()
+        optimizer.step()
+        print('Train Loss: {{:.6f}}'.format(loss.item()), flush=True)
+        if batch_idx == STEPS:
+            break
+
+if __name__ == '__main__':
+    main()
+"""
+
+HUGGING_FACE = """\
+{dataset}
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(8, 2)
+    def forward(self, x, labels=None):
+        logits = self.head(x)
+        return {{"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}}
+
+class Told(TrainerCallback):
+    def on_step_end(self, *args, **kwargs):
+        print("step", flush=True)
+
+training_args = TrainingArguments(
+    output_dir="./results",          # output directory
+    max_steps=STEPS,
+    per_device_train_batch_size=4,   # batch size per device during training
+    report_to=[],
+    save_strategy="no",
+    disable_tqdm=True,
+    remove_unused_columns=False,
+)
+
+trainer = Trainer(model=Net(), args=training_args, train_dataset=Images(), callbacks=[Told()])
+if __name__ == "__main__":
+    trainer.train()
+"""
+
+LIGHTNING = """\
+{dataset}
+import lightning as L
+
+class LitModel(L.LightningModule):
+    def __init__(self, learning_rate=0.1, workers=0):
+        super().__init__()
+        self.save_hyperparameters()
+        self.head = torch.nn.Linear(8, 2)
+
+    def training_step(self, batch, batch_idx):
+        print("step", flush=True)
+        return torch.nn.functional.cross_entropy(self.head(batch["x"]), batch["labels"])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.hparams.learning_rate)
+
+    def train_dataloader(self):
+        return DataLoader(Images(), batch_size=4, num_workers=self.hparams.workers)
+
+if __name__ == "__main__":
+    trainer = L.Trainer(max_steps=STEPS, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                        accelerator="cpu")
+    trainer.fit(LitModel())
+"""
+
+
+def patched(tmp_path: Path, script: Path) -> str:
+    """The script's text after the patch of the report about its training."""
+    patch = tmp_path / "fix.patch"
+    with training(tmp_path, script, "100000") as pid:
+        done = gpuwatch(tmp_path, "report", "--attach", str(pid), "--duration", "12", "--patch", "-o", str(patch))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert patch.read_text().startswith(f"--- a/{script.name}\n"), done.stderr
+    subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, check=True)
+    return script.read_text()
+
+
+def still_runs(tmp_path: Path, script: Path) -> None:
+    subprocess.run(
+        [sys.executable, str(script), "6"],
+        cwd=tmp_path,
+        env=lonely_environment(tmp_path),
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+    )
+
+
+def added(before: str, after: str) -> list[str]:
+    old = before.split("\n")
+    return [line.strip() for line in after.split("\n") if line not in old]
+
+
+def set_to(text: str, name: str) -> int:
+    """The value of the keyword or parameter of that name that is no 0."""
+    tree = ast.parse(text)
+    keywords = [each.value for each in ast.walk(tree) if isinstance(each, ast.keyword) and each.arg == name]
+    (value,) = [each.value for each in keywords if isinstance(each, ast.Constant)]
+    assert isinstance(value, int)
+    return value
+
+
+def test_plain_loop_with_argparse_is_patched_where_its_values_come_from(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(before := PLAIN.format(dataset=DATASET))
+    lines = added(before, after := patched(tmp_path, script))
+    assert set_to(after, "default") >= 1
+    assert any("persistent_workers=args.workers > 0" in line for line in lines)
+    assert len(lines) == 2, lines
+    still_runs(tmp_path, script)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_hugging_face_script_is_patched_in_its_training_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "finetune.py"
+    script.write_text(before := HUGGING_FACE.format(dataset=DATASET))
+    lines = added(before, after := patched(tmp_path, script))
+    assert set_to(after, "dataloader_num_workers") >= 1
+    assert "dataloader_persistent_workers=True," in lines
+    assert len(lines) == 2, lines
+    still_runs(tmp_path, script)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+def test_lightning_module_is_patched_in_its_hyperparameters(tmp_path: Path) -> None:
+    script = tmp_path / "lit.py"
+    script.write_text(before := LIGHTNING.format(dataset=DATASET))
+    lines = added(before, patched(tmp_path, script))
+    assert any(line.startswith("def __init__(self, learning_rate=0.1, workers=") for line in lines)
+    assert any("persistent_workers=self.hparams.workers > 0" in line for line in lines)
+    assert len(lines) == 2, lines
+    still_runs(tmp_path, script)
+
+
+def test_what_is_not_in_the_patch_is_told_on_stderr(tmp_path: Path) -> None:
+    """A setting that the command line gives is in no file; a file that changed since is not what runs."""
+    script = tmp_path / "main.py"
+    script.write_text(PLAIN.format(dataset=DATASET))
+    watched = ("--duration", "12", "--patch")
+    with training(tmp_path, script, "100000", "--workers", "1") as pid:
+        given = gpuwatch(tmp_path, "report", "--attach", str(pid), *watched)
+        script.write_text(script.read_text() + "\n")
+        changed = gpuwatch(tmp_path, "report", "--attach", str(pid), *watched)
+    assert (given.returncode, given.stdout) == (changed.returncode, changed.stdout) == (0, "")
+    assert "it was started with --workers 1: start it with --workers" in given.stderr
+    assert "was changed after the training started" in changed.stderr
+    assert "the patch is empty" in given.stderr and "the patch is empty" in changed.stderr
