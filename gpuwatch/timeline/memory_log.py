@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+
 from gpuwatch.samples import RunMemory
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.stats import known
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import MemoryTotals
+from gpuwatch.timeline.windows import MemoryTotals, PeakGrowth
 
 _KEPT_NS = 900 * SECOND_NS
 _MOST_ROWS = 2_048
+_EARLY_STEPS = 100
+_FEWEST_READINGS = 20
 
 
 class MemoryLog:
-    """The newest reading, whose peaks are of the whole run, and 15 min of the counter of retries."""
+    """The newest reading, whose peaks are of the whole run, and 15 min of the counter of retries and of the peak."""
 
     __slots__ = ("_latest", "_rows")
 
     def __init__(self) -> None:
         self._latest: RunMemory | None = None
-        self._rows = Table({"alloc_retries": "d"}, max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
+        self._rows = Table({"alloc_retries": "d", "peak": "d", "steps": "q"}, max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
 
-    def add(self, memory: RunMemory) -> None:
-        """Takes one reading."""
+    def add(self, memory: RunMemory, steps: int = 0) -> None:
+        """Takes one reading, made after so many steps."""
         self._latest = memory
-        self._rows.add(memory.time_ns, (number(memory.alloc_retries),))
+        row = (number(memory.alloc_retries), number(memory.allocated_peak_bytes), steps)
+        self._rows.add(memory.time_ns, row)
 
     def totals(self, start_ns: int, end_ns: int) -> MemoryTotals | None:
         """The allocator over (start, end]; None before its first reading."""
@@ -39,6 +45,23 @@ class MemoryLog:
             total_bytes=latest.total_bytes,
             alloc_retries=round(max(0.0, retries[-1] - retries[0])) if len(retries) > 1 else None,
             out_of_memory=latest.out_of_memory,
+            growth=self._growth(end_ns),
+        )
+
+    def _growth(self, end_ns: int) -> PeakGrowth | None:
+        """The peak's rise by quarters of the time; None where one of them holds no reading."""
+        low, high = bisect_left(self._rows["steps"], _EARLY_STEPS), self._rows.until(end_ns)
+        times, peaks, steps = self._rows.times[low:high], self._rows["peak"][low:high], self._rows["steps"][low:high]
+        if len(times) < _FEWEST_READINGS or any(peak != peak for peak in peaks):
+            return None
+        bounds = [times[0] + (times[-1] - times[0]) * part // 4 for part in range(5)]
+        at = [peaks[bisect_right(times, bound) - 1] for bound in bounds]
+        first, second, third, fourth = (round(after - before) for before, after in pairwise(at))
+        return PeakGrowth(
+            seconds=(times[-1] - times[0]) / SECOND_NS,
+            steps=steps[-1] - steps[0],
+            start_bytes=round(at[0]),
+            quarters_bytes=(first, second, third, fourth),
         )
 
     def trim(self, now_ns: int) -> None:

@@ -10,6 +10,7 @@ from operator import eq
 
 from gpuwatch.timeline.phases import STOPPED
 from gpuwatch.timeline.process_history import ProcessHistory, with_batches
+from gpuwatch.timeline.recompiles import recompiles
 from gpuwatch.timeline.run_history import RAW_NS, TrainerHistory
 from gpuwatch.timeline.sampled import sampled_figures
 from gpuwatch.timeline.stats import stats
@@ -112,6 +113,8 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         workers=with_batches(workers, fetched),
         process=process.totals(bounds.start_ns, bounds.end_ns) if process else None,
         memory=history.memory.totals(bounds.start_ns, bounds.end_ns),
+        pace=history.pace.pace(),
+        recompiles=recompiles(history.phases, history.hundredth_ns, bounds.end_ns),
         epochs=history.epochs.totals(
             _session_seconds(history), train_loader.batches_per_epoch if train_loader else None
         ),

@@ -25,6 +25,7 @@ from gpuwatch.timeline.batch_counts import BatchCounts
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.epochs import EpochStarts
 from gpuwatch.timeline.memory_log import MemoryLog
+from gpuwatch.timeline.pace import StepPace
 from gpuwatch.timeline.phases import PhaseLog
 from gpuwatch.timeline.settling import UNKNOWN, Settling
 from gpuwatch.timeline.stack_log import StackLog
@@ -44,6 +45,7 @@ _USUAL_OF = 64
 _GAPS_AHEAD = 256
 _STOPPED_STEPS = 64
 _WARM_BATCHES = 10
+_EARLY_STEPS = 100
 
 
 class TrainerHistory:
@@ -64,6 +66,8 @@ class TrainerHistory:
         self.epochs = EpochStarts()
         self.fetches = WorkerFetches()
         self.memory = MemoryLog()
+        self.pace = StepPace()
+        self.hundredth_ns: int | None = None
         self.losses: deque[LinkLoss] = deque(maxlen=_MOST_LOSSES)
         self.steps_total = 0
         self.last_step_ns: int | None = None
@@ -112,6 +116,9 @@ class TrainerHistory:
         self._usual.append(training)
         if self._settling.learn_batch_size(step.samples):
             self._settle_again()
+            self.pace.reset()
+        if self.hundredth_ns is None and self.steps_total >= _EARLY_STEPS:
+            self.hundredth_ns = step.end_ns
         position = UNKNOWN if step.epoch_position is None else step.epoch_position
         loader = UNKNOWN if step.loader is None else step.loader
         if not self._has_batch_waits and position >= 0 and step.wait_seconds is not None:
@@ -122,6 +129,8 @@ class TrainerHistory:
         settled = self._is_settled(step.end_ns, position, loader, number(step.samples))
         self.steps.add(step.end_ns, step_row(step, training, gap, settled))
         self.tiers.add_step(step.end_ns, training, step.wait_seconds, step.samples, settled)
+        if settled:
+            self.pace.add(step, training)
         if gap is not None and settled:
             self.tiers.add_gap(step.end_ns, training, gap)
 
@@ -196,7 +205,7 @@ class TrainerHistory:
     def add_memory(self, memory: RunMemory) -> None:
         """A reading of the allocator."""
         self._hear(memory.time_ns)
-        self.memory.add(memory)
+        self.memory.add(memory, self.steps_total)
 
     def add_loss(self, loss: LinkLoss) -> None:
         """Records that did not arrive."""

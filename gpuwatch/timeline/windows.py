@@ -191,6 +191,7 @@ class MemoryTotals:
     total_bytes: int | None = None
     alloc_retries: int | None = None  # in the window
     out_of_memory: int | None = None
+    growth: PeakGrowth | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,45 @@ class StackWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class PaceBlock:
+    """A stretch of at least 100 settled steps and 10 s: the median step, and its parts as means per step."""
+
+    start_ns: int
+    end_ns: int
+    steps: int
+    step_seconds: float
+    parts_seconds: Mapping[str, float] = field(default_factory=dict)  # "wait", "copy", "forward", "backward", ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The best that a run has held for two blocks at its present batch size, and its newest two, by the quicker one."""
+
+    best: PaceBlock
+    now: PaceBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Recompiles:
+    """Compilations after the run's 100th step, in the last 10 min or since that step; `share` is of that time."""
+
+    count: int
+    seconds: float
+    share: float
+    over_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PeakGrowth:
+    """How torch's peak of allocated memory rose in each quarter of up to 15 min after the run's 100th step."""
+
+    seconds: float
+    steps: int
+    start_bytes: int
+    quarters_bytes: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class EpochTotals:
     """Epoch starts over the whole session: `share` of wall time spent in their excess wait."""
 
@@ -293,6 +333,8 @@ class RankWindow:
     epochs: EpochTotals | None = None
     ended: str | None = None  # "exited", "killed", "lost"
     dropped_records: int = 0
+    pace: Pace | None = None  # whole session
+    recompiles: Recompiles | None = None  # None before the 100th step
     stacks: StackWindow | None = None  # where they can be read; beside the hook's figures, where there is a hook
     watched_seconds: float | None = None  # since its first step, from outside since it is looked at
 

@@ -213,8 +213,8 @@ class Gpu(Device):
         return [draft.record()]
 
     def _health_sample(self, now: float) -> list[Record]:
-        rare = (self._health_values, self._power_limit, self._application_clock, self.mig_mode)
-        rare += (self._links, self._link_errors)
+        rare = [self._health_values, self._power_limit, self._application_clock, self.mig_mode]
+        rare += [self._links, self._link_errors]
         asked = [reading for reading in rare if reading.poll(now)]
         if not asked:
             return []

@@ -6,7 +6,8 @@ the state is one call a link (NCCL asks alike), so there it is asked for every 6
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import Caller, CallError
@@ -25,7 +26,8 @@ _HOPPER = (9, 0)
 _MOST_LINKS = 64
 
 
-class Links(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Links:
     """Links that tell their state, and those of them that are up."""
 
     count: int

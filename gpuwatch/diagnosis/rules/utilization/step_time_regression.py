@@ -1,0 +1,133 @@
+"""Steps have become slower than earlier in this run.
+
+Means:
+    The same work takes longer than it did: something joined in since, or something wore off.
+Evidence:
+    Hook: the median step of the newest two blocks (each at least 100 settled steps and 10 s) against the best two
+    neighbouring blocks of this run at the same batch size; and which part of the step grew.
+Fires:
+    Both newest blocks 8 % slower.
+Clears:
+    Less than 4 %.
+Not when:
+    The batch size changed (the best is then forgotten), epoch starts, evaluation and other phases. Inputs that differ
+    in length from batch to batch, or are made to grow, look the same: where the hook saw shapes vary, nothing is said.
+    Heat, power, waits for data and a shared GPU have findings of their own, which come first.
+Fix:
+    By the part that grew: waits: the loader and the storage under it; forward and backward: the GPU's clock, another
+    process on it; other time: the CPU, or something that grows with the run (lists, logs, checkpoints).
+Gain:
+    The ratio: what was lost.
+Verify:
+    Less than 4 % slower than the best.
+Source:
+    TraceML@d5cec51 (trend 8 %, 3 % moderate); NVRx's individual score.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.timeline.windows import GpuWindow, Pace, RankWindow
+
+FIRE_RATIO, CLEAR_RATIO = 1.08, 1.04
+CHIEF_PART = 0.5
+"""Of the lost time: then it is the part that grew."""
+FIXES = {
+    "wait": "Its waits for data grew: look at the storage and at what else uses its CPU cores since then",
+    "copy": "Copying its batches takes longer: look at the PCIe link and at the size of the batches",
+    "forward": "Its forward pass takes longer: look at the GPU's clock, at other processes on it and on the CPU",
+    "backward": "Its backward pass takes longer: look at the GPU's clock and, with several ranks, at the slowest one",
+    "optimizer": "Its optimizer takes longer: look at the GPU's clock, and at parameter groups that were added",
+}
+OTHER = "What grew is outside of its known parts: look for lists, logs or metrics that grow with the run"
+
+
+@rule(
+    "step-time-regression",
+    subject="run",
+    level=Level.E2,
+    after=("data-starvation",),
+    behind=("thermal-throttle", "hw-slowdown", "data-starvation", "shared-gpu", "straggler-rank", "recompile-storm"),
+)
+def step_time_regression(case: RunCase) -> Draft | None:
+    """Fires on a run that has lost 8 % of its best pace."""
+    rank = case.run.critical
+    pace, loader = rank.pace, rank.train_loader
+    if pace is None or (loader is not None and (loader.batch_shapes or 1) > 1):
+        return None
+    ratio = pace.now.step_seconds / pace.best.step_seconds
+    if ratio < CLEAR_RATIO or pace.now.start_ns <= pace.best.start_ns:
+        return None
+    part, grown = _chief_part(pace)
+    ago = (case.now_ns - pace.best.end_ns) / 1e9
+    return Draft(
+        summary=(
+            f"Steps of {case.run.title} take {seconds(pace.now.step_seconds)}, {percent(ratio - 1)} longer than "
+            f"{seconds(ago)} ago" + (f": its {part} time grew" if part else "")
+        ),
+        severity=Severity.WARNING,
+        level=Level.E2,
+        evidence=(
+            Measure("step_ratio", round(ratio, 4), f"{ratio:.2f} times its best step"),
+            Measure(
+                "best_step_seconds",
+                round(pace.best.step_seconds, 6),
+                f"best {seconds(pace.best.step_seconds)} over {pace.best.steps} steps",
+            ),
+            Measure(
+                "step_seconds",
+                round(pace.now.step_seconds, 6),
+                f"now {seconds(pace.now.step_seconds)} over {pace.now.steps} steps, and the block beside it no quicker",
+            ),
+            *((Measure("grown_part", part, f"{part} {seconds(grown)} longer a step"),) if part else ()),
+            *_clock_measures(case.gpus),
+        ),
+        fires=ratio >= FIRE_RATIO,
+        fix=Fix(text=FIXES[part] if part else OTHER, value=part),
+        gain=Gain(1.0, round(ratio, 2), cap="what the run could do before"),
+        ruled_out=_ruled_out(rank),
+        verify="Steps less than 4 % slower than the best",
+        chart=("run.step_seconds", "gpu.sm_clock_mhz"),
+    )
+
+
+def _chief_part(pace: Pace) -> tuple[str | None, float]:
+    """The part that explains most of the lost time, and by how much it grew; None where none does."""
+    lost = pace.now.step_seconds - pace.best.step_seconds
+    grown = {
+        name: pace.now.parts_seconds[name] - seconds
+        for name, seconds in pace.best.parts_seconds.items()
+        if name in pace.now.parts_seconds
+    }
+    if not grown:
+        return None, 0.0
+    name = max(grown, key=lambda key: grown[key])
+    return (name, grown[name]) if grown[name] >= CHIEF_PART * lost else (None, 0.0)
+
+
+def _clock_measures(gpus: tuple[GpuWindow, ...]) -> tuple[Measure, ...]:
+    slow = [
+        gpu
+        for gpu in gpus
+        if gpu.sm_clock_mhz and gpu.sm_clock_cool_mhz and gpu.sm_clock_mhz.mean < gpu.sm_clock_cool_mhz
+    ]
+    return tuple(
+        Measure(
+            f"gpu_{gpu.facts.index}_sm_clock_mhz",
+            round(gpu.sm_clock_mhz.mean),
+            f"GPU {gpu.facts.index} at {gpu.sm_clock_mhz.mean:.0f} of {gpu.sm_clock_cool_mhz:.0f} MHz when not slowed",
+        )
+        for gpu in slow
+        if gpu.sm_clock_mhz is not None
+    )
+
+
+def _ruled_out(rank: RankWindow) -> tuple[RuledOut, ...]:
+    batch = rank.train_loader.batch_size if rank.train_loader else None
+    looks = rank.train_loader.batch_looks if rank.train_loader else None
+    found = [RuledOut("another batch size", f"both at {batch} samples a batch")] if batch else []
+    if looks:
+        found.append(RuledOut("longer inputs", f"{looks} batches looked at had one shape"))
+    return tuple(found)
