@@ -39,9 +39,8 @@ def memory_shortage(case: RunCase) -> MemoryShortage | None:
     is_short = is_low = False
     missing = 0
     if host is not None and host.memory_available_share is not None:
-        share, free = host.memory_available_share, host.latest.memory_available_bytes
-        total = host.latest.memory_total_bytes
-        if share < CLEAR_SHARE and (free is None or free < PLENTY_BYTES):
+        share, total = host.memory_available_share, host.latest.memory_total_bytes
+        if share < CLEAR_SHARE and (total is None or share * total < PLENTY_BYTES):
             is_low, is_short = True, share < SHORT_SHARE
             missing = round((CLEAR_SHARE - share) * total) if total else 0
             signs.append(Measure("memory_available_share", round(share, 4), f"{percent(share)} of the memory is free"))

@@ -1,0 +1,145 @@
+"""The CPU is so busy that the training thread cannot launch GPU work on time.
+
+Means:
+    The GPU is fast enough and the data is there, but the thread that starts its kernels stands in line for a core:
+    behind this run's own workers, or behind other programs.
+Evidence:
+    GPU idle in training that no wait for data explains (1 - utilization - S), pressure on the cores (PSI, or the
+    machine's CPU), and the time in which the training thread could run and did not (the scheduler's own account).
+Fires:
+    10 % idle inside steps, tasks waiting for a core 20 % of the time or the CPU at 80 %, and a training thread that
+    stands in line 5 % of the time.
+Clears:
+    CPU pressure below 10 %, or less than 5 % idle inside steps.
+Not when:
+    The cores are calm: then kernels are too small (launch-bound). A CPU quota stops the group: the time it is stopped
+    for counts as standing in line too, so nothing is said from a tenth of throttled periods on.
+Fix:
+    Foreign work: off this run's cores (taskset, cgroup). Own workers: fewer where fewer keep up, and a lower priority
+    for them (os.nice(10) in worker_init_fn).
+Gain:
+    At most 1 / (1 - idle inside steps).
+Verify:
+    The training thread stands in line less than 5 % of the time, utilization up.
+Source:
+    SPDL's noisy-neighbour guide (keep the host's CPU below 40 %); in simulation all 29 of 146 starved-looking jobs
+    that no wait for data explained were of this kind.
+"""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, foreign_cores
+from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.sampled import trains_on
+from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
+from gpuwatch.diagnosis.advice.workers import advise
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.wording import cpu_cores, percent, share_measure
+
+FIRE_SHARE, CLEAR_SHARE = 0.10, 0.05
+PRESSURE_PERCENT, CLEAR_PRESSURE_PERCENT = 20.0, 10.0
+CPU_PERCENT = 80.0
+IN_LINE_SHARE = 0.05
+THROTTLED_SHARE = 0.10
+FUNCTION = "yield_to_training"
+
+
+@rule(
+    "noisy-neighbour",
+    subject="run",
+    level=Level.E1,
+    after=("data-starvation", "cpu-quota-throttled"),
+    behind=("data-starvation",),
+    needs_gpu=True,
+)
+def noisy_neighbour(case: RunCase) -> Draft | None:
+    """Fires on a run whose training thread stands in line for a core while the GPU idles."""
+    process, starvation, busy = case.run.critical.process, starvation_of(case), train_busy_percent(case)
+    if trains_on(case) != "cuda" or process is None or starvation is None or busy is None or case.host is None:
+        return None
+    in_line, throttled = process.run_delay_share, process.throttled_period_share
+    if in_line is None or "cpu-quota-throttled" in case.holding or (throttled or 0.0) >= THROTTLED_SHARE:
+        return None
+    idle = 1.0 - busy / 100.0 - starvation.share
+    pressure, cpu = case.host.pressure_cpu_percent, case.host.cpu_percent
+    is_calm = (pressure or 0.0) < CLEAR_PRESSURE_PERCENT and (cpu or 0.0) < CPU_PERCENT
+    if idle < CLEAR_SHARE or is_calm:
+        return None
+    crowded = (pressure or 0.0) >= PRESSURE_PERCENT or (cpu or 0.0) >= CPU_PERCENT
+    foreign = foreign_cores(case)
+    return Draft(
+        summary=(
+            f"The GPU idles {percent(idle)} of the time inside steps: the training thread stands in line for a core "
+            f"{percent(in_line)} of the time, {_behind_whom(case, foreign)}"
+        ),
+        severity=Severity.WARNING,
+        level=min(starvation.level, Level.E2),
+        evidence=(
+            share_measure("in_step_idle_share", idle, "GPU idle inside steps"),
+            share_measure("run_delay_share", in_line, "the training thread could run and did not"),
+            *_crowd(pressure, cpu),
+            Measure("foreign_cores", round(foreign, 1), f"other processes use {foreign:.1f} cores"),
+            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
+        ),
+        fires=idle >= FIRE_SHARE and crowded and in_line >= IN_LINE_SHARE,
+        fix=_fix(case, starvation, foreign),
+        gain=from_share(0.0, idle, "when the training thread always gets a core"),
+        ruled_out=(
+            RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),
+            RuledOut("small kernels", "the training thread does not get to launch them"),
+            *rivals(case, "storage", "cpu"),
+        ),
+        verify="The training thread stands in line less than 5 % of the time, utilization and samples per second up",
+        chart=("gpu.utilization_percent", "host.cpu_percent"),
+    )
+
+
+def _is_foreign(case: RunCase, foreign: float) -> bool:
+    return foreign >= FOREIGN_SHARE * allowed_cores(case)
+
+
+def _behind_whom(case: RunCase, foreign: float) -> str:
+    if _is_foreign(case, foreign):
+        return "behind other programs"
+    workers = case.run.critical.workers
+    return "behind its own workers" if workers is not None and workers.count else "behind other threads"
+
+
+def _crowd(pressure: float | None, cpu: float | None) -> tuple[Measure, ...]:
+    measures = []
+    if pressure is not None:
+        measures.append(Measure("pressure_cpu_percent", round(pressure, 1), f"CPU pressure {pressure:.0f} %"))
+    if cpu is not None:
+        measures.append(Measure("cpu_percent", round(cpu, 1), f"the machine's CPU is {cpu:.0f} % busy"))
+    return tuple(measures)
+
+
+def _fix(case: RunCase, starvation: Starvation, foreign: float) -> Fix:
+    rank, cores = case.run.critical, allowed_cores(case)
+    loader, cost = rank.train_loader, step_cost(case, starvation)
+    if _is_foreign(case, foreign):
+        text = (
+            f"Move the other jobs, which use {foreign:.1f} cores, off the {cpu_cores(cores)} of this run "
+            "(taskset, cgroup), or give this run cores of its own"
+        )
+        return Fix(text=text, code=f"taskset -acp CORES {rank.facts.pid}", value=round(foreign, 1))
+    count = loader.num_workers if loader is not None else None
+    if not count:
+        return Fix(text=f"Leave the training thread a core of the {cpu_cores(cores)}: fewer threads beside it")
+    fewer = advise(case, cost).count if cost is not None else count
+    statement = "os.nice(10)"
+    if fewer < count:
+        return loader_fix(
+            loader,
+            {"num_workers": str(fewer)},
+            f"Lower num_workers from {count} to {fewer}, which keep up as well; {statement} in a worker_init_fn lets "
+            "the training thread go first",
+            fewer,
+        )
+    text = "Let the workers yield to the training thread, by a worker_init_fn of the DataLoader; cheaper items help too"
+    return worker_init_fix(loader, FUNCTION, (statement,), text, 10)
