@@ -95,6 +95,8 @@ def _applied(edit: Edit, workspace: Workspace, origin: Origin) -> str | None:
         workspace.apply(origin, _changes(edit, workspace, origin))
     except CannotEditError as error:
         return str(error)
+    except RecursionError:  # what ast's and libcst's own functions make of source that CPython's parser took
+        return f"{edit.file or 'the source'} nests too deeply to be edited"
     return None
 
 
