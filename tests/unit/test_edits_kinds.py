@@ -237,7 +237,7 @@ def test_a_counter_of_the_loops_own_serves_and_a_missing_one_is_told() -> None:
 def test_evaluation_is_put_at_the_end_of_every_so_many_epochs() -> None:
     assert changed(every_epoch(TRAIN, "validate("), TRAIN) == [
         "-    validate(model, loader)",
-        "+    if (epoch + 1) % 5 == 0:",
+        "+    if (epoch + 1) % 5 == 0 or epoch + 1 == 10:",
         "+        validate(model, loader)",
     ]
 
@@ -245,9 +245,32 @@ def test_evaluation_is_put_at_the_end_of_every_so_many_epochs() -> None:
 def test_a_checkpoint_is_put_under_an_interval_where_its_function_is_called() -> None:
     source = "def save():\n    torch.save(model, path)\nfor epoch in range(9):\n    train()\n    save()\n"
     assert changed(every_epoch(source, "torch.save"), source)[1:] == [
-        "+    if (epoch + 1) % 5 == 0:",
+        "+    if (epoch + 1) % 5 == 0 or epoch + 1 == 9:",
         "+        save()",
     ]
+
+
+@pytest.mark.parametrize(
+    ("loop", "condition"),
+    [
+        ("range(1, args.epochs + 1)", "epoch % 5 == 0 or epoch + 1 == (args.epochs + 1)"),
+        ("range(start, EPOCHS)", "(epoch + 1) % 5 == 0 or epoch + 1 == EPOCHS"),
+        ("tqdm(range(9))", "(epoch + 1) % 5 == 0"),
+        ("range(next(numbers))", "(epoch + 1) % 5 == 0"),
+    ],
+)
+def test_the_last_epoch_keeps_its_evaluation_where_it_is_known(loop: str, condition: str) -> None:
+    source = f"for epoch in {loop}:\n    train()\n    torch.save(model)\n"
+    assert changed(every_epoch(source, "torch.save"), source)[1] == f"+    if {condition}:"
+
+
+def test_an_evaluation_is_left_out_as_a_whole_and_training_never() -> None:
+    source = (
+        "for epoch in range(9):\n    for x in loader:\n        train(x)\n    with torch.no_grad():\n"
+        "        for x in held_out:\n            net(x)\n"
+    )
+    assert changed(every_epoch(source, "net(x)"), source)[3] == "+    if (epoch + 1) % 5 == 0 or epoch + 1 == 9:"
+    assert "in the loop over batches" in refused(every_epoch(source, "train(x)"), source)
 
 
 def test_an_interval_that_is_there_is_raised_where_it_is_written() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from gpuwatch.diagnosis.finding import IntervalEdit
 from gpuwatch.edits.follow.value import SOURCES, Setting, followed
@@ -38,8 +39,26 @@ def interval_changes(edit: IntervalEdit, workspace: Workspace, origin: Origin) -
     if edit.per == "step":
         _check_only_logs(statement, module)
     _check_unused(statement, module)
-    passed = counter.name if edit.per == "step" else f"({counter.name} + 1)"
-    return module.wrapped([statement], f"if {passed} % {edit.every} == 0:")
+    if edit.per == "step":
+        return module.wrapped([statement], f"if {counter.name} % {edit.every} == 0:")
+    return module.wrapped([statement], f"if {_at_end_of_every(counter, edit.every, module)}:")
+
+
+def _at_end_of_every(counter: _Counter, every: int, module: Module) -> str:
+    """The condition for every k-th pass and the last one: what was trained after the last k-th would be lost."""
+    bounds = counter.loop.iter.args if not isinstance(counter.loop, ast.While) and _is_range(counter.loop.iter) else []
+    from_one = len(bounds) == 2 and isinstance(bounds[0], ast.Constant) and bounds[0].value == 1
+    passed = counter.name if from_one else f"({counter.name} + 1)"
+    condition = f"{passed} % {every} == 0"
+    plain = ast.Constant | ast.Name | ast.Attribute | ast.BinOp | ast.expr_context | ast.operator
+    if len(bounds) in (1, 2) and all(isinstance(each, plain) for each in ast.walk(bounds[-1])):
+        stop = module.source(bounds[-1])
+        condition += f" or {counter.name} + 1 == {stop if not isinstance(bounds[-1], ast.BinOp) else f'({stop})'}"
+    return condition
+
+
+def _is_range(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and called(node) in {"range", "trange"}
 
 
 def _in_its_loop(statement: ast.stmt, module: Module, edit: IntervalEdit) -> ast.stmt:
@@ -54,15 +73,19 @@ def _in_its_loop(statement: ast.stmt, module: Module, edit: IntervalEdit) -> ast
             )
         seen.add(function)
         statement = module.statement_of(calls[0])
-    # The whole of an inner loop over batches, not one pass of it.
     loops = [each for each in _around(statement, module) if isinstance(each, _Loop)]
-    return statement if len(loops) == 1 or not _holds_batches(loops[0]) else loops[0]
+    if len(loops) == 1 or _is_range(getattr(loops[0], "iter", loops[0])):
+        return statement
+    # In a loop over batches: an evaluation is left out as a whole, and what trains as well is not left out at all.
+    inside = [each for each in _around(statement, module) if isinstance(each, ast.With) and _without_gradients(each)]
+    held_by_one = [each for each in inside if sum(isinstance(above, _Loop) for above in _around(each, module)) == 1]
+    if not held_by_one:
+        raise CannotEditError(f"line {edit.line} of {edit.file} is in the loop over batches")
+    return held_by_one[-1]
 
 
-def _holds_batches(loop: _Loop) -> bool:
-    return isinstance(loop, ast.For | ast.AsyncFor) and not (
-        isinstance(loop.iter, ast.Call) and called(loop.iter) == "range"
-    )
+def _without_gradients(statement: ast.With) -> bool:
+    return any(called(call) in {"no_grad", "inference_mode"} for item in statement.items for call in calls_in(item))
 
 
 def _around(statement: ast.AST, module: Module) -> list[ast.AST]:
