@@ -37,6 +37,7 @@ class Interpreter:
         self._looks = 0
         self._readers: dict[int, ThreadReader] = {}
         self._torn_in_a_row = 0
+        self._last_main: Stack | None = None
 
     def main_stack(self) -> Stack | None:
         """The main thread's stack; None where it was torn at each try, or where the thread runs no Python.
@@ -98,7 +99,13 @@ class Interpreter:
             self._note_torn()
             return None
         self._torn_in_a_row = 0
-        return Stack(thread.id, thread.is_main, frames)
+        last = self._last_main
+        if last is not None and thread.is_main and last.frames is frames and last.thread == thread.id:
+            return last
+        stack = Stack(thread.id, thread.is_main, frames)
+        if thread.is_main:
+            self._last_main = stack
+        return stack
 
     def _note_torn(self) -> None:
         self.rejected += 1

@@ -10,6 +10,7 @@ from gpuwatch.reader.memory import Gather, Memory
 
 _MAX_CHUNKS = 64
 _MAX_CHUNK_BYTES = 1 << 20
+_FIRST_REACH = 4096  # a page; few stacks reach further, and each page more costs up to 5 us a look
 _FIRST_CFRAMES, _MORE_CFRAMES, _MAX_CFRAMES = 4, 4, 16
 """Evaluation loops whose current frame is copied: those a thread was seen in last. Each costs 0.4 us a look."""
 _CHUNK = ChunkLayout()
@@ -39,6 +40,7 @@ class Plan:
         self._chunk = self.root_frame = self.base_frame = 0
         self._cframes: list[int] = []
         self._next_cframe = 0
+        self._reach = _FIRST_REACH
         if layout.thread_chunk is not None:
             self._pointers.append((thread + layout.thread_chunk, 8))
             self._chunk = memory.pointer(thread + layout.thread_chunk)
@@ -48,7 +50,7 @@ class Plan:
         if layout.thread_base_frame is not None:
             self.base_frame = memory.pointer(thread + layout.thread_base_frame)
         if layout.cframe_frame is not None:
-            self._cframes = [memory.pointer(thread + layout.thread_frame)] * _FIRST_CFRAMES
+            self._cframes = [memory.pointer(thread + layout.thread_frame)]
         self.set_singles(())
 
     def set_singles(self, addresses: Iterable[int]) -> None:
@@ -56,7 +58,10 @@ class Plan:
         cframes = [(address + (self._cframe_frame or 0), 8) for address in self._cframes]
         singles = [(address, self._frame_size) for address in addresses]
         pointers = [*self._pointers, *cframes]
-        pieces = [*pointers, *self._pieces, *singles, *pointers]
+        stack = [
+            (start, min(size, self._reach if not index else size)) for index, (start, size) in enumerate(self._pieces)
+        ]
+        pieces = [*pointers, *stack, *singles, *pointers]
         if any(not 0 < address < 1 << 63 for address, _ in pieces):
             raise TornError
         self._gather = Gather(self._memory, pieces)
@@ -64,7 +69,7 @@ class Plan:
         self._words = struct.Struct(f"<{len(pointers)}Q")
         position = self._words.size
         self.chunks: list[tuple[int, int, int]] = []
-        for start, size in self._pieces:
+        for start, size in stack:
             self.chunks.append((start, position, size - self._frame_size))
             position += size
         self._singles = {address: position + index * self._frame_size for index, (address, _) in enumerate(singles)}
@@ -110,6 +115,22 @@ class Plan:
                 return position + address - start
         return self._singles.get(address)
 
+    def extend_to(self, address: int) -> None:
+        """Copies more of the newest chunk from now on if that is where a frame lies that was not copied.
+
+        Raises:
+            TornError: It was; look again.
+        """
+        if not self._pieces:
+            return
+        start, size = self._pieces[0]
+        offset = address - start
+        if self._reach < size and 0 <= offset <= size - self._frame_size:
+            while self._reach < offset + self._frame_size:
+                self._reach *= 2
+            self.set_singles(list(self._singles))
+            raise TornError
+
     def neighbours(self, address: int, other: int) -> bool:
         """Whether both lie in the same chunk of the data stack."""
         return any(
@@ -123,8 +144,8 @@ class Plan:
         Up to 3.12 each entry into the loop has a _PyCFrame of its own on the C stack, and the thread only points to it.
         """
         count = len(self._cframes)
-        if moving and count < _MAX_CFRAMES:
-            self._cframes += [cframe] * _MORE_CFRAMES
+        if count < _FIRST_CFRAMES or (moving and count < _MAX_CFRAMES):
+            self._cframes += [cframe] * (1 if count < _FIRST_CFRAMES else _MORE_CFRAMES)
             self.set_singles(list(self._singles))
             return
         slot = self._next_cframe % count

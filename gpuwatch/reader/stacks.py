@@ -144,6 +144,7 @@ class ThreadReader:
             else:
                 position = plan.position(address)
                 if position is None:
+                    plan.extend_to(address)
                     missed = True
                     fields = unpack(self._single_frame(address))
                 else:

@@ -27,6 +27,7 @@ _DECIDING: Final[dict[Mark, StackPhase]] = {
     Mark.MODULE: "forward",
     Mark.FEED: "wait",
 }
+_NO_LOOPS_BELOW: Final = frozenset({Mark.NEXT, Mark.START, Mark.MODULE, Mark.BACKWARD, Mark.OPTIMIZER})
 _FORWARD: Final = frozenset({Mark.MODULE, Mark.FORWARD, Mark.OPERATION})
 
 
@@ -53,6 +54,8 @@ class Reading:
     receiving: bool = False  # unpickling and mapping what a worker sent
     next_frame: int | None = None  # the outermost frame of that next(), or of iter()
     where: int = 0  # stands for the lines of all frames but torch's and the standard library's
+    around: int = 0  # stands for the lines of all frames around torch's own work, of which loops are written in some
+    around_from: int = 0  # the innermost of these
 
 
 class Classifier:
@@ -64,16 +67,20 @@ class Classifier:
         self._read: dict[tuple[int | None, ...], tuple[Sequence[Code], Reading]] = {}
         self._marks: dict[tuple[str, str], Mark | None] = {}
         self._hands_on: dict[tuple[str, str], bool] = {}
+        self._last: tuple[Sequence[Frame], Reading] | None = None
 
     def read(self, frames: Sequence[Frame]) -> Reading:
         """What the stack means."""
+        if self._last is not None and self._last[0] is frames:
+            return self._last[1]
         # The code objects are kept with the answer, so that no other code object takes over an identity in the key.
-        key = tuple(value for frame in frames for value in (id(frame.code), frame.line))
+        key = tuple([value for frame in frames for value in (id(frame.code), frame.line)])
         known = self._read.get(key)
         if known is None:
             if len(self._read) >= _KEPT:
                 self._read.clear()
             known = self._read[key] = tuple(frame.code for frame in frames), self._classify(frames)
+        self._last = frames, known[1]
         return known[1]
 
     def mark(self, frame: Frame) -> Mark | None:
@@ -99,6 +106,7 @@ class Classifier:
         phase = self._phase(frames, places, marks, index)
         waits = Mark.NEXT in marks
         pulled = Mark.NEXT if waits else Mark.START
+        outside = max((index + 1 for index, mark in enumerate(marks) if mark in _NO_LOOPS_BELOW), default=0)
         return Reading(
             phase=phase,
             culprit=culprit,
@@ -109,6 +117,8 @@ class Classifier:
             receiving=waits and self._receives(frames, places),
             next_frame=_last(marks, pulled) if pulled in marks else None,
             where=_where(frames, places),
+            around=hash((phase == "start", waits, *((id(frame.code), frame.line) for frame in frames[outside:]))),
+            around_from=outside,
         )
 
     def _phase(

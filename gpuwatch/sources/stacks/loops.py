@@ -62,21 +62,33 @@ class Loops:
         """The loops whose role is decided, in the order of their numbers."""
         return sorted((site for site in self._sites if site.number is not None), key=lambda site: site.number or 0)
 
-    def see(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> Site | None:
-        """The innermost loop a stack stands in, after taking note of what this look says of it."""
+    def see(
+        self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int, counted_ns: int | None = None
+    ) -> Site | None:
+        """The innermost loop a stack stands in, after taking note of this look; `counted_ns` is its count's time."""
         frames = stack.frames
         site = self._find(frames, state, reading, now_ns)
         if site is not None:
-            self._note(site, state, reading, now_ns)
+            self._note(site, state, reading, now_ns, now_ns if counted_ns is None else counted_ns)
             return site
         site = self._still_in(frames)
         if site is not None:
             count = self._recheck(site.state) if site.state is not None else None
             known = replace(site.state, batches_yielded=count) if site.state is not None and count is not None else None
-            self._note(site, known, reading, now_ns)
+            self._note(site, known, reading, now_ns, now_ns)
         elif reading.trains:
             self._credit_by_anchor(frames)
         return site
+
+    def recount(self, now_ns: int) -> None:
+        """Reads the count of the loop that was seen last once more."""
+        site = self._last
+        if site is None or site.state is None:
+            return
+        count = self._recheck(site.state)
+        if count is not None and count >= site.state.batches_yielded:
+            site.state, site.counted_ns = replace(site.state, batches_yielded=count), now_ns
+            site.counter.see(site.state, now_ns)
 
     def decide(self, site: Site) -> bool:
         """Settles a role that the looks so far prove; whether it is settled."""
@@ -178,7 +190,7 @@ class Loops:
             self._forget_old()
         return found
 
-    def _note(self, site: Site, state: LoaderState | None, reading: Reading, now_ns: int) -> None:
+    def _note(self, site: Site, state: LoaderState | None, reading: Reading, now_ns: int, counted_ns: int) -> None:
         last = self._last
         if last is not None and last is not site and last.code == site.code and site.state is not None:
             # Two loaders read in one loop take turns, each with the iterator it had before; two passes of one
@@ -194,8 +206,9 @@ class Loops:
         site.computed += reading.computes
         site.trained += reading.trains
         if state is not None:
-            site.state = state
-            site.counter.see(state, now_ns)
+            if counted_ns > site.counted_ns or site.state is None or state.iterator != site.state.iterator:
+                site.state, site.counted_ns = state, counted_ns
+                site.counter.see(state, counted_ns)
         elif not self._counted:
             site.counter.see_wait(reading.waits)
 

@@ -24,6 +24,7 @@ from gpuwatch.sources.stacks.sites import CodeKey, code_key
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.stacks.spans import Spans
 from gpuwatch.sources.stacks.standing import StandingLine
+from gpuwatch.sources.stacks.steady import SteadyCounters
 from gpuwatch.sources.stacks.tally import TallyBuilder
 from gpuwatch.sources.stacks.threads import TrainingThread
 from gpuwatch.sources.stacks.worker_phase import WorkerClassifier
@@ -69,7 +70,7 @@ class Session:
         self.hooked = hooked
         self.gone = False
         self._process = process
-        self._counters = counters
+        self._counters = SteadyCounters(counters)
         self._settings = settings
         self._closed = False
         self._stopped = False
@@ -147,7 +148,7 @@ class Session:
             self._tally.reject()
             return
         reading = self._classifier.read(stack.frames)
-        state = self._counters.state(stack)
+        state = self._counters.state(stack, reading, now_ns)
         self._thread.note(reading, now_ns)
         look = self._make_look(stack, state, reading, now_ns)
         self._held.put(look)
@@ -157,7 +158,7 @@ class Session:
         if reading.phase == "start":
             # The loop that iter() is called for has no iterator yet; one around it does.
             return Look(now_ns, reading, None, starts_in=self._caller(stack, reading))
-        site = self._loops.see(stack, state, reading, now_ns)
+        site = self._loops.see(stack, state, reading, now_ns, self._counters.counted_ns)
         look = Look(now_ns, reading, site)
         if site is None and reading.waits and reading.next_frame is not None:
             look.starts_in = self._caller(stack, reading)
@@ -250,6 +251,8 @@ class Session:
             self._settings.emit(tally)
 
     def _tell_counts(self, now_ns: int) -> None:
+        if not self.gone:
+            self._loops.recount(now_ns)
         for site in self._loops.named():
             count = site.counter
             self._settings.emit(

@@ -32,6 +32,7 @@ class Site:
     assumed: bool = False  # the role was not seen but supposed
     number: int | None = None
     last_ns: int = 0
+    counted_ns: int = 0  # when the count of `state` was read
     looks: int = 0
     waits: int = 0
     trained: int = 0
