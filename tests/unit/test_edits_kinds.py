@@ -273,6 +273,49 @@ def test_an_evaluation_is_left_out_as_a_whole_and_training_never() -> None:
     assert "in the loop over batches" in refused(every_epoch(source, "train(x)"), source)
 
 
+EVALUATING = dedent("""\
+    best = 0
+    for epoch in range(9):
+        for x in loader:
+            out = net(x)
+            step(out)
+        with torch.no_grad():
+            correct = 0
+            for x in held_out:
+                out = net(x)
+                if out is None:
+                    continue
+                correct += out
+            print(correct)
+    """)
+
+
+@pytest.mark.parametrize(
+    ("behind", "why"),
+    [
+        ("", None),
+        ("    out = 1\n    print(out)\n", None),
+        ("    print(out)\n", "uses out"),
+        ("    best = max(best, correct)\n", "uses correct"),
+        ("    for correct in (1, 2):\n        print(correct)\n", None),
+        ("    if a:\n        correct = 1\n    print(correct)\n", "uses correct"),
+        ("print(correct)\n", "uses correct"),
+    ],
+)
+def test_names_that_are_set_anew_before_they_are_read_do_not_count(behind: str, why: str | None) -> None:
+    source = EVALUATING + behind
+    edit = every_epoch(source, "with torch.no_grad")
+    if why is None:
+        assert "+    if (epoch + 1) % 5 == 0 or epoch + 1 == 9:" in changed(edit, source)
+    else:
+        assert why in refused(edit, source)
+
+
+def test_a_name_that_the_next_pass_reads_first_counts() -> None:
+    source = "for epoch in range(9):\n    use(best)\n    best = evaluate()\n"
+    assert "uses best" in refused(every_epoch(source, "evaluate"), source)
+
+
 def test_an_interval_that_is_there_is_raised_where_it_is_written() -> None:
     source = "for i, b in enumerate(l):\n    if i % 10 == 0:\n        print(loss.item())\n"
     assert changed(every_step(source), source) == ["-    if i % 10 == 0:", "+    if i % 50 == 0:"]

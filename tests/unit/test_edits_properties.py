@@ -75,7 +75,7 @@ def sources(draw: st.DrawFn, kind: str) -> Written:
     lines += [*(f"{unit * 2}{each}" if not each.startswith(("b'''", "t'")) else each for each in filler)]
     lines += [f"{unit * 2}loss = f('é', out)", "@@"]
     before = newline.join(lines).split("@@")[0]
-    text = before + unit * 2 + wanted
+    text = before + unit * (1 if kind == "epoch" else 2) + wanted
     text += draw(st.sampled_from(["", newline, newline + "é = 1", newline * 3]))
     return Written(text.encode(encoding), before.count("\n") + 1)
 

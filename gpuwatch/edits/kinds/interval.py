@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from gpuwatch.diagnosis.finding import IntervalEdit
+from gpuwatch.edits.flow import use_elsewhere
 from gpuwatch.edits.follow.value import SOURCES, Setting, followed
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
 from gpuwatch.edits.names import called, calls_in, calls_of, dotted, root, stored
@@ -176,21 +177,15 @@ def _check_only_logs(statement: ast.stmt, module: Module) -> None:
 
 
 def _check_unused(statement: ast.stmt, module: Module) -> None:
-    """Raises where a name that the statement sets is read elsewhere in its function."""
-    names = {
-        each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
-    }
-    if any(
-        isinstance(each, ast.Attribute | ast.Subscript) and not isinstance(each.ctx, ast.Load)
-        for each in ast.walk(statement)
-    ):
-        raise CannotEditError(f"line {statement.lineno} of {module.file} keeps its result")
-    if any(
-        isinstance(each, ast.Break | ast.Continue | ast.Return | ast.Yield | ast.Await) for each in ast.walk(statement)
-    ):
-        raise CannotEditError(f"line {statement.lineno} of {module.file} steers its loop")
-    inside = set(ast.walk(statement))
-    scope = module.scope(statement)
-    for each in ast.walk(scope if not isinstance(scope, ast.Lambda) else module.tree):
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.id in names and each not in inside:
-            raise CannotEditError(f"line {each.lineno} of {module.file} uses {each.id} from line {statement.lineno}")
+    """Raises where leaving the statement out would be felt elsewhere: by what it sets, or by where it goes on."""
+    loops = [each for each in ast.walk(statement) if isinstance(each, _Loop)]
+    steered = {each for loop in loops for each in ast.walk(loop)}
+    for each in ast.walk(statement):
+        if isinstance(each, ast.Attribute | ast.Subscript) and not isinstance(each.ctx, ast.Load):
+            raise CannotEditError(f"line {each.lineno} of {module.file} keeps its result")
+        leaves = isinstance(each, ast.Return | ast.Yield | ast.YieldFrom | ast.Await)
+        if leaves or (isinstance(each, ast.Break | ast.Continue) and each not in steered):
+            raise CannotEditError(f"line {statement.lineno} of {module.file} steers its loop")
+    use = use_elsewhere(statement, module)
+    if use is not None:
+        raise CannotEditError(f"line {use.lineno} of {module.file} uses {use.id} from line {statement.lineno}")
