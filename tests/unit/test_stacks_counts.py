@@ -58,6 +58,38 @@ def test_a_persistent_iterator_that_starts_again_is_a_new_epoch() -> None:
     assert (looks.counter.batches, looks.counter.epochs) == (51, 1)
 
 
+def test_two_iterators_that_are_read_in_turn_are_each_counted_once() -> None:
+    looks = Looks()
+    for number in range(40, 60):
+        looks.see(number, iterator=1, length=100)
+        looks.see(number + 500, iterator=2, length=1000)
+    assert (looks.counter.batches, looks.counter.epochs) == (19 + 540 + 19, 0)
+
+
+def test_an_iterator_that_is_returned_to_before_it_moved_on_adds_nothing() -> None:
+    looks = Looks()
+    looks.see(0, 5)
+    looks.see(0, 1, iterator=2)
+    looks.see(5, 6)
+    assert looks.counter.batches == 5 + 1 + 1
+
+
+def test_an_iterator_made_at_the_address_of_an_ended_one_begins_anew() -> None:
+    looks = Looks()
+    looks.see(*range(51), length=50)
+    looks.see(*range(51), iterator=2, length=50)
+    looks.see(1, 50, iterator=1, length=50)
+    assert (looks.counter.batches, looks.counter.epochs) == (150, 2)
+
+
+def test_iterators_are_remembered_up_to_a_bound() -> None:
+    looks = Looks()
+    for number in range(100):
+        looks.see(1, 2, iterator=number)
+    assert looks.counter.batches == 1 + 2 * 99
+    assert len(looks.counter._left) < 10
+
+
 def test_batches_that_could_not_have_passed_in_the_time_are_not_added() -> None:
     looks = Looks()
     looks.see(*range(50), length=1000)  # the loop was left by a break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
 from gpuwatch.reader.types import LoaderState
@@ -10,6 +11,16 @@ from gpuwatch.reader.types import LoaderState
 _MARGIN: Final = 1.5
 _RATE_WINDOW_NS: Final = 20_000_000_000
 _LENGTHS_KEPT: Final = 8
+_ITERATORS_KEPT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """An iterator that was left for another: its count as seen, and with what was added for its last batches."""
+
+    seen: int
+    credited: int
+    as_epoch: bool
 
 
 class BatchCounter:
@@ -24,6 +35,7 @@ class BatchCounter:
         self.epochs = 0
         self.exact = True
         self._iterator: int | None = None
+        self._left: dict[int, _Left] = {}
         self._yielded = 0
         self._seen_ns = 0
         self._first = (0, 0)  # when, and how many the first iterator had yielded by then
@@ -39,14 +51,34 @@ class BatchCounter:
             self._first = now_ns, yielded
         elif state.iterator == self._iterator and yielded >= self._yielded:
             self.batches += yielded - self._yielded
+        elif (left := self._returned_to(state)) is not None:
+            # Both iterators live and are read in turn.
+            self._leave(self._iterator, self._yielded, as_epoch=False)
+            self.batches += max(0, yielded - left.credited)
+            self.epochs -= left.as_epoch
         else:
+            before, seen = self._iterator, self._yielded
             self._finish(state.batches_per_epoch, now_ns)
+            self._leave(before, seen, as_epoch=True)
             self.epochs += 1
             self.batches += yielded
+        self._left.pop(state.iterator, None)
         self._iterator, self._yielded, self._seen_ns = state.iterator, yielded, now_ns
         self._rates.append((now_ns, self.batches))
         while now_ns - self._rates[0][0] > _RATE_WINDOW_NS:
             self._rates.popleft()
+
+    def _returned_to(self, state: LoaderState) -> _Left | None:
+        """What is known of an iterator that was read before; one made anew at its address begins below its count."""
+        left = self._left.get(state.iterator)
+        if left is None or state.iterator == self._iterator or state.batches_yielded < left.seen:
+            return None
+        return None if left.seen == state.batches_per_epoch else left
+
+    def _leave(self, iterator: int, seen: int, *, as_epoch: bool) -> None:
+        self._left[iterator] = _Left(seen, self._yielded, as_epoch)
+        if len(self._left) > _ITERATORS_KEPT:
+            del self._left[next(iter(self._left))]
 
     def see_wait(self, waits: bool) -> None:
         """Counts entries into next() where no counter can be read: short ones are missed."""
