@@ -345,3 +345,30 @@ def test_the_device_is_what_the_process_holds(scene: Scene, maps: bytes, open_fi
     facts.look_again()
     assert facts.device == device
     assert facts.torch == ("2.9.1+cu128" if maps else None)
+
+
+@pytest.mark.parametrize("method", ["main_stack", "stacks", "close"])
+def test_whatever_reading_one_process_raises_ends_the_looks_at_that_process_only(scene: Scene, method: str) -> None:
+    def broken() -> None:
+        raise AttributeError("'NoneType' object has no attribute 'address'")
+
+    followed = scene.follow()
+    scene.run(2.0)
+    setattr(scene.process, method, broken)
+    scene.process.now = None  # nothing trains any more, so that all threads are asked for too
+    scene.run(70.0)
+    attached = scene.attached
+    if method != "close":
+        facts = scene.of(RunFacts)[-1]
+        assert isinstance(facts, RunFacts)
+        assert facts.rung == "proc"
+        assert facts.notes == (
+            "reading process 77 failed (AttributeError: 'NoneType' object has no attribute 'address')",
+        )
+        assert "gpuwatch run" in (facts.climb or "")
+    scene.run(70.0)
+    assert scene.attached == attached == 1
+    scene.end()
+    scene.run(2.0)
+    assert followed.ended
+    assert isinstance(scene.samples[-1], TrainerEnded)

@@ -69,6 +69,8 @@ class Session:
         self.facts = facts
         self.hooked = hooked
         self.gone = False
+        self.failed: Exception | None = None
+        """What a look met that no process should bring about; whoever follows the process says so and ends this."""
         self._process = process
         self._counters = SteadyCounters(counters)
         self._settings = settings
@@ -129,13 +131,16 @@ class Session:
         return (settings.hooked_rate_hz if self.hooked else settings.rate_hz) * settings.budget.main_factor
 
     def _look(self, now_ns: int) -> int | None:
-        if self._closed or self.gone:
+        if self._closed or self.gone or self.failed is not None:
             return None
         if not self._stopped:
             try:
                 self._look_at_training(now_ns)
             except CannotReadError:
                 self.gone = True
+                return None
+            except Exception as error:  # noqa: BLE001 - one process's memory must not end the looks at all others
+                self.failed = error
                 return None
         self._schedule.rate_hz = self._main_rate()
         self._schedule.advance(now_ns)
@@ -191,13 +196,16 @@ class Session:
                 self._settings.agenda.add(worker.schedule.due_ns, partial(self._look_at, worker))
 
     def _look_at(self, worker: Worker, now_ns: int) -> int | None:
-        if self._closed or worker.process is None:
+        if self._closed or self.failed is not None or worker.process is None:
             return None
         if not self._stopped:
             try:
                 self._look_at_worker(worker, worker.process)
             except CannotReadError:
                 self._workers.lost(worker)
+                return None
+            except Exception as error:  # noqa: BLE001 - as above
+                self.failed = error
                 return None
         worker.schedule.rate_hz = self._settings.worker_rate_hz * self._settings.budget.worker_factor
         worker.schedule.advance(now_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +38,7 @@ class FollowedTarget:
         self._closed = False
         self._session: Session | None = None
         self._facts: ProcessFacts | None = None
-        self._is_other_program = False
+        self._is_other_program = self._gave_up = False
         self._began_ns = self._try_ns = now_ns
         self._retry_ns = _FIRST_RETRY_NS
         self._told: tuple[str, str | None] | None = None
@@ -58,8 +59,7 @@ class FollowedTarget:
         except CannotReadError as error:
             self._lose(error, now_ns)
         except Exception as error:  # noqa: BLE001 - what reading one process meets must not end the looks at all others
-            sentence = f"reading process {self.target.pid} failed ({type(error).__name__}: {error})"
-            self._lose(CannotReadError(Reason.BUILD, sentence, "start the training with gpuwatch run"), now_ns)
+            self._give_up(error, now_ns)
         return None if self.ended else now_ns + UPKEEP_NS
 
     def _follow(self, now_ns: int) -> None:
@@ -79,9 +79,11 @@ class FollowedTarget:
             # It lives, so it has become another program (exec); or it is dying, and its memory went before its pid.
             self._drop_session(now_ns)
             self._is_other_program = True
+        elif self._session is not None and self._session.failed is not None:
+            raise self._session.failed
         elif self._session is not None:
             self._session.upkeep(now_ns, stopped=stat.state in "Tt")
-        elif now_ns >= self._try_ns:
+        elif now_ns >= self._try_ns and not self._gave_up:
             self._attach(self._facts, now_ns)
 
     def _read_facts(self, start_ticks: int) -> ProcessFacts:
@@ -98,6 +100,16 @@ class FollowedTarget:
         self._told = None
         self._session = Session(facts, self.target.hooked, process, counters, settings, now_ns)
 
+    def _give_up(self, error: Exception, now_ns: int) -> None:
+        """Looks at the process no more, only whether it lives: what failed once in its memory would fail again."""
+        self._gave_up = True
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(Exception):  # what is left of it may be what failed
+                session.close(now_ns)
+        sentence = f"reading process {self.target.pid} failed ({type(error).__name__}: {error})"
+        self._lose(CannotReadError(Reason.BUILD, sentence, "start the training with gpuwatch run"), now_ns)
+
     def _lose(self, error: CannotReadError, now_ns: int) -> None:
         self._drop_session(now_ns)
         self._try_ns = now_ns + self._retry_ns
@@ -112,9 +124,9 @@ class FollowedTarget:
             self._settings.emit(self._facts.unreadable(now_ns, error))
 
     def _drop_session(self, now_ns: int) -> None:
-        if self._session is not None:
-            self._session.close(now_ns)
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(now_ns)
 
     def _end(self, facts: ProcessFacts, now_ns: int) -> None:
         self._drop_session(now_ns)
