@@ -3,6 +3,7 @@
 import pytest
 
 from gpuwatch.diagnosis.advice.compute import compute_share, hinted_range
+from gpuwatch.diagnosis.finding import AutocastEdit, ModelEdit, SetupEdit
 from tests.unit import scene_builder as build
 
 
@@ -123,3 +124,26 @@ def test_a_kernel_factor_helps_only_the_computing_share():
     half_waiting = build.run(build.rank(step=0.2, wait=0.1, gap=0.1))
     assert compute_share(half_waiting) == pytest.approx(0.5)
     assert hinted_range(half_waiting, 2.0) == "1.0-1.3x"
+
+
+def test_fixes_are_edits_of_the_lines_that_the_hook_saw():
+    facts = {"optimizer": "AdamW", "optimizer_file": "/home/user/train.py", "optimizer_line": 104}
+    moment = build.scene(float32_run(**facts), gpus=[light_gpu()])
+    edits = {
+        rule: build.check(rule, build.run_case(moment)).fix.edit for rule in ("amp-off", "tf32-off", "compile-off")
+    }
+    assert edits["amp-off"] == AutocastEdit("/home/user/train.py", 131, "torch.bfloat16")
+    assert edits["tf32-off"] == SetupEdit("train.py", 'torch.set_float32_matmul_precision("high")')
+    assert edits["compile-off"] == ModelEdit("/home/user/train.py", 104, "{model}.compile()")
+
+
+def test_a_launch_bound_run_is_compiled_with_cuda_graphs():
+    facts = {"optimizer_file": "/home/user/train.py", "optimizer_line": 104}
+    moment = build.scene(float32_run(**facts))
+    fix = build.check("compile-off", build.run_case(moment, holding={"launch-bound"})).fix
+    assert fix.edit.statement == fix.code.replace("model", "{model}", 1) == '{model}.compile(mode="reduce-overhead")'
+
+
+def test_float16_is_not_patched_in_because_it_needs_a_scaler_too():
+    moment = build.scene(float32_run(), gpus=[build.gpu(facts={"compute_capability": (7, 0)})])
+    assert build.check("amp-off", build.run_case(moment)).fix.edit is None

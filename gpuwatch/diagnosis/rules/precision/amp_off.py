@@ -27,6 +27,7 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_float32
+from gpuwatch.diagnosis.advice.edits import autocast_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent
@@ -72,6 +73,7 @@ def amp_off(case: RunCase) -> Draft | None:
             file=model.backward_file,
             line=model.backward_line,
             value=dtype,
+            edit=autocast_edit(model, dtype) if bfloat16 else None,  # float16 needs a scaler around the backward, too
         ),
         hint=f"{hinted_range(case.run, RESNET50_A100)} for this run, from NVIDIA's A100 examples (SSD to ResNet-50)",
         ruled_out=(RuledOut("no tensor cores", f"compute capability {generation[0]}.{generation[1]} has them"),),

@@ -14,7 +14,7 @@ Not when:
     The model is compiled (Inductor chooses the layout itself); models without convolutions; 32-bit training, which
     gains little; compute capability below 7.0; the run waits for data.
 Fix:
-    model = model.to(memory_format=torch.channels_last), and the images too, before the loop.
+    model.to(memory_format=torch.channels_last) before the optimizer is built, and each batch of images like it.
 Gain:
     A hint: 1.08-1.35x of the computing share, as PyTorch's tutorial saw it on Volta with AMP.
 Verify:
@@ -26,14 +26,16 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_16_bits
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, ModelEdit, RuledOut, Severity
+from gpuwatch.diagnosis.advice.edits import model_edit
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent
 
 CONV_SHARE = 0.2
 STEPS = 50
 VOLTA = 1.35
-STATEMENT = "{model} = {model}.to(memory_format=torch.channels_last)"
+STATEMENT = "{model}.to(memory_format=torch.channels_last)"
+"""A module turns itself, so no name has to be bound anew."""
 
 
 @rule("channels-last-off", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"))
@@ -47,7 +49,6 @@ def channels_last_off(case: RunCase) -> Draft | None:
         return None
     if model.conv_share is None or model.conv_share < CONV_SHARE:
         return None
-    place = (model.optimizer_file, model.optimizer_line)
     return Draft(
         summary=f"The convolutions of {case.run.title} run in 16 bits but not in channels-last layout",
         severity=Severity.HINT,
@@ -60,10 +61,10 @@ def channels_last_off(case: RunCase) -> Draft | None:
         fix=Fix(
             text="Turn the model to channels last before the optimizer is built, and each batch of images like it",
             code=(STATEMENT.replace("{model}", "model") + "\nimages = images.to(memory_format=torch.channels_last)"),
-            file=place[0],
-            line=place[1],
+            file=model.optimizer_file,
+            line=model.optimizer_line,
             value="torch.channels_last",
-            edit=ModelEdit(place[0], place[1], STATEMENT) if place[0] and place[1] else None,
+            edit=model_edit(model, STATEMENT),
         ),
         hint=f"{hinted_range(case.run, VOLTA)} for this run, from the 8 to 35 % that PyTorch's tutorial saw with AMP",
         ruled_out=(RuledOut("a compiled model", "none was seen; Inductor would choose the layout itself"),),

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from statistics import median
 
+from gpuwatch.diagnosis.advice.edits import setup_edit
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.stream import robust_sigma, settled
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, SetupEdit, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent
 from gpuwatch.samples import LoaderFacts
@@ -105,7 +106,7 @@ def _draft(case: RunCase, loader: LoaderFacts, wanted: bool) -> Draft:
             file=model.optimizer_file,
             line=model.optimizer_line,
             value=str(wanted),
-            edit=SetupEdit(model.optimizer_file, statement) if model.optimizer_file else None,
+            edit=setup_edit(rank.facts, statement),
         ),
         hint="no figure: nothing where cuDNN's first choice was the best already",
         ruled_out=(RuledOut("deterministic algorithms wanted", "neither cuDNN nor torch is asked for them"),),

@@ -28,10 +28,11 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.compute import torch_version
+from gpuwatch.diagnosis.advice.edits import optimizer_edit
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
-from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import share_measure
 
@@ -75,14 +76,12 @@ def optimizer_unfused(case: RunCase) -> Draft | None:
 def _fix(case: RunCase) -> Fix:
     model = case.run.critical.facts.model
     assert model.optimizer is not None
-    file, line, keywords = model.optimizer_file, model.optimizer_line, {"fused": "True"}
     must_go = model.optimizer_foreach is True
-    edit = CallEdit(model.optimizer, file, line, keywords) if file and line and not must_go else None
     return Fix(
         text="Let one kernel update the weights" + (", and take foreach=True out: they exclude each other" * must_go),
-        code=call_code(keywords, f"torch.optim.{model.optimizer}"),
-        file=file,
-        line=line,
+        code=call_code({"fused": "True"}, f"torch.optim.{model.optimizer}"),
+        file=model.optimizer_file,
+        line=model.optimizer_line,
         value="True",
-        edit=edit,
+        edit=None if must_go else optimizer_edit(model, fused="True"),
     )

@@ -26,11 +26,13 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_float32
+from gpuwatch.diagnosis.advice.edits import setup_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent
 
 MATMUL_FACTOR_A100 = 7.0
+STATEMENT = 'torch.set_float32_matmul_precision("high")'
 
 
 @rule("tf32-off", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"))
@@ -54,8 +56,9 @@ def tf32_off(case: RunCase) -> Draft | None:
         ),
         fix=Fix(
             text="Allow TF32 for matrix multiplies, once, before training",
-            code='torch.set_float32_matmul_precision("high")',
+            code=STATEMENT,
             value="high",
+            edit=setup_edit(case.run.critical.facts, STATEMENT),
         ),
         hint=f"{hinted_range(case.run, kernel_factor)} at most, if time follows parameters (one A100 matmul: 7x)",
         ruled_out=(
