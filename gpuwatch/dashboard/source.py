@@ -15,14 +15,13 @@ def source_of(fix: Fix, trainer: RunFacts | None) -> Source:
     """A diff, else the lines around the place, else the reason. To be called off the UI thread: disks can be slow.
 
     Args:
-        fix: With a file and a line.
+        fix: With an edit, or with a file and a line.
         trainer: Whose code it is: its folder, and when it started (a file that changed since is not what runs).
     """
     # Here, not above: libcst takes 20 MB and a quarter of a second, and few sessions open a finding with an edit.
     from gpuwatch.edits.diff import edit_diff
     from gpuwatch.edits.source import UnreadableSourceError, process_started, read_source
 
-    assert fix.file is not None and fix.line is not None, "asked only with a place"
     folder = Path(trainer.cwd) if trainer is not None and trainer.cwd is not None else None
     started = process_started(trainer.start_ticks) if trainer is not None else None
 
@@ -33,8 +32,10 @@ def source_of(fix: Fix, trainer: RunFacts | None) -> Source:
     if fix.edit is not None:
         diff = edit_diff((fix.edit, *fix.also), read, folder, trainer.command if trainer is not None else ())
         if diff.text is not None:
-            return Source(diff=diff.text)
+            return Source(diff=diff.text, reason=f"By hand: {diff.reason}." if diff.reason else "")
         reason = diff.reason or ""
+    if fix.file is None or fix.line is None:
+        return Source(reason=f"No diff: {reason}." if reason else "")
     try:
         lines = read(Path(fix.file)).decode("utf-8", "backslashreplace").split("\n")
     except UnreadableSourceError as error:

@@ -13,7 +13,7 @@ from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import LEVELS, change_words, gain_words, gpu_index, run_name
-from gpuwatch.diagnosis.finding import Finding, Fix, Level
+from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.windows import RunWindow
 
@@ -112,16 +112,23 @@ def _change(page: Page, finding: Finding, fix: Fix, snapshot: Snapshot, source: 
     page.prose(fix.text)
     if source is not None and source.diff:
         page.gap()
+        names = [line[6:] for line in source.diff.splitlines() if line.startswith("+++ b/")]
+        elsewhere = any(not (fix.file or "").endswith(name) for name in names)
         for line in source.diff.splitlines():
+            if elsewhere and line.startswith("+++ b/"):
+                page.code(line[6:], look.dim)
             if not line.startswith(("---", "+++")):
                 style = look.added if line.startswith("+") else look.removed if line.startswith("-") else look.dim
                 page.code(line, style)
+        if source.reason:
+            page.gap()
+            page.prose(source.reason, look.dim)
         return
     if source is not None and source.lines:
         page.gap()
         page.add(_excerpt_lines(source, fix, page.width, look))
     page.gap()
-    if fix.edit is not None:
+    if isinstance(fix.edit, KeywordEdit):
         page.code(change_words(finding, snapshot), look.added)
     elif fix.code:
         page.code(fix.code, look.added)

@@ -60,7 +60,9 @@ class FindingScreen(PageScreen):
         view = self.dashboard.view
         finding = self._now(view)
         live = view.snapshot is not None and view.snapshot.origin.kind == "live"
-        if not live or finding is None or finding.fix is None or finding.fix.file is None or finding.fix.line is None:
+        if not live or finding is None or finding.fix is None:
+            return
+        if finding.fix.edit is None and (finding.fix.file is None or finding.fix.line is None):
             return
         run = view.run(finding.run)
         trainer = run.ranks[0].facts if run is not None and run.ranks else None
