@@ -248,7 +248,7 @@ CATALOGUE: tuple[Item, ...] = (
         title="a plot every 20 steps",
         script="plots.py",
         must=frozenset({"log-stall"}),
-        may=_LOW,
+        may=_LOW | {"sync-per-step"},
     ),
     Case(
         id="G16-gc",
@@ -264,9 +264,7 @@ CATALOGUE: tuple[Item, ...] = (
         script="recompiling.py",
         must=frozenset({"recompile-storm"}),
         may=_LOW | {"launch-bound", "gc-stall"},
-        start_seconds=30.0,
-        warm_steps=4,
-        watch_seconds=24.0,
+        start_seconds=14.0,
     ),
     Case(
         id="G18-full",

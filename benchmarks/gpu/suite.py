@@ -137,7 +137,7 @@ class Suite:
         stream = self._folder / "streams" / f"{case.id}{SUFFIX}"
         command = [sys.executable, "-m", "benchmarks.gpu.watching", "--pid", str(pid), "--seconds", f"{seconds:g}"]
         command += ["--result", str(result), "--stream", str(stream), "--about", json.dumps(about)]
-        command += ["--until", ",".join(sorted(case.must)), "--at-least", f"{LEAST_WATCH_SECONDS:g}"]
+        command += ["--until", ",".join(sorted(case.must & self._known)), "--at-least", f"{LEAST_WATCH_SECONDS:g}"]
         with running(command, place, environment(place)) as watcher:
             code = watcher.wait(min(seconds + 30.0, self._left()))
             if code or not result.exists():

@@ -67,6 +67,8 @@ def main():
         images = images.to(device, non_blocking=True).float() / 255
         if args.augment == "gpu":
             images = turned(images)
+        edge = images.shape[-1] * 9 // 32
+        images = images[:, :, edge:-edge, edge:-edge]
         labels = torch.zeros(len(images), dtype=torch.long, device=device)
         train_images(model, optimizer, images.contiguous(memory_format=torch.channels_last), labels, device)
         log.step(len(images))

@@ -17,6 +17,7 @@ def main():
     gc.disable()
     index = [[number] for number in range(args.objects)]
     gc.enable()
+    print(f"{len(index)} objects", flush=True)
     model, optimizer, inputs = wide_model(device, args.step_ms)
     step = 0
     while True:
@@ -24,7 +25,7 @@ def main():
         step += 1
         if step % args.every == 0:
             gc.collect()
-        log.step(len(inputs) + 0 * len(index))
+        log.step(len(inputs))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Wide(nn.Module):
 
     def forward(self, x):
         for _ in range(self.repeats):
-            x = x + nn.functional.gelu(self.layer(x))
+            x = x + nn.functional.gelu(self.layer(x)) / self.repeats
         return self.head(x)
 
 

@@ -42,7 +42,7 @@ def main():
     arguments = parser(__doc__)
     arguments.add_argument("--data", default=os.path.join(tempfile.gettempdir(), "gpuwatch-jpeg"))
     arguments.add_argument("--workers", type=int, default=0)
-    arguments.add_argument("--batch-size", type=int, default=64)
+    arguments.add_argument("--batch-size", type=int, default=32)
     args = arguments.parse_args()
     device, log = setup(args)
     small = device.type == "cpu"

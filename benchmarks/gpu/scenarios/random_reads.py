@@ -61,7 +61,7 @@ def main():
     arguments.add_argument("--data", default=os.path.join(tempfile.gettempdir(), "gpuwatch-blocks"))
     arguments.add_argument("--megabytes", type=int, default=1024)
     arguments.add_argument("--workers", type=int, default=4)
-    arguments.add_argument("--reads", type=int, default=200)
+    arguments.add_argument("--reads", type=int, default=400)
     arguments.add_argument("--step-ms", type=float, default=30.0)
     args = arguments.parse_args()
     device, log = setup(args)

@@ -9,13 +9,13 @@ from torch import nn
 
 def main():
     arguments = parser(__doc__)
-    arguments.add_argument("--backend", default="inductor")
+    arguments.add_argument("--backend", default="aot_eager", help="inductor takes a second and more for each length")
     args = arguments.parse_args()
     device, log = setup(args)
     if device.type == "cpu":
         args.backend = "eager"
-    torch._dynamo.config.recompile_limit = 256
-    torch._dynamo.config.accumulated_recompile_limit = 1024
+    torch._dynamo.config.recompile_limit = 1024
+    torch._dynamo.config.accumulated_recompile_limit = 4096
     width = 64 if device.type == "cpu" else 512
     model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).to(device)
     compiled = torch.compile(model, backend=args.backend, dynamic=False)

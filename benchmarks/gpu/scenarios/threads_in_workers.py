@@ -43,7 +43,7 @@ def main():
         if args.one_thread and cv2 is not None:
             cv2.setNumThreads(1)
 
-    size = 64 if device.type == "cpu" else 2048
+    size = 64 if device.type == "cpu" else 1024
     loader = DataLoader(Filtered(size), batch_size=16, num_workers=args.workers, worker_init_fn=init)
     model, optimizer, inputs = wide_model(device, args.step_ms)
     for batch in loader:

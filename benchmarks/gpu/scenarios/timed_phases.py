@@ -71,6 +71,7 @@ def main():
     model, optimizer, inputs = wide_model(device, args.step_ms)
     truth = Truth(args.truth, device)
     batches = iter(loader)
+    total = 0.0
     while True:
         before = truth.event()
         batch = next(batches)
@@ -84,10 +85,10 @@ def main():
         truth.mark("backward")
         optimizer.step()
         truth.mark("optimizer")
-        value = loss.item()
+        total += loss.item()
         truth.mark("sync")
         truth.write()
-        log.step(len(batch) + 0 * int(value))
+        log.step(len(batch))
 
 
 if __name__ == "__main__":
