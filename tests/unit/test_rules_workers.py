@@ -98,7 +98,13 @@ class TestThreadOversubscription:
 
     def test_a_training_on_the_cpu_keeps_its_own_threads(self) -> None:
         fix = drafted("thread-oversubscription", self.crowd(libraries=("openblas",), device="cpu")).fix
+        assert fix is not None and fix.code == "OPENBLAS_NUM_THREADS=1 python train.py"
+        fix = drafted("thread-oversubscription", self.crowd(libraries=("mkl",), device="cpu")).fix
         assert fix is not None and fix.code is not None and "threadpoolctl.threadpool_limits(1)" in fix.code
+
+    def test_no_more_is_promised_than_was_ever_measured(self) -> None:
+        gain = drafted("thread-oversubscription", self.crowd(lost=0.98)).gain
+        assert gain is not None and gain.high == 10.0
 
     def test_fewer_workers_than_cores_may_use_several_threads_each(self) -> None:
         made_by = workers(2, active_threads=64, system_share=0.5)
