@@ -123,3 +123,8 @@ def test_a_locked_clock_is_said_after_a_minute_and_gone_once_it_rises():
     assert "clocks-locked-low" not in build.fired(moment, evaluations=11)
     assert "clocks-locked-low" in build.fired(moment, evaluations=12)
     assert clocks(free.gpus[0]) is None
+
+
+def test_low_power_stands_behind_the_locked_clock_that_explains_it():
+    found = {each.rule: each for each in build.findings(build.scene(gpus=[locked_gpu(power=300.0)]), evaluations=13)}
+    assert found["low-power-high-util"].behind == "clocks-locked-low"

@@ -38,7 +38,7 @@ from gpuwatch.diagnosis.wording import gpu_name, percent
     subject="gpu",
     level=Level.E0,
     after=("collective-hang", "step-stalled"),
-    behind=("data-starvation",),
+    behind=("data-starvation", "clocks-locked-low"),
 )
 def low_power_high_util(case: GpuCase) -> Draft | None:
     """Fires on a busy GPU far below its power limit."""

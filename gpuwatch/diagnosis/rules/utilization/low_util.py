@@ -43,6 +43,8 @@ CAUSES = (
     "log-stall",
     "sync-per-step",
     "epoch-start-stall",
+    "h2d-bound",
+    "recompile-storm",
     "shared-gpu",
 )
 
