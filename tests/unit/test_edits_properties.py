@@ -228,6 +228,16 @@ def test_fixes_of_one_file_make_one_patch_in_any_order(tmp_path: Path) -> None:
     assert "        loss = model(x)\n    loss.backward()\n    if step % 50 == 0:\n        print" in results.pop()
 
 
+def test_a_line_among_thousands_of_its_like_is_one_line_of_the_patch() -> None:
+    source = b"x = x.to(device)\n" * 5000
+    patch = combined_patch([(TransferEdit("/train.py", 2500), Origin(lambda asked: source))])
+    head, *lines = patch.data.splitlines()[2:]
+    assert head.startswith(b"@@ -2497,7 ")
+    assert sorted(lines) == sorted(
+        [b" x = x.to(device)"] * 6 + [b"-x = x.to(device)", b"+x = x.to(device, non_blocking=True)"]
+    )
+
+
 def test_the_first_of_two_fixes_that_disagree_stands(tmp_path: Path) -> None:
     source = b"loader = DataLoader(data, num_workers=0)\n"
     origin = Origin(lambda asked: source)
