@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from operator import attrgetter
 from statistics import median
 
@@ -16,6 +18,9 @@ BLOCK_STEPS = 100
 BLOCK_NS = 10 * SECOND_NS
 """A hundred steps of a millisecond say more of the scheduler than of the run."""
 _MOST_STEPS = 16_384
+_BLOCKS_COMPARED = 64
+_FEWEST_CHANGES = 6
+_MAD_TO_SIGMA = 1.4826
 _PARTS = ("wait", "copy", "forward", "backward", "optimizer")
 _parts_of = attrgetter(*(f"{name}_seconds" for name in _PARTS))
 
@@ -23,7 +28,7 @@ _parts_of = attrgetter(*(f"{name}_seconds" for name in _PARTS))
 class StepPace:
     """The newest blocks and the best pair of neighbours: the best single one of thousands would be luck."""
 
-    __slots__ = ("_best", "_newest", "_parts", "_periods", "_start_ns")
+    __slots__ = ("_best", "_blocks", "_medians", "_newest", "_parts", "_periods", "_start_ns")
 
     def __init__(self) -> None:
         self._periods: array[float] = array("f")
@@ -35,6 +40,8 @@ class StepPace:
         """Begins anew: the steps to come are of another kind, such as another batch size."""
         self._newest: deque[PaceBlock] = deque(maxlen=2)
         self._best: PaceBlock | None = None
+        self._medians: deque[float] = deque(maxlen=_BLOCKS_COMPARED)
+        self._blocks = 0
         self._begin_block()
 
     def add(self, step: StepEnd, training: float) -> None:
@@ -53,7 +60,8 @@ class StepPace:
         """The best pair of blocks, by its slower one, and the newest pair, by its quicker one."""
         if self._best is None:
             return None
-        return Pace(best=self._best, now=min(self._newest, key=lambda block: block.step_seconds))
+        now = min(self._newest, key=lambda block: block.step_seconds)
+        return Pace(self._best, now, self._blocks, _noise(self._medians))
 
     def _begin_block(self) -> None:
         self._periods = array("f")
@@ -65,8 +73,19 @@ class StepPace:
         count = len(self._periods)
         parts: Mapping[str, float] = {name: total / count for name, total in self._parts.items() if total is not None}
         self._newest.append(PaceBlock(self._start_ns, end_ns, count, median(self._periods), parts))
+        self._medians.append(self._newest[-1].step_seconds)
+        self._blocks += 1
         self._begin_block()
         if len(self._newest) == 2:
             pair = max(self._newest, key=lambda block: block.step_seconds)
             if self._best is None or pair.step_seconds < self._best.step_seconds:
                 self._best = pair
+
+
+def _noise(medians: Iterable[float]) -> float | None:
+    """The spread of single blocks by the changes between neighbours, which one lasting change does not move."""
+    values = list(medians)
+    changes = [abs(after - before) for before, after in pairwise(values)]
+    if len(changes) < _FEWEST_CHANGES:
+        return None
+    return _MAD_TO_SIGMA * median(changes) / math.sqrt(2.0) / median(values)

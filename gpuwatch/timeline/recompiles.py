@@ -8,6 +8,8 @@ from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import Recompiles
 
 COMPILE: frozenset[PhaseKind] = frozenset({"compile"})
+EVALUATION: frozenset[PhaseKind] = frozenset({"eval"})
+"""The first one compiles each graph for its own mode, whenever it comes."""
 _OVER_NS = 600 * SECOND_NS
 
 
@@ -16,7 +18,12 @@ def recompiles(phases: PhaseLog, hundredth_ns: int | None, now_ns: int) -> Recom
     if hundredth_ns is None or now_ns <= hundredth_ns:
         return None
     since_ns = max(now_ns - _OVER_NS, hundredth_ns)
-    spans = phases.stretches(COMPILE, since_ns, now_ns)
+    evaluations = phases.stretches(EVALUATION, since_ns, now_ns)
+    spans = [
+        (start, end)
+        for start, end in phases.stretches(COMPILE, since_ns, now_ns)
+        if not any(first <= start < last for first, last in evaluations)
+    ]
     seconds = sum(end - max(start, since_ns) for start, end in spans) / SECOND_NS
     over = (now_ns - since_ns) / SECOND_NS
     return Recompiles(len(spans), seconds, seconds / over, over)

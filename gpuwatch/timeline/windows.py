@@ -261,10 +261,15 @@ class PaceBlock:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The best that a run has held for two blocks at its present batch size, and its newest two, by the quicker one."""
+    """The best that a run has held for two blocks at its present batch size, and its newest two, by the quicker one.
+
+    `noise` is the usual change from one block to the next, as a share of the step: what a slower run must stand out of.
+    """
 
     best: PaceBlock
     now: PaceBlock
+    blocks: int = 0
+    noise: float | None = None  # None before some blocks
 
 
 @dataclass(frozen=True, slots=True)

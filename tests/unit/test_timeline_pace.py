@@ -81,6 +81,23 @@ def test_compilations_count_from_the_hundredth_step_on() -> None:
     assert found.share == pytest.approx(0.12)
 
 
+def test_what_an_evaluation_compiles_does_not_count() -> None:
+    history = timeline(run_facts(), steps(600, period=0.1), phase("compile", 31.0, 35.0), phase("eval", 30.0, 40.0))
+    found = rank_of(history, 60).recompiles
+    assert found is not None and found.count == 0
+
+
+def test_noise_is_how_blocks_usually_differ_and_no_lasting_change() -> None:
+    wavering = [0.1 + 0.01 * (number // 100 % 2) for number in range(1_000)]
+    history = timeline(run_facts(), steps(1_000, period=wavering))
+    pace = rank_of(history, 110).pace
+    assert pace is not None and pace.noise is not None and pace.noise > 0.05
+    stepped = timeline(run_facts(), steps(600, period=0.1), steps(600, start=60.0, first=601, period=0.15))
+    pace = rank_of(stepped, 150).pace
+    assert pace is not None and pace.noise == pytest.approx(0.0, abs=1e-3)
+    assert rank_of(timeline(run_facts(), steps(500, period=0.1)), 50).pace.noise is None
+
+
 def test_compilations_are_unknown_before_the_hundredth_step() -> None:
     assert rank_of(timeline(run_facts(), steps(99, period=0.1)), 10).recompiles is None
 

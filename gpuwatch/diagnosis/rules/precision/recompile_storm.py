@@ -4,10 +4,10 @@ Means:
     A compiled function holds for what was seen when it was compiled: shapes, numbers, modes. When one of these changes
     it is compiled anew, for seconds to minutes, until the limit (8 by default) makes it run uncompiled for good.
 Evidence:
-    Hook: compilations after the run's 100th step, in the last 10 minutes: how many, and their share of that time. The
-    reason and the function are those that Dynamo itself notes.
+    Hook: compilations after the run's 100th step and outside of evaluation, in the last 10 minutes: how many, and their
+    share of that time. The reason and the function are those that Dynamo itself notes.
 Fires:
-    Three and 5 % of the time; critical from 20 %.
+    Three and 5 % of the time, seen over a minute; critical from 20 %.
 Clears:
     None in 10 minutes.
 Not when:
@@ -35,6 +35,7 @@ from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.samples import LoaderFacts, ModelFacts
 
 COUNT = 3
+SECONDS = 60.0
 FIRE_SHARE, CRITICAL_SHARE = 0.05, 0.20
 USUAL = 1
 """What an epoch's last batch, or one more evaluation, may still compile once the fix is in."""
@@ -65,7 +66,7 @@ def recompile_storm(case: RunCase) -> Draft | None:
             Measure("recompile_seconds", round(found.seconds / found.count, 2), _each(found.seconds / found.count)),
             *_reason(model),
         ),
-        fires=found.count >= COUNT and found.share >= FIRE_SHARE,
+        fires=found.count >= COUNT and found.share >= FIRE_SHARE and found.over_seconds >= SECONDS,
         fix=_fix(model, rank.train_loader),
         gain=from_share(found.share * max(0.0, 1.0 - USUAL / found.count), found.share, "the computing itself"),
         ruled_out=(RuledOut("the beginning of the run", "compilations before the 100th step are not counted"),),

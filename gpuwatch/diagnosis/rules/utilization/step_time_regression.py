@@ -6,7 +6,8 @@ Evidence:
     Hook: the median step of the newest two blocks (each at least 100 settled steps and 10 s) against the best two
     neighbouring blocks of this run at the same batch size; and which part of the step grew.
 Fires:
-    Both newest blocks 8 % slower.
+    Both newest blocks 8 % slower, and by four times what one block usually differs from the next, for 30 s. That usual
+    change is known after seven blocks.
 Clears:
     Less than 4 %.
 Not when:
@@ -32,6 +33,9 @@ from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.timeline.windows import GpuWindow, Pace, RankWindow
 
 FIRE_RATIO, CLEAR_RATIO = 1.08, 1.04
+STANDS_OUT = 4.0
+"""The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8 % at times."""
+THIRTY_SECONDS = 6  # evaluations, 5 s apart
 CHIEF_PART = 0.5
 """Of the lost time: then it is the part that grew."""
 FIXES = {
@@ -49,7 +53,16 @@ OTHER = "What grew is outside of its known parts: look for lists, logs or metric
     subject="run",
     level=Level.E2,
     after=("data-starvation",),
-    behind=("thermal-throttle", "hw-slowdown", "data-starvation", "shared-gpu", "straggler-rank", "recompile-storm"),
+    behind=(
+        "thermal-throttle",
+        "hw-slowdown",
+        "data-starvation",
+        "shared-gpu",
+        "straggler-rank",
+        "recompile-storm",
+        "noisy-neighbour",
+    ),
+    fire_after=THIRTY_SECONDS,
 )
 def step_time_regression(case: RunCase) -> Draft | None:
     """Fires on a run that has lost 8 % of its best pace."""
@@ -58,7 +71,7 @@ def step_time_regression(case: RunCase) -> Draft | None:
     if pace is None or (loader is not None and (loader.batch_shapes or 1) > 1):
         return None
     ratio = pace.now.step_seconds / pace.best.step_seconds
-    if ratio < CLEAR_RATIO or pace.now.start_ns <= pace.best.start_ns:
+    if ratio < CLEAR_RATIO or pace.noise is None or pace.now.start_ns <= pace.best.start_ns:
         return None
     part, grown = _chief_part(pace)
     ago = (case.now_ns - pace.best.end_ns) / 1e9
@@ -81,10 +94,13 @@ def step_time_regression(case: RunCase) -> Draft | None:
                 round(pace.now.step_seconds, 6),
                 f"now {seconds(pace.now.step_seconds)} over {pace.now.steps} steps, and the block beside it no quicker",
             ),
+            Measure(
+                "block_noise", round(pace.noise, 4), f"from block to block it usually differs by {percent(pace.noise)}"
+            ),
             *((Measure("grown_part", part, f"{part} {seconds(grown)} longer a step"),) if part else ()),
             *_clock_measures(case.gpus),
         ),
-        fires=ratio >= FIRE_RATIO,
+        fires=ratio >= FIRE_RATIO and ratio - 1.0 >= STANDS_OUT * pace.noise,
         fix=Fix(text=FIXES[part] if part else OTHER, value=part),
         gain=Gain(1.0, round(ratio, 2), cap="what the run could do before"),
         ruled_out=_ruled_out(rank),
