@@ -31,17 +31,19 @@ def fix_patch(seen: Observation) -> FixPatch:
 
     edits: list[tuple[Edit, Origin]] = []
     owners: list[Finding] = []
-    by_hand: list[str] = []
+    by_hand: dict[str, list[str]] = {}  # the same fix of several findings is told once
     for finding in seen.snapshot.findings:
         fix = finding.fix
         if fix is None:
             continue
         if finding.behind is not None:
-            by_hand.append(f"{finding.rule}: not in the patch: change {finding.behind} first, then look again")
+            why = f"not in the patch: change {finding.behind} first, then look again"
+            by_hand.setdefault(why, []).append(finding.rule)
             continue
         origin = origin_of(seen, finding)
         if fix.edit is None or origin is None:
-            by_hand.append(_line(finding, fix, NO_EDIT if fix.edit is None else NOT_HERE))
+            why = NO_EDIT if fix.edit is None else NOT_HERE
+            by_hand.setdefault(f"{fix.text}. Not in the patch: {why}", []).append(finding.rule)
             continue
         for edit in edits_of(fix):
             edits.append((edit, origin))
@@ -49,8 +51,9 @@ def fix_patch(seen: Observation) -> FixPatch:
     patch = combined_patch(edits)
     for finding, reason in zip(owners, patch.reasons, strict=True):
         if reason is not None and finding.fix is not None:
-            by_hand.append(_line(finding, finding.fix, reason))
-    return FixPatch(patch.data, tuple(dict.fromkeys(by_hand)))
+            by_hand.setdefault(f"{finding.fix.text}. Not in the patch: {reason}", []).append(finding.rule)
+    lines = (f"{', '.join(dict.fromkeys(rules))}: {words}" for words, rules in by_hand.items())
+    return FixPatch(patch.data, tuple(lines))
 
 
 def edits_of(fix: Fix) -> tuple[Edit, ...]:
@@ -75,7 +78,3 @@ def origin_of(seen: Observation, finding: Finding) -> Origin | None:
         return read(path if folder is None else folder / path, started)
 
     return Origin(read_unchanged, folder, facts.command if facts else ())
-
-
-def _line(finding: Finding, fix: Fix, reason: str) -> str:
-    return f"{finding.rule}: {fix.text}. Not in the patch: {reason}"

@@ -48,6 +48,12 @@ def test_what_is_not_in_the_patch_is_told_with_its_fix_and_why() -> None:
     assert "an earlier fix of this patch sets num_workers=6" in patch.by_hand[1]
 
 
+def test_the_same_fix_of_two_findings_is_told_once() -> None:
+    by_words = Fix("Buy a faster disk")
+    (line,) = fix_patch(seen_with(by_words, by_words)).by_hand
+    assert line.startswith("rule-0, rule-1: Buy a faster disk")
+
+
 def test_a_fix_that_comes_after_another_waits_for_it() -> None:
     patch = fix_patch(seen_with(workers("6"), behind="data-starvation"))
     assert (patch.data, len(patch.by_hand)) == (b"", 1)
