@@ -19,19 +19,24 @@ _MEASURED = 2
 
 
 class GrowthLog:
-    """One point whenever a worker's memory was read anew; it begins again with new workers."""
+    """One point whenever a worker's memory was read anew; it begins again with other workers.
+
+    The measured ones are the oldest: those of an evaluation, which come and go, do not end the line.
+    """
 
     def __init__(self) -> None:
+        self._measured: frozenset[int] = frozenset()
         self._points: deque[tuple[int, float, float | None]] = deque(maxlen=_MOST)
 
     def add(self, sample: ProcessSample) -> None:
         """One second of the process."""
-        if sample.worker_pids_changed:
-            self._points.clear()
-        known = [worker.private_dirty_bytes for worker in sample.workers if worker.private_dirty_bytes is not None]
-        own = mean(known)
+        known = {w.pid: w.private_dirty_bytes for w in sample.workers if w.private_dirty_bytes is not None}
+        own = mean(known.values())
         if own is None or len(known) < min(_MEASURED, len(sample.workers)):
             return
+        if self._measured != known.keys():
+            self._measured = frozenset(known)
+            self._points.clear()
         if not self._points or self._points[-1][1] != own:
             self._points.append((sample.time_ns, own, sample.rss_bytes))
 

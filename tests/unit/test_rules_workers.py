@@ -429,3 +429,23 @@ class TestLoaderOverheadFloor:
         trained = sampled(seen, loader=from_outside(num_workers=4))
         draft = drafted("loader-overhead-floor", scene(run(trained), gpus=[gpu(utilization=85)]))
         assert draft.fires and draft.level == 1
+
+
+class TestTree:
+    """Causes that were ruled out are named with their numbers."""
+
+    def ruled_out(self, **fields: Any) -> dict[str, str]:
+        draft = drafted("data-starvation", starved(workers(1, cpu_cores=0.9, batch_seconds=0.3, **fields)))
+        return {rival.cause: rival.reason for rival in draft.ruled_out}
+
+    def test_threads_cores_and_memory_are_ruled_out_where_they_are_known(self) -> None:
+        found = self.ruled_out(active_threads=3)
+        assert found["threads"] == "3 threads of the workers are at work on 16 cores"
+        assert found["memory"] == "80 % of the memory is free"
+        assert "pinned workers" not in found
+
+    def test_the_unknown_rules_out_nothing(self) -> None:
+        assert "threads" not in self.ruled_out()
+        several = workers(4, busy_share=0.97, cores_seen=4)
+        draft = drafted("data-starvation", starved(several))
+        assert "the 4 workers were seen on 4 cores" in {rival.reason for rival in draft.ruled_out}

@@ -20,15 +20,30 @@ def sample(second: float, *workers: WorkerSample, **fields: object) -> ProcessSa
     return ProcessSample(int(second * SECOND), 100, 1, workers=workers, **fields)  # type: ignore[arg-type]
 
 
-def grown(size_at: Callable[[float], float], *, until: int = 700, changed_at: int | None = None) -> MemoryGrowth | None:
-    """Two of four workers whose memory is read every 30 s in turn."""
+def grown(
+    size_at: Callable[[float], float],
+    *,
+    until: int = 700,
+    changed_at: int | None = None,
+    evaluated_at: int | None = None,
+) -> MemoryGrowth | None:
+    """Two of four workers whose memory is read every 30 s in turn; an evaluation has workers of its own for a while."""
     history = ProcessHistory()
     known: dict[int, int | None] = {201: None, 202: None, 203: None, 204: None}
     for second in range(until + 1):
+        if second == changed_at:
+            known = {pid + 100: None for pid in known}
         if second % 30 == 0:
-            known[201 + second // 30 % 2] = int(size_at(second))
+            known[min(known) + second // 30 % 2] = int(size_at(second))
+        if evaluated_at is not None:
+            known = {pid: size for pid, size in known.items() if pid < 900}
+            known |= (
+                dict.fromkeys((900 + second, 901 + second), None)
+                if second in range(evaluated_at, evaluated_at + 20)
+                else {}
+            )
         workers = [WorkerSample(pid, private_dirty_bytes=size) for pid, size in known.items()]
-        history.add(sample(second, *workers, worker_pids_changed=second == changed_at, rss_bytes=1000 + second * MB))
+        history.add(sample(second, *workers, rss_bytes=1000 + second * MB))
     totals = history.workers((until - 60) * SECOND, until * SECOND)
     assert totals is not None
     return totals.growth
@@ -51,6 +66,10 @@ def test_memory_that_wavers_fits_no_line() -> None:
 def test_growth_is_unknown_before_ten_minutes_and_with_new_workers() -> None:
     assert grown(lambda second: second * MB, until=500) is None
     assert grown(lambda second: second * MB, changed_at=400) is None
+
+
+def test_workers_of_an_evaluation_do_not_end_the_line() -> None:
+    assert grown(lambda second: second * MB, evaluated_at=400) is not None
 
 
 def test_memory_that_stays_is_no_growth() -> None:

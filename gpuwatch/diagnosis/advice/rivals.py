@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.finding import RuledOut
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import percent
@@ -17,6 +18,8 @@ PRESSURE_CPU_PERCENT = 40.0
 SWITCHES_PER_WORKER = 200.0
 """Times a second that a worker is put off its core: from here on they fight for it."""
 FREE_CORES = 2.0
+CALM_THREADS_PER_CORE = 1.2
+FREE_MEMORY_SHARE = 0.20
 LEAST_PHASE_SHARE = 0.005
 
 
@@ -37,11 +40,26 @@ def _all(case: RunCase) -> Iterator[RuledOut]:
     throttled = process.throttled_period_share if process is not None else None
     if throttled is not None and throttled <= THROTTLED_SHARE:
         yield RuledOut("quota", f"the CPU quota held it back in {percent(throttled)} of its periods")
+    yield from _of_workers(case)
+    free = host.memory_available_share if host is not None else None
+    if free is not None and free >= FREE_MEMORY_SHARE:
+        yield RuledOut("memory", f"{percent(free)} of the memory is free")
     if rank.copy_share is not None and rank.copy_share < 0.05 and rank.facts.device != "cpu":
         yield RuledOut("transfer", f"copies to the GPU take {percent(rank.copy_share)}")
     for kind, total in sorted(rank.phases.items()):
         if kind in ("eval", "checkpoint", "gc") and total.share >= LEAST_PHASE_SHARE:
             yield RuledOut(kind, f"its {percent(total.share)} of the time is not counted as waiting")
+
+
+def _of_workers(case: RunCase) -> Iterator[RuledOut]:
+    """What the workers do to each other."""
+    workers, cores = case.run.critical.workers, allowed_cores(case)
+    if workers is None:
+        return
+    if workers.active_threads is not None and workers.active_threads < CALM_THREADS_PER_CORE * cores:
+        yield RuledOut("threads", f"{workers.active_threads} threads of the workers are at work on {cores:g} cores")
+    if workers.cores_seen is not None and workers.cores_seen >= workers.count > 1:
+        yield RuledOut("pinned workers", f"the {workers.count} workers were seen on {workers.cores_seen} cores")
 
 
 def is_storage_bound(case: RunCase) -> bool:

@@ -90,7 +90,7 @@ def thread_oversubscription(case: RunCase) -> Draft | None:
         if promised
         else None,
         hint=None if promised else "no promise: little is lost to waits; 4x and more was reported in bad cases",
-        ruled_out=rivals(case, "cpu"),
+        ruled_out=rivals(case, "cpu", "threads"),
         verify="Fewer than 1.2 active threads per core, and the wait below 6 %",
         chart=("host.cpu_percent", "run.wait_share"),
     )
@@ -120,7 +120,7 @@ def _fix(rank: RankWindow, cores: float, workers: int) -> Fix:
         statements = (f"cv2.setNumThreads({0 if threads == 1 else threads})", "cv2.ocl.setUseOpenCL(False)")
         text = f"Let each worker use {one}, by a worker_init_fn of the DataLoader{said}"
         return worker_init_fix(rank.train_loader, FUNCTION, statements, text, threads)
-    names = ("OMP", "MKL", "OPENBLAS")
+    names: tuple[str, ...] = ("OMP", "MKL", "OPENBLAS")
     if rank.facts.device == "cpu" and found[:1] == ("openblas",):
         names = ("OPENBLAS",)  # torch computes with the other two, and keeps its threads
     elif rank.facts.device == "cpu":

@@ -73,7 +73,7 @@ def worker_affinity_pinned(case: RunCase) -> Draft | None:
         ),
         fix=_fix(case, own),
         gain=_gain(case, starvation, workers.count),
-        ruled_out=rivals(case),
+        ruled_out=rivals(case, "pinned workers"),
         verify="The workers are seen on as many cores as there are workers, and the wait is below 6 %",
         chart=("run.wait_share", "host.cpu_percent"),
     )
