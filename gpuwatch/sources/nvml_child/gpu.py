@@ -241,7 +241,7 @@ class Gpu(Device):
 
     def _put_links(self, draft: Draft) -> None:
         links, errors = self._links.value, self._link_errors.value or {}
-        draft.take("nvlink_count", self._links, getattr(links, "count", None))
+        draft.take("nvlink_count", self._links, getattr(links, "total", None))
         draft.take("nvlink_active", self._links, getattr(links, "active", None))
         for name in TOTALS:
             if name in errors:

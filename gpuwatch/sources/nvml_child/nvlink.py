@@ -6,8 +6,7 @@ the state is one call a link (NCCL asks alike), so there it is asked for every 6
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import Caller, CallError
@@ -26,11 +25,10 @@ _HOPPER = (9, 0)
 _MOST_LINKS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(NamedTuple):
     """Links that tell their state, and those of them that are up."""
 
-    count: int
+    total: int
     active: int
 
 
