@@ -38,6 +38,14 @@ BUSY = "sum(range(10000))"
 # that needs neither root nor a slow disk.
 BLOCKED = "ctypes.CDLL(None).vfork() == 0 and (end_with_parent(), signal.pause())"
 
+# Hashing lets the other threads run meanwhile, as a library's own threads do.
+THREADED = """(
+                hoard := bytearray(os.urandom(1 << 20)) * 20,
+                digest := __import__("hashlib").sha256,
+                [threading.Thread(target=lambda: [digest(hoard) for _ in iter(int, 1)]).start() for _ in range(3)],
+                signal.pause(),
+            )"""
+
 
 def trainer(workers: int, doing: str = WAITING) -> str:
     """A process with children that are named as torch names DataLoader workers."""

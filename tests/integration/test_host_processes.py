@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from child_processes import BLOCKED, BURNER, BUSY, SLEEPER, child, trainer
+from child_processes import BLOCKED, BURNER, BUSY, SLEEPER, THREADED, child, trainer
 
 from gpuwatch.samples import HostSample, ProcessSample
 from gpuwatch.sources.host import HostSource
@@ -23,6 +23,8 @@ from gpuwatch.sources.host.identify import (
     identify,
     is_same_process,
 )
+from gpuwatch.sources.host.started_with import VARIABLES
+from gpuwatch.sources.host.turns import private_dirty_bytes
 
 PROC = Path("/proc")
 NO_UID = 4_000_000_000
@@ -69,6 +71,30 @@ def test_a_sleeping_process_uses_nothing() -> None:
         assert sample.state == "S"
         assert sample.tree_cores == pytest.approx(0.0, abs=0.1)
         assert sample.workers == ()
+
+
+def test_threads_at_work_and_own_memory_of_a_worker_are_seen() -> None:
+    with child(trainer(workers=1, doing=THREADED)) as (process, _):
+        source = HostSource(0.5, targets=lambda: [process.pid])
+        sample = run_until(source, lambda s: any((w.active_threads or 0) >= 3 for w in s.workers))
+        (worker,) = sample.workers
+        assert worker.active_threads is not None and worker.active_threads < 10
+        assert worker.threads is not None and worker.threads >= 4
+        assert worker.private_dirty_bytes is not None
+        hoarded = private_dirty_bytes(PROC, worker.pid)
+        assert hoarded is not None and 20 << 20 < hoarded < 60 << 20
+        assert worker.last_core in os.sched_getaffinity(process.pid)
+        assert worker.system_cores is not None and worker.cpu_cores is not None
+        assert worker.system_cores <= worker.cpu_cores
+
+
+def test_what_a_process_was_started_with_is_known_but_for_other_variables() -> None:
+    with child(SLEEPER) as (process, _):
+        (sample,) = first_samples([process.pid])
+        assert sample.environment is not None
+        assert {name for name, _ in sample.environment} <= set(VARIABLES)
+        assert sample.libraries == ()
+        assert sample.age_seconds is not None and 0 <= sample.age_seconds < 60
 
 
 def test_workers_are_found_by_the_name_that_torch_gives_them() -> None:
