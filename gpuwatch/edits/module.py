@@ -62,6 +62,8 @@ class Module:
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """Where a node lies in the text."""
+        if any(isinstance(each, _STRINGS) for each in self.ancestors(node)):  # places in there are right from 3.12 on
+            raise CannotEditError(f"line {node.lineno} of {self.file} is inside of an f-string")
         return self.offset(node.lineno, node.col_offset), self.offset(*_end(node))
 
     def source(self, node: ast.expr | ast.stmt) -> str:

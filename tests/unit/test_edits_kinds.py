@@ -101,6 +101,7 @@ def test_copies_are_found_where_they_stand(source: str, line: str) -> None:
         ("x = x.to(torch.device('cpu'))\n", "no .to(device)"),
         ("x = 1\n", "no .to(device)"),
         ("x = x.to(d); y = y.to(d)\n", "several statements"),
+        ("print(f'{x.to(d)}')\n", "inside of an f-string"),
     ],
 )
 def test_a_copy_that_needs_no_change_is_told(source: str, why: str) -> None:
