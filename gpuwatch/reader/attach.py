@@ -24,8 +24,17 @@ from gpuwatch.reader.threads import main_interpreter
 from gpuwatch.reader.types import CannotReadError, Reason
 
 
-def attach(pid: int, *, proc_root: Path = PROC, start_ticks: int | None = None) -> Interpreter:
-    """Finds the interpreter of a process; with `start_ticks` only if it started then.
+def attach(
+    pid: int, *, proc_root: Path = PROC, start_ticks: int | None = None, relative: Interpreter | None = None
+) -> Interpreter:
+    """Finds the interpreter of a process.
+
+    Args:
+        pid: The process.
+        proc_root: The /proc to read.
+        start_ticks: If given, it is attached to only if it started then.
+        relative: An interpreter of which this one may be a fork, or a fork of the same: what a fork shares with it
+            need not be found again, which is nearly all that attaching costs. It may be closed by now.
 
     Raises:
         CannotReadError: It cannot be read; says why, and what to do.
@@ -34,10 +43,14 @@ def attach(pid: int, *, proc_root: Path = PROC, start_ticks: int | None = None) 
     try:
         if start_ticks is not None and memory.start_ticks != start_ticks:
             raise gone(pid)
-        program = find_program(memory)
-        layout = _layout(memory, program)
+        shares = relative is not None and relative.program.lies_in(memory)
+        if relative is not None and shares:
+            program, layout = relative.program, relative.layout
+        else:
+            program = find_program(memory)
+            layout = _layout(memory, program)
         _check_state(memory, program, layout)
-        return Interpreter(memory, program, layout)
+        return Interpreter(memory, program, layout, relative.codes if relative is not None and shares else None)
     except UnreadableAddressError:
         memory.close()
         raise not_ready(pid) from None

@@ -7,7 +7,7 @@ kept is compared with the target now and then.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuwatch.reader.layout import BYTES_DATA, OBJECT_SIZE, OBJECT_TYPE, TYPE_NAME, Layout
@@ -44,13 +44,14 @@ class KnownCode:
 
 
 class Codes:
-    """The code objects of one process."""
+    """The code objects of one process; a fork has most of those of its `relative` at the same addresses."""
 
-    def __init__(self, memory: Memory, layout: Layout) -> None:
+    def __init__(self, memory: Memory, layout: Layout, relative: Codes | None = None) -> None:
         self._memory = memory
         self._layout = layout
         self._known: dict[int, KnownCode] = {}
-        self._code_type: int | None = None
+        self._inherited: Mapping[int, KnownCode] = {} if relative is None else relative.known
+        self._code_type: int | None = None if relative is None else relative._code_type
         names = [layout.code_file, layout.code_name, layout.code_line_table]
         if layout.code_qualified_name is not None:
             names.append(layout.code_qualified_name)
@@ -72,7 +73,7 @@ class Codes:
         if known is not None:
             return known
         try:
-            known = self._read(address)
+            known = self._inherit(address) or self._read(address)
         except (UnreadableAddressError, struct.error):
             raise NoCodeError(hex(address)) from None
         if len(self._known) >= MAX_KEPT:
@@ -101,6 +102,13 @@ class Codes:
         for address in replaced:
             del self._known[address]
         return bool(replaced)
+
+    def _inherit(self, address: int) -> KnownCode | None:
+        known = self._inherited.get(address)
+        if known is None:
+            return None
+        head = self._memory.read(address + OBJECT_TYPE, self._head_size)
+        return known if known.fingerprint == self._fingerprint(head) else None
 
     def _read(self, address: int) -> KnownCode:
         layout, memory = self._layout, self._memory

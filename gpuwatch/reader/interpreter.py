@@ -9,7 +9,7 @@ from gpuwatch.reader.plan import TornError
 from gpuwatch.reader.program import Program
 from gpuwatch.reader.refusals import replaced
 from gpuwatch.reader.stacks import NoFrameError, ThreadReader
-from gpuwatch.reader.threads import Thread, own_id, threads_of
+from gpuwatch.reader.threads import Thread, ThreadList
 from gpuwatch.reader.types import Stack
 
 _MAIN_AGAIN_EVERY = 64  # looks; a child that was just forked may still name its parent's main thread
@@ -20,19 +20,20 @@ _DOUBTFUL_AFTER = 8  # torn looks in a row, after which the target may have beco
 class Interpreter:
     """The main interpreter of another process.
 
+    `codes` are those of the process that it is a fork of, if it is one: its own are compared with them first.
     `rejected` counts looks that gave no stack because what they saw was torn at each try.
     """
 
-    def __init__(self, memory: Memory, program: Program, layout: Layout) -> None:
+    def __init__(self, memory: Memory, program: Program, layout: Layout, codes: Codes | None = None) -> None:
         self.memory = memory
         self.layout = layout
         self.pid = memory.pid
         self.start_ticks = memory.start_ticks
         self.version = layout.version
         self.rejected = 0
-        self._program = program
-        self._codes = Codes(memory, layout)
-        self._own_id = own_id(memory)
+        self.program = program
+        self.codes = Codes(memory, layout, codes)
+        self._threads = ThreadList(memory, program, layout)
         self._main: Thread | None = None
         self._looks = 0
         self._readers: dict[int, ThreadReader] = {}
@@ -67,7 +68,7 @@ class Interpreter:
             CannotReadError: The process is gone, or runs another program now.
         """
         try:
-            threads = self._threads()
+            threads = self._threads.read()
         except UnreadableAddressError:
             self._check_program()
             self._note_torn()
@@ -82,15 +83,12 @@ class Interpreter:
         self.memory.close()
 
     def _find_main(self) -> Thread | None:
-        return next((thread for thread in self._threads() if thread.is_main), None)
-
-    def _threads(self) -> list[Thread]:
-        return threads_of(self.memory, self._program, self.layout, self._own_id)
+        return next((thread for thread in self._threads.read() if thread.is_main), None)
 
     def _stack(self, thread: Thread) -> Stack | None:
         reader = self._readers.get(thread.address)
         if reader is None:
-            reader = self._readers[thread.address] = ThreadReader(self.memory, self.layout, self._codes, thread.address)
+            reader = self._readers[thread.address] = ThreadReader(self.memory, self.layout, self.codes, thread.address)
         try:
             frames = reader.frames()
         except NoFrameError:
@@ -121,10 +119,5 @@ class Interpreter:
         Raises:
             CannotReadError: It does not.
         """
-        image = self._program.image
-        try:
-            same = self.memory.read(image.base, len(image.header)) == image.header
-        except UnreadableAddressError:
-            same = False
-        if not same:
+        if not self.program.lies_in(self.memory):
             raise replaced(self.pid)

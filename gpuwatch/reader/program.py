@@ -38,6 +38,17 @@ class Program:
     version: tuple[int, int] | None
     debug_build: bool
 
+    def lies_in(self, memory: Memory) -> bool:
+        """Whether a process has this program, at this address.
+
+        Raises:
+            CannotReadError: The process is gone, or may not be read.
+        """
+        try:
+            return memory.read(self.image.base, len(self.image.header)) == self.image.header
+        except UnreadableAddressError:
+            return False
+
 
 def find_program(memory: Memory) -> Program:
     """The image that holds the interpreter's state; of several the one that is in use.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
 from gpuwatch.reader.layout import Layout
-from gpuwatch.reader.memory import Memory, UnreadableAddressError
+from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.program import Program
 
 MAX_THREADS = 4096
+_MOST_REMEMBERED = 256
 _MAX_INTERPRETERS = 256
 
 
@@ -20,6 +23,55 @@ class Thread:
     address: int
     id: int
     is_main: bool
+
+
+class ThreadList:
+    """The threads of a process, read again by one call as long as none began or ended."""
+
+    def __init__(self, memory: Memory, program: Program, layout: Layout) -> None:
+        self._memory = memory
+        self._program = program
+        self._layout = layout
+        self._own_id = own_id(memory)
+        self._threads: list[Thread] = []
+        self._gather: Gather | None = None
+        self._expected = b""
+
+    def read(self) -> list[Thread]:
+        """The threads that have run Python, newest first.
+
+        Raises:
+            UnreadableAddressError: The list changed so that it led nowhere.
+            CannotReadError: The process is gone.
+        """
+        if self._gather is not None:
+            with suppress(UnreadableAddressError):
+                if self._gather.read() == self._expected:
+                    return self._threads
+            self._gather = None
+        self._threads = threads_of(self._memory, self._program, self._layout, self._own_id)
+        self._remember()
+        return self._threads
+
+    def _remember(self) -> None:
+        layout = self._layout
+        interpreter = main_interpreter(self._memory, self._program, layout)
+        if not interpreter or not 0 < len(self._threads) <= _MOST_REMEMBERED:
+            return
+        identity = layout.thread_id if layout.thread_native_id is None else layout.thread_native_id
+        pieces = [(interpreter + layout.threads_head, 8)]
+        for thread in self._threads:
+            pieces += [(thread.address + layout.thread_next, 8), (thread.address + identity, 8)]
+        count = len(pieces)
+        if layout.threads_main is not None:
+            pieces.append((interpreter + layout.threads_main, 8))
+        if layout.runtime_main_thread is not None:
+            pieces.append((self._program.runtime + layout.runtime_main_thread, 8))
+        gather = Gather(self._memory, pieces)
+        found = struct.unpack(f"<{len(pieces)}Q", gather.read())
+        addresses = [thread.address for thread in self._threads]
+        if [found[0], *found[1:count:2]] == [*addresses, 0]:
+            self._gather, self._expected = gather, bytes(gather.view)
 
 
 def main_interpreter(memory: Memory, program: Program, layout: Layout) -> int:

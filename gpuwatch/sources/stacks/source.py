@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
+from gpuwatch.reader.attach import Interpreter
 from gpuwatch.reader.attach import attach as attach_to
 from gpuwatch.reader.counters import LoaderReader
 from gpuwatch.samples import Sample
+from gpuwatch.sources.host.process import read_stat
 from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
 from gpuwatch.sources.stacks.sampler import Asked, Rates, Sampler
 from gpuwatch.sources.stacks.targets import StackTarget
@@ -19,6 +22,24 @@ from gpuwatch.sources.stacks.targets import StackTarget
 __all__ = ["StackSource", "StackTarget", "attach_reader"]
 
 _TARGETS_NS: Final = 250_000_000
+
+
+class AttachReader:
+    """Attaches the reader, and keeps what forks share: workers of a trainer, ranks of a launcher that forks them."""
+
+    def __init__(self) -> None:
+        self._attached: WeakValueDictionary[int, Interpreter] = WeakValueDictionary()
+        self._last_child: WeakValueDictionary[int, Interpreter] = WeakValueDictionary()  # by its parent's pid
+
+    def __call__(self, pid: int, proc_root: Path) -> tuple[Readable, Counters]:
+        """Attaches to a process; it raises `CannotReadError`."""
+        stat = read_stat(proc_root, pid)
+        parent = None if stat is None else stat.parent
+        relative = None if parent is None else self._attached.get(parent) or self._last_child.get(parent)
+        interpreter = self._attached[pid] = attach_to(pid, proc_root=proc_root, relative=relative)
+        if parent is not None:
+            self._last_child[parent] = interpreter
+        return interpreter, LoaderReader(interpreter)
 
 
 def attach_reader(pid: int, proc_root: Path) -> tuple[Readable, Counters]:
@@ -39,7 +60,7 @@ class StackSource:
         worker_rate_hz: Looks per second at each DataLoader worker.
         cpu_share_limit: What all looks together may cost, of one core.
         seed: Of the jitter.
-        attach: How a process is attached to.
+        attach: How a process is attached to; by the reader where nothing else is said.
     """
 
     name = "stacks"
@@ -55,7 +76,7 @@ class StackSource:
         worker_rate_hz: float = 20.0,
         cpu_share_limit: float = 0.05,
         seed: int = 0,
-        attach: Attach = attach_reader,
+        attach: Attach | None = None,
     ) -> None:
         self._targets = targets
         self._asked_ns: int | None = None
@@ -64,7 +85,9 @@ class StackSource:
         os.set_blocking(self._bell, False)
         os.set_blocking(ring, False)
         asked = Asked(rate_hz, hooked_rate_hz, worker_rate_hz, cpu_share_limit)
-        self._sampler = Sampler(asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach, ring=ring)
+        self._sampler = Sampler(
+            asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), ring=ring
+        )
 
     @property
     def rates(self) -> Rates:
