@@ -82,6 +82,21 @@ def test_the_training_thread_keeps_half_its_rate_while_workers_go_down_to_a_quar
     assert 0.25 <= budget.worker_factor < 0.5
 
 
+def test_workers_are_looked_at_ever_less_before_the_training_thread_is_below_half() -> None:
+    budget = budget_after(0.16)
+    assert budget.main_factor == 0.5
+    assert budget.worker_factor < 0.25
+
+
+def test_attaching_to_workers_does_not_lower_the_rates() -> None:
+    budget, cpu_ns = CpuBudget(0.05), 0
+    for tick in range(80):
+        cpu_ns += 5_000_000 + 7_000_000  # looks 2 %, attaching 2.8 %
+        budget.attaching.spend(7_000_000)
+        budget.note(tick * SECOND // 4, cpu_ns)
+    assert budget.main_factor == 1.0
+
+
 def test_beyond_that_all_rates_fall_further() -> None:
     budget = budget_after(0.6)
     assert budget.main_factor < 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from stack_looks import MAIN, stack
 
 from gpuwatch.reader.types import CannotReadError, LoaderState, Reason, Stack
+from gpuwatch.sources.stacks.schedule import Ration
 from gpuwatch.sources.stacks.workers import Workers
 
 TRAINER = 100
@@ -48,7 +50,13 @@ class Tree:
         self.processes: dict[int, FakeProcess] = {}
         self.denied: set[int] = set()
         self.children: dict[tuple[int, int], list[int]] = {}
-        self.workers = Workers(TRAINER, folder, self._attach, random.Random(0))
+        self.booted_ns = 10 * SECOND
+        self.cpu_ns = 0
+        self.attaching_costs_ns = 0
+        self.workers = Workers(
+            TRAINER, folder, self._attach, random.Random(0), Ration(0.0125),
+            cpu_clock=lambda: self.cpu_ns, since_boot=lambda: self.booted_ns + self.now_ns,
+        )  # fmt: skip
 
     def has(self, *pids: int, of: int = TRAINER, thread: int | None = None) -> None:
         task = self.proc / str(of) / "task" / str(thread or of)
@@ -72,6 +80,7 @@ class Tree:
 
     def _attach(self, pid: int, proc_root: Path) -> tuple[FakeProcess, FakeProcess]:
         self.attached.append(pid)
+        self.cpu_ns += self.attaching_costs_ns
         if pid in self.denied:
             raise CannotReadError(Reason.PERMISSION, "no")
         words = (self.proc / str(pid) / "stat").read_text().split(") ")[1].split()
@@ -155,3 +164,25 @@ def test_workers_started_anew_again_and_again_cost_few_attachments(tree: Tree) -
             tree.process(pid)
         tree.look()
     assert len(tree.attached) <= 24 + 6 * 10
+
+
+def test_a_worker_is_attached_to_once_it_is_a_tenth_of_a_second_old(tree: Tree) -> None:
+    tree.has(201)
+    started_ns = tree.booted_ns + PAUSE - SECOND // 20
+    tree.process(201, start_ticks=started_ns * os.sysconf("SC_CLK_TCK") // SECOND)
+    tree.look()
+    assert tree.attached == []
+    assert tree.workers.count == 1
+    tree.look()
+    assert tree.attached == [201]
+
+
+def test_attaching_that_is_dear_takes_no_more_than_its_share_of_a_core(tree: Tree) -> None:
+    tree.attaching_costs_ns = 40_000_000
+    for generation in range(100):  # 20 s
+        pids = range(1000 + 4 * generation, 1004 + 4 * generation)
+        tree.has(*pids)
+        for pid in pids:
+            tree.process(pid)
+        tree.look()
+    assert 100_000_000 <= tree.cpu_ns <= 100_000_000 + 0.0125 * 20 * SECOND + tree.attaching_costs_ns

@@ -13,7 +13,9 @@ _WINDOW_NS: Final = 3_000_000_000
 _RAISE_AFTER_NS: Final = 1_000_000_000
 _LOWER_AFTER_NS: Final = 2_500_000_000
 _MAIN_FLOOR: Final = 0.5
-_WORKER_FLOOR: Final = 0.25
+_WORKER_FLOOR: Final = 0.1
+_ATTACHING_SHARE: Final = 0.25
+_SAVED_NS: Final = 100_000_000
 _USED_AT_MOST: Final = 0.9
 
 
@@ -98,48 +100,78 @@ class CpuMeter:
         return max(0, spent)
 
 
+class Ration:
+    """CPU time for something that comes in bursts: a share of a core, of which 0.1 s can be saved up.
+
+    It may be overdrawn once, for what a thing costs is known only after it.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._saved_ns = float(_SAVED_NS)
+        self.spent_ns = 0
+        self._earned_ns: int | None = None
+
+    def allows(self, now_ns: int) -> bool:
+        """Whether there is any left."""
+        if self._earned_ns is not None:
+            self._saved_ns = min(_SAVED_NS, self._saved_ns + self._share * (now_ns - self._earned_ns))
+        self._earned_ns = now_ns
+        return self._saved_ns > 0.0
+
+    def spend(self, cpu_ns: int) -> None:
+        """Takes what was used."""
+        self._saved_ns -= cpu_ns
+        self.spent_ns += cpu_ns
+
+
 class CpuBudget:
     """Lowers the rates of all looks while they cost more of a core than allowed, and raises them again.
 
-    `main_factor` and `worker_factor` are what the asked rates are multiplied with: down to 50 Hz and 5 Hz for rates
-    of 100 and 20, both fall alike; below, both fall further.
+    `main_factor` and `worker_factor` are what the asked rates are multiplied with: down to 50 Hz and 10 Hz for rates
+    of 100 and 20, both fall alike; then workers alone, down to 2 Hz; below, both fall further. `attaching` is what
+    may be used for attaching to workers.
     """
 
     def __init__(self, limit_share: float) -> None:
         self._limit = limit_share
-        self._marks: deque[tuple[int, int]] = deque()
+        self.attaching = Ration(_ATTACHING_SHARE * limit_share)
+        self._marks: deque[tuple[int, int, int]] = deque()  # when, the CPU used by then, and that for attaching
         self._factor = 1.0
 
     @property
     def main_factor(self) -> float:
         """What the rates of training threads are multiplied with."""
-        return self._lowered(_MAIN_FLOOR)
+        return max(_MAIN_FLOOR, self._factor) * min(1.0, self._factor / _WORKER_FLOOR)
 
     @property
     def worker_factor(self) -> float:
         """What the rates of workers are multiplied with."""
-        return self._lowered(_WORKER_FLOOR)
+        return self._factor
 
     @property
     def share(self) -> float | None:
         """CPU time over wall time of the last seconds; None until there is any."""
         if len(self._marks) < 2:
             return None
-        (start_ns, start_cpu), (end_ns, end_cpu) = self._marks[0], self._marks[-1]
+        (start_ns, start_cpu, _), (end_ns, end_cpu, _) = self._marks[0], self._marks[-1]
         return (end_cpu - start_cpu) / (end_ns - start_ns) if end_ns > start_ns else None
 
     def note(self, now_ns: int, cpu_ns: int) -> None:
         """Takes the thread's own CPU clock, a few times a second."""
-        self._marks.append((now_ns, cpu_ns))
+        self._marks.append((now_ns, cpu_ns, self.attaching.spent_ns))
         while now_ns - self._marks[0][0] > _WINDOW_NS:
             self._marks.popleft()
         share, seen_ns = self.share, now_ns - self._marks[0][0]
         if share is None or seen_ns < _RAISE_AFTER_NS:
             return
-        wanted = _USED_AT_MOST * self._limit / share if share > 0.0 else 2.0
-        if share > self._limit:
+        # Attaching has a ration of its own: what exceeds it for a moment is not taken from the looks.
+        attaching = (self.attaching.spent_ns - self._marks[0][2]) / seen_ns
+        share, limit = share - attaching, self._limit - min(attaching, _ATTACHING_SHARE * self._limit)
+        wanted = _USED_AT_MOST * limit / share if share > 0.0 else 2.0
+        if share > limit:
             # Attaching and parsing cost tens of milliseconds once: that alone must not lower the rates.
-            if seen_ns >= _LOWER_AFTER_NS or share > 3 * self._limit:
+            if seen_ns >= _LOWER_AFTER_NS or share > 3 * limit:
                 self._set(self._factor * max(0.25, wanted))
         elif self._factor < 1.0 and wanted > 1.1:
             self._set(self._factor * min(1.5, wanted))
@@ -150,7 +182,3 @@ class CpuBudget:
         last = self._marks[-1]
         self._marks.clear()
         self._marks.append(last)
-
-    def _lowered(self, floor: float) -> float:
-        beyond = min(1.0, self._factor / _WORKER_FLOOR)
-        return max(floor, self._factor) * beyond if self._factor < 1.0 else 1.0

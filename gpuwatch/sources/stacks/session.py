@@ -87,7 +87,9 @@ class Session:
         self._spans = Spans(facts.trainer)
         self._standing = StandingLine(facts.trainer)
         self._thread = TrainingThread(process, self._classifier)
-        self._workers = Workers(facts.pid, settings.proc_root, settings.attach, settings.chance)
+        self._workers = Workers(
+            facts.pid, settings.proc_root, settings.attach, settings.chance, settings.budget.attaching
+        )
         self._scheduled: dict[Worker, int] = {}
         self._catalogue = LoaderCatalogue(self._text, places)
         self._sent_loaders: tuple[LoaderFacts, ...] | None = None
@@ -213,8 +215,10 @@ class Session:
         return worker.schedule.due_ns
 
     def _look_at_worker(self, worker: Worker, process: Readable) -> None:
-        main = process.main_stack() if worker.counts else None
-        if main is not None and (reading := self._worker_classifier.read([main])) is not None and reading[0] != "idle":
+        # One that was idle most likely is: then all its threads are asked for, and once.
+        main = process.main_stack() if worker.counts and not worker.idle else None
+        reading = self._worker_classifier.read([main]) if main is not None else None
+        if reading is not None and reading[0] != "idle":
             self._tally.add_worker(*reading)
             return
         # Idle in its main thread: the queue's own thread may still pickle and send.
@@ -229,6 +233,7 @@ class Session:
         if reading is None:
             self._tally.reject_worker()
         else:
+            worker.idle = reading[0] == "idle"
             self._tally.add_worker(*reading)
 
     def _pass_on(self, now_ns: int) -> None:

@@ -1,13 +1,16 @@
 """The DataLoader workers of one trainer: found, read, and let go.
 
-Workers that do not persist are started anew for each epoch and may live for 50 ms, so they are looked for five times
-a second; attaching to one costs about 2 ms, which a small allowance keeps from eating the CPU.
+Workers that do not persist are started anew for each epoch and may live for 50 ms. They are looked for several times a
+second and attached to once they are 100 ms old, as far as an allowance goes: 24 at once, 6 a second, and no more CPU
+time than a quarter of what all looks may take, for the training's own thread says more than its workers'.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,11 +20,13 @@ from gpuwatch.sources.host.process import read_arguments, read_stat
 from gpuwatch.sources.host.procfs import read_all, to_int
 from gpuwatch.sources.host.workers import WORKER_NAME
 from gpuwatch.sources.stacks.reading import Attach, Readable
-from gpuwatch.sources.stacks.schedule import Jitter
+from gpuwatch.sources.stacks.schedule import Jitter, Ration
 
 _ATTACH_PER_SECOND: Final = 6.0
 _ATTACH_BURST: Final = 24.0
 _TRIES: Final = 5
+_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_MIN_AGE_NS: Final = 100_000_000
 _RETRY_NS: Final = 300_000_000
 _THOROUGH_NS: Final = 2_000_000_000
 _FORKSERVER: Final = "multiprocessing.forkserver"
@@ -36,6 +41,7 @@ class Worker:
     named: bool  # torch gave it the worker's name
     schedule: Jitter
     process: Readable | None = None
+    idle: bool = False  # at the last look
     proven: bool = False
     tries: int = 0
     retry_ns: int = 0
@@ -49,7 +55,20 @@ class Worker:
 class Workers:
     """The workers of one trainer."""
 
-    def __init__(self, pid: int, proc_root: Path, attach: Attach, chance: random.Random) -> None:
+    def __init__(
+        self,
+        pid: int,
+        proc_root: Path,
+        attach: Attach,
+        chance: random.Random,
+        ration: Ration | None = None,
+        *,
+        cpu_clock: Callable[[], int] = time.thread_time_ns,
+        since_boot: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._ration = ration
+        self._cpu_clock = cpu_clock
+        self._since_boot = since_boot
         self._pid = pid
         self._proc_root = proc_root
         self._attach = attach
@@ -121,8 +140,21 @@ class Workers:
             worker = Worker(pid, stat.start_ticks, False, Jitter(rate_hz, now_ns, self._chance))
             self._known[pid] = worker
         worker.named = worker.named or stat.command_name == WORKER_NAME
-        if worker.process is None and worker.tries < _TRIES and now_ns >= worker.retry_ns and self._allowance >= 1.0:
+        if (
+            worker.process is None
+            and worker.tries < _TRIES
+            and now_ns >= worker.retry_ns
+            and self._may_try(worker, now_ns)
+        ):
+            start = self._cpu_clock()
             self._try(worker, now_ns)
+            if self._ration is not None:
+                self._ration.spend(self._cpu_clock() - start)
+
+    def _may_try(self, worker: Worker, now_ns: int) -> bool:
+        if self._allowance < 1.0 or (self._ration is not None and not self._ration.allows(now_ns)):
+            return False
+        return not 0 <= self._since_boot() - worker.start_ticks * _TICK_NS < _MIN_AGE_NS
 
     def _try(self, worker: Worker, now_ns: int) -> None:
         self._allowance -= 1.0
