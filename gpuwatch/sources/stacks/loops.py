@@ -246,7 +246,7 @@ class Loops:
             return "train"
         if site.no_gradients:
             return "eval"
-        if not self._trainsread_elsewhere(site):
+        if not self._trainsread_elsewhere(site) or self._hint(site) is Hint.TRAINS:
             return None
         if site.switches >= _SWITCHES:
             return "train"
@@ -260,13 +260,16 @@ class Loops:
         kin.discard(None)
         if len(kin) == 1 and (role := kin.pop()) is not None:
             return role
-        loops = self._text.loops(site.code[0], site.line)
-        hint = hint_of(next((loop for loop in loops if loop.first == site.line), None), site.code[1])
+        hint = self._hint(site)
         if hint is Hint.TRAINS:
             return "train"
         if hint is Hint.EVALUATES or self._trainsread_elsewhere(site):
             return "eval"
         return "neither" if hint is Hint.LOOKS_ONLY and not site.computed else "train"
+
+    def _hint(self, site: Site) -> Hint | None:
+        loops = self._text.loops(site.code[0], site.line)
+        return hint_of(next((loop for loop in loops if loop.first == site.line), None), site.code[1])
 
     def _settle(self, site: Site, role: LoopRole, assumed: bool) -> None:
         site.role, site.assumed = role, assumed
