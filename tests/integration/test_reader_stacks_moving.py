@@ -35,12 +35,15 @@ def test_stacks_of_a_thread_that_calls_all_the_time_are_whole(python: Python) ->
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         interpreter = attach(process.pid)
+        while (first := interpreter.main_stack()) is None or len(first.frames) < 2:
+            time.sleep(0.001)  # it has said that it is ready and called nothing yet
+        earlier = interpreter.rejected
         stacks = []
         for number in range(LOOKS):
             stacks.append(interpreter.main_stack())
             if number % 20 == 0:
                 time.sleep(0.0005)  # lets it run where there is one core only
-        rejected = interpreter.rejected
+        rejected = interpreter.rejected - earlier
         interpreter.close()
     seen = [stack for stack in stacks if stack is not None]
     assert len(seen) + rejected == LOOKS
