@@ -48,15 +48,15 @@ def worker(host: RecordedHost, pid: int, **fields: object) -> None:
     host.process(pid, name=WORKER, parent=100, **fields)  # type: ignore[arg-type]
 
 
-def test_threads_of_a_worker_count_only_where_they_ran(host: RecordedHost) -> None:
+def test_threads_of_a_worker_count_only_where_they_ran_as_the_others_did(host: RecordedHost) -> None:
     host.process(100, children={100: [201]})
     worker(host, 201, cpu_seconds=1, thread_seconds={301: 5, 302: 5, 303: 9})
     polled = Polled(host)
     assert polled.poll().workers[0].active_threads is None
     worker(host, 201, cpu_seconds=1.5, thread_seconds={301: 5.02, 302: 5, 303: 9.4, 304: 0.1})
-    assert polled.poll().workers[0].active_threads == 4
+    assert polled.poll().workers[0].active_threads == 3
     worker(host, 201, cpu_seconds=9, thread_seconds={301: 9, 302: 9, 303: 10, 304: 0.1})
-    assert polled.poll().workers[0].active_threads == 4
+    assert polled.poll().workers[0].active_threads == 3
 
 
 def test_workers_take_turns(host: RecordedHost) -> None:

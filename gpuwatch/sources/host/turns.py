@@ -13,6 +13,8 @@ WORKERS_IN_TURN = 8
 """Workers of one loader are alike: of more than these the rest is never asked."""
 WORKERS_MEASURED = 2
 """Of their memory only two tell: the kernel walks all pages for it, 14 ms for 1 GB."""
+ACTIVE_SHARE = 0.1
+"""Of the busiest thread's time: the thread that sends a worker's batches runs as well, and fights for nothing."""
 _MOST_THREADS = 512
 _MEMORY_NS = 30_000_000_000
 _MOST_RESIDENT_BYTES = 4 << 30
@@ -63,7 +65,7 @@ class Turns:
             self._private[key] = private
 
     def active_threads(self, key: ProcessKey) -> int | None:
-        """Threads of a worker that ran in its last turn's second; None before it had one."""
+        """Threads of a worker that were at work in its last turn's second; None before it had one."""
         return self._active.get(key)
 
     def private_dirty_bytes(self, key: ProcessKey) -> int | None:
@@ -71,7 +73,9 @@ class Turns:
         return self._private.get(key)
 
     def _ran_since(self, pid: int, before: Mapping[int, int]) -> int:
-        return sum(ticks > before.get(thread, 0) for thread, ticks in self._threads(pid).items())
+        spent = [ticks - before.get(thread, 0) for thread, ticks in self._threads(pid).items()]
+        least = max(1.0, ACTIVE_SHARE * max(spent, default=0))
+        return sum(ticks >= least for ticks in spent)
 
     def _threads(self, pid: int) -> dict[int, int]:
         """CPU ticks by thread."""

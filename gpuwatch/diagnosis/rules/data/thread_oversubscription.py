@@ -4,8 +4,9 @@ Means:
     A library in the workers takes one thread for each core of the machine, in every worker. The kernel then spends
     its time on switching between them instead of on the work.
 Evidence:
-    Threads of the workers that used CPU within a second (sleeping ones do not count), against the cores this rank may
-    use; the kernel's share of the workers' CPU time, or the load per core.
+    Threads of the workers that ran a tenth as long as the busiest one within a second (sleeping ones and those that
+    only send batches do not count), against the cores this rank may use; the kernel's share of the workers' CPU
+    time, or the load per core.
 Fires:
     At least twice as many active threads as cores and two in each worker, a quarter of the workers' CPU time spent in
     the kernel (or a load of two per core), and 5 % lost to waits for data.
