@@ -65,6 +65,7 @@ class ThreadReader:
         self._outside: dict[int, int] = {}
         self._frames: dict[int, tuple[int, int, Frame | None, int]] = {}
         self._last: tuple[list[_Raw], tuple[Frame, ...]] | None = None
+        self._whole: list[Frame] = []  # of the last look, before the deepest are left out
         self._doubtful_root: tuple[int, int, int] | None = None
 
     def frames(self) -> tuple[Frame, ...]:
@@ -101,6 +102,7 @@ class ThreadReader:
                     raise
                 idle = True  # a thread that left its evaluation loop meanwhile looks like that once
             else:
+                self._whole = frames
                 self._last = (raw, _shortened(frames, ended=end is not None))
                 return self._last[1]
         raise TornError
@@ -179,7 +181,8 @@ class ThreadReader:
         stacked = not self._layout.heap_frames
         younger = 0
         frames: list[Frame] = []
-        for address, code, instruction, owner in raw:
+        same = self._same_callers(raw)
+        for address, code, instruction, owner in raw[: len(raw) - max(0, same - 1)]:
             seen = kept.get(address)
             if seen is None or seen[0] != code or seen[1] != instruction:
                 found = known.get(code) or self._codes.load(code)
@@ -193,7 +196,21 @@ class ThreadReader:
                 if younger and younger != end and plan.neighbours(younger, address):
                     self._check_gap(plan, end, younger)
                 younger = address
+        if same > 1:
+            frames += self._whole[1 - same :]
         return frames
+
+    def _same_callers(self, raw: list[_Raw]) -> int:
+        """How many of the outermost frames stand where they stood in the last look: most of them, as a rule."""
+        last = self._last[0] if self._last is not None else []
+        if len(self._whole) != len(last):
+            return 0  # some have no line to show, so that they cannot be told by their places
+        same = 0
+        for old, new in zip(reversed(last), reversed(raw), strict=False):
+            if old != new:
+                break
+            same += 1
+        return same
 
     def _check_gap(self, plan: Plan, start: int, end: int) -> None:
         """Whether whole frames that never ran fill the stretch between a caller's frame and its callee's.

@@ -12,7 +12,7 @@ from gpuwatch.sources.host.process import read_stat
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.session import Session, Settings
 
-UPKEEP_NS: Final = 200_000_000
+UPKEEP_NS: Final = 250_000_000
 _FIRST_RETRY_NS: Final = 1_000_000_000
 _LAST_RETRY_NS: Final = 30_000_000_000
 _GRACE_NS: Final = 5_000_000_000
