@@ -19,7 +19,7 @@ from benchmarks.gpu.catalogue import CATALOGUE
 from benchmarks.gpu.processes import Program, environment, running, samples_per_second
 from benchmarks.gpu.stream import SUFFIX
 from benchmarks.gpu.table import Table
-from benchmarks.gpu.verdict import Found, Row, change, judge, truth_errors
+from benchmarks.gpu.verdict import Found, Row, change, doubts, judge, truth_errors
 from gpuwatch.diagnosis.registry import all_rules
 
 _PATIENCE = 3.0
@@ -104,7 +104,10 @@ class Suite:
         row.figures |= {name: result[name] for name in ("stream_seconds", "stream_bytes")}
         row.samples_per_second = samples_per_second(log, result["began"], result["ended"])
         row.verdict, row.remarks = judge(case, row.found, self._known)
-        row.remarks += result["notices"]
+        doubtful = doubts(case, row.figures, result["ended"] - result["began"])
+        if doubtful and row.verdict == "ok":
+            row.verdict = "unsure"
+        row.remarks += [*doubtful, *result["notices"]]
         if case.has_truth:
             marks = [json.loads(line) for line in (place / "truth").read_text().splitlines() if line.endswith("}")]
             row.remarks += truth_errors(marks, result["began"], result["ended"], row.figures.get("phases", {}))
@@ -132,7 +135,12 @@ class Suite:
         """gpuwatch in a process of its own: whatever befalls it, the suite goes on."""
         seconds = self._watch_seconds or case.watch_seconds
         result = place / "result.json"
-        about = {"case": case.id, "must": sorted(case.must), "may": sorted(case.may), "never": sorted(case.never)}
+        about: dict[str, Any] = {
+            "case": case.id,
+            "must": sorted(case.must),
+            "may": sorted(case.may),
+            "never": sorted(case.never),
+        }
         about |= {"how": case.how, "device": self._device, "machine": dict(self.table.about)}
         stream = self._folder / "streams" / f"{case.id}{SUFFIX}"
         command = [sys.executable, "-m", "benchmarks.gpu.watching", "--pid", str(pid), "--seconds", f"{seconds:g}"]

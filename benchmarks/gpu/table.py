@@ -72,7 +72,7 @@ def _line(row: Row) -> str:
     changes = "; ".join(_change(each) for each in row.changes)
     remarks = "; ".join(row.remarks)
     parts = [f"{row.id:15} {row.verdict:8} {row.seconds:5.0f} s  {row.title}"]
-    if row.verdict in ("ok", "WRONG"):
+    if row.verdict in ("ok", "WRONG", "unsure"):
         parts += [f"    expected {', '.join(row.must) or 'silence'}; found {found}", f"    {_figures(row)}"]
     if row.verdict == "told":
         parts.append(_facts(row.figures))

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cases import Case, Variant
+from benchmarks.gpu.cases import LEAST_WATCH_SECONDS, Case, Variant
 from benchmarks.gpu.seen import WARNED
+
+LEAST_STEPS = 30
+"""The gate of the rules."""
 
 Found = Mapping[str, Mapping[str, Any]]
 """Rule -> a `Seen` as JSON."""
@@ -20,7 +23,7 @@ class Row:
 
     id: str
     title: str
-    verdict: str = ""  # "ok", "WRONG", "told" (a question answered), "failed", "skipped", "not run"
+    verdict: str = ""  # "ok", "WRONG", "unsure", "told" (a question answered), "failed", "skipped", "not run"
     seconds: float = 0.0
     must: list[str] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)
@@ -47,6 +50,18 @@ def judge(case: Case, found: Found, known: Collection[str]) -> tuple[str, list[s
             is_wrong = True
             remarks.append(f"LINE {place} not named")
     return ("WRONG" if is_wrong else "ok"), remarks
+
+
+def doubts(case: Case, figures: Mapping[str, Any], seconds: float) -> list[str]:
+    """Why silence proves nothing: the rules were not asked twice about enough steps, or nobody saw the GPU."""
+    told = []
+    if not case.must and seconds < LEAST_WATCH_SECONDS:
+        told.append(f"silence of only {seconds:.0f} s")
+    if not case.must and (figures.get("steps") or 0) < LEAST_STEPS:
+        told.append(f"silence over only {figures.get('steps') or 0} steps")
+    if figures.get("nvml") != "ok":
+        told.append(f"NVML {figures.get('nvml') or 'said nothing'}")
+    return told
 
 
 def change(variant: Variant, before: float | None, after: float | None, found: Found) -> dict[str, Any]:

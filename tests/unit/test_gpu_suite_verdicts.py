@@ -15,7 +15,7 @@ from benchmarks.gpu.catalogue import CATALOGUE, chosen
 from benchmarks.gpu.facts.event_pairs import cost, cycles_per_millisecond, gap
 from benchmarks.gpu.facts.sensor import shortest_change
 from benchmarks.gpu.table import Table
-from benchmarks.gpu.verdict import Row, change, judge, truth_errors
+from benchmarks.gpu.verdict import Row, change, doubts, judge, truth_errors
 
 KNOWN = {"workers-zero", "data-starvation", "tf32-off", "low-util"}
 
@@ -59,6 +59,14 @@ def test_the_line_has_to_be_named_by_a_rule_that_must_fire() -> None:
     assert judge(asked, right, KNOWN)[0] == "ok"
     assert judge(asked, in_words, KNOWN)[0] == "ok"
     assert judge(asked, wrong, KNOWN) == ("WRONG", [f"LINE image_folder.py:{number} not named"])
+
+
+def test_silence_proves_nothing_before_the_rules_were_asked() -> None:
+    seen = {"steps": 200, "nvml": "ok"}
+    assert doubts(case(), seen, 20.0) == []
+    assert doubts(case(), seen, 2.0) == ["silence of only 2 s"]
+    assert doubts(case(), {**seen, "steps": None}, 20.0) == ["silence over only 0 steps"]
+    assert doubts(case(must=frozenset({"low-util"})), {"steps": 3, "nvml": "absent"}, 2.0) == ["NVML absent"]
 
 
 def test_a_change_is_compared_with_the_middle_of_its_promise() -> None:
