@@ -72,6 +72,7 @@ class WorkerSample:
     last_core: int | None = None
     active_threads: int | None = None
     private_dirty_bytes: int | None = None
+    run_delay_share: float | None = None  # its main thread runnable but not running
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ _MEANS = (
     "worker_cores",
     "worker_blocked_share",
     "worker_system_cores",
+    "worker_run_delay_share",
 )
 _COUNTERS = ("cgroup_periods", "cgroup_throttled_periods", "cgroup_throttled_seconds")
 
@@ -49,6 +50,7 @@ class ProcessHistory:
         self.latest = sample
         cores = [worker.cpu_cores for worker in sample.workers if worker.cpu_cores is not None]
         system = [worker.system_cores for worker in sample.workers if worker.system_cores is not None]
+        delays = [worker.run_delay_share for worker in sample.workers if worker.run_delay_share is not None]
         blocked = [worker.blocked_share for worker in sample.workers if worker.blocked_share is not None]
         # A stopped process uses nothing, which says nothing of how it trains.
         is_stopped = sample.state in STOPPED_STATES
@@ -60,6 +62,7 @@ class ProcessHistory:
                 number(None if is_stopped else mean(cores)),
                 number(None if is_stopped else mean(blocked)),
                 number(None if is_stopped else mean(system)),
+                number(None if is_stopped else mean(delays)),
                 *counters,
                 len(sample.workers),
                 sample.worker_pids_changed,
@@ -115,6 +118,7 @@ class ProcessHistory:
             active_threads=None if active is None else round(active * count),
             system_share=None if system is None or not cores else min(1.0, system / cores),
             growth=self._growth.growth(now_ns, count),
+            run_delay_share=self._mean("worker_run_delay_share", start_ns, now_ns),
         )
 
     def _node_shares(self, start_ns: int, now_ns: int) -> tuple[float, ...]:

@@ -166,6 +166,7 @@ class WorkerTotals:
     system_share: float | None = None  # of their CPU time, what the kernel used
     batch_seconds_sigma: float | None = None
     growth: MemoryGrowth | None = None  # None before ten minutes with the same workers
+    run_delay_share: float | None = None  # mean share in which one could run and did not
 
 
 @dataclass(frozen=True, slots=True)

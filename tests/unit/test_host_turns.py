@@ -112,6 +112,19 @@ def test_the_kernels_part_of_a_workers_time(host: RecordedHost) -> None:
     assert sample.system_cores == pytest.approx(0.2)
 
 
+def test_a_workers_time_in_line_is_read_every_few_seconds(host: RecordedHost) -> None:
+    def poll(schedstat: tuple[int, int, int] | None, seconds: float) -> float | None:
+        worker(host, 201, schedstat=schedstat)
+        return polled.poll(seconds).workers[0].run_delay_share
+
+    host.process(100, children={100: [201]})
+    polled = Polled(host)
+    assert poll((1, 1_000_000_000, 1), 1.0) is None
+    assert poll((1, 5_000_000_000, 2), 5.0) == pytest.approx(0.8)
+    assert poll((1, 6_000_000_000, 3), 1.0) == pytest.approx(0.8)
+    assert poll((0, 0, 0), 5.0) is None
+
+
 def test_cores_are_added_up_by_node(host: RecordedHost) -> None:
     def step(seconds: float) -> None:
         host.process(100, last_core=1, schedstat=(int(seconds * 1e9), 1, 1), children={100: [201]}, cpu_seconds=seconds)

@@ -449,3 +449,29 @@ class TestTree:
         several = workers(4, busy_share=0.97, cores_seen=4)
         draft = drafted("data-starvation", starved(several))
         assert "the 4 workers were seen on 4 cores" in {rival.reason for rival in draft.ruled_out}
+
+
+class TestWorkersInLine:
+    """On a machine that others fill, workers that compute get little of a core and are no sleepers."""
+
+    def crowded(self, in_line: float | None) -> Scene:
+        made_by = workers(
+            8, cpu_cores=0.08, busy_share=1.0, batch_seconds=4.4, batch_cpu_seconds=0.35, run_delay_share=in_line
+        )
+        return starved(
+            made_by,
+            lost=0.9,
+            process=process(cores=2, tree_cores=0.7),
+            facts={"cpu_affinity": 2},
+            host=host(cpu_percent=100, pressure_cpu_percent=90),
+            machine=machine(2),
+        )
+
+    def test_they_are_too_many_and_not_too_few(self) -> None:
+        said = findings(self.crowded(0.9))
+        assert cause(said) == "too-many-workers"
+        assert "workers-too-few" not in {each.rule for each in said}
+
+    def test_workers_that_really_sleep_are_not_too_many(self) -> None:
+        assert "too-many-workers" not in fired(self.crowded(0.0))
+        assert "too-many-workers" not in fired(self.crowded(None))

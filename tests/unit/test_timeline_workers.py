@@ -92,6 +92,14 @@ def test_the_kernels_share_is_of_all_that_they_used() -> None:
     assert totals is not None and totals.system_share == pytest.approx(0.5)
 
 
+def test_time_in_line_is_the_workers_mean_over_the_window() -> None:
+    history = ProcessHistory()
+    for second, share in ((1, 0.9), (2, 0.5), (3, 0.7)):
+        history.add(sample(second, WorkerSample(201, run_delay_share=share), WorkerSample(202)))
+    totals = history.workers(SECOND, 3 * SECOND)
+    assert totals is not None and totals.run_delay_share == pytest.approx(0.6)
+
+
 def test_cores_count_where_any_worker_was_seen_in_the_window() -> None:
     history = ProcessHistory()
     for second, cores in enumerate(((3, 4), (5, 5), (5, 6)), start=1):

@@ -48,10 +48,11 @@ def is_shared(case: RunCase) -> bool:
 def batch_demand_share(rank: RankWindow, workers: int, cpu_share: float) -> float:
     """What part of making a batch wants a core, whether it gets one or not: 0..1.
 
-    On a full machine a thread that computes looks like one that waits for storage: it is put off its core. What the
-    main thread was kept waiting for a core belongs to its computing, in the loading as elsewhere.
+    On a full machine a thread that computes looks like one that waits for storage: it is put off its core. What it was
+    kept waiting for a core belongs to its computing. Eight workers that compute, on two cores that others use too,
+    got 0.08 of a core each.
     """
-    return cpu_share if workers else min(1.0, cpu_share * line_factor(rank))
+    return min(1.0, cpu_share * (worker_line_factor(rank) if workers else line_factor(rank)))
 
 
 def line_factor(rank: RankWindow) -> float:
@@ -60,6 +61,14 @@ def line_factor(rank: RankWindow) -> float:
     if process is None or process.run_delay_share is None or not process.main_thread_cores:
         return 1.0
     return 1.0 + process.run_delay_share / process.main_thread_cores
+
+
+def worker_line_factor(rank: RankWindow) -> float:
+    """The same of a worker."""
+    totals = rank.workers
+    if totals is None or totals.run_delay_share is None or not totals.cpu_cores:
+        return 1.0
+    return 1.0 + totals.run_delay_share / totals.cpu_cores
 
 
 def batch_cpu_share(rank: RankWindow, workers: int, *, on_gpu: bool) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.cores import batch_cpu_share, line_factor
+from gpuwatch.diagnosis.advice.cores import batch_cpu_share, line_factor, worker_line_factor
 from gpuwatch.diagnosis.advice.items import READS
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest
 from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, THROTTLED_SHARE, is_cpu_exhausted
@@ -34,7 +34,8 @@ def reading_of(case: RunCase, *, on_gpu: bool) -> Reading | None:
         return None
     computing = batch_cpu_share(rank, count, on_gpu=on_gpu)
     of = busy_worker_samples(stacks) if count else phase_samples(stacks, "wait")
-    if computing is None or computing * line_factor(rank) >= COMPUTING_SHARE or of < WORKER_SAMPLES:
+    in_line = max(line_factor(rank), worker_line_factor(rank) if count else 1.0)
+    if computing is None or computing * in_line >= COMPUTING_SHARE or of < WORKER_SAMPLES:
         return None
     phases = ("item",) if count else ("wait",)
     lines = [line for line in (stacks.worker_lines if count else stacks.lines) if line.phase in phases and _reads(line)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuwatch.samples import WorkerSample
 from gpuwatch.sources.host.process import ProcessKey, ProcessStat, read_state
-from gpuwatch.sources.host.procfs import keyed_int, rate, read_once
+from gpuwatch.sources.host.procfs import keyed_int, rate, read_once, to_int
 from gpuwatch.sources.host.turns import Turns
 
 WORKER_NAME = "pt_data_worker"  # set by torch/utils/data/_utils/worker.py
@@ -24,6 +24,8 @@ class _Worker:
     __slots__ = (
         "affinity_cores",
         "blocked",
+        "delay_ns",
+        "delay_share",
         "own_ticks",
         "read_ns",
         "switch_rate",
@@ -41,6 +43,8 @@ class _Worker:
         self.switches: int | None = None
         self.switches_ns = 0
         self.switch_rate: float | None = None
+        self.delay_ns: int | None = None
+        self.delay_share: float | None = None
 
 
 class Workers:
@@ -101,7 +105,9 @@ class Workers:
         status = read_once(f"{self._proc_root}/{pid}/status") or b""
         switches = keyed_int(status, b"nonvoluntary_ctxt_switches:")
         worker.switch_rate = rate(switches, worker.switches, (now_ns - worker.switches_ns) / 1e9)
-        worker.switches, worker.switches_ns = switches, now_ns
+        delay_ns = run_delay_ns(self._proc_root, pid)
+        worker.delay_share = rate(delay_ns, worker.delay_ns, now_ns - worker.switches_ns)
+        worker.delay_ns, worker.switches, worker.switches_ns = delay_ns, switches, now_ns
         worker.affinity_cores = self._affinity_cores(pid)
 
     def _sample(self, pid: int, stat: ProcessStat, worker: _Worker, now_ns: int) -> WorkerSample:
@@ -123,4 +129,12 @@ class Workers:
             last_core=stat.last_core,
             active_threads=self._turns.active_threads(key),
             private_dirty_bytes=self._turns.private_dirty_bytes(key),
+            run_delay_share=worker.delay_share,
         )
+
+
+def run_delay_ns(proc_root: Path | str, pid: int) -> int | None:
+    """How long the main thread could run and did not, since it started; None where the kernel keeps no such account."""
+    words = (read_once(f"{proc_root}/{pid}/schedstat", 128) or b"").split()
+    has_account = len(words) == 3 and to_int(words[2])  # all zeros where it was built or booted without it
+    return to_int(words[1]) if has_account else None

@@ -26,7 +26,14 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, batch_cpu_share, foreign_cores, line_factor
+from gpuwatch.diagnosis.advice.cores import (
+    FOREIGN_SHARE,
+    allowed_cores,
+    batch_cpu_share,
+    foreign_cores,
+    line_factor,
+    worker_line_factor,
+)
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.lines import loading_line, loading_measures
 from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
@@ -62,7 +69,8 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
         return None
     computing = batch_cpu_share(rank, count, on_gpu=starvation.on_gpu)
     # On a full machine a worker that computes stands in line for a core most of its time, as the main thread does.
-    if computing is not None and computing * line_factor(rank) < COMPUTING_SHARE:
+    factor = max(line_factor(rank), worker_line_factor(rank))
+    if computing is not None and computing * factor < COMPUTING_SHARE:
         return None
     if host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < CLEAR_CPU_PERCENT:
         return None

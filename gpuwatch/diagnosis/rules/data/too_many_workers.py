@@ -26,7 +26,7 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.cores import allowed_cores
+from gpuwatch.diagnosis.advice.cores import allowed_cores, worker_line_factor
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, rivals
@@ -56,7 +56,8 @@ def too_many_workers(case: RunCase) -> Draft | None:
     cores = allowed_cores(case)
     busy_cores = workers.cpu_cores * loader.num_workers
     # Starved of cores, a worker gets less than it wants: what all of them get together tells sleepers from sufferers.
-    sleeping = workers.cpu_cores < SLEEPING_CORES and busy_cores < 0.7 * cores
+    wanted_cores = workers.cpu_cores * worker_line_factor(rank)
+    sleeping = wanted_cores < SLEEPING_CORES and busy_cores < 0.7 * cores
     if loader.num_workers <= cores or sleeping:
         return None
     starvation = starvation_of(case)

@@ -112,13 +112,13 @@ def _all_busy(rank: RankWindow, rhythm: float | None) -> bool:
 
 def _has_room(cost: StepCost, count: int, advised: int, free: float | None) -> bool:
     """Whether the cores carry more workers: those that mostly wait need little of one, and get it on a full machine."""
-    carried = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, cost.training_cores_busy)
-    wanted = min(FREE_CORES, cost.batch_cpu_share * (advised - count))
+    carried = cpu_workers(cost.allowed_cores, cost.batch_demand_share, cost.training_cores_busy)
+    wanted = min(FREE_CORES, cost.batch_demand_share * (advised - count))
     return count < ROOM_SHARE * carried and (free is None or free >= wanted or _mostly_wait(cost))
 
 
 def _mostly_wait(cost: StepCost) -> bool:
-    return cost.batch_cpu_known and cost.batch_cpu_share <= LEAST_CPU_SHARE
+    return cost.batch_cpu_known and cost.batch_demand_share <= LEAST_CPU_SHARE
 
 
 def _room_words(cost: StepCost, free: float | None) -> str:
