@@ -26,10 +26,6 @@ _PATIENCE = 3.0
 """So many times the expected time is a start given, on a machine that is slower than thought."""
 
 
-class OutOfTimeError(RuntimeError):
-    """The budget ended in the middle of an item."""
-
-
 class Suite:
     """One run.
 
@@ -76,10 +72,12 @@ class Suite:
                 self._case(item, place, row)
             else:
                 self._question(item, place, row)
-        except OutOfTimeError as end:
-            row.verdict, row.remarks = row.verdict or "not run", [*row.remarks, str(end)]
         except Exception:  # noqa: BLE001 - one item must not cost the others; its traceback is in the table
-            row.verdict, row.trace = "failed", traceback.format_exc()
+            if self._left() > 1:
+                row.verdict, row.trace = "failed", traceback.format_exc()
+            else:
+                row.verdict = row.verdict or "not run"
+                row.remarks.append("the budget ended in the middle of it")
         row.seconds = time.monotonic() - began
         return row
 
@@ -181,10 +179,7 @@ class Suite:
         return [sys.executable, str(case.path), "--device", self._device, "--log", str(log), *case.arguments]
 
     def _wait_for_steps(self, training: Program, log: Path, case: Case) -> None:
-        patience = min(_PATIENCE * case.start_seconds + 10.0, self._left())
-        if patience <= 0:
-            raise OutOfTimeError("the budget ended")
-        training.wait_for_lines(log, case.warm_steps, patience)
+        training.wait_for_lines(log, case.warm_steps, min(_PATIENCE * case.start_seconds + 10.0, self._left()))
 
     def _expected(self, item: Item) -> float:
         """Only the necessary: changes are left out one by one where time runs short."""

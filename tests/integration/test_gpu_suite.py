@@ -174,6 +174,13 @@ def test_an_item_that_fails_costs_no_other(tmp_path: Path, capsys: pytest.Captur
     assert "X4" in capsys.readouterr().out
 
 
+def test_an_item_that_the_budget_breaks_off_has_not_failed(tmp_path: Path) -> None:
+    case = Case("X1", "a training", "harmless_sync.py", warm_steps=1_000_000)
+    assert Suite(tmp_path, 4.0, device="cpu", watch_seconds=1.0).run([case]) == 0
+    assert rows(tmp_path)["X1"]["verdict"] == "not run"
+    assert rows(tmp_path)["X1"]["remarks"] == ["the budget ended in the middle of it"]
+
+
 def test_the_list_tells_how_long_each_takes() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", "--list"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
