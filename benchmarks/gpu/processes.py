@@ -22,7 +22,10 @@ class TrainingFailedError(RuntimeError):
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This one's, with the repository importable and a rendezvous of our own."""
+    """This one's, with the repository importable, and a rendezvous and temporary files of our own.
+
+    Cases share the files that they make: those lie beside their folders.
+    """
     meeting = folder / "meet"
     meeting.mkdir(mode=0o700, exist_ok=True)
     return {
@@ -30,6 +33,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
         "GPUWATCH_DIR": str(meeting),
+        "TMPDIR": str(folder.parent),
     }
 
 

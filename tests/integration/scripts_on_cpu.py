@@ -23,7 +23,13 @@ LIMIT_SECONDS = 60
 
 def main() -> None:
     torch.set_num_threads(1)
-    for name in sys.argv[1:]:
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:
+        run_all(sys.argv[1:])
+
+
+def run_all(names: list[str]) -> None:
+    """One after the other; their temporary files go with them."""
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             log, errors = Path(folder) / "log", Path(folder) / "errors"
             child = os.fork()

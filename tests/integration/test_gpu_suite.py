@@ -132,7 +132,7 @@ def test_a_suite_that_is_ended_keeps_its_rows_and_leaves_no_process(
 ) -> None:
     suite = subprocess.Popen(
         command(tmp_path, "--scenario", "F01,G02", "--watch-seconds", "100"),
-        env=environment(simulated_driver),
+        env=environment(simulated_driver) | {"TMPDIR": str(tmp_path)},  # nobody clears up behind a killed one
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
