@@ -34,7 +34,8 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import cpu_cores
+from gpuwatch.diagnosis.wording import cpu_cores, share_measure
+from gpuwatch.timeline.windows import WorkerTotals
 
 CROWD = 1.2
 PRESSURE_CPU_PERCENT = 20.0
@@ -75,6 +76,7 @@ def too_many_workers(case: RunCase) -> Draft | None:
             Measure(
                 "worker_cpu_cores", round(workers.cpu_cores, 2), f"a worker gets {workers.cpu_cores:.2f} of a core"
             ),
+            *_in_line(workers),
             *signs,
         ),
         fires=loader.num_workers > CROWD * cores and bool(signs),
@@ -90,6 +92,12 @@ def too_many_workers(case: RunCase) -> Draft | None:
         verify="CPU pressure and waits down, samples per second up",
         chart=("host.cpu_percent", "run.wait_share"),
     )
+
+
+def _in_line(workers: WorkerTotals) -> tuple[Measure, ...]:
+    if workers.run_delay_share is None:
+        return ()
+    return (share_measure("worker_run_delay_share", workers.run_delay_share, "a worker stands in line for one"),)
 
 
 def _signs(case: RunCase, starvation: Starvation | None, count: int) -> tuple[Measure, ...]:
