@@ -132,3 +132,16 @@ def test_the_agenda_calls_in_order_and_again_when_asked() -> None:
     agenda.run_due()
     assert called == ["once", "again"]
     assert agenda.due_ns == 16
+
+
+def test_a_lower_limit_takes_hold_while_looks_go_on() -> None:
+    budget, cpu_ns = CpuBudget(0.05), 0.0
+    for tick in range(80):
+        if tick == 40:
+            assert budget.main_factor == 1.0
+            budget.limit_share = 0.03
+        cpu_ns += 0.04 * budget.main_factor * SECOND / 4
+        budget.note(tick * SECOND // 4, int(cpu_ns))
+    assert budget.share is not None
+    assert budget.share <= 0.031
+    assert 0.5 <= budget.main_factor < 1.0

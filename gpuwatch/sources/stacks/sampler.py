@@ -42,6 +42,7 @@ class Asked:
     hooked_rate_hz: float
     worker_rate_hz: float
     cpu_share_limit: float
+    lone_cpu_share_limit: float
 
 
 class Sampler:
@@ -143,6 +144,9 @@ class Sampler:
                 self._followed[target.pid] = FollowedTarget(target, self._settings, now_ns)
 
     def _keep_budget(self, now_ns: int) -> int:
+        looked_at = sum(followed.looked_at for followed in self._followed.values())
+        asked = self._asked
+        self._budget.limit_share = asked.cpu_share_limit if looked_at > 1 else asked.lone_cpu_share_limit
         self._budget.note(now_ns, self._meter.now())
         return now_ns + _BUDGET_NS
 

@@ -130,11 +130,11 @@ class CpuBudget:
 
     `main_factor` and `worker_factor` are what the asked rates are multiplied with: down to 50 Hz and 10 Hz for rates
     of 100 and 20, both fall alike; then workers alone, down to 2 Hz; below, both fall further. `attaching` is what
-    may be used for attaching to workers.
+    may be used for attaching to workers. `limit_share` may change with what there is to look at.
     """
 
     def __init__(self, limit_share: float) -> None:
-        self._limit = limit_share
+        self.limit_share = limit_share
         self.attaching = Ration(_ATTACHING_SHARE * limit_share)
         self._marks: deque[tuple[int, int, int]] = deque()  # when, the CPU used by then, and that for attaching
         self._factor = 1.0
@@ -167,7 +167,7 @@ class CpuBudget:
             return
         # Attaching has a ration of its own: what exceeds it for a moment is not taken from the looks.
         attaching = (self.attaching.spent_ns - self._marks[0][2]) / seen_ns
-        share, limit = share - attaching, self._limit - min(attaching, _ATTACHING_SHARE * self._limit)
+        share, limit = share - attaching, self.limit_share - min(attaching, _ATTACHING_SHARE * self.limit_share)
         wanted = _USED_AT_MOST * limit / share if share > 0.0 else 2.0
         if share > limit:
             # Attaching and parsing cost tens of milliseconds once: that alone must not lower the rates.

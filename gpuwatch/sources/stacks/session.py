@@ -98,6 +98,11 @@ class Session:
         self._schedule = Jitter(self._main_rate(), now_ns, settings.chance)
         settings.agenda.add(self._schedule.due_ns, self._look)
 
+    @property
+    def looked_at(self) -> int:
+        """The training process and its workers that can be read."""
+        return 1 + len(self._workers.readable())
+
     def upkeep(self, now_ns: int, stopped: bool) -> None:
         """What is done a few times a second; the caller has just asked whether the process lives and runs."""
         if stopped:

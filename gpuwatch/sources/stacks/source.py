@@ -59,6 +59,7 @@ class StackSource:
         hooked_rate_hz: The same of one with a hook, which knows times better: only lines are wanted.
         worker_rate_hz: Looks per second at each DataLoader worker.
         cpu_share_limit: What all looks together may cost, of one core.
+        lone_cpu_share_limit: The same while they are at one process only.
         seed: Of the jitter.
         attach: How a process is attached to; by the reader where nothing else is said.
     """
@@ -75,6 +76,7 @@ class StackSource:
         hooked_rate_hz: float = 25.0,
         worker_rate_hz: float = 20.0,
         cpu_share_limit: float = 0.05,
+        lone_cpu_share_limit: float = 0.03,
         seed: int = 0,
         attach: Attach | None = None,
     ) -> None:
@@ -84,7 +86,7 @@ class StackSource:
         self._ring: int | None = ring
         os.set_blocking(self._bell, False)
         os.set_blocking(ring, False)
-        asked = Asked(rate_hz, hooked_rate_hz, worker_rate_hz, cpu_share_limit)
+        asked = Asked(rate_hz, hooked_rate_hz, worker_rate_hz, cpu_share_limit, lone_cpu_share_limit)
         self._sampler = Sampler(
             asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), ring=ring
         )

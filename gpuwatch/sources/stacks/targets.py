@@ -44,6 +44,11 @@ class FollowedTarget:
         self._told: tuple[str, str | None] | None = None
         settings.agenda.add(now_ns, self._upkeep)
 
+    @property
+    def looked_at(self) -> int:
+        """How many processes are looked at for it: itself and its workers, as far as they can be read."""
+        return 0 if self._session is None else self._session.looked_at
+
     def close(self, now_ns: int) -> None:
         """Stops looking, of which nothing is told."""
         self._closed = True
