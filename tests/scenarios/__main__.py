@@ -1,0 +1,64 @@
+"""`python -m tests.scenarios`: plays the labelled streams and prints how often the diagnosis is right."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuwatch.diagnosis.registry import all_rules
+from tests.scenarios.catalogue import SCENARIOS
+from tests.scenarios.playing import play
+from tests.scenarios.score import scored
+from tests.scenarios.table import markdown, text
+
+SEEDS = 20
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "diagnosis-accuracy.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plays what was asked for; stdout is the table."""
+    asked = _parser().parse_args(arguments)
+    unknown = sorted(set(asked.scenario or ()) - set(SCENARIOS))
+    if unknown:
+        print(f"no scenario is called {', '.join(unknown)}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
+        return 2
+    seeds = [
+        seed
+        for seed in (asked.seeds or range(1, SEEDS + 1))
+        if not ((asked.even and seed % 2) or (asked.odd and not seed % 2))
+    ]
+    names = asked.scenario or list(SCENARIOS)
+    began = time.monotonic()
+    results = play(
+        [(name, seed) for name in names for seed in seeds if asked.scenario or SCENARIOS[name].is_played(seed)],
+        asked.jobs,
+    )
+    score = scored(results, [rule.id for rule in all_rules()])
+    took = time.monotonic() - began
+    print(text(score, seeds, took))
+    if asked.write:
+        DOCUMENT.write_text(markdown(score, seeds), encoding="utf-8")
+        print(f"wrote {DOCUMENT.relative_to(Path.cwd()) if DOCUMENT.is_relative_to(Path.cwd()) else DOCUMENT}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.scenarios", description=__doc__)
+    parser.add_argument("--scenario", action="append", metavar="ID", help="only this one; may be repeated")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help=f"only these (default: 1 to {SEEDS})")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--even", action="store_true", help="even seeds: to report")
+    which.add_argument("--odd", action="store_true", help="odd seeds: to look at while rules change")
+    parser.add_argument(
+        "--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="processes at a time"
+    )
+    parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

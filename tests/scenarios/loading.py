@@ -1,0 +1,141 @@
+"""Batches in the making: worker processes that share cores and a disk, and the queue that they fill in order."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from dataclasses import dataclass
+
+from tests.scenarios.job import Host, Loading
+
+SWITCHING = 0.12
+"""What each thread beyond the cores costs of their work: caches run cold, the kernel schedules."""
+MOST_CROWD = 4.0
+SPEED_UP_OF_THREADS = 1.3
+"""Small images do not gain more from a library's threads, whatever their number."""
+EMPTY = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A batch made by a worker: of its wall time, the part in which it wanted the cores, and the CPU seconds it got."""
+
+    worker: int
+    start: float
+    end: float
+    computing_share: float
+    cpu_seconds: float
+
+
+class Cores:
+    """Who wants the cores at a moment: every thread gets its share of them, and crowding costs some of it.
+
+    Args:
+        host: the machine.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.training_threads = 1.0
+        self._active: list[tuple[float, float, float]] = []  # end, threads that compute, readers
+        self._threads = 0.0
+        self._readers = 0.0
+
+    def add(self, end: float, threads: float, readers: float) -> None:
+        """A worker computes and reads until a moment."""
+        heapq.heappush(self._active, (end, threads, readers))
+        self._threads += threads
+        self._readers += readers
+
+    def stretch(self, now: float, more: float = 0.0) -> float:
+        """How much longer computing takes at a moment than on a core of its own."""
+        while self._active and self._active[0][0] <= now:
+            _, threads, readers = heapq.heappop(self._active)
+            self._threads -= threads
+            self._readers -= readers
+        own = self._threads + self.training_threads + more
+        crowd = (own + self.host.foreign_cores) / self.host.cores
+        held = own / self.host.quota if self.host.quota else 0.0
+        longer = max(1.0, crowd, held)
+        return longer * (1.0 + SWITCHING * min(MOST_CROWD, max(0.0, crowd - 1.0)))
+
+    def disk_stretch(self) -> float:
+        """How much longer reading takes than on a free disk."""
+        return max(1.0, (self._readers + 1.0) / self.host.disk_streams)
+
+
+class BatchQueue:
+    """The loader of one rank: each worker takes every N-th batch, and one is asked for when one is handed over."""
+
+    def __init__(self, loading: Loading, cores: Cores, rng: random.Random, times: float = 1.0) -> None:
+        self._loading = loading
+        self._cores = cores
+        self._rng = rng
+        self._times = times
+        self._free = [0.0] * loading.workers
+        self._ready: deque[float] = deque()
+        self._asked = 0
+        self.position = -1
+        self.epochs = 0
+        self.fetches: list[Fetch] = []
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the batch handed over last was its epoch's."""
+        return self.position + 1 >= self._loading.batches_per_epoch
+
+    def next(self, now: float) -> tuple[float, float]:
+        """The moment at which `next()` returns, and the CPU seconds that the training thread spent in it."""
+        loading = self._loading
+        if self.epochs == 0 or self.is_last:
+            self._begin_epoch(now)
+        self.position += 1
+        if loading.free:
+            return now + 1e-5, 1e-5
+        if not loading.workers:
+            cpu, io = self._cost()
+            return now + cpu * self._cores.stretch(now) + io, cpu
+        ready = self._ready.popleft()
+        handover = loading.handover_seconds * self._rng.uniform(0.7, 1.6)
+        returned = max(now, ready) + handover
+        self._ask(returned)
+        return returned, handover
+
+    def _begin_epoch(self, now: float) -> None:
+        loading = self._loading
+        self.position, self._asked = -1, 0
+        self._ready.clear()
+        if self.epochs == 0 or not loading.persistent:
+            self._free = [now + loading.start_seconds * (1 + 0.5 * worker) for worker in range(loading.workers)]
+        self.epochs += 1
+        if not loading.free:
+            for _ in range(loading.workers * loading.prefetch):
+                self._ask(now)
+
+    def _ask(self, now: float) -> None:
+        if self._asked >= self._loading.batches_per_epoch:
+            return
+        worker = self._asked % self._loading.workers
+        self._asked += 1
+        start = max(now, self._free[worker])
+        cpu, io = self._cost()
+        threads = self._loading.threads
+        wanted = cpu / min(threads, SPEED_UP_OF_THREADS)
+        share = wanted / max(wanted + io, 1e-9)
+        computing = wanted * self._cores.stretch(start, threads * share)
+        reading = io * self._cores.disk_stretch()
+        end = start + computing + reading
+        self._cores.add(end, threads * computing / max(end - start, 1e-9), reading / max(end - start, 1e-9))
+        self._free[worker] = end
+        self._ready.append(end)
+        self.fetches.append(Fetch(worker, start, end, computing / max(end - start, 1e-9), cpu))
+
+    def _cost(self) -> tuple[float, float]:
+        loading = self._loading
+        times = self._times * self._rng.lognormvariate(0.0, loading.spread)
+        if loading.slow_share and self._rng.random() < loading.slow_share:
+            times *= loading.slow_times
+        if loading.last_batch_share < 1.0 and self._asked >= loading.batches_per_epoch:
+            times *= loading.last_batch_share
+        return loading.cpu_seconds * times, loading.io_seconds * times

@@ -1,0 +1,111 @@
+"""A labelled situation: a job, what must be found in it, what may be, and when a perturbed draw still deserves that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from tests.scenarios.job import Job, perturbed
+from tests.scenarios.truth import Truth, truth_of
+
+STARVED = 0.12
+"""Lost to the loading, in truth, where a scenario is to be found starved: the threshold is 0.10."""
+FED = 0.04
+DRAWS = 60
+LOW = frozenset({"low-util", "util-fluctuation", "periodic-dips"})
+"""What a GPU that idles for any reason may be called beside the reason."""
+
+Holds = Callable[[Truth], bool]
+
+
+def is_starved(truth: Truth) -> bool:
+    """Loading costs more than the rules' threshold."""
+    return truth.data_loss >= STARVED
+
+
+def is_fed(truth: Truth) -> bool:
+    """Loading costs next to nothing, and the GPU is busy."""
+    return truth.data_loss <= FED and truth.in_step_idle <= 0.06
+
+
+def is_anything(truth: Truth) -> bool:
+    """The label does not hang on the loading."""
+    return truth.data_loss <= FED
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One of the suite.
+
+    `never` are rules that would be wrong at any severity, `onset` the second at which it begins, `deadline` the
+    seconds from there (or from the 30th step, if that is later) within which a rule has to have fired, `cause` what
+    data-starvation is to name.
+    """
+
+    id: str
+    title: str
+    job: Job
+    must: frozenset[str] = frozenset()
+    may: frozenset[str] = frozenset()
+    never: frozenset[str] = frozenset()
+    cause: str | None = None
+    seconds: int = 120
+    onset: float = 0.0
+    deadline: float = 90.0
+    deadlines: Mapping[str, float] = field(default_factory=dict)
+    holds: Holds = is_fed
+    fixed: bool = False  # its parameters are drawn by itself, not perturbed
+    make: Callable[[Job, random.Random], Job] | None = None
+    every: int = 1  # played for one seed in so many of them: 8 where a stream lasts an hour
+
+    def is_played(self, seed: int) -> bool:
+        """Whether this seed is one of its."""
+        return seed % self.every in ({1, 2} if self.every > 2 else {0, 1})
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no warning may be said of it."""
+        return self.id.startswith("H")
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A scenario's job for one seed. `tried`: draws whose truth did not deserve the label come before it."""
+
+    scenario: Scenario
+    seed: int
+    job: Job
+    truth: Truth
+    tried: int
+
+    @property
+    def name(self) -> str:
+        """What seeds everything random in it."""
+        return f"{self.scenario.id} {self.seed}"
+
+
+@cache
+def _drawn(scenario_id: str, seed: int) -> Draw:
+    from tests.scenarios.catalogue import SCENARIOS
+
+    scenario = SCENARIOS[scenario_id]
+    rng = random.Random(f"{scenario.id} {seed} parameters")
+    for tried in range(DRAWS):
+        job = scenario.job if scenario.fixed else perturbed(scenario.job, rng)
+        if scenario.make is not None:
+            job = scenario.make(job, rng)
+        truth = truth_of(job, f"{scenario.id} {seed}")
+        if scenario.holds(truth):
+            return Draw(scenario, seed, job, truth, tried)
+    raise RuntimeError(f"{scenario.id}, seed {seed}: none of {DRAWS} draws deserves its label")
+
+
+def draw(scenario: Scenario, seed: int) -> Draw:
+    """The job of one seed: each physical quantity off by up to 30 %, drawn anew until the label is true of it.
+
+    Raises:
+        RuntimeError: the label is true of none of 60 draws.
+    """
+    return _drawn(scenario.id, seed)

@@ -1,0 +1,213 @@
+"""The suite's table, for a terminal and for the documentation."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import Any
+
+from tests.scenarios.catalogue import SCENARIOS
+from tests.scenarios.score import GAIN_TOLERANCE, Score, by_rule, range_error
+
+Rows = list[list[str]]
+_WORST = 40
+
+
+def text(score: Score, seeds: Sequence[int], seconds: float) -> str:
+    """For a terminal; with every false warning and miss by its numbers."""
+    parts = [f"{score.streams} simulated streams, seeds {_ranges(seeds)}, in {seconds:.0f} s", *_gates(score)]
+    for title, header, rows in _tables(score):
+        parts += ["", title, _plain(header, rows)]
+    parts += ["", "False warnings", *_false_lines(score), "", "Missed or late", *_missed_lines(score)]
+    parts += ["", "Wrong causes", *_cause_lines(score)]
+    if score.wrong_never:
+        parts += [
+            "",
+            "Said where it must never be",
+            *(f"  {one.scenario} seed {one.seed}: {one.said.rule}" for one in score.wrong_never),
+        ]
+    if score.troubles:
+        parts += [
+            "",
+            "gpuwatch's own trouble",
+            *(f"  {one.scenario} seed {one.seed}: {what}" for one, what in score.troubles),
+        ]
+    return "\n".join(parts)
+
+
+def markdown(score: Score, seeds: Sequence[int]) -> str:
+    """For the documentation."""
+    parts = [
+        "# How often the diagnosis is right",
+        "",
+        "`python -m tests.scenarios --even --write` wrote this page. Everything on it is simulated: a queueing model of",
+        "workers, launches, kernels, sensors and /proc makes the streams, and the real timeline and rules judge them.",
+        "The model shares assumptions with the rules, so these figures say that the rules are consistent and how they",
+        "stand to simpler ones; they are not the accuracy on real trainings. A draw in which the label is not true by",
+        "the simulated truth (a perturbed run that is starved no more, say) is drawn again.",
+        "",
+        f"{score.streams} streams, seeds {_ranges(seeds)}, every physical quantity off by up to 30 %; "
+        f"{score.redrawn} of them drawn again.",
+        "A rule counts as right if it fires within 90 s of the onset or of the 30th step, whichever is later (longer",
+        "where its definition needs longer); any other warning is a false one. Whether findings end within 60 s of a",
+        "fix is not part of this suite.",
+        "",
+        *(f"- {line}" for line in _gates(score)),
+    ]
+    for title, header, rows in _tables(score):
+        parts += ["", f"## {title}", "", _piped(header, rows)]
+    parts += ["", "## False warnings", "", *_listed(_false_lines(score, short=True))]
+    parts += ["", "## Missed or late", "", *_listed(_missed_lines(score))]
+    parts += ["", "## Wrong causes", "", *_listed(_cause_lines(score))]
+    return "\n".join(parts) + "\n"
+
+
+def _gates(score: Score) -> list[str]:
+    causes = len(score.causes)
+    errors = [error for _, error in score.ideal_errors]
+    exact = [range_error(promise) for _, promise in score.promises if promise.exact]
+    flips = score.flips_per_hour
+    return [
+        f"healthy: {score.healthy_warnings} warnings in {score.healthy_hours:.1f} simulated hours (goal 0 in 10)",
+        f"recall of rules that exist {_percent(score.recall)} (goal 95 %), precision {_percent(score.precision)} "
+        f"(goal 95 %), macro F1 {_percent(score.macro_f1)}",
+        f"right cause, given data-starvation: {score.right_causes} of {causes}"
+        + (f" ({_percent(score.right_causes / causes)}, goal 85 %)" if causes else ""),
+        f"1/(1-S) against an ideal loader: within 15 % in {_within(errors)} of {len(errors)} (goal 90 %)",
+        f"promised range against the simulated fix, where the GPU's own events tell: within 15 % in {_within(exact)} "
+        f"of {len(exact)} (goal 90 %)",
+        "flips per hour on the borderline stream: "
+        + (f"median {median(flips):.0f}, most {max(flips):.0f} (goal 1)" if flips else "not played"),
+    ]
+
+
+def _tables(score: Score) -> Iterable[tuple[str, list[str], Rows]]:
+    yield "By rule", ["rule", "found", "of", "recall", "false", "precision", "delay (median)", "p95", "came and went", "stray hints"], [
+        [
+            rule.rule + ("" if rule.built else " (not built yet)"),
+            str(rule.hits),
+            str(rule.hits + rule.misses),
+            _percent(rule.recall) if rule.built else "-",
+            str(rule.false),
+            _percent(rule.precision),
+            f"{median(rule.delays):.0f} s" if rule.delays else "-",
+            f"{_p95(rule.delays):.0f} s" if rule.delays else "-",
+            str(rule.regained) if rule.hits else "-",
+            str(rule.stray) if rule.stray else "-",
+        ]
+        for rule in sorted(score.rules.values(), key=lambda one: (not one.hits + one.misses, one.rule))
+    ]  # fmt: skip
+    yield "Who tells a truly starved job (an ideal loader would make it 1.1 times as fast)", [
+        "detector", "precision", "recall", "found", "false", "missed",
+    ], [
+        [
+            one.name,
+            _percent(one.hits / (one.hits + one.false) if one.hits + one.false else None),
+            _percent(one.hits / (one.hits + one.misses) if one.hits + one.misses else None),
+            str(one.hits),
+            str(one.false),
+            str(one.misses),
+        ]
+        for one in score.baselines.values()
+    ]  # fmt: skip
+    yield "Promised gains against the simulated fix", [
+        "rule", "findings", "truth in range", "within 15 % of it", "median promise", "median truth", "worst",
+    ], [
+        [
+            rule,
+            str(len(found)),
+            str(sum(range_error(one) == 0.0 for one in found)),
+            str(_within([range_error(one) for one in found])),
+            f"{median(one.low for one in found):.2f}-{median(one.high for one in found):.2f}x",
+            f"{median(one.real for one in found):.2f}x",
+            f"{(worst := max(found, key=range_error)).low:.2f}-{worst.high:.2f}x promised, {worst.real:.2f}x",
+        ]
+        for rule, found in by_rule(score.promises).items()
+    ]  # fmt: skip
+
+
+def _false_lines(score: Score, *, short: bool = False) -> list[str]:
+    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for one in score.false:
+        groups[one.scenario, one.said.rule].append(one)
+    lines = []
+    for (scenario, rule), found in sorted(groups.items(), key=lambda item: -len(item[1])):
+        first = found[0]
+        behind = Counter(one.said.behind for one in found if one.said.behind)
+        shown = f" (behind {', '.join(behind)} in {sum(behind.values())})" if behind else ""
+        seeds = ", ".join(str(one.seed) for one in found)
+        numbers = "" if short else f" {_numbers(first.said.numbers)}"
+        lines.append(
+            f"{scenario}, seeds {seeds}: {rule}{shown} at {first.said.first:.0f} s: {first.said.summary}{numbers}"
+        )
+    return lines or ["none"]
+
+
+def _missed_lines(score: Score) -> list[str]:
+    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for one in score.missed:
+        groups[one.scenario, one.rule].append(one)
+    lines = []
+    for (scenario, rule), found in sorted(groups.items(), key=lambda item: -len(item[1])):
+        built = "" if score.rules[rule].built else " (not built yet)"
+        lines.append(f"{scenario}: {rule}{built}: " + ", ".join(f"seed {one.seed} {one.why}" for one in found))
+    return lines or ["none"]
+
+
+def _cause_lines(score: Score) -> list[str]:
+    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for one, expected in score.causes:
+        if one.cause != expected:
+            groups[one.scenario, expected, str(one.cause)].append(one.seed)
+    return [
+        f"{scenario}: {named} instead of {expected}, seeds {', '.join(map(str, seeds))}"
+        for (scenario, expected, named), seeds in groups.items()
+    ] or ["none"]
+
+
+def _numbers(numbers: dict[str, Any]) -> str:
+    return "[" + ", ".join(f"{name}={value}" for name, value in list(numbers.items())[:8]) + "]"
+
+
+def _within(errors: Sequence[float]) -> int:
+    return sum(error <= GAIN_TOLERANCE for error in errors)
+
+
+def _p95(values: Sequence[float]) -> float:
+    return sorted(values)[min(len(values) - 1, round(0.95 * (len(values) - 1)))]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100.0 * value:.0f} %"
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    step = 2 if len(seeds) > 1 and all(b - a == 2 for a, b in zip(seeds, seeds[1:], strict=False)) else 1
+    if len(seeds) > 2 and all(b - a == step for a, b in zip(seeds, seeds[1:], strict=False)):
+        return f"{seeds[0]} to {seeds[-1]}" + (" by twos" if step == 2 else "")
+    return ", ".join(map(str, seeds))
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    return [f"- {line}" for line in lines]
+
+
+def _plain(header: list[str], rows: Rows) -> str:
+    widths = [max(len(row[place]) for row in [header, *rows]) for place in range(len(header))]
+    pad: Callable[[list[str]], str] = lambda row: (
+        "  "
+        + "  ".join(  # noqa: E731
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+    )
+    return "\n".join(pad(row).rstrip() for row in [header, *rows])
+
+
+def _piped(header: list[str], rows: Rows) -> str:
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
+
+
+assert SCENARIOS

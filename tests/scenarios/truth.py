@@ -1,0 +1,81 @@
+"""What a job loses and why, from the simulation itself: no sensor, no rule, the same job run again with a change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tests.scenarios.job import Job
+from tests.scenarios.training import Training
+
+LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 600, 60.0, 240.0
+BEGINNING_SECONDS = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Shares of the time after the first seconds, and samples per second with and without the loading's cost."""
+
+    samples_per_second: float
+    ideal_samples_per_second: float
+    wait_share: float
+    gap_share: float
+    busy_share: float
+
+    @property
+    def data_loss(self) -> float:
+        """The part of the time that an ideal loader would save."""
+        return max(0.0, 1.0 - self.samples_per_second / self.ideal_samples_per_second)
+
+    @property
+    def in_step_idle(self) -> float:
+        """What the GPU idles beside the waits, pauses included."""
+        return max(0.0, 1.0 - self.busy_share - self.gap_share)
+
+
+@cache
+def speed(job: Job, seed: str) -> tuple[float, float, float, float]:
+    """Samples per second; the shares of wait, gap and busy GPU."""
+    training = Training(job, seed)
+    while training.time < BEGINNING_SECONDS:
+        training.advance()
+    first = training.time
+    begun = [
+        (one.samples, one.wait_seconds, one.gap_seconds, one.busy_seconds)
+        for one in (rank.totals for rank in training.ranks)
+    ]
+    steps = training.steps
+    while training.time - first < MOST_SECONDS and (
+        training.steps - steps < LEAST_STEPS or training.time - first < LEAST_SECONDS
+    ):
+        training.advance()
+    seconds = max(training.time - first, 1e-9)
+    worst = max(
+        range(len(training.ranks)), key=lambda place: training.ranks[place].totals.wait_seconds - begun[place][1]
+    )
+    totals, before = training.ranks[worst].totals, begun[worst]
+    return (
+        (totals.samples - before[0]) / seconds,
+        (totals.wait_seconds - before[1]) / seconds,
+        (totals.gap_seconds - before[2]) / seconds,
+        (totals.busy_seconds - before[3]) / seconds,
+    )
+
+
+def without_standstill(job: Job) -> Job:
+    """The same job where it never stops for good."""
+    return replace(job, faults=tuple(f for f in job.faults if f.kind not in ("hang", "stall", "restart")))
+
+
+@cache
+def truth_of(job: Job, seed: str) -> Truth:
+    """The truth about a job."""
+    job = without_standstill(job)
+    rate, wait, gap, busy = speed(job, seed)
+    ideal = speed(job.ideal(), seed)[0]
+    return Truth(rate, max(rate, ideal), wait, gap, busy)
+
+
+def factor(job: Job, changed: Job, seed: str) -> float:
+    """How much faster the changed job really is."""
+    return speed(without_standstill(changed), seed)[0] / speed(without_standstill(job), seed)[0]
