@@ -95,7 +95,7 @@ class Rank:
             start = self.now
             self.run_for(start + launching * stretch * self.rng.uniform(0.9, 1.1), part, 1.0 / stretch)
             if len(self._in_flight) >= self._depth:
-                self.run_for(self._in_flight[0], part, 1.0)
+                self.run_for(self._in_flight[len(self._in_flight) - self._depth], part, 1.0)
             while self._in_flight and self._in_flight[0] <= self.now:
                 self._in_flight.popleft()
             self.compute_on_gpu(gpu_seconds / len(PARTS) * slower(self.now), self.job.computing.intensity)

@@ -8,8 +8,16 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from gpuwatch.samples import GpuProcess, GpuSample, GpuStatus, HostSample, LineCount, ProcessSample, StackTally
-from gpuwatch.samples import WorkerSample
+from gpuwatch.samples import (
+    GpuProcess,
+    GpuSample,
+    GpuStatus,
+    HostSample,
+    LineCount,
+    ProcessSample,
+    StackTally,
+    WorkerSample,
+)
 from gpuwatch.sources.simulator.parameters import GIB
 from tests.scenarios.job import MIB, Job, Stretch
 from tests.scenarios.loading import Fetch
@@ -317,10 +325,14 @@ def gpu_sample(job: Job, sample: GpuSample, time: float, index: int, brakes: int
 def gpu_status(job: Job, uuid: str, index: int, time: float, time_ns: int, busy: float, pid: int) -> GpuStatus:
     """Which processes use a GPU, and its link."""
     memory = round(job.gpu.memory_total_bytes * job.computing.memory_share)
-    processes = [GpuProcess(pid, pid, memory - GIB // 2, busy, "python train.py")]
-    for fault in job.faults:
-        if fault.kind == "share" and time >= fault.start:
-            processes.append(GpuProcess(77_001, 77_001, 3 * GIB, 100.0 * fault.amount, "python other.py"))
+    processes = (
+        GpuProcess(pid, pid, memory - GIB // 2, busy, "python train.py"),
+        *(
+            GpuProcess(77_001, 77_001, 3 * GIB, 100.0 * fault.amount, "python other.py")
+            for fault in job.faults
+            if fault.kind == "share" and time >= fault.start
+        ),
+    )
     return GpuStatus(
         time_ns=time_ns,
         uuid=uuid,
@@ -328,7 +340,7 @@ def gpu_status(job: Job, uuid: str, index: int, time: float, time_ns: int, busy:
         performance_state=0,
         pcie_generation=job.gpu.pcie_generation,
         pcie_width=16,
-        processes=tuple(processes),
+        processes=processes,
     )
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from tests.scenarios.catalogue import SCENARIOS
 from tests.scenarios.score import GAIN_TOLERANCE, Score, by_rule, range_error
 
 Rows = list[list[str]]
-_WORST = 40
 
 
 def text(score: Score, seeds: Sequence[int], seconds: float) -> str:
@@ -41,8 +40,8 @@ def markdown(score: Score, seeds: Sequence[int]) -> str:
     parts = [
         "# How often the diagnosis is right",
         "",
-        "`python -m tests.scenarios --even --write` wrote this page. Everything on it is simulated: a queueing model of",
-        "workers, launches, kernels, sensors and /proc makes the streams, and the real timeline and rules judge them.",
+        "`python -m tests.scenarios --even --write` wrote this page. Everything on it is simulated: a queueing model",
+        "of workers, launches, kernels, sensors and /proc makes the streams; the real timeline and rules judge them.",
         "The model shares assumptions with the rules, so these figures say that the rules are consistent and how they",
         "stand to simpler ones; they are not the accuracy on real trainings. A draw in which the label is not true by",
         "the simulated truth (a perturbed run that is starved no more, say) is drawn again.",
@@ -75,7 +74,7 @@ def _gates(score: Score) -> list[str]:
         f"right cause, given data-starvation: {score.right_causes} of {causes}"
         + (f" ({_percent(score.right_causes / causes)}, goal 85 %)" if causes else ""),
         f"1/(1-S) against an ideal loader: within 15 % in {_within(errors)} of {len(errors)} (goal 90 %)",
-        f"promised range against the simulated fix, where the GPU's own events tell: within 15 % in {_within(exact)} "
+        f"promised range against the simulated fix, on exact evidence: within 15 % in {_within(exact)} "
         f"of {len(exact)} (goal 90 %)",
         "flips per hour on the borderline stream: "
         + (f"median {median(flips):.0f}, most {max(flips):.0f} (goal 1)" if flips else "not played"),
@@ -83,7 +82,19 @@ def _gates(score: Score) -> list[str]:
 
 
 def _tables(score: Score) -> Iterable[tuple[str, list[str], Rows]]:
-    yield "By rule", ["rule", "found", "of", "recall", "false", "precision", "delay (median)", "p95", "came and went", "stray hints"], [
+    columns = [
+        "rule",
+        "found",
+        "of",
+        "recall",
+        "false",
+        "precision",
+        "delay (median)",
+        "p95",
+        "came and went",
+        "stray hints",
+    ]
+    yield "By rule", columns, [
         [
             rule.rule + ("" if rule.built else " (not built yet)"),
             str(rule.hits),
@@ -183,8 +194,8 @@ def _percent(value: float | None) -> str:
 
 
 def _ranges(seeds: Sequence[int]) -> str:
-    step = 2 if len(seeds) > 1 and all(b - a == 2 for a, b in zip(seeds, seeds[1:], strict=False)) else 1
-    if len(seeds) > 2 and all(b - a == step for a, b in zip(seeds, seeds[1:], strict=False)):
+    step = 2 if len(seeds) > 1 and all(b - a == 2 for a, b in pairwise(seeds)) else 1
+    if len(seeds) > 2 and all(b - a == step for a, b in pairwise(seeds)):
         return f"{seeds[0]} to {seeds[-1]}" + (" by twos" if step == 2 else "")
     return ", ".join(map(str, seeds))
 
@@ -195,19 +206,14 @@ def _listed(lines: Sequence[str]) -> list[str]:
 
 def _plain(header: list[str], rows: Rows) -> str:
     widths = [max(len(row[place]) for row in [header, *rows]) for place in range(len(header))]
-    pad: Callable[[list[str]], str] = lambda row: (
-        "  "
-        + "  ".join(  # noqa: E731
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-    )
+
+    def pad(row: list[str]) -> str:
+        first, *others = zip(row, widths, strict=True)
+        return "  ".join(("", first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)))
+
     return "\n".join(pad(row).rstrip() for row in [header, *rows])
 
 
 def _piped(header: list[str], rows: Rows) -> str:
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
-
-
-assert SCENARIOS
