@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
-from gpuwatch.sources.simulator.parameters import GpuSpec
-from tests.scenarios.job import GIB, H100, MIB, TUNED, Computing, Fault, Host, Job, Loading, Pause
-from tests.scenarios.scenario import LOW, STARVED, Scenario, is_anything, is_fed, is_starved
+from gpuwatch.sources.simulator.parameters import GIB, GpuSpec
+from tests.scenarios.job import MIB, TUNED, Computing, Fault, Host, Job, Loading, Pause
+from tests.scenarios.scenario import LOW, Holds, Scenario, is_anything, is_starved
 from tests.scenarios.truth import Truth, truth_of
 
 _FLOAT32 = replace(
@@ -27,21 +28,28 @@ _HINTS = frozenset({"amp-off", "tf32-off", "compile-off", "optimizer-unfused", "
 _HEALTHY_SECONDS = 160
 
 
-def _starved(number: str, name: str, title: str, job: Job, cause: str, *more: str, **fields: object) -> Scenario:
-    may = frozenset(fields.pop("may", ())) | LOW  # type: ignore[arg-type]
+def _starved(
+    number: str,
+    name: str,
+    title: str,
+    job: Job,
+    cause: str,
+    *more: str,
+    may: frozenset[str] = frozenset(),
+    holds: Holds = is_starved,
+) -> Scenario:
     return Scenario(
         id=f"{number}-{name}",
         title=title,
         job=job,
         must=_DATA | {cause, *more},
-        may=may,
+        may=may | LOW,
         cause=cause,
-        holds=fields.pop("holds", is_starved),  # type: ignore[arg-type]
-        **fields,  # type: ignore[arg-type]
+        holds=holds,
     )
 
 
-def _loses(least: float) -> object:
+def _loses(least: float) -> Holds:
     return lambda truth: truth.in_step_idle >= least and truth.data_loss <= 0.05
 
 
@@ -65,18 +73,18 @@ _DATA_PROBLEMS = (
              Job(Loading(workers=4, cpu_seconds=0.9)), "workers-too-few"),
     _starved("06", "cpu-exhausted", "15 workers fill 16 cores, 3 s a batch",
              Job(Loading(workers=15, cpu_seconds=3.0)), "host-cpu-exhausted",
-             may={"worker-cpu-bound", "noisy-neighbour"}),
+             may=frozenset({"worker-cpu-bound", "noisy-neighbour"})),
     _starved("07", "too-many-28on8", "28 workers on 8 cores",
              Job(Loading(workers=28, cpu_seconds=1.2), host=Host(cores=8)), "too-many-workers",
-             may={"noisy-neighbour", "host-cpu-exhausted"}),
+             may=frozenset({"noisy-neighbour", "host-cpu-exhausted"})),
     _starved("08", "quota", "16 workers, 64 cores, a quota of 4",
              Job(Loading(workers=16, cpu_seconds=0.6), host=Host(cores=64, quota=4.0)), "cpu-quota-throttled",
-             may={"noisy-neighbour", "too-many-workers"}),
+             may=frozenset({"noisy-neighbour", "too-many-workers"})),
     _starved("09", "io-bound", "20 ms of CPU and 800 ms of storage a batch",
-             Job(Loading(workers=4, cpu_seconds=0.02, io_seconds=0.8)), "io-bound", may={"workers-too-few"}),
+             Job(Loading(workers=4, cpu_seconds=0.02, io_seconds=0.8)), "io-bound", may=frozenset({"workers-too-few"})),
     _starved("10", "threads", "12 workers of 16 threads each on 16 cores",
              Job(Loading(workers=12, cpu_seconds=0.35, threads=16)), "thread-oversubscription",
-             may={"noisy-neighbour", "host-cpu-exhausted"}),
+             may=frozenset({"noisy-neighbour", "host-cpu-exhausted"})),
     _starved("11", "slow-samples", "1.2 % of the batches take 40 times as long",
              Job(Loading(workers=4, cpu_seconds=0.2, slow_share=0.012, slow_times=40.0)), "slow-samples"),
 )  # fmt: skip
@@ -160,8 +168,8 @@ _HARDWARE = (
 )  # fmt: skip
 
 
-def _healthy(number: int, title: str, job: Job, **fields: object) -> Scenario:
-    return Scenario(f"H{number:02d}", title, job, seconds=fields.pop("seconds", _HEALTHY_SECONDS), **fields)  # type: ignore[arg-type]
+def _healthy(number: int, title: str, job: Job, *, seconds: int = _HEALTHY_SECONDS, **fields: Any) -> Scenario:
+    return Scenario(f"H{number:02d}", title, job, seconds=seconds, **fields)
 
 
 def _borderline(job: Job, rng: random.Random) -> Job:
@@ -233,4 +241,3 @@ _HEALTHY = (
 SCENARIOS: dict[str, Scenario] = {
     scenario.id: scenario for scenario in (*_DATA_PROBLEMS, *_PAUSED, *_HARDWARE, *_HEALTHY)
 }
-__all__ = ["H100", "SCENARIOS", "STARVED", "is_fed"]

@@ -104,7 +104,8 @@ class _Log:
         said.lasts = True
         self.newest[finding.rule] = finding
         if finding.rule == "data-starvation" and finding.state == "firing":
-            cause = numbers.get("cause")
+            named = numbers.get("cause")
+            cause = None if named is None else str(named)
             self.causes[cause] = self.causes.get(cause, 0) + 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -158,11 +158,11 @@ def scored(results: Sequence[Judged], built: Iterable[str]) -> Score:
     return score
 
 
-def _count_musts(one: Judged, of: object, score: Score) -> None:
+def _count_musts(one: Judged, of: Callable[[str], RuleScore], score: Score) -> None:
     scenario = SCENARIOS[one.scenario]
     begun = max(scenario.onset, one.begun if one.begun is not None else 0.0)
     for rule in sorted(scenario.must):
-        row: RuleScore = of(rule)  # type: ignore[operator]
+        row = of(rule)
         said = one.said.get(rule)
         deadline = begun + scenario.deadlines.get(rule, scenario.deadline)
         if said is not None and said.first <= deadline:
@@ -175,14 +175,14 @@ def _count_musts(one: Judged, of: object, score: Score) -> None:
         score.missed.append(Miss(one.scenario, one.seed, rule, why))
 
 
-def _count_warnings(one: Judged, of: object, score: Score) -> None:
+def _count_warnings(one: Judged, of: Callable[[str], RuleScore], score: Score) -> None:
     scenario = SCENARIOS[one.scenario]
     for rule, said in one.said.items():
         if rule in scenario.never:
             score.wrong_never.append(FalseWarning(one.scenario, one.seed, said))
         if rule in scenario.must or rule in scenario.may:
             continue
-        row: RuleScore = of(rule)  # type: ignore[operator]
+        row = of(rule)
         if said.severity in WARNED:
             row.false += 1
             score.healthy_warnings += scenario.healthy

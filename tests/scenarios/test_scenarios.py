@@ -1,0 +1,88 @@
+"""A part of the suite: what must be found is found, and nothing is said of runs that are well."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import pytest
+
+from gpuwatch.diagnosis.registry import all_rules
+from tests.scenarios.__main__ import main
+from tests.scenarios.catalogue import SCENARIOS
+from tests.scenarios.job import PERTURBATION, Job, Loading, perturbed
+from tests.scenarios.judged import Judged
+from tests.scenarios.playing import play_one
+from tests.scenarios.score import scored
+from tests.scenarios.truth import factor, truth_of
+
+FOUND = ("01-w0-heavy", "04-few-3of16", "08-quota", "09-io-bound", "13-ckpt-stall", "17-launch-bound", "27-shared")
+WELL = ("H01", "H03", "H05", "H11", "H14", "H22")
+KNOWN = frozenset(rule.id for rule in all_rules())
+
+
+@functools.cache
+def played(scenario: str, seed: int) -> Judged:
+    return play_one((scenario, seed))
+
+
+@pytest.mark.parametrize("scenario", FOUND)
+def test_problem_is_found_in_time_with_its_cause_and_without_a_false_warning(scenario: str) -> None:
+    score = scored([played(scenario, 1)], KNOWN)
+    assert not score.missed
+    assert not score.false
+    assert score.right_causes == len(score.causes)
+
+
+@pytest.mark.parametrize("scenario", WELL)
+def test_nothing_is_warned_of_where_all_is_well(scenario: str) -> None:
+    judged = played(scenario, 1)
+    assert judged.begun is not None
+    assert judged.trouble is None
+    assert not scored([judged], KNOWN).false
+
+
+def test_gain_of_workers_is_what_the_same_job_gains_with_them() -> None:
+    (promise,) = (one for one in played("04-few-3of16", 1).promises if one.rule == "workers-too-few")
+    assert promise.real > 1.3
+    assert promise.low * 0.85 <= promise.real <= promise.high * 1.15
+
+
+def test_wait_behind_queued_kernels_costs_nothing_and_a_sync_exposes_it() -> None:
+    hidden = Job(Loading(workers=0, cpu_seconds=0.06))
+    truth = truth_of(hidden, "hidden")
+    assert truth.wait_share > 0.4
+    assert truth.gap_share < 0.01
+    assert truth_of(hidden.with_computing(asks=True), "exposed").gap_share > 0.25
+
+
+def test_workers_too_slow_set_the_pace_together() -> None:
+    three = Job(Loading(workers=3, cpu_seconds=0.6))
+    assert factor(three, three.with_loading(workers=6), "pace") == pytest.approx(2.0, rel=0.05)
+
+
+def test_every_perturbed_quantity_stays_within_its_bounds() -> None:
+    job = SCENARIOS["16-eval-cpu-heavy"].job
+    for seed in range(20):
+        drawn = perturbed(job, random.Random(seed))
+        for was, now in (
+            (job.loading.cpu_seconds, drawn.loading.cpu_seconds),
+            (job.computing.gpu_seconds, drawn.computing.gpu_seconds),
+            (job.pauses[0].seconds, drawn.pauses[0].seconds),
+        ):
+            assert abs(now / was - 1.0) <= PERTURBATION
+        assert drawn.pauses[0].kind == "eval"
+        assert drawn.loading.workers == job.loading.workers
+
+
+def test_labels_name_rules_that_exist() -> None:
+    named = set().union(*(one.must | one.may | one.never for one in SCENARIOS.values()))
+    assert named <= KNOWN
+    assert {one.cause for one in SCENARIOS.values() if one.cause} <= named
+
+
+def test_command_prints_the_table_and_refuses_unknown_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--scenario", "H02", "--seeds", "3", "--jobs", "1"]) == 0
+    assert "0 warnings in 0.0 simulated hours" in capsys.readouterr().out
+    assert main(["--scenario", "no-such"]) == 2
+    assert "no-such" in capsys.readouterr().err
