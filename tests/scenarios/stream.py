@@ -19,9 +19,11 @@ from gpuwatch.samples import (
 )
 from gpuwatch.sources.simulator.facts import gpu_facts, gpu_health, gpu_uuid
 from gpuwatch.sources.simulator.gpu import GpuModel
+from tests.scenarios.driver import gpu_sample, gpu_status
+from tests.scenarios.host import HostSensors
 from tests.scenarios.job import Job
 from tests.scenarios.loading import Fetch
-from tests.scenarios.sensors import HostSensors, Looks, gpu_sample, gpu_status
+from tests.scenarios.looks import Looks
 from tests.scenarios.training import (
     EVAL_LOADER,
     FIRST_PID,

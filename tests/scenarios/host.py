@@ -1,46 +1,25 @@
-"""What the driver, /proc and looks at stacks show of a run, once a second; faults of the hardware show here."""
+"""What /proc shows of the machine and of the run, once a second."""
 
 from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_right
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpuwatch.samples import (
-    GpuProcess,
-    GpuSample,
-    GpuStatus,
     HostSample,
-    LineCount,
     ProcessSample,
-    StackTally,
     WorkerSample,
 )
 from gpuwatch.sources.simulator.parameters import GIB
-from tests.scenarios.job import MIB, Job, Stretch
+from tests.scenarios.job import MIB, Job
 from tests.scenarios.loading import Fetch
 from tests.scenarios.loop import Rank
-from tests.scenarios.training import FIRST_PID, HOT_CLOCK_LOST, SCRIPT, START_TICKS, is_hot
+from tests.scenarios.training import FIRST_PID, START_TICKS
 
-LOOKS_HZ, WORKER_LOOKS_HZ = 25, 20
-"""Of hooked runs: what the stack source does unless told otherwise."""
 PRESSURE_SECONDS = 10.0
 SLICE_HZ = 250.0
 """Forced switches of a thread that shares its core: one in 4 ms."""
-LINES = {
-    "wait": (120, "for images, labels in loader:"),
-    "copy": (122, "images = images.to(device)"),
-    "forward": (124, "logits = model(images)"),
-    "backward": (127, "loss.backward()"),
-    "optimizer": (128, "optimizer.step()"),
-    "sync": (130, "running += loss.item()"),
-    "log": (140, "writer.add_histogram(name, values, step)"),
-    "eval": (150, "for images, labels in eval_loader:"),
-    "save": (160, "torch.save(state, path)"),
-    "other": (131, "seen += labels.size(0)"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,125 +202,6 @@ class HostSensors:
             shm_total_bytes=host.shm_bytes,
             shm_used_bytes=round(shm),
         )
-
-
-class Looks:
-    """Samples of the training thread's stack and of its workers' at the rates of a hooked run."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def second(
-        self, rank: Rank, trainer: str, fetches: list[Fetch], end: float, start_ns: int, end_ns: int
-    ) -> StackTally | None:
-        """The looks of the second up to `end`; None where the process was not there."""
-        starts = [one.start for one in rank.log]
-        phases: Counter[str] = Counter()
-        for moment in self._moments(end, LOOKS_HZ):
-            place = bisect_right(starts, moment) - 1
-            if place >= 0:
-                inside: Stretch = rank.log[place]
-                phases[inside.phase if moment < inside.end else "other"] += 1
-        if not phases:
-            return None
-        workers = rank.job.loading.workers
-        at_work: Counter[str] = Counter()
-        for worker in range(workers):
-            mine = [fetch for fetch in fetches if fetch.worker == worker]
-            for moment in self._moments(end, WORKER_LOOKS_HZ):
-                busy = any(fetch.start <= moment < fetch.end for fetch in mine)
-                at_work["item" if busy else "idle"] += 1
-        lines = tuple(
-            LineCount(phase, SCRIPT, LINES[phase][0], "main", count, LINES[phase][1])
-            for phase, count in phases.items()
-            if phase in LINES
-        )
-        worker_lines = (
-            (LineCount("item", "/simulated/data.py", 41, "__getitem__", at_work["item"], "image = augment(image)"),)
-            if at_work["item"]
-            else ()
-        )
-        return StackTally(
-            trainer=trainer,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            samples=sum(phases.values()),
-            phases=phases,
-            lines=lines,
-            workers=workers,
-            worker_samples=sum(at_work.values()),
-            worker_phases=at_work,
-            worker_lines=worker_lines,
-            cpu_seconds=0.01,
-        )
-
-    def _moments(self, end: float, rate: int) -> list[float]:
-        return [end - 1.0 + (place + self._rng.random()) / rate for place in range(rate)]
-
-
-def gpu_sample(job: Job, sample: GpuSample, time: float, index: int, brakes: int) -> GpuSample:
-    """The poll of a GPU as its faults colour it."""
-    for fault in job.faults:
-        if time < fault.start or (fault.kind in ("heat", "brake") and fault.gpu != index):
-            continue
-        if fault.kind == "heat":
-            hot = is_hot(time)
-            slowed = (time - fault.start) // 10.0 * 3.0 + min(3.0, time % 10.0)
-            sample = replace(
-                sample,
-                event_reasons=(sample.event_reasons or 0) | (0x20 if hot else 0),
-                throttled_sw_thermal_ns=round(max(0.0, slowed) * 1e9),
-                temperature_celsius=88.0 if hot else 84.0,
-                sm_clock_mhz=(sample.sm_clock_mhz or 0.0) * (1.0 - HOT_CLOCK_LOST if hot else 1.0),
-            )
-        elif fault.kind == "brake":
-            braking = (time - fault.start) % 60.0 < 2.5
-            sample = replace(
-                sample,
-                event_reasons=(sample.event_reasons or 0) | (0x80 if braking else 0),
-                throttled_power_brake_ns=round(brakes * 2.5e9),
-                sm_clock_mhz=(sample.sm_clock_mhz or 0.0) * (0.5 if braking else 1.0),
-            )
-        elif fault.kind == "cap":
-            sample = replace(sample, event_reasons=(sample.event_reasons or 0) | 0x4)
-        elif fault.kind == "mig":
-            reason = "not supported: MIG is on"
-            sample = replace(
-                sample,
-                utilization_percent=None,
-                memory_utilization_percent=None,
-                utilization_ring=(),
-                sm_activity_percent=None,
-                tensor_activity_percent=None,
-                unavailable={**sample.unavailable, "utilization_percent": reason},
-            )
-        elif fault.kind == "sensor-1s":
-            values = [value for _, value in sample.utilization_ring]
-            mean = round(sum(values) / len(values)) if values else sample.utilization_percent
-            sample = replace(sample, utilization_percent=float(mean or 0.0), utilization_ring=())
-    return sample
-
-
-def gpu_status(job: Job, uuid: str, index: int, time: float, time_ns: int, busy: float, pid: int) -> GpuStatus:
-    """Which processes use a GPU, and its link."""
-    memory = round(job.gpu.memory_total_bytes * job.computing.memory_share)
-    processes = (
-        GpuProcess(pid, pid, memory - GIB // 2, busy, "python train.py"),
-        *(
-            GpuProcess(77_001, 77_001, 3 * GIB, 100.0 * fault.amount, "python other.py")
-            for fault in job.faults
-            if fault.kind == "share" and time >= fault.start
-        ),
-    )
-    return GpuStatus(
-        time_ns=time_ns,
-        uuid=uuid,
-        memory_clock_mhz=float(job.gpu.memory_clock_max_mhz),
-        performance_state=0,
-        pcie_generation=job.gpu.pcie_generation,
-        pcie_width=16,
-        processes=processes,
-    )
 
 
 def _part(foreign: float, own: float) -> float:

@@ -1,0 +1,82 @@
+"""Looks at the stacks of a run's training thread and of its workers."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections import Counter
+
+from gpuwatch.samples import LineCount, StackTally
+from tests.scenarios.job import Stretch
+from tests.scenarios.loading import Fetch
+from tests.scenarios.loop import Rank
+from tests.scenarios.training import SCRIPT
+
+LOOKS_HZ, WORKER_LOOKS_HZ = 25, 20
+"""Of hooked runs: what the stack source does unless told otherwise."""
+LINES = {
+    "wait": (120, "for images, labels in loader:"),
+    "copy": (122, "images = images.to(device)"),
+    "forward": (124, "logits = model(images)"),
+    "backward": (127, "loss.backward()"),
+    "optimizer": (128, "optimizer.step()"),
+    "sync": (130, "running += loss.item()"),
+    "log": (140, "writer.add_histogram(name, values, step)"),
+    "eval": (150, "for images, labels in eval_loader:"),
+    "save": (160, "torch.save(state, path)"),
+    "other": (131, "seen += labels.size(0)"),
+}
+
+
+class Looks:
+    """Samples of the training thread's stack and of its workers' at the rates of a hooked run."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def second(
+        self, rank: Rank, trainer: str, fetches: list[Fetch], end: float, start_ns: int, end_ns: int
+    ) -> StackTally | None:
+        """The looks of the second up to `end`; None where the process was not there."""
+        starts = [one.start for one in rank.log]
+        phases: Counter[str] = Counter()
+        for moment in self._moments(end, LOOKS_HZ):
+            place = bisect_right(starts, moment) - 1
+            if place >= 0:
+                inside: Stretch = rank.log[place]
+                phases[inside.phase if moment < inside.end else "other"] += 1
+        if not phases:
+            return None
+        workers = rank.job.loading.workers
+        at_work: Counter[str] = Counter()
+        for worker in range(workers):
+            mine = [fetch for fetch in fetches if fetch.worker == worker]
+            for moment in self._moments(end, WORKER_LOOKS_HZ):
+                busy = any(fetch.start <= moment < fetch.end for fetch in mine)
+                at_work["item" if busy else "idle"] += 1
+        lines = tuple(
+            LineCount(phase, SCRIPT, LINES[phase][0], "main", count, LINES[phase][1])
+            for phase, count in phases.items()
+            if phase in LINES
+        )
+        worker_lines = (
+            (LineCount("item", "/simulated/data.py", 41, "__getitem__", at_work["item"], "image = augment(image)"),)
+            if at_work["item"]
+            else ()
+        )
+        return StackTally(
+            trainer=trainer,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            samples=sum(phases.values()),
+            phases=phases,
+            lines=lines,
+            workers=workers,
+            worker_samples=sum(at_work.values()),
+            worker_phases=at_work,
+            worker_lines=worker_lines,
+            cpu_seconds=0.01,
+        )
+
+    def _moments(self, end: float, rate: int) -> list[float]:
+        return [end - 1.0 + (place + self._rng.random()) / rate for place in range(rate)]
