@@ -124,7 +124,12 @@ def _mostly_wait(cost: StepCost) -> bool:
 def _room_words(cost: StepCost, free: float | None) -> str:
     if _mostly_wait(cost):
         return f": they compute only {percent(cost.batch_cpu_share)} of the time, so more of them need hardly any core"
-    return f", while {free:.0f} of {cost.allowed_cores:g} cores are free" if free is not None else ""
+    return f", while {_free_words(cost, free)} are free" if free is not None else ""
+
+
+def _free_words(cost: StepCost, free: float) -> str:
+    """Of several ranks each has its part of the machine, whose free cores may be more than that part."""
+    return f"{free:.0f} cores" if free > cost.allowed_cores else f"{free:.0f} of {cost.allowed_cores:g} cores"
 
 
 def _evidence(
@@ -134,7 +139,7 @@ def _evidence(
     if busy is not None:
         measures.append(share_measure("worker_busy_share", busy, "workers busy"))
     if free is not None:
-        measures.append(Measure("free_cores", round(free, 1), f"{free:.1f} of {cost.allowed_cores:g} cores free"))
+        measures.append(Measure("free_cores", round(free, 1), f"{_free_words(cost, free)} free"))
     if rhythm is not None and rhythm >= COMB:
         measures.append(Measure("wait_autocorrelation", round(rhythm, 2), f"one batch in {count} late ({rhythm:.2f})"))
     measures.append(

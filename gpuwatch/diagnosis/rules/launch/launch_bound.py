@@ -4,9 +4,9 @@ Means:
     Each operation of the model costs the CPU some microseconds to launch. With small tensors the GPU is done before
     the next launch arrives, so it idles inside the step although data is there.
 Evidence:
-    L = 1 - utilization - S: idle time in training that no wait for data explains, with a training thread that keeps
-    a core busy on a machine that has cores to spare. Where stacks can be read, the time in which that thread spins
-    until the GPU is done (.item() and the like) does not count.
+    L = 1 - utilization - S: idle time in training that no wait for data explains, nor logging where stacks can be
+    read, with a training thread that keeps a core busy on a machine that has cores to spare. The time in which that
+    thread copies batches to the GPU does not count, nor that in which it spins until the GPU is done (.item()).
 Fires:
     L of 15 % or more and a main thread that uses at least 0.85 core.
 Clears:
@@ -29,11 +29,12 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.sampled import enough, share_in, trains_on
+from gpuwatch.diagnosis.advice.sampled import share_in, trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.samples import StackPhase
 from gpuwatch.timeline.windows import RankWindow
 
 FIRE_SHARE = 0.15
@@ -58,7 +59,8 @@ def launch_bound(case: RunCase) -> Draft | None:
     thread = _launching_cores(rank)
     if trains_on(case) != "cuda" or starvation is None or busy is None or thread is None:
         return None
-    idle = 1.0 - busy / 100.0 - starvation.share
+    logging = _share_of(rank, "log")
+    idle = 1.0 - busy / 100.0 - starvation.share - logging
     pressure = case.host.pressure_cpu_percent if case.host else None
     delay = rank.process.run_delay_share if rank.process else None
     crowded = (pressure or 0.0) >= PRESSURE_CPU_PERCENT or (delay or 0.0) >= RUN_DELAY_SHARE
@@ -89,9 +91,17 @@ def launch_bound(case: RunCase) -> Draft | None:
 
 
 def _launching_cores(rank: RankWindow) -> float | None:
-    """Cores of the training thread, less the time in which it spins until the GPU is done: that is no launching."""
-    cores, stacks = rank.process.main_thread_cores if rank.process else None, enough(rank)
-    return cores if cores is None or stacks is None else cores - share_in(stacks.phases, "sync")
+    """Cores of the training thread, less what is no launching: copies, logging, and spinning until the GPU is done."""
+    cores = rank.process.main_thread_cores if rank.process else None
+    if cores is None:
+        return None
+    copying = _share_of(rank, "copy") or rank.copy_share or 0.0
+    return cores - copying - _share_of(rank, "sync") - _share_of(rank, "log")
+
+
+def _share_of(rank: RankWindow, phase: StackPhase) -> float:
+    """What the stacks say of a phase, however few they are yet: it only speaks against this rule."""
+    return share_in(rank.stacks.phases, phase) if rank.stacks is not None else 0.0
 
 
 def _fix(case: RunCase, compiled: bool | None) -> Fix:
