@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,7 +84,10 @@ def test_child_of_a_fork_is_another_process_with_its_own_stack() -> None:
         child = int(said(target)[1])
         assert functions(interpreter) == ["before_the_change", "<module>"]
         of_child = attach(child)
-        assert functions(of_child) == ["in_the_child", "before_the_change", "<module>"]
+        # The parent tells of its child before the child has got to its function.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while functions(of_child) != ["in_the_child", "before_the_change", "<module>"]:
+            assert time.monotonic() < deadline
         assert of_child.start_ticks >= interpreter.start_ticks
         of_child.close()
         tell(target, "child may end")
