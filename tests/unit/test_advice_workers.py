@@ -199,3 +199,15 @@ def test_stretches_keep_whole_rhythms() -> None:
 
 def test_an_outlier_does_not_move_the_robust_spread() -> None:
     assert robust_sigma([1.0, 1.1, 0.9, 1.0, 50.0]) == pytest.approx(0.148, abs=0.01)
+
+
+def test_nothing_is_promised_where_loading_and_training_compute_on_few_cores() -> None:
+    for case, promised in (
+        (on_cpu(0.0064, 0.0024, 1.0), False),
+        (on_cpu(0.0064, 0.0024, 1.0, cores=8), True),
+        (on_cpu(0.064, 0.024, 0.5), True),
+        (on_gpu(0.0064, 0.0024, wait_cpu_share=1.0), True),
+    ):
+        advice = advise(case, cost_of(case))
+        assert (advice.promise is not None) == promised
+        assert (advice.hint is None) == promised

@@ -159,7 +159,7 @@ def _unreadable(pid: int, proc_root: Path) -> CannotAttachError:
     return CannotAttachError(
         Refusal.ABSENT,
         f"There is no process {pid}: it has ended, or it lives in another container; "
-        "`pgrep -af python` lists those that can be seen from here.",
+        "`gpuwatch --attach` lists those that train here.",
     )
 
 
@@ -179,7 +179,7 @@ def _not_python(pid: int, proc_root: Path, command: str, executable: str | None)
     if not read_arguments(proc_root, pid) and executable is None:
         return f"{what} but a thread of the kernel: give the pid of the training process."
     if not below:
-        return f"{what} and has none below it: `pgrep -af python` lists candidates."
+        return f"{what} and has none below it: `gpuwatch --attach` lists those that train here."
     shown = _short_command(below[0], proc_root, "python")
     return f"{what}: did you mean its child {below[0]} ({shown})? Use `--attach {below[0]}`."
 
