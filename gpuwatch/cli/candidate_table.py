@@ -7,8 +7,8 @@ import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from gpuwatch.report.escape import printable
 from gpuwatch.samples import Candidate
+from gpuwatch.text.escape import printable
 
 _HEAD = ("PID", "GPU", "AGE", "RUNG", "USER")
 _NUMBERS = ("PID", "AGE")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.report.escape import ascii_only, printable
+from gpuwatch.text.escape import ascii_only, printable
 
 
 class PipeClosedError(Exception):

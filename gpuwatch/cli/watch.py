@@ -11,7 +11,7 @@ from gpuwatch.cli.session import Session, open_session
 from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.cli.watch_line import watch_line
 from gpuwatch.monitor.snapshot import Snapshot
-from gpuwatch.report.escape import printable
+from gpuwatch.text.escape import printable
 
 _PAST_NS = 1_500_000_000
 

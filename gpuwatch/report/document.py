@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from gpuwatch._version import __version__
 from gpuwatch.report.checklist import checklist
-from gpuwatch.report.escape import encodable
 from gpuwatch.report.finding_section import finding_section, iso_time
 from gpuwatch.report.gpu_section import gpu_section
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.run_section import run_section
 from gpuwatch.report.verdict import verdict
+from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.series import Chart
 
 SCHEMA_VERSION = 1

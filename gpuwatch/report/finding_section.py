@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from gpuwatch.diagnosis.finding import Finding, Fix
-from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE, edits_of, origin_of
+from gpuwatch.text.escape import encodable
 
 
 def finding_section(seen: Observation) -> list[Json]:

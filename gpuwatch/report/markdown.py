@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpuwatch.report import stack_tables, tables
-from gpuwatch.report.escape import code_block, code_span, markdown
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text
+from gpuwatch.text.escape import code_block, code_span, markdown
 
 
 def render_markdown(report: Json) -> str:

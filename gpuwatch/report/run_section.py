@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.stack_section import hot_line_section, stack_section, standing_section, steps_per_second
 from gpuwatch.samples import LoaderFacts
+from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow, RunWindow
 
 _LOADER_KEYS = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, figure
 from gpuwatch.samples import Standing
+from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.hot_line import hot_line
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
 

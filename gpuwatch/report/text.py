@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterable
 
 from gpuwatch.report import stack_tables, tables
-from gpuwatch.report.escape import printable
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text
+from gpuwatch.text.escape import printable
 
 _WIDTH = 100
 

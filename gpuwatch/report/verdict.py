@@ -6,8 +6,8 @@ from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import STEPS, have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
-from gpuwatch.report.escape import encodable
 from gpuwatch.report.observation import Json, Observation, figure, grouped
+from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.windows import RunWindow
 
 

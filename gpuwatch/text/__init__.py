@@ -1,0 +1,1 @@
+"""Text that may be shown: what it says comes from other processes and may be hostile."""
