@@ -148,6 +148,12 @@ class TestLaunchBound:
         moment = self.tiny_kernels(wait=0.06, gap=0.055)
         assert check("launch-bound", run_case(moment)) is None
 
+    def test_of_a_process_with_several_gpus_the_busiest_one_counts(self) -> None:
+        idle_others = [gpu(0, utilization=98.0), gpu(1, utilization=55.0), gpu(2, utilization=55.0)]
+        for busiest, fires in ((idle_others, False), ([gpu(0, utilization=55.0), *idle_others[1:]], True)):
+            trained = rank(step=0.1, gap=0.001, gpus=(0, 1, 2), process=process(main_thread_cores=0.99))
+            assert ("launch-bound" in fired(scene(run(trained), gpus=busiest))) is fires
+
     def test_without_a_known_wait_it_cannot_be_told_apart(self) -> None:
         unknown = self.tiny_kernels()
         (trained,) = unknown.runs

@@ -8,7 +8,6 @@ is the figure, exactly. Seen from outside the wait is a share of samples of the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from gpuwatch.diagnosis.advice.sampled import (
     SAMPLES,
@@ -92,13 +91,17 @@ def _sampled(case: RunCase) -> Starvation | None:
 
 
 def train_busy_percent(case: RunCase) -> float | None:
-    """Mean utilization outside phases of the critical rank's GPUs (of all of the run's, where it names none)."""
+    """Utilization outside phases of the busiest of the critical rank's GPUs (of the run's, where it names none).
+
+    The busiest one sets the pace of a process with several: while it computes, neither loading nor launching holds
+    the process up, however idle the others are.
+    """
     own = set(case.run.critical.facts.gpu_uuids)
     gpus: tuple[GpuWindow, ...] = tuple(gpu for gpu in case.gpus if gpu.facts.uuid in own) or case.gpus
     known = [gpu.train_utilization for gpu in gpus if gpu.train_utilization is not None]
     if not known or len(known) < len(gpus) or min(stats.count for stats in known) < UTILIZATION_SAMPLES:
         return None
-    return fmean(stats.mean for stats in known)
+    return max(stats.mean for stats in known)
 
 
 def avoidable_share(rank: RankWindow, starvation: Starvation) -> float:
