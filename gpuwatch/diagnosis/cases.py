@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, RunCase
+from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.timeline.windows import GpuWindow, RunWindow, Scene
 
+_USUAL = Settings()
 
-def run_case_of(scene: Scene, run: RunWindow, holding: frozenset[str] = frozenset()) -> RunCase:
+
+def run_case_of(
+    scene: Scene, run: RunWindow, holding: frozenset[str] = frozenset(), settings: Settings = _USUAL
+) -> RunCase:
     """One run with the GPUs it uses."""
     used = set(run.gpu_uuids)
     return RunCase(
@@ -19,11 +24,14 @@ def run_case_of(scene: Scene, run: RunWindow, holding: frozenset[str] = frozense
         now_ns=scene.now_ns,
         window_seconds=scene.window_seconds,
         holding=holding,
+        settings=settings,
         all_gpus=scene.gpus,
     )
 
 
-def gpu_case_of(scene: Scene, gpu: GpuWindow, holding: frozenset[str] = frozenset()) -> GpuCase:
+def gpu_case_of(
+    scene: Scene, gpu: GpuWindow, holding: frozenset[str] = frozenset(), settings: Settings = _USUAL
+) -> GpuCase:
     """One GPU with the run that trains on it: of several, the one with the most steps in the window."""
     users = [run for run in scene.runs if gpu.facts.uuid in run.gpu_uuids]
     return GpuCase(
@@ -35,10 +43,11 @@ def gpu_case_of(scene: Scene, gpu: GpuWindow, holding: frozenset[str] = frozense
         now_ns=scene.now_ns,
         window_seconds=scene.window_seconds,
         holding=holding,
+        settings=settings,
     )
 
 
-def machine_case_of(scene: Scene, holding: frozenset[str] = frozenset()) -> MachineCase:
+def machine_case_of(scene: Scene, holding: frozenset[str] = frozenset(), settings: Settings = _USUAL) -> MachineCase:
     """The machine with all its GPUs and runs."""
     return MachineCase(
         gpus=scene.gpus,
@@ -49,5 +58,6 @@ def machine_case_of(scene: Scene, holding: frozenset[str] = frozenset()) -> Mach
         now_ns=scene.now_ns,
         window_seconds=scene.window_seconds,
         holding=holding,
+        settings=settings,
         xids=scene.xids,
     )

@@ -14,6 +14,7 @@ from gpuwatch.diagnosis.finding import Draft, Finding, Severity
 from gpuwatch.diagnosis.gates import may_be_critical, may_judge
 from gpuwatch.diagnosis.registry import all_rules, in_order
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase, Subject
+from gpuwatch.diagnosis.settings import SYMPTOMS, Settings
 from gpuwatch.diagnosis.standing import Placed, settle
 from gpuwatch.diagnosis.track import Track
 from gpuwatch.timeline.windows import Scene
@@ -37,14 +38,16 @@ class Engine:
     All rules are imported at the first scene, not before: that takes 70 ms, which the first screen has no use for.
     """
 
-    def __init__(self, rules: Sequence[Rule] | None = None) -> None:
+    def __init__(self, rules: Sequence[Rule] | None = None, settings: Settings | None = None) -> None:
         self._given = None if rules is None else in_order(rules)
+        self._settings = settings or Settings()
         self._tracks: dict[tuple[str, str], Track] = {}
         self._last_ns: int | None = None
 
     @cached_property
     def _rules(self) -> tuple[Rule, ...]:
-        return all_rules() if self._given is None else self._given
+        rules = all_rules() if self._given is None else self._given
+        return tuple(rule for rule in rules if rule.id not in self._settings.ignored or rule.id in SYMPTOMS)
 
     @cached_property
     def _order(self) -> dict[str, int]:
@@ -61,7 +64,7 @@ class Engine:
         for rule in self._rules:
             for subject, names, seen in zip(subjects, holding, around, strict=True):
                 if subject.kind == rule.subject:
-                    case = _case(scene, subject, frozenset().union(*seen))
+                    case = _case(scene, subject, frozenset().union(*seen), self._settings)
                     if self._judge(rule, subject, case):
                         names.add(rule.id)
         self._forget_absent(subjects, scene.now_ns)
@@ -96,6 +99,8 @@ class Engine:
 
     def _said(self, subjects: Sequence[_Subject]) -> Iterator[Placed]:
         for rule in self._rules:
+            if rule.id in self._settings.ignored:
+                continue
             for subject in subjects:
                 track = self._tracks.get((rule.id, subject.key))
                 if subject.kind == rule.subject and track is not None and track.state in ("firing", "clearing"):
@@ -110,12 +115,12 @@ def _subjects(scene: Scene) -> tuple[_Subject, ...]:
     )
 
 
-def _case(scene: Scene, subject: _Subject, holding: frozenset[str]) -> Case:
+def _case(scene: Scene, subject: _Subject, holding: frozenset[str], settings: Settings) -> Case:
     if subject.kind == "run":
-        return run_case_of(scene, scene.runs[subject.place], holding)
+        return run_case_of(scene, scene.runs[subject.place], holding, settings)
     if subject.kind == "gpu":
-        return gpu_case_of(scene, scene.gpus[subject.place], holding)
-    return machine_case_of(scene, holding)
+        return gpu_case_of(scene, scene.gpus[subject.place], holding, settings)
+    return machine_case_of(scene, holding, settings)
 
 
 def _neighbours(subjects: Sequence[_Subject]) -> list[list[int]]:

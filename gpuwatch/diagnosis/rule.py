@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Literal
 
 from gpuwatch.diagnosis.finding import Draft, Level
+from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.samples import MachineFacts, XidEvent
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, Quality, RunWindow
+
+_USUAL = Settings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class RunCase:
     window_seconds: float
     holding: frozenset[str] = frozenset()
     all_gpus: tuple[GpuWindow, ...] = ()
+    settings: Settings = _USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class GpuCase:
     now_ns: int
     window_seconds: float
     holding: frozenset[str] = frozenset()
+    settings: Settings = _USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class MachineCase:
     window_seconds: float
     holding: frozenset[str] = frozenset()
     xids: tuple[XidEvent, ...] = ()  # of no known GPU
+    settings: Settings = _USUAL
 
 
 Subject = Literal["run", "gpu", "machine"]
@@ -85,6 +92,7 @@ class Rule:
     fire_after: int = 2  # evaluations in a row
     clear_after: int = 6
     needs_gpu: bool = False  # a run rule that reads GPU samples: it waits for enough of them too
+    thresholds: type[Any] | None = None
 
 
 def rule(
@@ -98,10 +106,15 @@ def rule(
     fire_after: int = 2,
     clear_after: int = 6,
     needs_gpu: bool = False,
-) -> Callable[[Callable[[Any], Draft | None]], Rule]:
-    """Makes a Rule of the decorated function; family, title and page come from its module's place and docstring."""
+    thresholds: type[Any] | None = None,
+) -> Callable[[Callable[..., Draft | None]], Rule]:
+    """Makes a Rule of the decorated function; family, title and page come from its module's place and docstring.
 
-    def make(check: Callable[[Any], Draft | None]) -> Rule:
+    With `thresholds` the function takes an instance of them as its second argument, as the user set them.
+    """
+
+    def make(function: Callable[..., Draft | None]) -> Rule:
+        check = function if thresholds is None else _with_thresholds(id, function, thresholds())
         page = (sys.modules[check.__module__].__doc__ or "").strip()
         return Rule(
             id=id,
@@ -117,6 +130,15 @@ def rule(
             fire_after=fire_after,
             clear_after=clear_after,
             needs_gpu=needs_gpu,
+            thresholds=thresholds,
         )
 
     return make
+
+
+def _with_thresholds(id: str, function: Callable[..., Draft | None], usual: Any) -> Check:
+    @wraps(function)
+    def check(case: RunCase | GpuCase | MachineCase) -> Draft | None:
+        return function(case, case.settings.thresholds.get(id, usual))
+
+    return check

@@ -118,6 +118,8 @@ def _cause(case: RunCase) -> tuple[str | None, Draft | None]:
     """The first cause of the tree that fires, each seeing those asked before it as holding."""
     case = replace(case, holding=case.holding | {"data-starvation"})
     for cause in CAUSES:
+        if cause.id in case.settings.ignored:
+            continue
         draft: Draft | None = cause.check(case)
         if draft is not None and draft.fires and _explains(case, cause, draft):
             return cause.id, draft
