@@ -100,3 +100,38 @@ def test_equal_ranks_and_half_measured_jobs_are_silent():
     assert build.check("straggler-rank", build.run_case(build.scene(equal))) is None
     partial = build.run(*(member for member in ranks([0.10, 0.10, 0.03, 0.10])[1:3]))
     assert build.check("straggler-rank", build.run_case(build.scene(partial))) is None
+
+
+class TestSlowGpuInALoopThatRunsAhead:
+    """Measured in simulation: rank 2 computes 1.3 times as long, the others' wait is spread over two parts."""
+
+    def moment(self, **straggler_gpu):
+        parts = [(0.28, 0.52, 0.19)] * 4
+        parts[2] = (0.36, 0.50, 0.12)
+        members = [
+            build.rank(
+                pid=100 + index,
+                gpus=(index,),
+                facts={"rank": index, "world_size": 4},
+                forward_share=forward,
+                backward_share=backward,
+                optimizer_share=optimizer,
+            )
+            for index, (forward, backward, optimizer) in enumerate(parts)
+        ]
+        usual = {"utilization": 100.0, "power": 520.0}
+        gpus = [build.gpu(index, **(usual | (straggler_gpu if index == 2 else {}))) for index in range(4)]
+        return build.run_case(build.scene(build.run(*members), gpus=gpus))
+
+    def test_the_gpu_that_never_idles_and_draws_more_is_waited_for(self):
+        draft = build.check("straggler-rank", self.moment(power=625.0))
+        assert draft.fires and "Rank 2" in draft.summary
+        score = next(measure.value for measure in draft.evidence if measure.name == "straggler_score")
+        assert score == pytest.approx(1 - 0.28 / 0.36, abs=0.01)
+
+    def test_a_lower_clock_tells_it_too(self):
+        assert build.check("straggler-rank", self.moment(sm_clock_mhz=build.stats([1500.0]))).fires
+
+    def test_a_wait_that_only_shows_elsewhere_is_no_straggler(self):
+        assert build.check("straggler-rank", self.moment()) is None
+        assert build.check("straggler-rank", self.moment(power=625.0, utilization=80.0)) is None

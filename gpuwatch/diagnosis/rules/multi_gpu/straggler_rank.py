@@ -4,8 +4,10 @@ Means:
     Ranks meet in every backward pass; who comes first waits. The straggler is the rank that waits least.
 Evidence:
     Per rank, seconds per step in backward, where the waiting for the others shows: the hook's, or from samples of
-    its stack and its counted batches. Score = (median rank's - least rank's) / median step. At least 80 % of the
-    ranks measured.
+    its stack and its counted batches. Score = (median rank's - least rank's) / median step. Where Python runs ahead
+    of the GPUs the wait shows in no certain place: there it is the time by which a GPU that is never idle takes
+    longer than the others' that spin, drawing less power, or whose clocks are higher. At least 80 % of the ranks
+    measured.
 Fires:
     10 %; critical from 20 %.
 Clears:
@@ -28,6 +30,7 @@ from __future__ import annotations
 from statistics import median
 
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on
+from gpuwatch.diagnosis.advice.slow_gpu import seconds_per_step, waited_for_gpu
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.wording import percent, seconds
@@ -56,12 +59,11 @@ def straggler_rank(case: RunCase) -> Draft | None:
     ranks = [rank for rank in case.run.ranks if _is_measured(rank)]
     if len(ranks) < 2 or len(ranks) < COVERAGE * (case.run.critical.facts.world_size or len(ranks)):
         return None
-    waits = {rank.trainer: _per_step(rank, rank.backward_share) for rank in ranks}
-    straggler = min(ranks, key=lambda rank: waits[rank.trainer])
+    waited = [_waited_for(rank, [other for other in ranks if other is not rank], case.gpus) for rank in ranks]
+    longest = max(waited)
+    straggler = ranks[waited.index(longest)]
     step = median(rank.train_seconds / rank.steps for rank in ranks)
-    # With two ranks the lower of the two middle values is the straggler's own: compare with the other one.
-    usual = median(sorted(waits.values())[1:])
-    score = (usual - waits[straggler.trainer]) / step
+    score = longest / step
     if score < CLEAR_SCORE:
         return None
     cause, fix, excess = _cause(straggler, [rank for rank in ranks if rank is not straggler], step)
@@ -76,8 +78,8 @@ def straggler_rank(case: RunCase) -> Draft | None:
             Measure("rank", straggler.facts.rank, name),
             Measure(
                 "backward_wait_seconds",
-                round(usual - waits[straggler.trainer], 4),
-                f"others wait {seconds(usual - waits[straggler.trainer])} per step",
+                round(longest, 4),
+                f"others wait {seconds(longest)} per step",
             ),
             *excess,
         ),
@@ -97,14 +99,16 @@ def _is_measured(rank: RankWindow) -> bool:
     return rank.backward_share is not None and rank.steps >= 10 and (not is_sampled(rank) or enough(rank) is not None)
 
 
-def _per_step(rank: RankWindow, share: float | None) -> float:
-    return (share or 0.0) * rank.train_seconds / rank.steps
+def _waited_for(rank: RankWindow, others: list[RankWindow], gpus: tuple[GpuWindow, ...]) -> float:
+    """Seconds of each step in which the median of the others waits for this rank."""
+    usual = median(seconds_per_step(other, other.backward_share) for other in others)
+    return max(usual - seconds_per_step(rank, rank.backward_share), waited_for_gpu(rank, others, gpus))
 
 
 def _cause(straggler: RankWindow, others: list[RankWindow], step: float) -> tuple[str, str, tuple[Measure, ...]]:
     excess = {
-        name: _per_step(straggler, getattr(straggler, name))
-        - median(_per_step(rank, getattr(rank, name)) for rank in others)
+        name: seconds_per_step(straggler, getattr(straggler, name))
+        - median(seconds_per_step(rank, getattr(rank, name)) for rank in others)
         for name in CAUSES
     }
     name = max(excess, key=lambda key: excess[key])
