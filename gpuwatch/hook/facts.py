@@ -19,6 +19,7 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
     torch = sys.modules.get("torch")
     if on_training_thread and torch is not None:
         quietly(model.look, torch)
+    overrides = sys.modules.get(__package__ + ".overrides")  # only a trial has it imported
     content = dict(process.facts())
     content.update(quietly(_ranks, os.environ, torch) or {})
     content.update(
@@ -32,6 +33,7 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
         loaders=loaders.facts(),
         model=(quietly(model.facts, torch) if torch is not None else None) or {},
         unhooked=list(imports.failed),
+        overrides=overrides.told() if overrides is not None else [],
         debug=(quietly(debug_modes, torch) if torch is not None else None) or [],
     )
     content.update(quietly(_gpus, torch) or {})

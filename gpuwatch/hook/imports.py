@@ -1,11 +1,12 @@
 """Calls a patch once the module it belongs to has been imported.
 
-This is all that runs at the start of a Python which may never train, so it imports nothing. The loader keeps its
+This is all that runs at the start of a Python which may never train, so it imports nothing new. The loader keeps its
 type and identity: only its `exec_module` is shadowed, for one call.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .hidden import hidden
@@ -56,12 +57,21 @@ class Finder:
 
 def arm() -> None:
     """Patches what is imported already and waits for the rest. Idempotent."""
+    if os.environ.get("GPUWATCH_OVERRIDES"):
+        _await_overrides()
     for name in list(waiting):
         module = sys.modules.get(name)
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
             imported(name)
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
+
+
+def _await_overrides() -> None:
+    """Lets a trial's settings come last, around what notes the settings of a loader as they are."""
+    for name in ("torch", "torchdata.stateful_dataloader.stateful_dataloader"):
+        if "overrides" not in waiting.get(name, ("overrides",)):
+            waiting[name] = (*waiting[name], "overrides")
 
 
 def imported(name: str) -> None:

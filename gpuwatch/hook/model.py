@@ -59,7 +59,7 @@ def facts(torch: Any) -> Dict[str, Any]:
     content.update(
         autocast=True if precision.autocast_dtype else (False if steps.backward_seen else None),
         autocast_dtype=precision.autocast_dtype,
-        float32_matmul_precision=_matmul_precision(torch),
+        float32_matmul_precision=matmul_precision(torch),
         cudnn_allow_tf32=_cudnn_tf32(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         deterministic=_is_deterministic(torch),
@@ -131,7 +131,8 @@ class _Layout:
         }
 
 
-def _matmul_precision(torch: Any) -> Optional[str]:
+def matmul_precision(torch: Any) -> Optional[str]:
+    """torch's float32 matmul precision: "highest", "high" or "medium"."""
     # The legacy getters raise once the new API was used, so the new one is asked first.
     new = getattr(getattr(torch.backends.cuda, "matmul", None), "fp32_precision", None)
     if isinstance(new, str):

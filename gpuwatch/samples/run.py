@@ -101,6 +101,7 @@ class RunFacts:
     climb: str | None = None  # one line on how to see more, where the rung is below "exact"
     notes: tuple[str, ...] = ()
     debug_modes: tuple[str, ...] = ()  # of torch, as its hook last saw them: "anomaly", "sync-debug", "deterministic"
+    overrides: tuple[str, ...] = ()  # settings of a trial that took effect in this process
 
 
 @dataclass(frozen=True, slots=True)

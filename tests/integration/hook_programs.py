@@ -66,11 +66,13 @@ def started(folder: Path, source: str, *arguments: str, hooked: bool = True) -> 
         process.communicate()
 
 
-def finished(folder: Path, source: str, *arguments: str, hooked: bool = True) -> subprocess.CompletedProcess[str]:
+def finished(
+    folder: Path, source: str, *arguments: str, hooked: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """A program that has run to its end, whatever that is."""
     return subprocess.run(
         command(folder, source, *arguments),
-        env=environment(folder, hooked),
+        env=environment(folder, hooked, **variables),
         cwd=folder.parent,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -21,6 +21,7 @@ _MAX_GPUS: Final = 64
 _MAX_PHASES: Final = 256
 _MAX_PLACES: Final = 256
 _MAX_DEBUG_MODES: Final = 16
+_MAX_OVERRIDES: Final = 32
 _MAX_INTEGER: Final = 2**63 - 1
 
 T = TypeVar("T")
@@ -260,6 +261,7 @@ def trainer_facts(content: Json, *, trainer: str, pid: int, start_ticks: int, ti
         gpu_gap_measured=bool(fields.flag("gap")),
         notes=_notes(fields),
         debug_modes=fields.texts("debug", _MAX_DEBUG_MODES),
+        overrides=fields.texts("overrides", _MAX_OVERRIDES),
     )
     memory = fields.integer("gpu_memory_total", 1)
     places = []

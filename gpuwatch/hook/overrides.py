@@ -1,0 +1,198 @@
+"""Settings that a trial tries in this process, so that nobody has to edit the program to learn what they bring.
+
+They come as one JSON object in GPUWATCH_OVERRIDES; without that variable this module is never imported. What took
+effect is told as the fact `overrides`, for a setting that nothing asked for says nothing about the setting.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+from types import ModuleType
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+from . import model
+from .frames import calling_place
+from .hidden import hidden
+from .quiet import quietly
+from .ring import pulse
+
+_NEED_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
+"""What DataLoader refuses without workers, and what it takes in its place (torch 2.13)."""
+
+_applied: Set[str] = set()
+
+
+def _read(text: str) -> Dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+_asked = _read(os.environ.get("GPUWATCH_OVERRIDES", ""))
+
+
+def told() -> List[str]:
+    """The names of the settings that took effect so far."""
+    return sorted(_applied)
+
+
+def wrap_loader(torch: ModuleType) -> None:
+    """Gives DataLoaders the settings that were asked for."""
+    if _asked.get("loader"):
+        kind = torch.utils.data.DataLoader
+        kind.__init__ = _overriding(kind.__init__)
+
+
+def wrap_stateful_loader(module: ModuleType) -> None:
+    """The same for torchdata's loader, which calls none of its parent's methods."""
+    if _asked.get("loader"):
+        module.StatefulDataLoader.__init__ = _overriding(module.StatefulDataLoader.__init__)
+
+
+def set_backends(torch: ModuleType) -> None:
+    """Sets torch's own switches, and once more as an optimizer is built: the program may have set them meanwhile."""
+    names = ("float32_matmul_precision", "cudnn_benchmark", "compile")
+    if any(name in _asked for name in names):
+        _switch(torch)
+        kind = torch.optim.Optimizer
+        kind.__init__ = _switching(kind.__init__, torch)
+
+
+def wrap_copies(torch: ModuleType) -> None:
+    """Makes copies of pinned memory to the GPU wait, or not wait. Only a trial's arm pays for the wrapper."""
+    if "non_blocking" in _asked:
+        for name in ("to", "cuda"):
+            setattr(torch.Tensor, name, _copying(getattr(torch.Tensor, name), bool(_asked["non_blocking"])))
+
+
+def _overriding(original: Callable[..., None]) -> Callable[..., None]:
+    names = _parameters(original)
+
+    @functools.wraps(original)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it takes that method's place
+        changed = quietly(_changed, names, arguments, named) if _is_meant() else None
+        if changed is not None:
+            arguments, named = changed
+        original(self, *arguments, **named)
+
+    return hidden(__init__)
+
+
+def _is_meant() -> bool:
+    """Whether the loader that is being built is the one to change: that of a line, or any where none is named."""
+    wanted = _asked.get("at")
+    if not wanted:
+        return True
+    place = quietly(calling_place)
+    return place is not None and [place.file, place.line] == wanted
+
+
+def _parameters(function: Any) -> Tuple[str, ...]:
+    """The names that a method takes after `self`, in order."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = function.__code__
+    return tuple(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+
+
+def _changed(
+    names: Tuple[str, ...], arguments: Tuple[Any, ...], named: Dict[str, Any]
+) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """The call's arguments with the settings in them; those that cannot hold without workers go with the workers."""
+    wanted = {name: value for name, value in _asked["loader"].items() if name in names}
+    given = {**dict(zip(names, arguments)), **named, **wanted}
+    if not given.get("num_workers"):
+        dropped = {name: value for name, value in _NEED_WORKERS.items() if name in given}
+        wanted = {**{name: value for name, value in wanted.items() if name not in _NEED_WORKERS}, **dropped}
+    by_place = list(arguments)
+    by_name = dict(named)
+    for name, value in wanted.items():
+        place = names.index(name)
+        if place < len(by_place):
+            by_place[place] = value
+        else:
+            by_name[name] = value
+    _note(*(name for name, value in _asked["loader"].items() if name in wanted and wanted[name] == value))
+    return tuple(by_place), by_name
+
+
+def _switching(original: Callable[..., None], torch: Any) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it takes that method's place
+        original(self, *arguments, **named)
+        quietly(_switch, torch)
+        if _asked.get("compile"):
+            quietly(_compile_model_of, self, torch)
+
+    return hidden(__init__)
+
+
+def _switch(torch: Any) -> None:
+    precision = _asked.get("float32_matmul_precision")
+    if precision is not None:
+        if model.matmul_precision(torch) != precision:
+            torch.set_float32_matmul_precision(precision)
+        _note("float32_matmul_precision")
+    if "cudnn_benchmark" in _asked:
+        torch.backends.cudnn.benchmark = bool(_asked["cudnn_benchmark"])
+        _note("cudnn_benchmark")
+
+
+def _compile_model_of(optimizer: Any, torch: Any) -> None:
+    """Compiles the outermost module that holds all that the optimizer trains: the one that the loop calls.
+
+    An optimizer knows parameters, not modules, so they are looked for among all objects: 0.1 s, once.
+    """
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    holding = [each for each in modules if quietly(_holds, each, trained)]
+    inner = {id(child) for each in holding for child in each.modules() if child is not each}
+    outermost = [each for each in holding if id(each) not in inner]
+    if len(outermost) == 1 and getattr(outermost[0], "_compiled_call_impl", None) is None:
+        outermost[0].compile()
+        _note("compile")
+
+
+def _holds(module: Any, parameters: Set[int]) -> bool:
+    return parameters <= {id(parameter) for parameter in module.parameters()}
+
+
+def _copying(original: Callable[..., Any], non_blocking: bool) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def copy(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not self.is_cuda and not any(isinstance(each, bool) for each in arguments) and _is_pinned(self):
+            target = named.get("device", arguments[0] if arguments else "cuda")
+            if _is_gpu(target):
+                named["non_blocking"] = non_blocking
+                _note("non_blocking")
+        return original(self, *arguments, **named)
+
+    return hidden(copy)
+
+
+def _is_pinned(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cpu" and tensor.is_pinned())
+
+
+def _is_gpu(target: Any) -> bool:
+    if isinstance(target, int):
+        return True
+    kind: Optional[str] = getattr(getattr(target, "device", target), "type", None)
+    return (kind or str(target)).startswith("cuda")
+
+
+def _note(*names: str) -> None:
+    if not _applied.issuperset(names):
+        _applied.update(names)
+        pulse.facts_changed = True
+
+
+PATCHES = {
+    "torch": (wrap_loader, set_backends, wrap_copies),
+    "torchdata.stateful_dataloader.stateful_dataloader": (wrap_stateful_loader,),
+}
