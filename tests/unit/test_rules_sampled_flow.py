@@ -71,6 +71,15 @@ class TestSync:
     def test_silent(self, moment: Scene) -> None:
         assert check("sync-per-step", run_case(moment)) is None
 
+    def test_loading_in_the_training_thread_could_hide_behind_the_queue(self) -> None:
+        seen = watched({"sync": 0.5, "wait": 0.38}, lines=[line("sync", 70, 0.5, text="total += loss.item()")])
+        draft = check("sync-per-step", run_case(on_gpu(seen, 60, loader=from_outside(num_workers=0))))
+        assert draft is not None and draft.fires and draft.gain is not None
+        assert draft.gain.high == pytest.approx(1 / 0.6, abs=0.002)
+        assert draft.summary.startswith("The GPU idles 40 % of the time while batches are made")
+        patient = check("sync-per-step", run_case(on_gpu(seen, 60, loader=from_outside(num_workers=4))))
+        assert patient is None or not patient.fires
+
     def test_where_idle_is_not_known_it_is_a_hint_without_a_gain(self) -> None:
         finding = of(findings(on_gpu(self.asking(), None)), "sync-per-step")
         assert finding.severity is Severity.HINT and finding.gain is None

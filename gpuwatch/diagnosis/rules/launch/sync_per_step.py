@@ -6,7 +6,8 @@ Means:
 Evidence:
     The share of the training thread's samples that stand in such a line, named with its text, and the idle time of
     the GPU that no wait for data explains. What can be won back is at most the smaller of the two: the time inside
-    the line itself is GPU computing and no waste (100 ms in .item() behind a busy GPU cost nothing).
+    the line itself is GPU computing and no waste (100 ms in .item() behind a busy GPU cost nothing). Loading in the
+    training thread (num_workers=0) is work that queued kernels would hide: the idle time it causes counts as well.
 Fires:
     5 % can be won back; a warning from 10 %. Where utilization is not known, a hint from 10 % of the samples.
 Clears:
@@ -56,14 +57,14 @@ def sync_per_step(case: RunCase) -> Draft | None:
         return None
     if busy is None:
         return _hint(stacks, asking, line)
-    starved = starvation.share if starvation is not None else 0.0
+    starved = starvation.share if starvation is not None and not _loads_itself(case) else 0.0
     idle = max(0.0, 1.0 - busy / 100.0 - starved)
     share = min(asking.value, idle)
     if share < CLEAR_SHARE:
         return None
     return Draft(
         summary=(
-            f"The GPU idles {percent(idle)} of the time beside the waits for data, and the training thread spends "
+            f"The GPU idles {percent(idle)} of the time{_beside(case)}, and the training thread spends "
             f"{percent(asking.value)} asking it for numbers{at(line.file, line.line)}"
         ),
         severity=Severity.WARNING if share >= WARN_SHARE else Severity.INFO,
@@ -77,10 +78,22 @@ def sync_per_step(case: RunCase) -> Draft | None:
         fires=share >= FIRE_SHARE,
         fix=_fix(asking, line),
         gain=from_share(0.0, share, "as far as the GPU idles because of it"),
-        ruled_out=(RuledOut("waiting for data", f"that explains {percent(starved)}"),) if starvation else (),
+        ruled_out=(RuledOut("waiting for data", f"that explains {percent(starved)}"),)
+        if starvation and not _loads_itself(case)
+        else (),
         verify="The line's share is down, utilization and samples per second are up",
         chart=("gpu.utilization_percent", "run.samples_per_second"),
     )
+
+
+def _loads_itself(case: RunCase) -> bool:
+    """Whether batches are made in the training thread, which could do so while the GPU works through its queue."""
+    loader = case.run.critical.train_loader
+    return loader is not None and loader.num_workers == 0
+
+
+def _beside(case: RunCase) -> str:
+    return " while batches are made and kernels launched" if _loads_itself(case) else " beside the waits for data"
 
 
 def _hint(stacks: StackWindow, asking: Share, line: HotLine) -> Draft | None:
