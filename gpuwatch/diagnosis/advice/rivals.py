@@ -62,24 +62,28 @@ def _of_workers(case: RunCase) -> Iterator[RuledOut]:
         yield RuledOut("pinned workers", f"the {workers.count} workers were seen on {workers.cores_seen} cores")
 
 
-def is_storage_bound(case: RunCase) -> bool:
+def is_storage_bound(
+    case: RunCase, blocked_share: float = BLOCKED_SHARE, pressure_percent: float = PRESSURE_IO_PERCENT
+) -> bool:
     """Whether workers are mostly blocked on storage that the machine too sees as slow."""
     workers, host = case.run.critical.workers, case.host
-    if workers is None or workers.blocked_share is None or workers.blocked_share < BLOCKED_SHARE:
+    if workers is None or workers.blocked_share is None or workers.blocked_share < blocked_share:
         return False
     if workers.cpu_cores is not None and workers.cpu_cores >= 0.5:
         return False
     pressure = host.pressure_io_percent if host else None
     queue = host.disk_queue_length if host else None
-    return (pressure or 0.0) >= PRESSURE_IO_PERCENT or (queue or 0.0) > QUEUE_LENGTH
+    return (pressure or 0.0) >= pressure_percent or (queue or 0.0) > QUEUE_LENGTH
 
 
-def is_cpu_exhausted(case: RunCase) -> bool:
+def is_cpu_exhausted(
+    case: RunCase, cpu_percent: float = CPU_PERCENT, pressure_percent: float = PRESSURE_CPU_PERCENT
+) -> bool:
     """Whether the cores that the run may use are all busy."""
     host = case.host
     if host is None:
         return False
-    return (host.cpu_percent or 0.0) >= CPU_PERCENT or (host.pressure_cpu_percent or 0.0) >= PRESSURE_CPU_PERCENT
+    return (host.cpu_percent or 0.0) >= cpu_percent or (host.pressure_cpu_percent or 0.0) >= pressure_percent
 
 
 def free_cores(case: RunCase) -> float | None:

@@ -28,6 +28,7 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cost import step_cost
@@ -39,12 +40,10 @@ from gpuwatch.diagnosis.advice.starvation import avoidable_share, is_at_handover
 from gpuwatch.diagnosis.advice.stream import comb, settled
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
-BUSY_SHARE = 0.85
-DEVIATION = 0.30
 RHYTHM = 0.6
 USUAL_PREFETCH, MOST_PREFETCH = 2, 8
 SHM_SHARE = 0.8
@@ -63,18 +62,30 @@ OTHER_CAUSES = (
 )
 
 
-@rule("bursty-prefetch", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES))
-def bursty_prefetch(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time is lost to waits: said from here on")
+    clear_share: float = threshold(0.03, "until less is lost", beside="fire_share")
+    busy_share: float = threshold(0.85, "workers that are busier are too slow, not bursty")
+    batch_deviation: float = threshold(
+        0.30, "the cost of batches deviates from its mean by at least this part", most=10.0
+    )
+
+
+@rule("bursty-prefetch", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds)
+def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose workers keep up on average and still let it wait."""
     rank, starvation = case.run.critical, starvation_of(case)
     loader, busy, deviation = rank.train_loader, worker_busy(rank), _deviation(rank)
     if starvation is None or loader is None or not loader.num_workers or busy is None or deviation is None:
         return None
-    if case.holding.intersection(OTHER_CAUSES) or is_at_handover_floor(rank) or busy.value >= BUSY_SHARE:
+    if case.holding.intersection(OTHER_CAUSES) or is_at_handover_floor(rank) or busy.value >= limits.busy_share:
         return None
     share, rhythm = avoidable_share(rank, starvation), _rhythm(rank, loader.num_workers)
     deeper = _deeper(case, deviation)
-    if share < CLEAR_SHARE or deviation < DEVIATION or (rhythm or 0.0) >= RHYTHM or deeper is None:
+    if share < limits.clear_share or deviation < limits.batch_deviation or (rhythm or 0.0) >= RHYTHM or deeper is None:
         return None
     present = loader.prefetch_factor or USUAL_PREFETCH
     more = loader.num_workers * (deeper - present) * (loader.batch_bytes or 0)
@@ -91,7 +102,7 @@ def bursty_prefetch(case: RunCase) -> Draft | None:
             Measure("batch_deviation", round(deviation, 3), f"the cost of a batch deviates by {percent(deviation)}"),
             Measure("prefetch_factor", present, f"prefetch_factor={present}"),
         ),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=loader_fix(
             loader,
             {"prefetch_factor": str(deeper)},

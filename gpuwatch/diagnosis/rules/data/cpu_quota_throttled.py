@@ -25,6 +25,7 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.cost import step_cost
@@ -33,20 +34,27 @@ from gpuwatch.diagnosis.advice.rivals import THROTTLED_SHARE, rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, share_measure
 from gpuwatch.timeline.windows import ProcessTotals
 
-CLEAR_SHARE = 0.10
-LOST_SHARE = 0.05
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(THROTTLED_SHARE, "of the periods of the CPU quota are throttled: said above this")
+    clear_share: float = threshold(0.10, "until fewer are", beside="fire_share")
+    lost_share: float = threshold(0.05, "of the time that is lost to waits at least")
 
 
-@rule("cpu-quota-throttled", subject="run", level=Level.E1, after=("data-starvation",))
-def cpu_quota_throttled(case: RunCase) -> Draft | None:
+@rule("cpu-quota-throttled", subject="run", level=Level.E1, after=("data-starvation",), thresholds=Thresholds)
+def cpu_quota_throttled(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that waits for data while its CPU quota stops it."""
     process = case.run.critical.process
     share = process.throttled_period_share if process else None
     starvation = starvation_of(case)
-    if process is None or share is None or share < CLEAR_SHARE or starvation is None:
+    if process is None or share is None or share < limits.clear_share or starvation is None:
         return None
     quota = process.latest.cpu_quota_cores
     limit = f"limit of {quota:g} cores" if quota is not None else "limit"
@@ -55,8 +63,8 @@ def cpu_quota_throttled(case: RunCase) -> Draft | None:
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E2),
         evidence=_evidence(process, share, starvation, quota),
-        fires=share > THROTTLED_SHARE and starvation.share >= LOST_SHARE,
-        fix=_fix(case, starvation, quota),
+        fires=share > limits.fire_share and starvation.share >= limits.lost_share,
+        fix=_fix(case, starvation, quota, limits),
         gain=from_share(0.0, starvation.share, "from a higher limit; fewer workers alone bring little"),
         ruled_out=rivals(case, "cpu", "quota"),
         verify="Throttled in less than 10 % of the periods, and the wait below 6 %",
@@ -77,7 +85,7 @@ def _evidence(process: ProcessTotals, share: float, starvation: Starvation, quot
     return tuple(measures)
 
 
-def _fix(case: RunCase, starvation: Starvation, quota: float | None) -> Fix:
+def _fix(case: RunCase, starvation: Starvation, quota: float | None, limits: Thresholds) -> Fix:
     loader = case.run.critical.train_loader
     workers = loader.num_workers if loader else None
     cost = step_cost(case, starvation)

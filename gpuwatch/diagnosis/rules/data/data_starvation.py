@@ -35,7 +35,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
@@ -60,11 +60,8 @@ from gpuwatch.diagnosis.rules.data.worker_cpu_bound import worker_cpu_bound
 from gpuwatch.diagnosis.rules.data.workers_too_few import workers_too_few
 from gpuwatch.diagnosis.rules.data.workers_zero import workers_zero
 from gpuwatch.diagnosis.rules.host.host_memory_pressure import host_memory_pressure
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
-
-FIRE_SHARE = 0.10
-CLEAR_SHARE = 0.06
-CRITICAL_SHARE = 0.20
 
 CAUSES: tuple[Rule, ...] = (
     workers_zero,
@@ -86,30 +83,42 @@ CAUSES: tuple[Rule, ...] = (
 """The decision tree: asked in this order, the first that fires is the cause."""
 
 
-@rule("data-starvation", subject="run", level=Level.E3)
-def data_starvation(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.10, "of the time is lost to waits for data: said from here on")
+    clear_share: float = threshold(0.06, "until less is lost", beside="fire_share")
+    critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
+
+
+@rule("data-starvation", subject="run", level=Level.E3, thresholds=Thresholds)
+def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that loses a tenth of its time to waits for data, and points to the cause's fix."""
     own = own_loading(case)
     if own is not None:
-        return _made_by_the_loop(case, own)
+        return _made_by_the_loop(case, own, limits)
     starvation = starvation_of(case)
-    if starvation is None or starvation.share < CLEAR_SHARE or is_at_handover_floor(case.run.critical):
+    if starvation is None or starvation.share < limits.clear_share or is_at_handover_floor(case.run.critical):
         return None
     share = avoidable_share(case.run.critical, starvation)
-    if share < CLEAR_SHARE:
+    if share < limits.clear_share:
         return None
     cause, draft = _cause(case)
     return Draft(
         summary=_summary(starvation, loading_line(case.run.critical)),
-        severity=Severity.CRITICAL if share >= CRITICAL_SHARE else Severity.WARNING,
+        severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
         level=starvation.level,
         evidence=(*_evidence(case, starvation), Measure("cause", cause, f"cause: {cause or 'not found'}")),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=draft.fix if draft is not None else how_to_find_out(case),
         gain=draft.gain if draft is not None else from_share(0.0, starvation.share, "once the cause is found"),
         hint=draft.hint if draft is not None else None,
         ruled_out=draft.ruled_out if draft is not None else rivals(case),
-        verify=f"Less than {percent(CLEAR_SHARE)} lost to waits for a minute, and samples per second up by 3 % or more",
+        verify=(
+            f"Less than {percent(limits.clear_share)} lost to waits for a minute, "
+            "and samples per second up by 3 % or more"
+        ),
         chart=("gpu.utilization_percent", "run.wait_share") if starvation.on_gpu else ("run.wait_share",),
     )
 
@@ -180,9 +189,9 @@ def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
     return tuple(measures)
 
 
-def _made_by_the_loop(case: RunCase, own: OwnLoading) -> Draft | None:
+def _made_by_the_loop(case: RunCase, own: OwnLoading, limits: Thresholds) -> Draft | None:
     """The same of a loop that makes its batches itself; what it does is seen in its stacks alone."""
-    if own.share < CLEAR_SHARE or case.run.critical.stacks is None:
+    if own.share < limits.clear_share or case.run.critical.stacks is None:
         return None
     idle = percent(own.share)
     made = f"{own.function} takes {with_interval(own.made)} of the training thread {watched(case.run.critical.stacks)}"
@@ -199,7 +208,7 @@ def _made_by_the_loop(case: RunCase, own: OwnLoading) -> Draft | None:
             own.line.measure("hot_line", "that"),
             Measure("utilization_percent", round(own.busy_percent, 1), f"GPU {own.busy_percent:.0f} % busy"),
         ),
-        fires=own.share >= FIRE_SHARE and own.made.value >= FIRE_SHARE,
+        fires=own.share >= limits.fire_share and own.made.value >= limits.fire_share,
         fix=Fix(
             text=(
                 f"Prepare the next batch while the GPU computes: put {own.function} into a Dataset that a DataLoader "

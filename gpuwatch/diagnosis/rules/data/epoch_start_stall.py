@@ -27,27 +27,36 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.edges import EpochEdges, epoch_edges
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-FIRE_SHARE = 0.05
-CLEAR_SHARE = 0.03
 REMAINING = 0.4
 """Of the first wait, what persistent workers leave in the worst of the measured cases (62 of 168 ms)."""
 
 
-@rule("epoch-start-stall", subject="run", level=Level.E2)
-def epoch_start_stall(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time passes at the starts of epochs: said from here on")
+    clear_share: float = threshold(0.03, "until less passes", beside="fire_share")
+
+
+@rule("epoch-start-stall", subject="run", level=Level.E2, thresholds=Thresholds)
+def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that loses a twentieth of its time to the starts of its epochs."""
     rank = case.run.critical
     edges = epoch_edges(rank)
-    if edges is None or edges.share < CLEAR_SHARE:
+    if edges is None or edges.share < limits.clear_share:
         return None
     others = "unknown" if edges.usual_seconds is None else seconds(edges.usual_seconds)
     return Draft(
@@ -68,7 +77,7 @@ def epoch_start_stall(case: RunCase) -> Draft | None:
             ),
             *_restarts(rank),
         ),
-        fires=edges.share >= FIRE_SHARE,
+        fires=edges.share >= limits.fire_share,
         fix=_fix(rank, edges),
         gain=from_share((1.0 - REMAINING) * edges.share, edges.share),
         ruled_out=()

@@ -24,29 +24,44 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.edges import epoch_edges
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import seconds, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-BATCHES_PER_WORKER = 2
-BUSY_SHARE = 0.85
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    batches_per_worker: int = threshold(2, "in an epoch: said below", most=1000)
+    busy_share: float = threshold(0.85, "workers as busy as this are needed, however short the epoch")
 
 
-@rule("epoch-too-short", subject="run", level=Level.E1, after=("data-starvation",), behind=("epoch-start-stall",))
-def epoch_too_short(case: RunCase) -> Draft | None:
+@rule(
+    "epoch-too-short",
+    subject="run",
+    level=Level.E1,
+    after=("data-starvation",),
+    behind=("epoch-start-stall",),
+    thresholds=Thresholds,
+)
+def epoch_too_short(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose epochs end before its workers are of use."""
     rank = case.run.critical
     loader, busy = rank.train_loader, worker_busy(rank)
     if loader is None or not loader.num_workers or not loader.batches_per_epoch:
         return None
     batches, workers = loader.batches_per_epoch, loader.num_workers
-    is_needed = "data-starvation" in case.holding and busy is not None and busy.value >= BUSY_SHARE
+    is_needed = "data-starvation" in case.holding and busy is not None and busy.value >= limits.busy_share
     count = max(1, batches // 4)
-    if batches >= BATCHES_PER_WORKER * workers or is_needed or count >= workers:
+    if batches >= limits.batches_per_worker * workers or is_needed or count >= workers:
         return None
     plural = "batch" if batches == 1 else "batches"
     return Draft(

@@ -25,6 +25,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.cores import (
     FOREIGN_SHARE,
@@ -36,17 +38,16 @@ from gpuwatch.diagnosis.advice.cores import (
 )
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.lines import loading_line, loading_measures
-from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted, rivals
+from gpuwatch.diagnosis.advice.rivals import CPU_PERCENT, PRESSURE_CPU_PERCENT, is_cpu_exhausted, rivals
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, percent
 
-CLEAR_CPU_PERCENT = 80.0
 CROWD = 1.2
-COMPUTING_SHARE = 0.3
 OTHER_CAUSES = (
     "io-bound",
     "cpu-quota-throttled",
@@ -56,8 +57,22 @@ OTHER_CAUSES = (
 )
 
 
-@rule("host-cpu-exhausted", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
-def host_cpu_exhausted(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    cpu_percent: float = threshold(CPU_PERCENT, "busy cores: said from here on")
+    clear_cpu_percent: float = threshold(80.0, "until they are less busy", beside="cpu_percent")
+    pressure_percent: float = threshold(
+        PRESSURE_CPU_PERCENT, "CPU pressure from which on the cores count as busy, whatever their use"
+    )
+    computing_share: float = threshold(0.3, "of a batch that its worker computes at least")
+
+
+@rule(
+    "host-cpu-exhausted", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds
+)
+def host_cpu_exhausted(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose machine has no core left."""
     rank, host = case.run.critical, case.host
     count = rank.train_loader.num_workers if rank.train_loader else None
@@ -70,9 +85,9 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
     computing = batch_cpu_share(rank, count, on_gpu=starvation.on_gpu)
     # On a full machine a worker that computes stands in line for a core most of its time, as the main thread does.
     factor = max(line_factor(rank), worker_line_factor(rank))
-    if computing is not None and computing * factor < COMPUTING_SHARE:
+    if computing is not None and computing * factor < limits.computing_share:
         return None
-    if host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < CLEAR_CPU_PERCENT:
+    if host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < limits.clear_cpu_percent:
         return None
     foreign = foreign_cores(case)
     share = foreign / cores
@@ -91,7 +106,7 @@ def host_cpu_exhausted(case: RunCase) -> Draft | None:
             Measure("num_workers", count, f"num_workers={count}"),
             *loading_measures(rank),
         ),
-        fires=is_cpu_exhausted(case),
+        fires=is_cpu_exhausted(case, limits.cpu_percent, limits.pressure_percent),
         fix=_fix(case, cores, share),
         hint=(
             f"up to {without(starvation.share):.1f}x from less CPU work per item; "

@@ -30,24 +30,35 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import count_words, with_interval
 from gpuwatch.diagnosis.advice.reading import Reading, reading_of
-from gpuwatch.diagnosis.advice.rivals import BLOCKED_SHARE, is_storage_bound, rivals
+from gpuwatch.diagnosis.advice.rivals import BLOCKED_SHARE, PRESSURE_IO_PERCENT, is_storage_bound, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-CLEAR_BLOCKED_SHARE = 0.15
-CLEAR_PRESSURE_PERCENT = 10.0
 PREFETCH = 4
 MEMORY_SHORT_SHARE = 0.10
 MEMORY_PRESSURE_PERCENT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    blocked_share: float = threshold(BLOCKED_SHARE, "of the workers is blocked on storage: said from here on")
+    clear_blocked_share: float = threshold(0.15, "until it is less", beside="blocked_share")
+    pressure_percent: float = threshold(PRESSURE_IO_PERCENT, "I/O pressure of the machine, with blocked workers")
+    clear_pressure_percent: float = threshold(10.0, "until it is less", beside="pressure_percent")
 
 
 @rule(
@@ -56,8 +67,9 @@ MEMORY_PRESSURE_PERCENT = 10.0
     level=Level.E1,
     after=("data-starvation", "slow-samples"),
     behind=("host-memory-pressure",),
+    thresholds=Thresholds,
 )
-def io_bound(case: RunCase) -> Draft | None:
+def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose loading is blocked on storage."""
     rank = case.run.critical
     starvation = starvation_of(case)
@@ -66,15 +78,18 @@ def io_bound(case: RunCase) -> Draft | None:
     reading = reading_of(case, on_gpu=starvation.on_gpu)
     blocked = rank.workers.blocked_share if rank.workers else None
     pressure = case.host.pressure_io_percent if case.host else None
-    is_calm = blocked is None or (blocked < CLEAR_BLOCKED_SHARE and (pressure or 0.0) < CLEAR_PRESSURE_PERCENT)
-    if is_calm and (reading is None or reading.share.value < CLEAR_BLOCKED_SHARE):
+    is_calm = blocked is None or (
+        blocked < limits.clear_blocked_share and (pressure or 0.0) < limits.clear_pressure_percent
+    )
+    if is_calm and (reading is None or reading.share.value < limits.clear_blocked_share):
         return None
     return Draft(
         summary=_summary(rank, reading),
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E2),
         evidence=_evidence(case, reading),
-        fires=is_storage_bound(case) or (reading is not None and reading.share.value >= BLOCKED_SHARE),
+        fires=is_storage_bound(case, limits.blocked_share, limits.pressure_percent)
+        or (reading is not None and reading.share.value >= limits.blocked_share),
         fix=_fix(case, step_cost(case, starvation), reading),
         gain=from_share(0.0, starvation.share, "as far as storage can deliver more"),
         ruled_out=rivals(case, "storage"),

@@ -33,14 +33,22 @@ from gpuwatch.diagnosis.advice.starvation import FLOOR_BUSY_SHARE, FLOOR_WAIT_SE
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
 LEAST_WAIT_SECONDS = 0.0002
-WORST_WAIT_SECONDS = 0.005
-SHORT_STEP_SECONDS = 0.020
-FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
 STEPS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time passes with handing over ready batches: said from here on")
+    clear_share: float = threshold(0.03, "until less passes", beside="fire_share")
+    step_seconds: float = threshold(0.020, "longer steps hide the handing over")
+    wait_seconds: float = threshold(0.005, "the 95th percentile of the waits stays below this")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +64,14 @@ class Handover:
         return self.wait_seconds / self.step_seconds
 
 
-@rule("loader-overhead-floor", subject="run", level=Level.E2)
-def loader_overhead_floor(case: RunCase) -> Draft | None:
+@rule("loader-overhead-floor", subject="run", level=Level.E2, thresholds=Thresholds)
+def loader_overhead_floor(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run with idle workers whose short steps pay for each batch's handover."""
     rank = case.run.critical
-    loader, busy, handover = rank.train_loader, worker_busy(rank), _handover(rank)
+    loader, busy, handover = rank.train_loader, worker_busy(rank), _handover(rank, limits)
     if loader is None or not loader.num_workers or busy is None or handover is None:
         return None
-    if busy.value >= FLOOR_BUSY_SHARE or handover.share < CLEAR_SHARE:
+    if busy.value >= FLOOR_BUSY_SHARE or handover.share < limits.clear_share:
         return None
     return Draft(
         summary=(
@@ -78,7 +86,7 @@ def loader_overhead_floor(case: RunCase) -> Draft | None:
             share_measure("handover_share", handover.share, "of a step goes into the handover"),
             Measure("num_workers", loader.num_workers, f"num_workers={loader.num_workers}"),
         ),
-        fires=handover.share >= FIRE_SHARE,
+        fires=handover.share >= limits.fire_share,
         fix=_fix(rank, handover, busy.value),
         hint="measured with 5 ms steps on 2 cores: 6.0-6.5 ms a step without workers, 8.0-13.4 ms with 1 to 8",
         verify="Samples per second up",
@@ -86,7 +94,7 @@ def loader_overhead_floor(case: RunCase) -> Draft | None:
     )
 
 
-def _handover(rank: RankWindow) -> Handover | None:
+def _handover(rank: RankWindow, limits: Thresholds) -> Handover | None:
     """The step and its usual wait where they have the shape of a handover."""
     if is_sampled(rank):
         stacks = enough(rank)
@@ -100,8 +108,8 @@ def _handover(rank: RankWindow) -> Handover | None:
             return None
         steps, waits = sorted(row[0] for row in rows), sorted(row[1] for row in rows)
         step, wait, worst = steps[len(steps) // 2], waits[len(waits) // 2], waits[int(0.95 * len(waits))]
-    is_short = 0.0 < step < SHORT_STEP_SECONDS
-    has_shape = LEAST_WAIT_SECONDS <= wait <= FLOOR_WAIT_SECONDS and worst < WORST_WAIT_SECONDS
+    is_short = 0.0 < step < limits.step_seconds
+    has_shape = LEAST_WAIT_SECONDS <= wait <= FLOOR_WAIT_SECONDS and worst < limits.wait_seconds
     return Handover(step, wait) if is_short and has_shape else None
 
 

@@ -26,29 +26,37 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.shm import ShmMount, queued_bytes, shm_mount
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-FIRE_SHARE, CLEAR_SHARE = 0.80, 0.60
-CRITICAL_SHARE = 0.95
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.80, "of /dev/shm is used or will be: said from here on")
+    clear_share: float = threshold(0.60, "until less is used", beside="fire_share")
+    critical_share: float = threshold(0.95, "critical from here on", beside="fire_share")
 
 
-@rule("shm-pressure", subject="run", level=Level.E1, gated=False)
-def shm_pressure(case: RunCase) -> Draft | None:
+@rule("shm-pressure", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
+def shm_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run with workers whose shared memory runs out."""
     rank, mount = case.run.critical, shm_mount(case)
     if mount is None or not _has_workers(rank):
         return None
     needed = _needed(rank, mount)
     share = max(mount.used_share, needed / mount.total_bytes)
-    if share < CLEAR_SHARE:
+    if share < limits.clear_share:
         return None
     free = gibibytes(mount.total_bytes - mount.used_bytes)
-    is_used = mount.used_share >= FIRE_SHARE or mount.used_share * mount.total_bytes >= needed
+    is_used = mount.used_share >= limits.fire_share or mount.used_share * mount.total_bytes >= needed
     return Draft(
         summary=(
             f"/dev/shm has {free} of {gibibytes(mount.total_bytes)} left: workers that find it full crash or hang"
@@ -56,14 +64,14 @@ def shm_pressure(case: RunCase) -> Draft | None:
             else f"Full queues of this run's loaders need {gibibytes(needed)} of the {gibibytes(mount.total_bytes)} "
             "of /dev/shm: workers that find it full crash or hang"
         ),
-        severity=Severity.CRITICAL if mount.used_share >= CRITICAL_SHARE else Severity.WARNING,
+        severity=Severity.CRITICAL if mount.used_share >= limits.critical_share else Severity.WARNING,
         level=Level.E1,
         evidence=(
             share_measure("shm_used_share", mount.used_share, "used of /dev/shm"),
             Measure("shm_total_bytes", mount.total_bytes, f"/dev/shm holds {gibibytes(mount.total_bytes)}"),
             *((Measure("shm_needed_bytes", needed, f"full queues need {gibibytes(needed)}"),) if needed else ()),
         ),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=_fix(case, max(needed, mount.used_bytes)),
         hint="no speed: it keeps the workers from crashing or hanging",
         verify="At least 40 % of /dev/shm free",

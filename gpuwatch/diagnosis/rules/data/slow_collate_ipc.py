@@ -52,11 +52,10 @@ from gpuwatch.diagnosis.advice.sampled import (
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
 from gpuwatch.timeline.windows import RankWindow, Share
 
-WORKER_SHARE, WORKER_CLEAR_SHARE = 0.30, 0.15
-RECEIVING_SHARE, RECEIVING_CLEAR_SHARE = 0.10, 0.05
 BUSY_SHARE = 0.85
 WON_BACK = (0.50, 0.75)
 OTHER_CAUSES = (
@@ -68,6 +67,16 @@ OTHER_CAUSES = (
     "workers-too-few",
     "io-bound",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    collate_share: float = threshold(0.30, "of the workers' time builds batches: said from here on")
+    clear_collate_share: float = threshold(0.15, "until less does", beside="collate_share")
+    receiving_share: float = threshold(0.10, "of the training thread receives batches: said from here on")
+    clear_receiving_share: float = threshold(0.05, "until less does", beside="receiving_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +93,30 @@ class Shipping:
         return (made is not None and made.value >= building) or (taken is not None and taken.value >= receiving)
 
 
-@rule("slow-collate-ipc", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
-def slow_collate_ipc(case: RunCase) -> Draft | None:
+@rule(
+    "slow-collate-ipc", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds
+)
+def slow_collate_ipc(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run that spends its loading on building and shipping batches."""
     rank = case.run.critical
     count = rank.train_loader.num_workers if rank.train_loader else None
     if "data-starvation" not in case.holding or case.holding.intersection(OTHER_CAUSES) or not count:
         return None
     shipping, starvation = _shipping(rank), starvation_of(case)
-    if shipping is None or starvation is None or not shipping.exceeds(WORKER_CLEAR_SHARE, RECEIVING_CLEAR_SHARE):
+    if (
+        shipping is None
+        or starvation is None
+        or not shipping.exceeds(limits.clear_collate_share, limits.clear_receiving_share)
+    ):
         return None
-    line, limits = hottest_of_workers(rank.stacks, "collate", "send"), _workers_limit(rank, shipping)
-    gain = _gain(case, starvation, shipping) if limits else _gain_of_receiving(shipping)
+    line, is_limit = hottest_of_workers(rank.stacks, "collate", "send"), _workers_limit(rank, shipping, limits)
+    gain = _gain(case, starvation, shipping) if is_limit else _gain_of_receiving(shipping, limits)
     return Draft(
-        summary=_summary(shipping, line, limits),
+        summary=_summary(shipping, line, is_limit, limits),
         severity=Severity.WARNING,
         level=Level.E1,
         evidence=_evidence(rank, shipping, line),
-        fires=shipping.exceeds(WORKER_SHARE, RECEIVING_SHARE),
+        fires=shipping.exceeds(limits.collate_share, limits.receiving_share),
         fix=_fix(rank, line, on_gpu=starvation.on_gpu),
         gain=gain,
         hint=None
@@ -130,18 +145,18 @@ def _shipping(rank: RankWindow) -> Shipping | None:
     return Shipping(building, of, receiving)
 
 
-def _workers_limit(rank: RankWindow, shipping: Shipping) -> bool:
+def _workers_limit(rank: RankWindow, shipping: Shipping, limits: Thresholds) -> bool:
     """Whether what the workers build is the limit: not where they idle, for their batches are then ready."""
     busy, building = worker_busy(rank), shipping.building
-    if building is None or building.value < WORKER_CLEAR_SHARE:
+    if building is None or building.value < limits.clear_collate_share:
         return False
     return busy is None or busy.value >= BUSY_SHARE
 
 
-def _summary(shipping: Shipping, line: HotLine | None, limits: bool) -> str:
+def _summary(shipping: Shipping, line: HotLine | None, is_limit: bool, limits: Thresholds) -> str:
     where = f" ({line.place})" if line is not None else ""
     taken = shipping.receiving.value if shipping.receiving else 0.0
-    if shipping.building is not None and (limits or taken < RECEIVING_CLEAR_SHARE):
+    if shipping.building is not None and (is_limit or taken < limits.clear_receiving_share):
         share = percent(shipping.building.value)
         return f"Workers spend {share} of their work on building and sending batches{where}, not on the items"
     return f"Taking over the batches that workers send costs the training thread {percent(taken)} of its time"
@@ -190,8 +205,10 @@ def _gain(case: RunCase, starvation: Starvation, shipping: Shipping) -> Gain | N
     return Gain(max(1.0, worst.low), max(1.0, best.high), best.cap)
 
 
-def _gain_of_receiving(shipping: Shipping) -> Gain | None:
+def _gain_of_receiving(shipping: Shipping, limits: Thresholds) -> Gain | None:
     taken, (low, high) = shipping.receiving, WON_BACK
     return (
-        None if taken is None or taken.value < RECEIVING_CLEAR_SHARE else from_share(low * taken.low, high * taken.high)
+        None
+        if taken is None or taken.value < limits.clear_receiving_share
+        else from_share(low * taken.low, high * taken.high)
     )

@@ -38,22 +38,29 @@ from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, s
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-FIRE_SHARE = 0.05
-CLEAR_SHARE = 0.03
-STEPS = 200
 WORST = 0.05
 WORST_OF_IDLE = 0.25
 IDLE_BUSY_SHARE = 0.85
-HELD_SHARE = 0.75
 USUAL_LOSS = 0.02
 OUTLYING = 8.0 / MAD_TO_SIGMA  # robust sigmas: 8 median deviations
 RHYTHM = 0.3
 PREFETCH = 8
 WON_BACK = (0.4, 0.75)
 """Of the outliers' loss, what a deeper unordered queue won back: 57 % in the one measurement, with room around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time is lost to waits: said from here on")
+    clear_share: float = threshold(0.03, "until less is lost", beside="fire_share")
+    steps: int = threshold(200, "in the window at least", least=20)
+    held_share: float = threshold(0.75, "of the loss that a few late batches hold at least")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +73,15 @@ class Tail:
     rhythm: float | None
 
 
-@rule("slow-samples", subject="run", level=Level.E2, after=("data-starvation",))
-def slow_samples(case: RunCase) -> Draft | None:
+@rule("slow-samples", subject="run", level=Level.E2, after=("data-starvation",), thresholds=Thresholds)
+def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose lost time sits in a few of its steps."""
     rank = case.run.critical
     loader = rank.train_loader
     starvation = starvation_of(case)
-    if starvation is None or starvation.share < CLEAR_SHARE or loader is None or not loader.num_workers:
+    if starvation is None or starvation.share < limits.clear_share or loader is None or not loader.num_workers:
         return None
-    tail = _tail(rank, starvation, loader.num_workers)
+    tail = _tail(rank, starvation, loader.num_workers, limits)
     if tail is None:
         return None
     return Draft(
@@ -89,7 +96,7 @@ def slow_samples(case: RunCase) -> Draft | None:
             share_measure("tail_share", tail.held_share, f"the worst {tail.count} steps hold"),
             Measure("tail_wait_seconds", round(tail.typical_seconds, 4), f"they wait {seconds(tail.typical_seconds)}"),
         ),
-        fires=starvation.share >= FIRE_SHARE,
+        fires=starvation.share >= limits.fire_share,
         fix=_fix(rank),
         gain=_gain(rank, tail.held_share * starvation.share),
         ruled_out=(
@@ -108,11 +115,11 @@ def slow_samples(case: RunCase) -> Draft | None:
     )
 
 
-def _tail(rank: RankWindow, starvation: Starvation, workers: int) -> Tail | None:
+def _tail(rank: RankWindow, starvation: Starvation, workers: int, limits: Thresholds) -> Tail | None:
     columns = rank.columns
     exact_gpu = starvation.on_gpu and starvation.level is Level.E3
     rows = settled(rank, columns.period_seconds, columns.gap_seconds if exact_gpu else columns.wait_seconds)
-    if len(rows) < STEPS:
+    if len(rows) < limits.steps:
         return None
     # A ready batch costs its handover: that is no loss that an item could cause.
     lost = [max(0.0, wait - (0.0 if exact_gpu else HANDOVER_SECONDS)) for _, wait in rows]
@@ -120,10 +127,10 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int) -> Tail | None
     outlying = usual + OUTLYING * robust_sigma(lost)
     outliers = [wait for wait in sorted(lost, reverse=True) if wait > outlying]
     worst = outliers[: max(1, int(WORST * len(lost)))]
-    if sum(worst) < HELD_SHARE * total and _idle_between(rank) and len(outliers) <= WORST_OF_IDLE * len(lost):
+    if sum(worst) < limits.held_share * total and _idle_between(rank) and len(outliers) <= WORST_OF_IDLE * len(lost):
         worst = outliers
     # The mean step: where a slow item takes hundreds of steps, the median one is all handover.
-    if not worst or sum(worst) < HELD_SHARE * total or usual >= USUAL_LOSS * fmean(period for period, _ in rows):
+    if not worst or sum(worst) < limits.held_share * total or usual >= USUAL_LOSS * fmean(period for period, _ in rows):
         return None
     rhythm = comb(lost, workers)
     if rhythm is not None and rhythm >= RHYTHM:

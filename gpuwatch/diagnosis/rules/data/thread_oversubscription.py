@@ -32,6 +32,7 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.cores import allowed_cores
@@ -42,13 +43,10 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, listed, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-CROWD, CLEAR_CROWD = 2.0, 1.2
-SYSTEM_SHARE = 0.25
-LOAD_PER_CORE = 2.0
-LOST_SHARE = 0.05
 PROMISED_FROM = 0.10
 THREADS_PER_WORKER = 2.0
 MOST_WON_BACK = 0.9
@@ -58,18 +56,39 @@ NAMES = {"cv2": "OpenCV", "openblas": "OpenBLAS", "mkl": "MKL", "arrow": "Arrow"
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned")
 
 
-@rule("thread-oversubscription", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
-def thread_oversubscription(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    threads_per_core: float = threshold(2.0, "at work: said from here on")
+    clear_threads_per_core: float = threshold(1.2, "until fewer are", beside="threads_per_core")
+    system_share: float = threshold(0.25, "of the workers' CPU time passes in the kernel at least")
+    load_per_core: float = threshold(2.0, "or the load is as high as this")
+    lost_share: float = threshold(0.05, "of the time that is lost to waits at least")
+
+
+@rule(
+    "thread-oversubscription",
+    subject="run",
+    level=Level.E1,
+    after=("data-starvation", *OTHER_CAUSES),
+    thresholds=Thresholds,
+)
+def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose workers' threads fight for the cores."""
     rank, starvation, cores = case.run.critical, starvation_of(case), allowed_cores(case)
     workers = rank.workers
     if workers is None or workers.active_threads is None or case.holding.intersection(OTHER_CAUSES):
         return None
     each = workers.active_threads / max(1, workers.count)
-    if workers.active_threads < CLEAR_CROWD * cores or each < THREADS_PER_WORKER or starvation is None:
+    if (
+        workers.active_threads < limits.clear_threads_per_core * cores
+        or each < THREADS_PER_WORKER
+        or starvation is None
+    ):
         return None
     load = _load_per_core(case)
-    grinds = (workers.system_share or 0.0) >= SYSTEM_SHARE or (load or 0.0) >= LOAD_PER_CORE
+    grinds = (workers.system_share or 0.0) >= limits.system_share or (load or 0.0) >= limits.load_per_core
     promised = starvation.share >= PROMISED_FROM
     return Draft(
         summary=(
@@ -85,7 +104,9 @@ def thread_oversubscription(case: RunCase) -> Draft | None:
             share_measure("starvation_share", starvation.share, "lost to waits for data"),
             *loading_measures(rank),
         ),
-        fires=workers.active_threads >= CROWD * cores and grinds and starvation.share >= LOST_SHARE,
+        fires=workers.active_threads >= limits.threads_per_core * cores
+        and grinds
+        and starvation.share >= limits.lost_share,
         fix=_fix(rank, cores, workers.count),
         gain=from_share(0.0, min(starvation.share, MOST_WON_BACK), "then limited by the cores themselves")
         if promised

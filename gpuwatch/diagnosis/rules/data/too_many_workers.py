@@ -25,6 +25,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cores import allowed_cores, worker_line_factor
 from gpuwatch.diagnosis.advice.cost import step_cost
@@ -34,18 +36,27 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, share_measure
 from gpuwatch.timeline.windows import WorkerTotals
 
-CROWD = 1.2
-PRESSURE_CPU_PERCENT = 20.0
-LOST_SHARE = 0.05
 SLEEPING_CORES = 0.3
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned", "thread-oversubscription")
 
 
-@rule("too-many-workers", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
-def too_many_workers(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    workers_per_core: float = threshold(1.2, "said above this")
+    pressure_percent: float = threshold(20.0, "CPU pressure that counts as a sign")
+    lost_share: float = threshold(0.05, "of the time lost to waits that counts as a sign")
+
+
+@rule(
+    "too-many-workers", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds
+)
+def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose workers outnumber the cores and suffer from it."""
     rank = case.run.critical
     loader, workers = rank.train_loader, rank.workers
@@ -62,7 +73,7 @@ def too_many_workers(case: RunCase) -> Draft | None:
     if loader.num_workers <= cores or sleeping:
         return None
     starvation = starvation_of(case)
-    signs = _signs(case, starvation, loader.num_workers)
+    signs = _signs(case, starvation, loader.num_workers, limits)
     advised = filling_workers(cores)
     total = loader.num_workers * local_ranks
     ranks = f" in {local_ranks} ranks" if local_ranks > 1 else ""
@@ -79,7 +90,7 @@ def too_many_workers(case: RunCase) -> Draft | None:
             *_in_line(workers),
             *signs,
         ),
-        fires=loader.num_workers > CROWD * cores and bool(signs),
+        fires=loader.num_workers > limits.workers_per_core * cores and bool(signs),
         fix=loader_fix(
             loader,
             {"num_workers": str(advised)},
@@ -100,11 +111,11 @@ def _in_line(workers: WorkerTotals) -> tuple[Measure, ...]:
     return (share_measure("worker_run_delay_share", workers.run_delay_share, "a worker stands in line for one"),)
 
 
-def _signs(case: RunCase, starvation: Starvation | None, count: int) -> tuple[Measure, ...]:
+def _signs(case: RunCase, starvation: Starvation | None, count: int, limits: Thresholds) -> tuple[Measure, ...]:
     """What shows that the crowd hurts."""
     found = []
     pressure = case.host.pressure_cpu_percent if case.host else None
-    if pressure is not None and pressure >= PRESSURE_CPU_PERCENT:
+    if pressure is not None and pressure >= limits.pressure_percent:
         found.append(Measure("pressure_cpu_percent", pressure, f"tasks wait for a core {pressure:.0f} % of the time"))
     process = case.run.critical.process
     switches = process.involuntary_switches_per_second if process else None
@@ -113,7 +124,7 @@ def _signs(case: RunCase, starvation: Starvation | None, count: int) -> tuple[Me
         found.append(
             Measure("involuntary_switches_per_second", round(each), f"{each:.0f} forced switches per worker and second")
         )
-    if starvation is not None and starvation.share >= LOST_SHARE:
+    if starvation is not None and starvation.share >= limits.lost_share:
         text = f"{starvation.share * 100:.0f} % lost to waits for data"
         found.append(Measure("starvation_share", round(starvation.share, 4), text))
     return tuple(found)

@@ -26,6 +26,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.rivals import rivals
@@ -33,16 +35,29 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores
 
-PINNED_CORES = 2
-FREE_CORES = 4
 FUNCTION = "use_all_cores"
 OTHER_CAUSES = ("slow-samples", "io-bound", "cpu-quota-throttled")
 
 
-@rule("worker-affinity-pinned", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
-def worker_affinity_pinned(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    pinned_cores: int = threshold(2, "that workers may use at most", least=1)
+    own_cores: int = threshold(4, "that the training process may use at least", least=2)
+
+
+@rule(
+    "worker-affinity-pinned",
+    subject="run",
+    level=Level.E1,
+    after=("data-starvation", *OTHER_CAUSES),
+    thresholds=Thresholds,
+)
+def worker_affinity_pinned(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose workers share one or two cores of many."""
     rank, starvation = case.run.critical, starvation_of(case)
     workers, own = rank.workers, _own_cores(case)
@@ -50,8 +65,8 @@ def worker_affinity_pinned(case: RunCase) -> Draft | None:
         return None
     if workers is None or workers.max_affinity_cores is None or workers.cores_seen is None or own is None:
         return None
-    is_pinned = workers.max_affinity_cores <= PINNED_CORES and workers.cores_seen < workers.count
-    if own < FREE_CORES or not is_pinned:
+    is_pinned = workers.max_affinity_cores <= limits.pinned_cores and workers.cores_seen < workers.count
+    if own < limits.own_cores or not is_pinned:
         return None
     seen = "core" if workers.cores_seen == 1 else "cores"
     return Draft(

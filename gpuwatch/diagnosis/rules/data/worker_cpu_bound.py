@@ -30,6 +30,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.cores import worker_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
@@ -41,6 +43,7 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import batch_against_step, cpu_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, percent, seconds
 from gpuwatch.samples import LoaderFacts
 
@@ -51,8 +54,6 @@ WORDS = {
     "preprocess": "preprocessing",
     "collate": "collating",
 }
-LEAST_GAIN = 1.05
-WORKER_CORES = 0.85
 SEVERAL_CORES = 1.2
 ROOM_SHARE = 0.7
 OTHER_CAUSES = (
@@ -66,14 +67,24 @@ OTHER_CAUSES = (
 )
 
 
-@rule("worker-cpu-bound", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES))
-def worker_cpu_bound(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    worker_cores: float = threshold(0.85, "that each worker keeps busy at least", most=1.2)
+    least_gain: float = threshold(1.05, "a smaller speed-up is not worth saying", least=1.0, most=100.0)
+
+
+@rule(
+    "worker-cpu-bound", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds
+)
+def worker_cpu_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose workers compute all the time and cannot usefully be more."""
     rank = case.run.critical
     loader, cores = rank.train_loader, worker_cores(rank)
     if "data-starvation" not in case.holding or case.holding.intersection(OTHER_CAUSES):
         return None
-    if cores is None or not WORKER_CORES <= cores <= SEVERAL_CORES or loader is None or not loader.num_workers:
+    if cores is None or not limits.worker_cores <= cores <= SEVERAL_CORES or loader is None or not loader.num_workers:
         return None
     starvation = starvation_of(case)
     cost = step_cost(case, starvation) if starvation is not None else None
@@ -81,7 +92,7 @@ def worker_cpu_bound(case: RunCase) -> Draft | None:
         return None
     per_batch = cost.batch_cpu_seconds / cost.batches_per_step
     line = loading_line(rank)
-    gain = _gain(cost, line, loader.num_workers)
+    gain = _gain(cost, line, loader.num_workers, limits)
     return Draft(
         summary=(
             f"{_workers(loader.num_workers)} all the time: a batch costs {seconds(per_batch)} "
@@ -129,13 +140,13 @@ def _fix(cost: StepCost, loader: LoaderFacts, line: HotLine | None) -> Fix:
     return Fix(text=text, code=code, file=line.file, line=line.line)
 
 
-def _gain(cost: StepCost, line: HotLine | None, workers: int) -> Gain | None:
+def _gain(cost: StepCost, line: HotLine | None, workers: int, limits: Thresholds) -> Gain | None:
     """From halving the line's cost to removing it; none where that is not worth a promise."""
     if line is None:
         return None
     halved, removed = cost.cheaper(line.share.low / 2).gain(workers), cost.cheaper(line.share.high).gain(workers)
     gain = Gain(max(1.0, halved.low), max(1.0, removed.high), f"from halving that line to removing it, {removed.cap}")
-    return gain if middle(gain) >= LEAST_GAIN else None
+    return gain if middle(gain) >= limits.least_gain else None
 
 
 def _no_room(cost: StepCost, count: int) -> bool:

@@ -28,29 +28,45 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, percent, seconds
 from gpuwatch.timeline.windows import MemoryGrowth, RankWindow
 
-FIT = 0.80
-FIRE_SECONDS, CLEAR_SECONDS = 2 * 3600.0, 4 * 3600.0
-FULL_SHARE = 0.90
 TRAINER_SHARE = 0.5
 """A training process that grows by so much of what a worker does leaks itself."""
 
 
-@rule("worker-memory-growth", subject="run", level=Level.E1, gated=False)
-def worker_memory_growth(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fit: float = threshold(0.80, "the growth is as straight a line as this (r squared)", most=1.0)
+    fire_seconds: float = threshold(2 * 3600.0, "until memory is full: said below")
+    clear_seconds: float = threshold(4 * 3600.0, "until there is more time than this", beside="fire_seconds")
+    full_share: float = threshold(0.90, "of the memory in use counts as full")
+
+
+@rule("worker-memory-growth", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
+def worker_memory_growth(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose workers will have used up the memory within two hours."""
-    rank, room = case.run.critical, _room_bytes(case)
+    rank, room = case.run.critical, _room_bytes(case, limits)
     growth = rank.workers.growth if rank.workers else None
-    if rank.workers is None or growth is None or room is None or growth.bytes_per_second <= 0.0 or growth.fit <= FIT:
+    if (
+        rank.workers is None
+        or growth is None
+        or room is None
+        or growth.bytes_per_second <= 0.0
+        or growth.fit <= limits.fit
+    ):
         return None
     ranks = max(1, rank.facts.local_world_size or 1)
     left = room / (growth.bytes_per_second * ranks)
-    if left > CLEAR_SECONDS:
+    if left > limits.clear_seconds:
         return None
     hourly = growth.bytes_per_second * ranks * 3600.0
     return Draft(
@@ -73,7 +89,7 @@ def worker_memory_growth(case: RunCase) -> Draft | None:
             ),
             Measure("room_bytes", round(room), f"{gibibytes(room)} are left below 90 % of the memory"),
         ),
-        fires=left < FIRE_SECONDS,
+        fires=left < limits.fire_seconds,
         fix=_fix(rank, growth, left),
         hint="no speed: it keeps the job from being killed for want of memory",
         ruled_out=(RuledOut("page cache", "only memory counts that no file holds and no other process shares"),),
@@ -81,16 +97,16 @@ def worker_memory_growth(case: RunCase) -> Draft | None:
     )
 
 
-def _room_bytes(case: RunCase) -> float | None:
+def _room_bytes(case: RunCase, limits: Thresholds) -> float | None:
     """What may still be taken before 90 % are full: of the machine, or of the container where that is less."""
     rooms = []
     host = case.host.latest if case.host else None
     if host is not None and host.memory_available_bytes is not None and host.memory_total_bytes:
-        rooms.append(host.memory_available_bytes - (1.0 - FULL_SHARE) * host.memory_total_bytes)
+        rooms.append(host.memory_available_bytes - (1.0 - limits.full_share) * host.memory_total_bytes)
     process = case.run.critical.process
     own = process.latest if process else None
     if own is not None and own.cgroup_memory_limit_bytes and own.cgroup_memory_used_bytes is not None:
-        rooms.append(FULL_SHARE * own.cgroup_memory_limit_bytes - own.cgroup_memory_used_bytes)
+        rooms.append(limits.full_share * own.cgroup_memory_limit_bytes - own.cgroup_memory_used_bytes)
     return max(0.0, min(rooms)) if rooms else None
 
 

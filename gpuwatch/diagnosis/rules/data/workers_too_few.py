@@ -30,6 +30,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import middle
@@ -41,13 +43,10 @@ from gpuwatch.diagnosis.advice.stream import comb, settled
 from gpuwatch.diagnosis.advice.workers import LEAST_CPU_SHARE, WorkerAdvice, advise, batch_against_step, cpu_workers
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-BUSY_SHARE = 0.85
-ROOM_SHARE = 0.7
-COMB = 0.6
-LEAST_GAIN = 1.05
 OTHER_CAUSES = (
     "slow-samples",
     "io-bound",
@@ -60,8 +59,21 @@ OTHER_CAUSES = (
 )
 
 
-@rule("workers-too-few", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES))
-def workers_too_few(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    busy_share: float = threshold(0.85, "workers are busy at least")
+    comb: float = threshold(
+        0.6, "autocorrelation of the waits at the number of workers, where nobody tells how busy they are", most=1.0
+    )
+    room_share: float = threshold(0.7, "of the workers that the cores carry: said below")
+    free_cores: float = threshold(FREE_CORES, "at least, or what the added workers need")
+    least_gain: float = threshold(1.05, "a smaller speed-up is not worth saying", least=1.0, most=100.0)
+
+
+@rule("workers-too-few", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds)
+def workers_too_few(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose workers are all busy while cores are free."""
     rank = case.run.critical
     count = rank.train_loader.num_workers if rank.train_loader else None
@@ -72,11 +84,11 @@ def workers_too_few(case: RunCase) -> Draft | None:
     cost = step_cost(case, starvation) if starvation is not None else None
     waits = [wait for (wait,) in settled(rank, rank.columns.wait_seconds)]
     rhythm = comb(waits, count)
-    if starvation is None or cost is None or not _all_busy(rank, rhythm):
+    if starvation is None or cost is None or not _all_busy(rank, rhythm, limits):
         return None
     advice = advise(case, cost, at_least=count + 1)
     free = free_cores(case)
-    if not _has_room(cost, count, advice.count, free) or middle(advice.gain) < LEAST_GAIN:
+    if not _has_room(cost, count, advice.count, free, limits) or middle(advice.gain) < limits.least_gain:
         return None
     busy = _busy_share(rank)
     return Draft(
@@ -88,7 +100,7 @@ def workers_too_few(case: RunCase) -> Draft | None:
         + _room_words(cost, free),
         severity=Severity.WARNING,
         level=starvation.level,
-        evidence=(*_evidence(cost, count, busy, rhythm, free), *loading_measures(rank)),
+        evidence=(*_evidence(cost, count, busy, rhythm, free, limits), *loading_measures(rank)),
         fix=loader_fix(
             rank.train_loader, {"num_workers": str(advice.count)}, _text(rank, cost, count, advice), advice.count
         ),
@@ -105,16 +117,16 @@ def _busy_share(rank: RankWindow) -> float | None:
     return busy.value if busy is not None else None
 
 
-def _all_busy(rank: RankWindow, rhythm: float | None) -> bool:
+def _all_busy(rank: RankWindow, rhythm: float | None, limits: Thresholds) -> bool:
     busy = _busy_share(rank)
-    return busy >= BUSY_SHARE if busy is not None else rhythm is not None and rhythm >= COMB
+    return busy >= limits.busy_share if busy is not None else rhythm is not None and rhythm >= limits.comb
 
 
-def _has_room(cost: StepCost, count: int, advised: int, free: float | None) -> bool:
+def _has_room(cost: StepCost, count: int, advised: int, free: float | None, limits: Thresholds) -> bool:
     """Whether the cores carry more workers: those that mostly wait need little of one, and get it on a full machine."""
     carried = cpu_workers(cost.allowed_cores, cost.batch_demand_share, cost.training_cores_busy)
-    wanted = min(FREE_CORES, cost.batch_demand_share * (advised - count))
-    return count < ROOM_SHARE * carried and (free is None or free >= wanted or _mostly_wait(cost))
+    wanted = min(limits.free_cores, cost.batch_demand_share * (advised - count))
+    return count < limits.room_share * carried and (free is None or free >= wanted or _mostly_wait(cost))
 
 
 def _mostly_wait(cost: StepCost) -> bool:
@@ -133,14 +145,14 @@ def _free_words(cost: StepCost, free: float) -> str:
 
 
 def _evidence(
-    cost: StepCost, count: int, busy: float | None, rhythm: float | None, free: float | None
+    cost: StepCost, count: int, busy: float | None, rhythm: float | None, free: float | None, limits: Thresholds
 ) -> tuple[Measure, ...]:
     measures = [Measure("num_workers", count, f"num_workers={count}")]
     if busy is not None:
         measures.append(share_measure("worker_busy_share", busy, "workers busy"))
     if free is not None:
         measures.append(Measure("free_cores", round(free, 1), f"{_free_words(cost, free)} free"))
-    if rhythm is not None and rhythm >= COMB:
+    if rhythm is not None and rhythm >= limits.comb:
         measures.append(Measure("wait_autocorrelation", round(rhythm, 2), f"one batch in {count} late ({rhythm:.2f})"))
     measures.append(
         Measure("batch_seconds", round(cost.batch_seconds / cost.batches_per_step, 6), batch_against_step(cost))

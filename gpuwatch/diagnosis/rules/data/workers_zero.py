@@ -32,6 +32,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
 from gpuwatch.diagnosis.advice.cores import affinity_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
@@ -42,15 +44,22 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, percent, seconds
 from gpuwatch.samples import LoaderFacts
 
-LEAST_GAIN = 1.05
 PICKLING = ("spawn", "forkserver")
 
 
-@rule("workers-zero", subject="run", level=Level.E1, after=("data-starvation",))
-def workers_zero(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    least_gain: float = threshold(1.05, "a smaller speed-up is not worth saying", least=1.0, most=100.0)
+
+
+@rule("workers-zero", subject="run", level=Level.E1, after=("data-starvation",), thresholds=Thresholds)
+def workers_zero(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose training loader has no workers, where workers would help."""
     loader = case.run.critical.train_loader
     if "data-starvation" not in case.holding or loader is None or loader.num_workers != 0:
@@ -60,7 +69,7 @@ def workers_zero(case: RunCase) -> Draft | None:
     if starvation is None or cost is None:
         return None
     advice = advise(case, cost)
-    if middle(advice.gain) < LEAST_GAIN:
+    if middle(advice.gain) < limits.least_gain:
         return None
     return Draft(
         summary=_summary(cost, starvation),
