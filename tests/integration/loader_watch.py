@@ -10,9 +10,10 @@ import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpuwatch.reader.attach import Interpreter, attach
@@ -179,7 +180,7 @@ def place(python: Python, folder: Path) -> Iterator[Place]:
         for part in (package, *package.parents[:2]):
             (part / "__init__.py").touch()
         shutil.copy(TARGETS / "dataloader.py", package)
-        for target in (LOOPS, TARGETS / "hostile.py"):
+        for target in (LOOPS, TARGETS / "pacing.py", TARGETS / "hostile.py"):
             shutil.copy(target, folder)
         yield Place(python, folder)
 
@@ -214,8 +215,21 @@ def _attached(pid: int) -> Interpreter | None:
         return None
 
 
-def watch(process: subprocess.Popen[bytes], pause_seconds: float = 0.005) -> list[Look]:
-    """Looks at the target until it ends."""
+@contextmanager
+def looping(
+    log: Path, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+) -> Iterator[Callable[..., list[Look]]]:
+    """A target that steps only while it is looked at; gives the function that looks at it until it ends."""
+    counter = os.open(f"{log}.looks", os.O_RDWR | os.O_CREAT)
+    os.pwrite(counter, bytes(8), 0)
+    try:
+        with running(command, environment) as process:
+            yield partial(_watch, process, counter)
+    finally:
+        os.close(counter)
+
+
+def _watch(process: subprocess.Popen[bytes], counter: int, pause_seconds: float = 0.005) -> list[Look]:
     interpreter = attached(process)
     reader = LoaderReader(interpreter)
     looks: list[Look] = []
@@ -226,6 +240,7 @@ def watch(process: subprocess.Popen[bytes], pause_seconds: float = 0.005) -> lis
             if stack is not None:
                 state = reader.state(stack)
                 looks.append(Look(start, time.monotonic_ns(), state))
+                os.pwrite(counter, len(looks).to_bytes(8, "little"), 0)
             time.sleep(pause_seconds)
     except CannotReadError as refusal:
         assert refusal.reason is Reason.GONE, refusal.sentence

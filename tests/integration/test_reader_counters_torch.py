@@ -15,7 +15,7 @@ from gpuwatch.reader.attach import attach
 from gpuwatch.reader.counters import LoaderReader
 from gpuwatch.reader.types import LoaderState
 from tests.integration.interpreters import require_reading
-from tests.integration.loader_watch import LOOPS, TARGETS, running, shapes, watch
+from tests.integration.loader_watch import LOOPS, TARGETS, looping, shapes
 from tests.integration.test_reader_counters_versions import SHAPES, check
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -28,8 +28,8 @@ SETTINGS += ("drop_last", "dataset", "loader")
 def test_each_count_read_is_one_that_the_loader_had(workers: str, persistent: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     names = SHAPES if workers == "0" else ("enumerated", "zipped", "nested", "by_turns")
-    with running([sys.executable, LOOPS, log, workers, persistent, "0.01", "2", *names]) as process:
-        found = shapes(log, watch(process))
+    with looping(log, [sys.executable, LOOPS, log, workers, persistent, "0.01", "2", *names]) as watch:
+        found = shapes(log, watch())
     assert set(found) == set(names)
     for shape in found.values():
         check(shape)
@@ -42,8 +42,8 @@ def test_loops_of_libraries_over_a_loader(workers: str, tmp_path: Path) -> None:
     if not kinds:
         pytest.skip("none of torchdata, accelerate and tqdm is installed")
     log = tmp_path / "log"
-    with running([sys.executable, TARGETS / "libraries.py", log, workers, "0.01", "3", *kinds]) as process:
-        found = shapes(log, watch(process))
+    with looping(log, [sys.executable, TARGETS / "libraries.py", log, workers, "0.01", "3", *kinds]) as watch:
+        found = shapes(log, watch())
     assert set(found) == set(kinds)
     for shape in found.values():
         assert not shape.wrong(), f"{shape.name}: {shape.wrong()[:5]}"
@@ -55,16 +55,16 @@ def test_loops_of_libraries_over_a_loader(workers: str, tmp_path: Path) -> None:
 def test_steps_per_second_are_within_two_percent_or_a_batch(step_seconds: str, workers: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     epochs = {"0.2": "2", "0.05": "5", "0.0125": "16"}[step_seconds]
-    with running([sys.executable, LOOPS, log, workers, "yes", step_seconds, epochs, "plain"]) as process:
-        shape = shapes(log, watch(process, pause_seconds=0.002))["plain"]
+    with looping(log, [sys.executable, LOOPS, log, workers, "yes", step_seconds, epochs, "plain"]) as watch:
+        shape = shapes(log, watch(pause_seconds=0.002))["plain"]
     told, truth, one_batch = shape.rates("TrainSet")
     assert told == pytest.approx(truth, rel=0.02, abs=one_batch)
 
 
 def test_steps_per_second_of_two_loaders(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with running([sys.executable, LOOPS, log, "0", "no", "0.02", "3", "nested"]) as process:
-        shape = shapes(log, watch(process, pause_seconds=0.002))["nested"]
+    with looping(log, [sys.executable, LOOPS, log, "0", "no", "0.02", "3", "nested"]) as watch:
+        shape = shapes(log, watch(pause_seconds=0.002))["nested"]
     for loader in ("TrainSet", "EvalSet"):
         told, truth, one_batch = shape.rates(loader)
         assert told == pytest.approx(truth, rel=0.02, abs=one_batch)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.interpreters import Python, each
-from tests.integration.loader_watch import Shape, place, running, shapes, watch
+from tests.integration.loader_watch import Shape, looping, place, shapes
 
 SHAPES = ("plain", "enumerated", "zipped", "sliced", "generated", "prefetched", "fetched")
 SHAPES += ("nested", "inlined", "by_turns")
@@ -34,8 +34,8 @@ def test_each_count_read_is_one_that_the_loader_had(python: Python, workers: str
     with place(python, tmp_path) as here:
         log = here.folder / "log"
         command = here.command("loops.py", here.inside(log), *settings, "0.006", "3", *SHAPES)
-        with running(command, here.environment) as process:
-            found = shapes(log, watch(process))
+        with looping(log, command, here.environment) as watch:
+            found = shapes(log, watch())
     assert set(found) == set(SHAPES)
     for shape in found.values():
         check(shape)

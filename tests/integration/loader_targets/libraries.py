@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from pacing import Pace
 from torch.utils.data import DataLoader, Dataset
 
 STEPS = 12
@@ -47,11 +48,11 @@ def train(log, kind, loader, ahead):
         log.write(f"{time.monotonic_ns()} {kind} TrainSet 0\n")
         for count, _batch in enumerate(loader, 1 + ahead):
             log.write(f"{time.monotonic_ns()} {kind} TrainSet {min(count, STEPS)}\n")
-            time.sleep(STEP_SECONDS)
+            PACE.step()
 
 
 if __name__ == "__main__":
-    WORKERS, STEP_SECONDS, EPOCHS = int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    WORKERS, PACE, EPOCHS = int(sys.argv[2]), Pace(sys.argv[1], float(sys.argv[3])), int(sys.argv[4])
     with Path(sys.argv[1]).open("a", buffering=1) as lines:
         for name in sys.argv[5:]:
             prepared, steps_ahead = KINDS[name]()

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from pacing import Pace
 from torch.utils.data.dataloader import DataLoader
 
 SMALL, LARGE = 5, 12  # batches per epoch
@@ -34,7 +35,7 @@ class Log:
 
 
 def step():
-    time.sleep(STEP_SECONDS)
+    PACE.step()
 
 
 def plain(log, train, evaluation):
@@ -186,7 +187,7 @@ SHAPES = {
 
 if __name__ == "__main__":
     PATH, WORKERS, PERSISTENT = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "yes"
-    STEP_SECONDS, EPOCHS = float(sys.argv[4]), int(sys.argv[5])
+    PACE, EPOCHS = Pace(PATH, float(sys.argv[4])), int(sys.argv[5])
     options = {"num_workers": WORKERS, "persistent_workers": PERSISTENT and WORKERS > 0}
     for name in sys.argv[6:]:
         train_loader = DataLoader(TrainSet(range(LARGE * 4)), batch_size=4, **options)
