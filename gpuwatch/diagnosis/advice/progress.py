@@ -16,8 +16,8 @@ IN_THE_LOOP = frozenset({"wait", "forward", "backward", "optimizer", "sync", "co
 """Where a training that was attached to while it hung may stand; elsewhere it may not have begun."""
 
 
-def silent_seconds(case: RunCase) -> float | None:
-    """Seconds since any rank's last step, if that is longer than 60 s and ten of its slow (p99) steps.
+def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) -> float | None:
+    """Seconds since any rank's last step, if that is longer than so many and ten of its slow (p99) steps.
 
     None while the run moves, is in a known phase, was stopped by a signal, has ended, or has made too few steps to
     know its pace. From outside the pace is not known: the thread must stand on one line for as long. A run that was
@@ -29,25 +29,25 @@ def silent_seconds(case: RunCase) -> float | None:
     if any(rank.process is not None and rank.process.latest.state == "T" for rank in ranks):
         return None
     if all(is_sampled(rank) for rank in ranks):
-        return _stood_seconds(case, ranks)
+        return _stood_seconds(case, ranks, least_seconds)
     if max(rank.steps_total for rank in ranks) < STEPS_BEFORE_JUDGING:
         return None
     last = max((rank.last_step_ns or 0) for rank in ranks)
     pace = max((rank.step_p99_session_seconds or 0.0) for rank in ranks)
     silence = (case.now_ns - last) / 1e9
-    return silence if silence > max(LEAST_SILENCE_SECONDS, STEPS_OF_SILENCE * pace) else None
+    return silence if silence > max(least_seconds, STEPS_OF_SILENCE * pace) else None
 
 
-def _stood_seconds(case: RunCase, ranks: list[RankWindow]) -> float | None:
+def _stood_seconds(case: RunCase, ranks: list[RankWindow], least_seconds: float) -> float | None:
     found = stands(case)
-    if len(found) < len(ranks) or min(stand.seconds for stand in found) <= LEAST_SILENCE_SECONDS:
+    if len(found) < len(ranks) or min(stand.seconds for stand in found) <= least_seconds:
         return None
     if max(rank.steps_total for rank in ranks) < STEPS_BEFORE_JUDGING:
         return (
             min(stand.seconds for stand in found) if all(stand.line.phase in IN_THE_LOOP for stand in found) else None
         )
     silence = (case.now_ns - max((rank.last_step_ns or 0) for rank in ranks)) / 1e9
-    return silence if silence > LEAST_SILENCE_SECONDS else None
+    return silence if silence > least_seconds else None
 
 
 def silence_measure(case: RunCase, silence: float) -> Measure:

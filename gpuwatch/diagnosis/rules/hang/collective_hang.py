@@ -28,30 +28,42 @@ Source:
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.progress import silence_measure, silent_seconds
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.standing_lines import Stand, apart, apart_words, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, seconds
 from gpuwatch.timeline.windows import GpuWindow
 
-BUSY_PERCENT = 95.0
 IDLE_PERCENT = 5.0
-LOW_POWER_SHARE = 0.45
-LOW_AGAINST_USUAL = 0.60
 MOST_NAMED = 8
 
 
-@rule("collective-hang", subject="run", level=Level.E1, gated=False)
-def collective_hang(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    silence_seconds: float = threshold(
+        LEAST_SILENCE_SECONDS, "without a step of any rank, and ten slow steps: said after it", least=5.0
+    )
+    busy_percent: float = threshold(95.0, "utilization of all GPUs but one at least")
+    power_share: float = threshold(0.45, "of its power limit that a GPU draws at most")
+    usual_power_share: float = threshold(0.60, "or of what it usually draws")
+
+
+@rule("collective-hang", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
+def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose GPUs spin without a step."""
-    silence = silent_seconds(case)
+    silence = silent_seconds(case, limits.silence_seconds)
     gpus = [gpu for gpu in case.gpus if gpu.latest is not None and gpu.latest.utilization_percent is not None]
     if silence is None or not gpus or len(gpus) < len(case.gpus):
         return None
-    busy = [gpu for gpu in gpus if _utilization(gpu) >= BUSY_PERCENT]
-    if len(busy) < max(1, len(gpus) - 1) or not all(_draws_little(gpu, case) for gpu in busy):
+    busy = [gpu for gpu in gpus if _utilization(gpu) >= limits.busy_percent]
+    if len(busy) < max(1, len(gpus) - 1) or not all(_draws_little(gpu, case, limits) for gpu in busy):
         return None
     idle, found = [gpu for gpu in gpus if gpu not in busy], stands(case)
     culprit = _culprit(case, idle, found)
@@ -115,14 +127,14 @@ def _watts(gpu: GpuWindow) -> float:
     return (gpu.latest.power_watts if gpu.latest else None) or 0.0
 
 
-def _draws_little(gpu: GpuWindow, case: RunCase) -> bool:
+def _draws_little(gpu: GpuWindow, case: RunCase, limits: Thresholds) -> bool:
     if gpu.latest is None or gpu.latest.power_watts is None:
         return False
     usual = case.run.usual_power_watts.get(gpu.facts.uuid)
-    below_limit = bool(gpu.power_limit_watts) and gpu.latest.power_watts <= LOW_POWER_SHARE * (
+    below_limit = bool(gpu.power_limit_watts) and gpu.latest.power_watts <= limits.power_share * (
         gpu.power_limit_watts or 0
     )
-    return below_limit or (usual is not None and gpu.latest.power_watts < LOW_AGAINST_USUAL * usual)
+    return below_limit or (usual is not None and gpu.latest.power_watts < limits.usual_power_share * usual)
 
 
 def _culprit(case: RunCase, idle: list[GpuWindow], found: tuple[Stand, ...]) -> str:

@@ -27,27 +27,39 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.lines import MAKING, HotLine, hottest_of_workers, place
-from gpuwatch.diagnosis.advice.progress import silence_measure, silent_seconds
+from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds
 from gpuwatch.diagnosis.advice.standing_lines import Stand, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.timeline.windows import RankWindow
 
-IDLE_PERCENT = 5.0
-IDLE_CORES = 0.1
 LOADER_TIMEOUT_SECONDS = 120
 MOST_NAMED = 8
 WORKERS_SHARE = 0.5
 
 
-@rule("step-stalled", subject="run", level=Level.E1, gated=False)
-def step_stalled(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    silence_seconds: float = threshold(
+        LEAST_SILENCE_SECONDS, "without a step of any rank, and ten slow steps: said after it", least=5.0
+    )
+    idle_percent: float = threshold(5.0, "utilization of an idle GPU")
+    idle_cores: float = threshold(0.1, "that an idle run without a GPU uses")
+
+
+@rule("step-stalled", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
+def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a living run that neither steps nor works."""
-    silence = silent_seconds(case)
-    if silence is None or not _idle(case):
+    silence = silent_seconds(case, limits.silence_seconds)
+    if silence is None or not _idle(case, limits):
         return None
     found = stands(case)
     cause, fix = _cause(case, found)
@@ -80,13 +92,13 @@ def step_stalled(case: RunCase) -> Draft | None:
     )
 
 
-def _idle(case: RunCase) -> bool:
+def _idle(case: RunCase, limits: Thresholds) -> bool:
     """GPU idle where there is one; a CPU run must leave the cores idle too, for a busy one may be in a long step."""
     if case.gpus:
         readings = [gpu.latest.utilization_percent for gpu in case.gpus if gpu.latest]
-        return bool(readings) and all(value is not None and value < IDLE_PERCENT for value in readings)
+        return bool(readings) and all(value is not None and value < limits.idle_percent for value in readings)
     cores = [rank.process.tree_cores for rank in case.run.ranks if rank.process]
-    return bool(cores) and all(value is not None and value < IDLE_CORES for value in cores)
+    return bool(cores) and all(value is not None and value < limits.idle_cores for value in cores)
 
 
 def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:

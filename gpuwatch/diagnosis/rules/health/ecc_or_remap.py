@@ -24,24 +24,32 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name
 from gpuwatch.samples import GpuHealth
 
-RETIRED_CRITICAL = 63
-RETIRED_INFO = 10
-REMAPPED_CRITICAL = 512
-CORRECTED_INFO = 50_000_000
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    critical_retired_pages: int = threshold(63, "from here on they are critical", beside="retired_pages")
+    retired_pages: int = threshold(10, "said from here on")
+    critical_remapped_rows: int = threshold(512, "for uncorrectable errors: critical from here on")
+    corrected_errors: int = threshold(50_000_000, "since the driver was loaded: said above this")
 
 
-@rule("ecc-or-remap", subject="gpu", level=Level.E0, gated=False, fire_after=1)
-def ecc_or_remap(case: GpuCase) -> Draft | None:
+@rule("ecc-or-remap", subject="gpu", level=Level.E0, gated=False, fire_after=1, thresholds=Thresholds)
+def ecc_or_remap(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on memory errors that were not corrected, and on those too many to be usual."""
     health = case.gpu.latest_health
     if health is None:
         return None
-    bad, notable = _critical(health), _notable(health)
+    bad, notable = _critical(health, limits), _notable(health, limits)
     if not bad and not notable:
         return None
     found = bad or notable
@@ -61,7 +69,7 @@ def ecc_or_remap(case: GpuCase) -> Draft | None:
     )
 
 
-def _critical(health: GpuHealth) -> tuple[Measure, ...]:
+def _critical(health: GpuHealth, limits: Thresholds) -> tuple[Measure, ...]:
     retired, remapped = health.retired_pages, health.remapped_rows_uncorrectable
     checks = (
         (bool(health.remap_failed), Measure("remap_failed", "yes", "row remapping failed")),
@@ -74,19 +82,28 @@ def _critical(health: GpuHealth) -> tuple[Measure, ...]:
             ),
         ),
         (bool(health.remap_pending), Measure("remap_pending", "yes", "a row remapping waits for a reset")),
-        ((retired or 0) >= RETIRED_CRITICAL, Measure("retired_pages", retired, f"{retired} retired pages")),
         (
-            (remapped or 0) >= REMAPPED_CRITICAL,
+            (retired or 0) >= limits.critical_retired_pages,
+            Measure("retired_pages", retired, f"{retired} retired pages"),
+        ),
+        (
+            (remapped or 0) >= limits.critical_remapped_rows,
             Measure("remapped_rows_uncorrectable", remapped, f"{remapped} rows remapped after uncorrectable errors"),
         ),
     )
     return tuple(measure for present, measure in checks if present)
 
 
-def _notable(health: GpuHealth) -> tuple[Measure, ...]:
+def _notable(health: GpuHealth, limits: Thresholds) -> tuple[Measure, ...]:
     retired, corrected = health.retired_pages or 0, health.ecc_corrected_volatile or 0
     checks = (
-        (RETIRED_INFO <= retired < RETIRED_CRITICAL, Measure("retired_pages", retired, f"{retired} retired pages")),
-        (corrected > CORRECTED_INFO, Measure("ecc_corrected_volatile", corrected, f"{corrected} corrected errors")),
+        (
+            limits.retired_pages <= retired < limits.critical_retired_pages,
+            Measure("retired_pages", retired, f"{retired} retired pages"),
+        ),
+        (
+            corrected > limits.corrected_errors,
+            Measure("ecc_corrected_volatile", corrected, f"{corrected} corrected errors"),
+        ),
     )
     return tuple(measure for present, measure in checks if present)

@@ -29,25 +29,42 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.link import excess_replays
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed
 from gpuwatch.timeline.windows import GpuWindow
 
-CRC_ERRORS_PER_SECOND = 100.0
-REPEATS = 1
-USED_PERCENT = 5.0
 TEN_MINUTES = 120  # evaluations, 5 s apart
 
 
-@rule("link-errors", subject="gpu", level=Level.E0, after=("pcie-degraded",), gated=False, clear_after=TEN_MINUTES)
-def link_errors(case: GpuCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    crc_errors_per_second: float = threshold(100.0, "of an NVLink: said from here on")
+    repeats: int = threshold(1, "replays or recoveries of an NVLink: said from here on", least=1)
+    used_percent: float = threshold(5.0, "utilization from which on inactive links count as lost")
+
+
+@rule(
+    "link-errors",
+    subject="gpu",
+    level=Level.E0,
+    after=("pcie-degraded",),
+    gated=False,
+    clear_after=TEN_MINUTES,
+    thresholds=Thresholds,
+)
+def link_errors(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU whose links repeat packets or go down."""
     gpu = case.gpu
     if gpu.status == "lost":
         return None
-    found = [*_nvlink_errors(gpu), *_lost_links(gpu)]
+    found = [*_nvlink_errors(gpu, limits), *_lost_links(gpu, limits)]
     if "pcie-degraded" not in case.holding:
         found += _pcie_errors(gpu)
     never_up = _never_up(gpu)
@@ -73,7 +90,7 @@ def link_errors(case: GpuCase) -> Draft | None:
     )
 
 
-def _nvlink_errors(gpu: GpuWindow) -> list[Measure]:
+def _nvlink_errors(gpu: GpuWindow, limits: Thresholds) -> list[Measure]:
     links = gpu.links
     if links is None:
         return []
@@ -85,9 +102,9 @@ def _nvlink_errors(gpu: GpuWindow) -> list[Measure]:
     found = [
         Measure(name, count, f"NVLink {words} {_times(count)} in {links.seconds:.0f} s")
         for name, count, words in repeats
-        if count >= REPEATS
+        if count >= limits.repeats
     ]
-    if crc >= CRC_ERRORS_PER_SECOND:
+    if crc >= limits.crc_errors_per_second:
         found.append(
             Measure("nvlink_crc_errors_per_second", round(crc, 1), f"NVLink has {crc:.0f} CRC errors a second")
         )
@@ -98,10 +115,10 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _lost_links(gpu: GpuWindow) -> list[Measure]:
+def _lost_links(gpu: GpuWindow, limits: Thresholds) -> list[Measure]:
     lost = gpu.links.nvlink_lost if gpu.links else None
     busy = gpu.utilization.mean if gpu.utilization else None
-    if not lost or busy is None or busy < USED_PERCENT:
+    if not lost or busy is None or busy < limits.used_percent:
         return []
     return [Measure("nvlink_lost", lost, f"{_links(lost)} went down while gpuwatch looked on")]
 

@@ -28,6 +28,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, foreign_cores
 from gpuwatch.diagnosis.advice.cost import step_cost
@@ -39,14 +41,23 @@ from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, percent, share_measure
 
-FIRE_SHARE, CLEAR_SHARE = 0.10, 0.05
-PRESSURE_PERCENT, CLEAR_PRESSURE_PERCENT = 20.0, 10.0
-CPU_PERCENT = 80.0
-IN_LINE_SHARE = 0.05
 THROTTLED_SHARE = 0.10
 FUNCTION = "yield_to_training"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.10, "of the time the GPU idles within steps: said from here on")
+    clear_share: float = threshold(0.05, "until it idles less", beside="fire_share")
+    pressure_percent: float = threshold(20.0, "CPU pressure of a crowded machine")
+    clear_pressure_percent: float = threshold(10.0, "until it is less", beside="pressure_percent")
+    cpu_percent: float = threshold(80.0, "busy cores of a crowded machine")
+    in_line_share: float = threshold(0.05, "of its time that the launching thread stands in line for a core at least")
 
 
 @rule(
@@ -56,8 +67,9 @@ FUNCTION = "yield_to_training"
     after=("data-starvation", "cpu-quota-throttled"),
     behind=("data-starvation",),
     needs_gpu=True,
+    thresholds=Thresholds,
 )
-def noisy_neighbour(case: RunCase) -> Draft | None:
+def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose training thread stands in line for a core while the GPU idles."""
     process, starvation, busy = case.run.critical.process, starvation_of(case), train_busy_percent(case)
     if trains_on(case) != "cuda" or process is None or starvation is None or busy is None or case.host is None:
@@ -67,10 +79,10 @@ def noisy_neighbour(case: RunCase) -> Draft | None:
         return None
     idle = 1.0 - busy / 100.0 - starvation.share
     pressure, cpu = case.host.pressure_cpu_percent, case.host.cpu_percent
-    is_calm = (pressure or 0.0) < CLEAR_PRESSURE_PERCENT and (cpu or 0.0) < CPU_PERCENT
-    if idle < CLEAR_SHARE or is_calm:
+    is_calm = (pressure or 0.0) < limits.clear_pressure_percent and (cpu or 0.0) < limits.cpu_percent
+    if idle < limits.clear_share or is_calm:
         return None
-    crowded = (pressure or 0.0) >= PRESSURE_PERCENT or (cpu or 0.0) >= CPU_PERCENT
+    crowded = (pressure or 0.0) >= limits.pressure_percent or (cpu or 0.0) >= limits.cpu_percent
     foreign = foreign_cores(case)
     return Draft(
         summary=(
@@ -86,7 +98,7 @@ def noisy_neighbour(case: RunCase) -> Draft | None:
             Measure("foreign_cores", round(foreign, 1), f"other processes use {foreign:.1f} cores"),
             Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
         ),
-        fires=idle >= FIRE_SHARE and crowded and in_line >= IN_LINE_SHARE,
+        fires=idle >= limits.fire_share and crowded and in_line >= limits.in_line_share,
         fix=_fix(case, starvation, foreign),
         gain=from_share(0.0, idle, "when the training thread always gets a core"),
         ruled_out=(

@@ -25,28 +25,38 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, percent
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
-FIRE_SHARE, CLEAR_SHARE = 0.80, 0.50
 _ADDRESS_DIGITS = 4
 
 
-@rule("numa-misplaced", subject="run", level=Level.E1)
-def numa_misplaced(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.80, "of the CPU time passes on another node: said from here on")
+    clear_share: float = threshold(0.50, "until less does", beside="fire_share")
+
+
+@rule("numa-misplaced", subject="run", level=Level.E1, thresholds=Thresholds)
+def numa_misplaced(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run of which a rank computes on one socket and trains on another one's GPU."""
     if case.machine is None or not case.machine.gpu_numa_nodes:
         return None
     for rank in case.run.ranks:
-        draft = _of_rank(case, rank)
+        draft = _of_rank(case, rank, limits)
         if draft is not None:
             return draft
     return None
 
 
-def _of_rank(case: RunCase, rank: RankWindow) -> Draft | None:
+def _of_rank(case: RunCase, rank: RankWindow, limits: Thresholds) -> Draft | None:
     assert case.machine is not None
     process = rank.process
     nodes = dict(case.machine.gpu_numa_nodes)
@@ -59,7 +69,7 @@ def _of_rank(case: RunCase, rank: RankWindow) -> Draft | None:
     if process.latest.affinity_cores is None or process.latest.affinity_cores < case.machine.cpu_count:
         return None
     far = 1.0 - sum(share for node, share in enumerate(process.node_shares) if node in near)
-    if far < CLEAR_SHARE:
+    if far < limits.clear_share:
         return None
     node, where = min(near), listed(f"{gpu_name(gpu)} is on node {place}" for gpu, place in places)
     who = f"Rank {rank.facts.rank}" if rank.facts.rank is not None else "The run"
@@ -76,7 +86,7 @@ def _of_rank(case: RunCase, rank: RankWindow) -> Draft | None:
             ),
             Measure("gpu_node", node, where),
         ),
-        fires=far >= FIRE_SHARE,
+        fires=far >= limits.fire_share,
         fix=Fix(
             text=f"Bind the process and its memory to node {node}; with torchrun, each rank to its GPU's node",
             code=f"{bind} {' '.join(rank.facts.command)}",

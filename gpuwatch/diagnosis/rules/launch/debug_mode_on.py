@@ -31,12 +31,19 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import listed
 from gpuwatch.timeline.windows import RankWindow
 
-SESSION_SECONDS = 300.0
 NOTE = "environment: "
 OFF = frozenset({"", "0", "off", "false", "no"})
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    session_seconds: float = threshold(300.0, "a younger run may be a debugging session: information only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +75,15 @@ _MODES = {
 }
 
 
-@rule("debug-mode-on", subject="run", level=Level.E1, gated=False)
-def debug_mode_on(case: RunCase) -> Draft | None:
+@rule("debug-mode-on", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
+def debug_mode_on(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that was started, or has been switched, for debugging."""
     rank = case.run.critical
     switches = list(_switches(rank))
     if not switches:
         return None
     age = rank.process.latest.age_seconds if rank.process else None
-    serious = any(switch.slows for switch in switches) and (age is None or age >= SESSION_SECONDS)
+    serious = any(switch.slows for switch in switches) and (age is None or age >= limits.session_seconds)
     first = switches[0]
     are = "is" if len(switches) == 1 else "are"
     return Draft(

@@ -27,21 +27,29 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import share_in, trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, share_measure
 from gpuwatch.samples import StackPhase
 from gpuwatch.timeline.windows import RankWindow
 
-FIRE_SHARE = 0.15
-CLEAR_SHARE = 0.08
-BUSY_THREAD_CORES = 0.85
-PRESSURE_CPU_PERCENT = 20.0
-RUN_DELAY_SHARE = 0.05
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.15, "of the time the GPU idles within steps: said from here on")
+    clear_share: float = threshold(0.08, "until it idles less", beside="fire_share")
+    thread_cores: float = threshold(0.85, "of one core that the launching thread uses at least", most=1.0)
+    pressure_percent: float = threshold(20.0, "CPU pressure that explains it otherwise")
+    run_delay_share: float = threshold(0.05, "of its time in line for a core that explains it otherwise")
 
 
 @rule(
@@ -51,8 +59,9 @@ RUN_DELAY_SHARE = 0.05
     after=("data-starvation",),
     behind=("data-starvation",),
     needs_gpu=True,
+    thresholds=Thresholds,
 )
-def launch_bound(case: RunCase) -> Draft | None:
+def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose GPU idles inside steps while the training thread is busy all the time."""
     rank = case.run.critical
     starvation, busy = starvation_of(case), train_busy_percent(case)
@@ -63,8 +72,8 @@ def launch_bound(case: RunCase) -> Draft | None:
     idle = 1.0 - busy / 100.0 - starvation.share - logging
     pressure = case.host.pressure_cpu_percent if case.host else None
     delay = rank.process.run_delay_share if rank.process else None
-    crowded = (pressure or 0.0) >= PRESSURE_CPU_PERCENT or (delay or 0.0) >= RUN_DELAY_SHARE
-    if idle < CLEAR_SHARE or thread < BUSY_THREAD_CORES or crowded:
+    crowded = (pressure or 0.0) >= limits.pressure_percent or (delay or 0.0) >= limits.run_delay_share
+    if idle < limits.clear_share or thread < limits.thread_cores or crowded:
         return None
     compiled = rank.facts.model.compiled
     return Draft(
@@ -77,7 +86,7 @@ def launch_bound(case: RunCase) -> Draft | None:
             share_measure("starvation_share", starvation.share, "of which waits for data explain"),
             Measure("main_thread_cores", round(thread, 2), f"the training thread uses {thread:.2f} of a core"),
         ),
-        fires=idle >= FIRE_SHARE,
+        fires=idle >= limits.fire_share,
         fix=_fix(case, compiled),
         hint=f"at most {without(idle):.1f}x; nanoGPT on A100 gained 1.85x from compiling",
         ruled_out=(

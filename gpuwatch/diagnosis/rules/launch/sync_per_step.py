@@ -28,6 +28,7 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
@@ -35,17 +36,32 @@ from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, sh
 from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
 from gpuwatch.timeline.windows import Share, StackWindow
 
-FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
-WARN_SHARE = 0.10
 TARGET_SHARE = 0.01
 LEAST_TIMES = 10
 
 
-@rule("sync-per-step", subject="run", level=Level.E3, after=("data-starvation",), behind=("data-starvation",))
-def sync_per_step(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time could be won back: said from here on")
+    clear_share: float = threshold(0.03, "until less could", beside="fire_share")
+    warning_share: float = threshold(0.10, "a warning from here on", beside="fire_share")
+
+
+@rule(
+    "sync-per-step",
+    subject="run",
+    level=Level.E3,
+    after=("data-starvation",),
+    behind=("data-starvation",),
+    thresholds=Thresholds,
+)
+def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose GPU idles while the training thread keeps asking it for numbers."""
     stacks = enough(case.run.critical)
     if stacks is None or train_samples(stacks) < SAMPLES or trains_on(case) != "cuda":
@@ -56,18 +72,18 @@ def sync_per_step(case: RunCase) -> Draft | None:
     if line is None:
         return None
     if busy is None:
-        return _hint(stacks, asking, line)
+        return _hint(stacks, asking, line, limits)
     starved = starvation.share if starvation is not None and not _loads_itself(case) else 0.0
     idle = max(0.0, 1.0 - busy / 100.0 - starved)
     share = min(asking.value, idle)
-    if share < CLEAR_SHARE:
+    if share < limits.clear_share:
         return None
     return Draft(
         summary=(
             f"The GPU idles {percent(idle)} of the time{_beside(case)}, and the training thread spends "
             f"{percent(asking.value)} asking it for numbers{at(line.file, line.line)}"
         ),
-        severity=Severity.WARNING if share >= WARN_SHARE else Severity.INFO,
+        severity=Severity.WARNING if share >= limits.warning_share else Severity.INFO,
         level=Level.E1,
         evidence=(
             _asking(stacks, asking),
@@ -75,7 +91,7 @@ def sync_per_step(case: RunCase) -> Draft | None:
             Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
             Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be won back"),
         ),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=_fix(asking, line),
         gain=from_share(0.0, share, "as far as the GPU idles because of it"),
         ruled_out=(RuledOut("waiting for data", f"that explains {percent(starved)}"),)
@@ -96,9 +112,9 @@ def _beside(case: RunCase) -> str:
     return " while batches are made and kernels launched" if _loads_itself(case) else " beside the waits for data"
 
 
-def _hint(stacks: StackWindow, asking: Share, line: HotLine) -> Draft | None:
+def _hint(stacks: StackWindow, asking: Share, line: HotLine, limits: Thresholds) -> Draft | None:
     """The same where the GPU's idle time is not known: whether the waits cost anything cannot be told."""
-    if asking.value < FIRE_SHARE:
+    if asking.value < limits.fire_share:
         return None
     where = at(line.file, line.line)
     return Draft(
@@ -106,7 +122,7 @@ def _hint(stacks: StackWindow, asking: Share, line: HotLine) -> Draft | None:
         severity=Severity.HINT,
         level=Level.E1,
         evidence=(_asking(stacks, asking), line.measure("hot_line", "that")),
-        fires=asking.value >= WARN_SHARE,
+        fires=asking.value >= limits.warning_share,
         fix=_fix(asking, line),
         hint=(
             f"at most {without(asking.value):.2f}x, and nothing where the GPU is busy meanwhile, which is not known "

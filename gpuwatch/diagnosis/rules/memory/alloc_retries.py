@@ -24,14 +24,22 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 
-RETRIES_PER_STEP = 0.01
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    retries_per_step: float = threshold(0.01, "said from here on", most=1.0)
 
 
-@rule("alloc-retries", subject="run", level=Level.E2)
-def alloc_retries(case: RunCase) -> Draft | None:
+@rule("alloc-retries", subject="run", level=Level.E2, thresholds=Thresholds)
+def alloc_retries(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose allocator retries or fails again and again."""
     rank = max(case.run.ranks, key=lambda one: (one.memory.alloc_retries or 0) if one.memory else 0)
     memory = rank.memory
@@ -49,7 +57,7 @@ def alloc_retries(case: RunCase) -> Draft | None:
             Measure("alloc_retries", retries, f"{retries} retries in {rank.steps} steps"),
             Measure("out_of_memory", failures, f"{failures} out-of-memory errors"),
         ),
-        fires=(retries > 1 and retries >= RETRIES_PER_STEP * rank.steps) or failures > 0,
+        fires=(retries > 1 and retries >= limits.retries_per_step * rank.steps) or failures > 0,
         fix=Fix(
             text=(
                 "Let segments grow instead of fragmenting, and take torch.cuda.empty_cache() out of the loop; "

@@ -24,16 +24,26 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.compute import BUSY_PERCENT, peak_memory_share, works_lightly
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-FIRE_SHARE = 0.50
-CLEAR_SHARE = 0.65
 FILL_SHARE = 0.90
 STATE_COPIES = 4  # weights, gradients and Adam's two moments
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.50, "of the memory used at the peak: said up to here")
+    clear_share: float = threshold(0.65, "until more is used", beside="fire_share")
+    steps: int = threshold(200, "before anything is said")
 
 
 @rule(
@@ -42,14 +52,15 @@ STATE_COPIES = 4  # weights, gradients and Adam's two moments
     level=Level.E2,
     after=("data-starvation", "launch-bound"),
     behind=("data-starvation", "amp-off"),
+    thresholds=Thresholds,
 )
-def batch_headroom(case: RunCase) -> Draft | None:
+def batch_headroom(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that leaves half of the memory and part of the GPU unused."""
     rank = case.run.critical
     share = peak_memory_share(rank)
     symptom = _symptom(case)
     batch = rank.train_loader.batch_size if rank.train_loader else None
-    if share is None or share > CLEAR_SHARE or rank.steps_total < 200 or symptom is None or not batch:
+    if share is None or share > limits.clear_share or rank.steps_total < limits.steps or symptom is None or not batch:
         return None
     assert rank.memory is not None and rank.memory.allocated_peak_bytes and rank.memory.total_bytes
     limit = _batch_that_fits(rank, batch)
@@ -69,7 +80,7 @@ def batch_headroom(case: RunCase) -> Draft | None:
             share_measure("peak_memory_share", share, "peak memory"),
             Measure("batch_size", batch, f"batch of {batch}"),
         ),
-        fires=share <= FIRE_SHARE,
+        fires=share <= limits.fire_share,
         fix=Fix(
             text=(
                 f"Double the batch to {2 * batch} and compare samples per second"

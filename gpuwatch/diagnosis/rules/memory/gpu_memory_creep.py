@@ -26,24 +26,33 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, percent, seconds
 from gpuwatch.timeline.windows import PeakGrowth, RankWindow
 
-STEPS = 800
-LEAST_BYTES = 512 * 2**20
-LEAST_SHARE = 0.06
-SHARE_PER_HUNDRED_STEPS = 0.015
-SOON_SECONDS = 3600.0
 LEAST_PART, MOST_PART = 0.10, 0.50
 """Of the rise, in any quarter: a steady one gives 0.25 each; of a leak that only evaluation shows, single jumps."""
 
 
-@rule("gpu-memory-creep", subject="run", level=Level.E2)
-def gpu_memory_creep(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    steps: int = threshold(800, "over which it grew at least", least=100)
+    grown_bytes: int = threshold(512 * 2**20, "that it grew at least", most=1099511627776)
+    grown_share: float = threshold(0.06, "of what it was that it grew at least", most=10.0)
+    share_per_100_steps: float = threshold(0.015, "that it grows at least", most=1.0)
+    soon_seconds: float = threshold(3600.0, "until memory is full, from which on any growth counts")
+
+
+@rule("gpu-memory-creep", subject="run", level=Level.E2, thresholds=Thresholds)
+def gpu_memory_creep(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose tensors take ever more memory."""
-    growing = [rank for rank in case.run.ranks if rank.memory is not None and _is_steady(rank.memory.growth)]
+    growing = [rank for rank in case.run.ranks if rank.memory is not None and _is_steady(rank.memory.growth, limits)]
     if not growing:
         return None
     rank = max(
@@ -72,7 +81,8 @@ def gpu_memory_creep(case: RunCase) -> Draft | None:
             ),
             *((Measure("seconds_left", round(left), f"full in {seconds(left)}"),) if left is not None else ()),
         ),
-        fires=_is_much(growth, gained) and (per_hundred >= SHARE_PER_HUNDRED_STEPS or _is_soon(left)),
+        fires=_is_much(growth, gained, limits)
+        and (per_hundred >= limits.share_per_100_steps or _is_soon(left, limits)),
         fix=Fix(
             text=(
                 "Look for what keeps tensors from step to step: a loss added up without detach(), outputs in a list, "
@@ -95,16 +105,16 @@ def gpu_memory_creep(case: RunCase) -> Draft | None:
     )
 
 
-def _is_steady(growth: PeakGrowth | None) -> bool:
+def _is_steady(growth: PeakGrowth | None, limits: Thresholds) -> bool:
     """Whether it rose in every quarter, as something does that each step adds to."""
-    if growth is None or growth.start_bytes <= 0 or growth.steps < STEPS:
+    if growth is None or growth.start_bytes <= 0 or growth.steps < limits.steps:
         return False
     gained = sum(growth.quarters_bytes)
     return gained > 0 and all(LEAST_PART <= quarter / gained <= MOST_PART for quarter in growth.quarters_bytes)
 
 
-def _is_much(growth: PeakGrowth, gained: int) -> bool:
-    return gained >= LEAST_BYTES and gained >= LEAST_SHARE * growth.start_bytes
+def _is_much(growth: PeakGrowth, gained: int, limits: Thresholds) -> bool:
+    return gained >= limits.grown_bytes and gained >= limits.grown_share * growth.start_bytes
 
 
 def _seconds_left(rank: RankWindow, growth: PeakGrowth, gained: int) -> float | None:
@@ -114,5 +124,5 @@ def _seconds_left(rank: RankWindow, growth: PeakGrowth, gained: int) -> float | 
     return max(0, memory.total_bytes - memory.allocated_peak_bytes) / (gained / growth.seconds)
 
 
-def _is_soon(left: float | None) -> bool:
-    return left is not None and left <= SOON_SECONDS
+def _is_soon(left: float | None, limits: Thresholds) -> bool:
+    return left is not None and left <= limits.soon_seconds

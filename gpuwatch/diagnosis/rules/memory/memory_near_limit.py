@@ -24,18 +24,26 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, gpu_name, percent, share_measure
 from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 
-INFO_SHARE = 0.92
-WARNING_SHARE = 0.97
-CLEAR_SHARE = 0.88
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.92, "of the memory is used: said from here on")
+    warning_share: float = threshold(0.97, "a warning from here on", beside="fire_share")
+    clear_share: float = threshold(0.88, "until less is used", beside="fire_share")
 
 
-@rule("memory-near-limit", subject="gpu", level=Level.E0)
-def memory_near_limit(case: GpuCase) -> Draft | None:
+@rule("memory-near-limit", subject="gpu", level=Level.E0, thresholds=Thresholds)
+def memory_near_limit(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU whose memory is nearly used up."""
     gpu = case.gpu
     rank = _rank_on(case)
@@ -48,19 +56,19 @@ def memory_near_limit(case: GpuCase) -> Draft | None:
     else:
         return None
     share = used / total
-    if share < CLEAR_SHARE:
+    if share < limits.clear_share:
         return None
     batch = rank.train_loader.batch_size if rank and rank.train_loader else None
     return Draft(
         summary=f"{gpu_name(gpu)} has {gibibytes(total - used)} of {gibibytes(total)} left: {percent(share)} is taken",
-        severity=Severity.WARNING if share >= WARNING_SHARE else Severity.INFO,
+        severity=Severity.WARNING if share >= limits.warning_share else Severity.INFO,
         level=level,
         evidence=(
             Measure("memory_bytes", used, f"{source} {gibibytes(used)} of {gibibytes(total)}"),
             share_measure("memory_share", share, "taken"),
             *_allocated(rank.memory if rank else None),
         ),
-        fires=share >= INFO_SHARE,
+        fires=share >= limits.fire_share,
         fix=Fix(
             text=(
                 "Leave room before it fails: "

@@ -29,18 +29,28 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.traffic import batches_per_step, traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent, share_measure
 from gpuwatch.timeline.windows import GpuWindow
 
-FIRE_SHARE, CLEAR_SHARE = 0.10, 0.06
 LEAST_FIT, MOST_FIT = 0.4, 2.5
 """Exchanged over expected bytes: half for compressed gradients, twice for gradients kept in wider numbers."""
 UNSYNCED_FIT = 0.6
 """Of one exchange per micro-step: then each of them is exchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.10, "of the time passes with exchanging gradients: said from here on")
+    clear_share: float = threshold(0.06, "until less does", beside="fire_share")
 
 
 @rule(
@@ -50,8 +60,9 @@ UNSYNCED_FIT = 0.6
     after=("data-starvation", "straggler-rank", "pcie-degraded"),
     behind=("data-starvation", "straggler-rank", "pcie-degraded"),
     needs_gpu=True,
+    thresholds=Thresholds,
 )
-def comm_bound(case: RunCase) -> Draft | None:
+def comm_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     """Hints at a distributed run whose gradients fill the PCIe link."""
     rank = case.run.critical
     facts, world = rank.facts, rank.facts.world_size
@@ -67,7 +78,7 @@ def comm_bound(case: RunCase) -> Draft | None:
     expected = 2.0 * (world - 1) / world * gradients
     micro = batches_per_step(rank)
     fit = per_step / expected
-    if share < CLEAR_SHARE or not LEAST_FIT <= fit <= MOST_FIT * micro:
+    if share < limits.clear_share or not LEAST_FIT <= fit <= MOST_FIT * micro:
         return None
     unsynced = micro > 1 and fit >= UNSYNCED_FIT * micro
     saved = share * (1.0 - 1.0 / micro if unsynced else 0.5)
@@ -84,7 +95,7 @@ def comm_bound(case: RunCase) -> Draft | None:
             Measure("gradient_bytes", round(expected), f"a ring of {world} moves {expected / 1e6:.3g} MB of gradients"),
             *_nvlink(traffic.gpu),
         ),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=_unsynced_fix(micro) if unsynced else _compressed_fix(per_step),
         hint=(
             f"1.0-{without(saved):.2f}x if the link ran at its peak and nothing were hidden: how much of the exchange "

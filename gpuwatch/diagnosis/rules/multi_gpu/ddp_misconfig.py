@@ -28,37 +28,46 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
 from gpuwatch.diagnosis.advice.sampled import enough, share_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores
 from gpuwatch.timeline.windows import LineShare
 
-FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
-BUSY_THREAD_CORES = 0.9
 LEAST_CORES = 2.0
-LEAST_WAIT_SHARE = 0.10
 _DATA_PARALLEL = re.compile(r"nn/parallel/(data_parallel|parallel_apply|replicate|scatter_gather)\.py")
 _GATHERING = re.compile(r"nn/parallel/(_functions|comm)\.py")
 
 
-@rule("ddp-misconfig", subject="run", level=Level.E1)
-def ddp_misconfig(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the training thread in DataParallel: said from here on")
+    clear_share: float = threshold(0.03, "until it is less", beside="fire_share")
+    thread_cores: float = threshold(0.9, "of one core that the main thread uses at least", most=1.0)
+    wait_share: float = threshold(0.10, "of the time that is waited for data at least")
+
+
+@rule("ddp-misconfig", subject="run", level=Level.E1, thresholds=Thresholds)
+def ddp_misconfig(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that spreads its work in a way that costs more than it must."""
-    return _data_parallel(case) or _single_threads(case)
+    return _data_parallel(case, limits) or _single_threads(case, limits)
 
 
-def _data_parallel(case: RunCase) -> Draft | None:
+def _data_parallel(case: RunCase, limits: Thresholds) -> Draft | None:
     rank = case.run.critical
     stacks = enough(rank)
     if stacks is None or (rank.facts.world_size or 1) > 1:
         return None
     lines = [line for line in stacks.lines if _is_data_parallel(line)]
     share = share_of(sum(line.samples for line in lines), stacks.samples)
-    if not any(_DATA_PARALLEL.search(line.leaf or "") for line in lines) or share.value < CLEAR_SHARE:
+    if not any(_DATA_PARALLEL.search(line.leaf or "") for line in lines) or share.value < limits.clear_share:
         return None
     chief = max(lines, key=lambda line: line.samples)
     return Draft(
@@ -73,7 +82,7 @@ def _data_parallel(case: RunCase) -> Draft | None:
             ),
             Measure("gpus", len(case.gpus), f"{len(case.gpus)} GPUs in one process"),
         ),
-        fires=share.value >= FIRE_SHARE,
+        fires=share.value >= limits.fire_share,
         fix=Fix(
             text="Wrap the model in DistributedDataParallel and start one process per GPU",
             code=f"torchrun --nproc_per_node={max(1, len(case.gpus))} {' '.join(rank.facts.command[1:])}",
@@ -92,19 +101,19 @@ def _is_data_parallel(line: LineShare) -> bool:
     return bool(_DATA_PARALLEL.search(leaf) or _GATHERING.search(leaf))
 
 
-def _single_threads(case: RunCase) -> Draft | None:
+def _single_threads(case: RunCase, limits: Thresholds) -> Draft | None:
     rank, cores = case.run.critical, allowed_cores(case)
     ranks, process = rank.facts.local_world_size or 1, rank.process
     threads = _threads(case)
     if ranks < 2 or threads != 1 or cores < LEAST_CORES or process is None:
         return None
     main = process.main_thread_cores
-    if main is None or main < BUSY_THREAD_CORES:
+    if main is None or main < limits.thread_cores:
         return None
     loads_itself = (
         rank.train_loader is not None
         and rank.train_loader.num_workers == 0
-        and (rank.wait_share or 0.0) >= LEAST_WAIT_SHARE
+        and (rank.wait_share or 0.0) >= limits.wait_share
     )
     if rank.facts.device != "cpu" and not loads_itself:
         return None

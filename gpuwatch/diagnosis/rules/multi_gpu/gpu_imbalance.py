@@ -24,35 +24,46 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import mean, stdev
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
 from gpuwatch.timeline.windows import GpuWindow
 
-UTILIZATION_POINTS = 20.0
-UTILIZATION_CLEAR_POINTS = 10.0
-MEMORY_SHARE = 0.20
-MEMORY_FULL_SHARE = 0.30
-POWER_VARIATION = 0.15
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    utilization_points: float = threshold(20.0, "between the busiest and the least busy GPU: said from here on")
+    clear_utilization_points: float = threshold(10.0, "until they are nearer", beside="utilization_points")
+    memory_share: float = threshold(0.20, "of their memory between the fullest and the emptiest: said from here on")
+    memory_full_share: float = threshold(0.30, "that the fullest one is full at least")
+    power_variation: float = threshold(0.15, "deviation of their power over its mean: said from here on", most=10.0)
 
 
-@rule("gpu-imbalance", subject="run", level=Level.E0)
-def gpu_imbalance(case: RunCase) -> Draft | None:
+@rule("gpu-imbalance", subject="run", level=Level.E0, thresholds=Thresholds)
+def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose GPUs are unequally loaded."""
     gpus = [gpu for gpu in case.gpus if gpu.status == "live" and gpu.utilization is not None]
     if len(gpus) < 2 or len({gpu.facts.name for gpu in gpus}) > 1 or any(gpu.facts.mig for gpu in gpus):
         return None
     by_load = sorted(gpus, key=_busy)
     spread = _busy(by_load[-1]) - _busy(by_load[0])
-    memory = _memory_spread(gpus)
+    memory = _memory_spread(gpus, limits)
     power = _power_variation(gpus)
-    if spread < UTILIZATION_CLEAR_POINTS and memory < MEMORY_SHARE / 2 and power < POWER_VARIATION / 2:
+    if (
+        spread < limits.clear_utilization_points
+        and memory < limits.memory_share / 2
+        and power < limits.power_variation / 2
+    ):
         return None
     least, most = by_load[0], by_load[-1]
     return Draft(
-        summary=_sentence(case.run.title, least, most, spread, memory, power),
+        summary=_sentence(case.run.title, least, most, spread, memory, power, limits),
         severity=Severity.WARNING,
         level=Level.E0,
         evidence=(
@@ -68,7 +79,7 @@ def gpu_imbalance(case: RunCase) -> Draft | None:
                 for gpu in gpus
             ),
         ),
-        fires=spread >= UTILIZATION_POINTS or memory >= MEMORY_SHARE or power >= POWER_VARIATION,
+        fires=spread >= limits.utilization_points or memory >= limits.memory_share or power >= limits.power_variation,
         fix=Fix(
             text=(
                 "Give each rank an equal share: DistributedDataParallel rather than DataParallel, a DistributedSampler "
@@ -87,13 +98,13 @@ def _busy(gpu: GpuWindow) -> float:
     return stats.mean if stats else 0.0
 
 
-def _memory_spread(gpus: list[GpuWindow]) -> float:
+def _memory_spread(gpus: list[GpuWindow], limits: Thresholds) -> float:
     shares = [
         gpu.memory_used_bytes.mean / gpu.facts.memory_total_bytes
         for gpu in gpus
         if gpu.memory_used_bytes and gpu.facts.memory_total_bytes
     ]
-    if len(shares) < 2 or max(shares) < MEMORY_FULL_SHARE:
+    if len(shares) < 2 or max(shares) < limits.memory_full_share:
         return 0.0
     return max(shares) - min(shares)
 
@@ -103,12 +114,14 @@ def _power_variation(gpus: list[GpuWindow]) -> float:
     return stdev(watts) / mean(watts) if len(watts) >= 2 and mean(watts) > 0 else 0.0
 
 
-def _sentence(title: str, least: GpuWindow, most: GpuWindow, spread: float, memory: float, power: float) -> str:
-    if spread >= UTILIZATION_POINTS or (memory < MEMORY_SHARE and power < POWER_VARIATION):
+def _sentence(
+    title: str, least: GpuWindow, most: GpuWindow, spread: float, memory: float, power: float, limits: Thresholds
+) -> str:
+    if spread >= limits.utilization_points or (memory < limits.memory_share and power < limits.power_variation):
         return (
             f"The GPUs of {title} work unequally: {gpu_name(most)} is busy {_busy(most):.0f} % of the time, "
             f"{gpu_name(least)} {_busy(least):.0f} %"
         )
-    if memory >= MEMORY_SHARE:
+    if memory >= limits.memory_share:
         return f"The GPUs of {title} hold unequal loads: their memory differs by {percent(memory)} of a GPU"
     return f"The GPUs of {title} draw unequal power: it varies by {percent(power)} of its mean"

@@ -25,21 +25,30 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, gpu_name
 from gpuwatch.samples import GpuProcess
 from gpuwatch.timeline.windows import RunWindow
 
-USED_PERCENT = 5.0
 TEN_MINUTES = 120  # evaluations, 5 s apart
 
 
-@rule("idle-gpu-allocated", subject="gpu", level=Level.E0, gated=False, fire_after=TEN_MINUTES)
-def idle_gpu_allocated(case: GpuCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    used_percent: float = threshold(5.0, "utilization: a GPU that is used more is not idle")
+
+
+@rule("idle-gpu-allocated", subject="gpu", level=Level.E0, gated=False, fire_after=TEN_MINUTES, thresholds=Thresholds)
+def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU that a training job holds and leaves idle."""
     gpu, status = case.gpu, case.gpu.latest_status
-    if gpu.utilization is None or gpu.utilization.mean > USED_PERCENT or gpu.facts.mig or gpu.status != "live":
+    if gpu.utilization is None or gpu.utilization.mean > limits.used_percent or gpu.facts.mig or gpu.status != "live":
         return None
     holder = _holder(case, status.processes if status is not None else None)
     if holder is None:

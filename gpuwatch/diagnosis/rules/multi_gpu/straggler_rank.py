@@ -27,19 +27,17 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on
 from gpuwatch.diagnosis.advice.slow_gpu import seconds_per_step, waited_for_gpu
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
-FIRE_SCORE = 0.10
-CRITICAL_SCORE = 0.20
-CLEAR_SCORE = 0.06
-COVERAGE = 0.80
 CAUSES = {
     "wait_share": (
         "waits for its own loader",
@@ -53,25 +51,35 @@ CAUSES = {
 NO_SLOWED_GPU = RuledOut("a slowed GPU", "its GPU reports no throttling")
 
 
-@rule("straggler-rank", subject="run", level=Level.E2, behind=("collective-hang",))
-def straggler_rank(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.10, "of a step that the other ranks wait for the slow one: said from here on")
+    critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
+    clear_share: float = threshold(0.06, "until they wait less", beside="fire_share")
+    measured_share: float = threshold(0.80, "of the ranks that are measured at least")
+
+
+@rule("straggler-rank", subject="run", level=Level.E2, behind=("collective-hang",), thresholds=Thresholds)
+def straggler_rank(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a distributed run in which one rank keeps the others waiting."""
     ranks = [rank for rank in case.run.ranks if _is_measured(rank)]
-    if len(ranks) < 2 or len(ranks) < COVERAGE * (case.run.critical.facts.world_size or len(ranks)):
+    if len(ranks) < 2 or len(ranks) < limits.measured_share * (case.run.critical.facts.world_size or len(ranks)):
         return None
     waited = [_waited_for(rank, [other for other in ranks if other is not rank], case.gpus) for rank in ranks]
     longest = max(waited)
     straggler = ranks[waited.index(longest)]
     step = median(rank.train_seconds / rank.steps for rank in ranks)
     score = longest / step
-    if score < CLEAR_SCORE:
+    if score < limits.clear_share:
         return None
-    cause, fix, excess = _cause(straggler, [rank for rank in ranks if rank is not straggler], step)
+    cause, fix, excess = _cause(straggler, [rank for rank in ranks if rank is not straggler], step, limits)
     slow_gpu = _slowed_gpu(straggler, case.gpus)
     name = f"Rank {straggler.facts.rank}" if straggler.facts.rank is not None else f"Process {straggler.facts.pid}"
     return Draft(
         summary=f"{name} is slow and the other ranks wait {percent(score)} of each step for it: it {cause}",
-        severity=Severity.CRITICAL if score >= CRITICAL_SCORE else Severity.WARNING,
+        severity=Severity.CRITICAL if score >= limits.critical_share else Severity.WARNING,
         level=min(rests_on(rank, Level.E2) for rank in ranks),
         evidence=(
             Measure("straggler_score", round(score, 4), f"{percent(score)} of each step is spent waiting for it"),
@@ -83,14 +91,14 @@ def straggler_rank(case: RunCase) -> Draft | None:
             ),
             *excess,
         ),
-        fires=score >= FIRE_SCORE,
+        fires=score >= limits.fire_share,
         fix=Fix(text=slow_gpu or fix, value=straggler.facts.rank),
         gain=Gain(low=1.0, high=round(1.0 / (1.0 - min(score, 0.9)), 2), cap="then the other ranks set the pace"),
         ruled_out=(
             RuledOut("a slow network", "then all ranks would wait alike; this one waits least"),
             *(() if slow_gpu or not _watches_gpu(straggler, case.gpus) else (NO_SLOWED_GPU,)),
         ),
-        verify=f"The other ranks wait less than {percent(CLEAR_SCORE)} of each step for this one",
+        verify=f"The other ranks wait less than {percent(limits.clear_share)} of each step for this one",
         chart=("run.step_seconds", "gpu.utilization_percent"),
     )
 
@@ -105,14 +113,16 @@ def _waited_for(rank: RankWindow, others: list[RankWindow], gpus: tuple[GpuWindo
     return max(usual - seconds_per_step(rank, rank.backward_share), waited_for_gpu(rank, others, gpus))
 
 
-def _cause(straggler: RankWindow, others: list[RankWindow], step: float) -> tuple[str, str, tuple[Measure, ...]]:
+def _cause(
+    straggler: RankWindow, others: list[RankWindow], step: float, limits: Thresholds
+) -> tuple[str, str, tuple[Measure, ...]]:
     excess = {
         name: seconds_per_step(straggler, getattr(straggler, name))
         - median(seconds_per_step(rank, getattr(rank, name)) for rank in others)
         for name in CAUSES
     }
     name = max(excess, key=lambda key: excess[key])
-    if excess[name] < 0.25 * CLEAR_SCORE * step:
+    if excess[name] < 0.25 * limits.clear_share * step:
         return (
             "is slower for a reason not measured here",
             "Record stacks of that rank and of one other, and compare",

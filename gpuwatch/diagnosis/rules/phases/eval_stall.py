@@ -27,7 +27,7 @@ Source:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of, worker_keywords
 from gpuwatch.diagnosis.advice.cores import allowed_cores
@@ -37,32 +37,42 @@ from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_o
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
-FIRE_SHARE, CLEAR_SHARE = 0.25, 0.15
-STARVED_FIRE_SHARE, STARVED_CLEAR_SHARE = 0.05, 0.03
-WAIT_SHARE, CLEAR_WAIT_SHARE = 0.50, 0.35
 TARGET_SHARE = 0.10
-EVALUATIONS = 2
 WAIT_SAMPLES = 100
 """Half of so many samples is 40 to 60 %."""
 MOST_WORKERS = 8
 
 
-@rule("eval-stall", subject="run", level=Level.E1)
-def eval_stall(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.25, "of the time passes with evaluation: said from here on")
+    clear_share: float = threshold(0.15, "until less does", beside="fire_share")
+    starved_share: float = threshold(0.05, "of the time, where the evaluation itself waits for data")
+    clear_starved_share: float = threshold(0.03, "until less passes", beside="starved_share")
+    wait_share: float = threshold(0.50, "of an evaluation that waits for data: a warning from here on")
+    clear_wait_share: float = threshold(0.35, "until less of it waits", beside="wait_share")
+    evaluations: int = threshold(2, "at least", least=1)
+
+
+@rule("eval-stall", subject="run", level=Level.E1, thresholds=Thresholds)
+def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that spends a quarter of its time in evaluation, or evaluates while waiting for data."""
     rank = case.run.critical
     total = rank.phases.get("eval")
-    if total is None or total.count < EVALUATIONS:
+    if total is None or total.count < limits.evaluations:
         return None
     waiting = _waiting(rank, total)
-    starved = total.share >= STARVED_CLEAR_SHARE and (waiting or 0.0) >= CLEAR_WAIT_SHARE
-    if not starved and total.share < CLEAR_SHARE:
+    starved = total.share >= limits.clear_starved_share and (waiting or 0.0) >= limits.clear_wait_share
+    if not starved and total.share < limits.clear_share:
         return None
-    warns = waiting is not None and total.share >= STARVED_FIRE_SHARE and waiting >= WAIT_SHARE
+    warns = waiting is not None and total.share >= limits.starved_share and waiting >= limits.wait_share
     of_it = f" and waits for its data in {percent(waiting)} of that" if warns and waiting is not None else ""
     line = hottest_of_thread(rank.stacks, "eval")
     return Draft(
@@ -73,7 +83,7 @@ def eval_stall(case: RunCase) -> Draft | None:
             *_evidence(rank, total, waiting),
             *((line.measure("hot_line", "validation"),) if line is not None else ()),
         ),
-        fires=warns or total.share >= FIRE_SHARE,
+        fires=warns or total.share >= limits.fire_share,
         fix=_feed(case, total) if warns else _rarer(total, line),
         gain=from_share((waiting or 0.0) * total.share * 0.5, (waiting or 0.0) * total.share)
         if warns

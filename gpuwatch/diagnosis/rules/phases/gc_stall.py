@@ -25,30 +25,41 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 
-FIRE_SHARE, CLEAR_SHARE = 0.02, 0.01
-OBVIOUS_SHARE = 0.10
 SECONDS = 55.0
 """What set-up left to collect weighs heavily in the first seconds of a run, and not at all later."""
-FIRE_SECONDS, CLEAR_SECONDS = 0.5, 0.25
 EVERY_STEPS = 100
 REMAINING = 0.2
 """Of the pauses, what collecting the young generations by hand may keep."""
 
 
-@rule("gc-stall", subject="run", level=Level.E2)
-def gc_stall(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.02, "of the time passes with collecting: said from here on")
+    clear_share: float = threshold(0.01, "until less does", beside="fire_share")
+    obvious_share: float = threshold(0.10, "said at once, before the window is full", beside="fire_share")
+    fire_seconds: float = threshold(0.5, "of one pause: said from here on")
+    clear_seconds: float = threshold(0.25, "until all are shorter", beside="fire_seconds")
+
+
+@rule("gc-stall", subject="run", level=Level.E2, thresholds=Thresholds)
+def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose training thread is paused by garbage collection."""
     found = [rank.phases["gc"] for rank in case.run.ranks if "gc" in rank.phases]
     if not found:
         return None
     total = max(found, key=lambda one: one.share)
     longest = max(one.longest_seconds for one in found)
-    if total.share < CLEAR_SHARE and longest < CLEAR_SECONDS:
+    if total.share < limits.clear_share and longest < limits.clear_seconds:
         return None
     ranks = len(case.run.ranks)
     among = f" in each of {ranks} ranks, and the others wait each time" if ranks > 1 else ""
@@ -64,8 +75,8 @@ def gc_stall(case: RunCase) -> Draft | None:
             Measure("gc_longest_seconds", round(longest, 3), f"longest pause {seconds(longest)}"),
             Measure("gc_count", total.count, f"{total.count} pauses"),
         ),
-        fires=total.share >= OBVIOUS_SHARE
-        or (case.window_seconds >= SECONDS and (total.share >= FIRE_SHARE or longest >= FIRE_SECONDS)),
+        fires=total.share >= limits.obvious_share
+        or (case.window_seconds >= SECONDS and (total.share >= limits.fire_share or longest >= limits.fire_seconds)),
         fix=Fix(
             text=(
                 f"Freeze what set-up left behind and collect by hand, every {EVERY_STEPS} steps on all ranks at the "

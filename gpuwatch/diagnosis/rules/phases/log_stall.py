@@ -26,6 +26,7 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
@@ -33,16 +34,24 @@ from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, t
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
 from gpuwatch.timeline.windows import Share
 
-FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
 TARGET_SHARE = 0.01
 LEAST_TIMES = 10
 
 
-@rule("log-stall", subject="run", level=Level.E1)
-def log_stall(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time passes with logging: said from here on")
+    clear_share: float = threshold(0.03, "until less does", beside="fire_share")
+
+
+@rule("log-stall", subject="run", level=Level.E1, thresholds=Thresholds)
+def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that spends a twentieth of its time in logging while nothing else is done."""
     stacks, device = enough(case.run.critical), trains_on(case)
     if stacks is None or device is None:
@@ -51,7 +60,7 @@ def log_stall(case: RunCase) -> Draft | None:
     busy = train_busy_percent(case) if device == "cuda" else None
     known = device == "cpu" or busy is not None
     share = logging.value if busy is None else min(logging.value, 1.0 - busy / 100.0)
-    if share < CLEAR_SHARE:
+    if share < limits.clear_share:
         return None
     line = hottest_of_thread(stacks, "log")
     return Draft(
@@ -63,7 +72,7 @@ def log_stall(case: RunCase) -> Draft | None:
             *((line.measure("hot_line", "the logging"),) if line is not None else ()),
             *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
         ),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=_fix(logging, line),
         gain=from_share(0.5 * share, share) if known else None,
         hint=None

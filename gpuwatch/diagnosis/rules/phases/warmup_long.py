@@ -25,30 +25,40 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.lines import quoted
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.timeline.windows import RankWindow
 
-FIRE_SECONDS, WARNING_SECONDS = 600.0, 1200.0
 MOST_STEPS = 100
 
 
-@rule("warmup-long", subject="run", level=Level.E1, gated=False)
-def warmup_long(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_seconds: float = threshold(600.0, "without a steady step: said from here on")
+    warning_seconds: float = threshold(1200.0, "a warning from here on", beside="fire_seconds")
+
+
+@rule("warmup-long", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
+def warmup_long(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that holds a GPU for ten minutes without steady steps."""
     rank = case.run.critical
     waited = _waited_seconds(rank)
-    if rank.warm or rank.steps_total >= MOST_STEPS or waited is None or waited < FIRE_SECONDS:
+    if rank.warm or rank.steps_total >= MOST_STEPS or waited is None or waited < limits.fire_seconds:
         return None
     if not (rank.facts.gpu_uuids or case.gpus or rank.facts.device == "cuda"):
         return None
     doing = _doing(rank)
     return Draft(
         summary=f"No steady step after {seconds(waited)}" + (f": {doing}" if doing else ""),
-        severity=Severity.WARNING if waited >= WARNING_SECONDS else Severity.INFO,
+        severity=Severity.WARNING if waited >= limits.warning_seconds else Severity.INFO,
         level=Level.E1,
         evidence=(
             Measure("waited_seconds", round(waited, 1), f"no steady step for {seconds(waited)}"),

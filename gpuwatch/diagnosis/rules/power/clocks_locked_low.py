@@ -25,34 +25,44 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.compute import SLOWED_SHARE, power_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
 from gpuwatch.timeline.windows import GpuWindow, Stats
 
 APPLICATION_CLOCKS = 0x2
 SET_SHARE = 0.9
 """Of the samples: a bit that comes and goes is no setting."""
-LOW_SHARE, CLEAR_SHARE = 0.80, 0.95
 FLAT_SHARE = 0.02
-BUSY_PERCENT = 90.0
-POWER_SHARE = 0.90
-HOT_CELSIUS = 80.0
 SLOWING_BITS = (0x4, 0x8, 0x20, 0x40, 0x80)
 A_MINUTE = 12  # evaluations, 5 s apart
 
 
-@rule("clocks-locked-low", subject="gpu", level=Level.E0, fire_after=A_MINUTE)
-def clocks_locked_low(case: GpuCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.80, "of its highest clock, where the clock is flat: said below")
+    clear_share: float = threshold(0.95, "until the clock is higher", beside="fire_share")
+    busy_percent: float = threshold(90.0, "utilization of a GPU that could boost")
+    power_share: float = threshold(0.90, "of its power limit: one that draws more is held by power")
+    hot_celsius: float = threshold(80.0, "a GPU that is hotter is held by heat", most=120.0)
+
+
+@rule("clocks-locked-low", subject="gpu", level=Level.E0, fire_after=A_MINUTE, thresholds=Thresholds)
+def clocks_locked_low(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a busy, cool GPU whose clock stands still below its highest."""
     gpu = case.gpu
     clock, highest = gpu.sm_clock_mhz, gpu.facts.sm_clock_max_mhz
-    if gpu.facts.mig or clock is None or not highest or not _is_free_to_boost(gpu):
+    if gpu.facts.mig or clock is None or not highest or not _is_free_to_boost(gpu, limits):
         return None
     kept = clock.p50 / highest
     is_set = gpu.reason_bit_shares.get(APPLICATION_CLOCKS, 0.0) >= SET_SHARE
-    if kept >= CLEAR_SHARE or not (is_set or (kept < LOW_SHARE and _is_flat(clock))):
+    if kept >= limits.clear_share or not (is_set or (kept < limits.fire_share and _is_flat(clock))):
         return None
     health = gpu.latest_health
     application = health.application_clock_mhz if health else None
@@ -88,14 +98,19 @@ def clocks_locked_low(case: GpuCase) -> Draft | None:
     )
 
 
-def _is_free_to_boost(gpu: GpuWindow) -> bool:
+def _is_free_to_boost(gpu: GpuWindow, limits: Thresholds) -> bool:
     """Busy, cool and below its limit, as far as all of that is known: else the clock may be low for another reason."""
     power = power_share(gpu)
     if gpu.temperature_celsius is None or power is None:
         return False
     is_slowed = any(gpu.reason_bit_shares.get(bit, 0.0) >= SLOWED_SHARE for bit in SLOWING_BITS)
     is_slowed = is_slowed or any(share >= SLOWED_SHARE for share in gpu.throttle_shares.values())
-    return _busy(gpu) >= BUSY_PERCENT and power < POWER_SHARE and _hottest(gpu) < HOT_CELSIUS and not is_slowed
+    return (
+        _busy(gpu) >= limits.busy_percent
+        and power < limits.power_share
+        and _hottest(gpu) < limits.hot_celsius
+        and not is_slowed
+    )
 
 
 def _is_flat(clock: Stats) -> bool:

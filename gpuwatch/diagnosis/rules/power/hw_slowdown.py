@@ -24,18 +24,27 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, percent
 
 BITS = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
-EVENTS_IN_TEN_MINUTES = 6
-SHARE = 0.10
 TEN_MINUTES = 120  # evaluations, 5 s apart
 
 
-@rule("hw-slowdown", subject="gpu", level=Level.E0, gated=False, clear_after=TEN_MINUTES)
-def hw_slowdown(case: GpuCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    events: int = threshold(6, "in ten minutes: said from here on", least=1)
+    fire_share: float = threshold(0.10, "or of the window")
+
+
+@rule("hw-slowdown", subject="gpu", level=Level.E0, gated=False, clear_after=TEN_MINUTES, thresholds=Thresholds)
+def hw_slowdown(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU that brakes itself again and again."""
     gpu = case.gpu
     events = {bit: gpu.reason_bit_events.get(bit, 0) for bit in BITS}
@@ -56,7 +65,7 @@ def hw_slowdown(case: GpuCase) -> Draft | None:
             )
             for bit in seen
         ),
-        fires=max(events.values()) >= EVENTS_IN_TEN_MINUTES or max(shares.values()) >= SHARE,
+        fires=max(events.values()) >= limits.events or max(shares.values()) >= limits.fire_share,
         fix=Fix(
             text=(
                 "The power supply or chassis asks for less power: check the PSU cabling and the BMC log"

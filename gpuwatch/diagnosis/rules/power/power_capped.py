@@ -24,15 +24,29 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, share_measure
 
 SOFTWARE_POWER_CAP = 0x4
 
 
-@rule("power-capped", subject="gpu", level=Level.E0)
-def power_capped(case: GpuCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    capped_share: float = threshold(0.5, "of the time that clocks are trimmed at least")
+    busy_percent: float = threshold(90.0, "utilization at least")
+    power_share: float = threshold(
+        0.95, "of the power limit that is drawn at least; a limit below as much of the default is a warning"
+    )
+
+
+@rule("power-capped", subject="gpu", level=Level.E0, thresholds=Thresholds)
+def power_capped(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Says that a GPU is power-bound, and whether by its own or by a lowered limit."""
     gpu = case.gpu
     limit, default = gpu.power_limit_watts, gpu.facts.power_limit_default_watts
@@ -40,9 +54,9 @@ def power_capped(case: GpuCase) -> Draft | None:
         return None
     capped = max(gpu.reason_bit_shares.get(SOFTWARE_POWER_CAP, 0.0), gpu.throttle_shares.get("power", 0.0))
     power = gpu.power_watts.mean
-    if capped < 0.5 or gpu.utilization.mean < 90 or power < 0.95 * limit:
+    if capped < limits.capped_share or gpu.utilization.mean < limits.busy_percent or power < limits.power_share * limit:
         return None
-    lowered = bool(default and limit < 0.95 * default)
+    lowered = bool(default and limit < limits.power_share * default)
     return Draft(
         summary=(
             f"{gpu_name(gpu)} is held at a power limit of {limit:.0f} W, below its default of {default:.0f} W"

@@ -23,34 +23,43 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent, share_measure
 from gpuwatch.timeline.windows import GpuWindow
 
-FIRE_SHARE = 0.05
-CRITICAL_SHARE = 0.25
-CLEAR_SHARE = 0.01
-CLOCK_LOST = 0.95
 FIVE_MINUTES = 60  # evaluations, 5 s apart
 
 
-@rule("thermal-throttle", subject="gpu", level=Level.E0, gated=False, clear_after=FIVE_MINUTES)
-def thermal_throttle(case: GpuCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time that heat holds the clocks back: said from here on")
+    critical_share: float = threshold(0.25, "critical from here on", beside="fire_share")
+    clear_share: float = threshold(0.01, "until it does less", beside="fire_share")
+    clock_share: float = threshold(0.95, "of the cool clock: one that stays above has lost nothing")
+
+
+@rule("thermal-throttle", subject="gpu", level=Level.E0, gated=False, clear_after=FIVE_MINUTES, thresholds=Thresholds)
+def thermal_throttle(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU that heat slows down."""
     gpu = case.gpu
     software = gpu.throttle_shares.get("sw-thermal", 0.0)
     hardware = gpu.throttle_shares.get("hw-thermal", 0.0)
     share = min(1.0, software + hardware)
     kept = _clock_kept(gpu)
-    if share < CLEAR_SHARE or not _has_slowed(gpu):
+    if share < limits.clear_share or not _has_slowed(gpu, limits):
         return None
     temperature = gpu.temperature_celsius.max if gpu.temperature_celsius else None
     heat = f" at {temperature:.0f} C" if temperature is not None else ""
     slower = f", its clock {percent(1 - kept)} lower" if kept is not None else ""
     return Draft(
         summary=f"{gpu_name(gpu)} slows down {percent(share)} of the time because of heat{heat}{slower}",
-        severity=Severity.CRITICAL if share >= CRITICAL_SHARE else Severity.WARNING,
+        severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
         level=Level.E0,
         evidence=(
             share_measure("thermal_share", share, "slowed by heat"),
@@ -58,7 +67,7 @@ def thermal_throttle(case: GpuCase) -> Draft | None:
             share_measure("hw_thermal_share", hardware, "by the chip"),
             *_clock_measures(gpu),
         ),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=Fix(text="Check airflow, fans and room temperature; a power limit 10 % lower often costs little speed"),
         gain=Gain(1.0, round(1.0 / kept, 2), cap="where the GPU's clock sets the pace") if kept else None,
         ruled_out=(RuledOut("the power limit", f"it held the clock {percent(gpu.throttle_shares.get('power', 0.0))}"),),
@@ -67,11 +76,11 @@ def thermal_throttle(case: GpuCase) -> Draft | None:
     )
 
 
-def _has_slowed(gpu: GpuWindow) -> bool:
+def _has_slowed(gpu: GpuWindow, limits: Thresholds) -> bool:
     """Whether the clock fell while heat held it, as far as is known: the mean hides it in the time it was free."""
     if gpu.sm_clock_mhz is None or not gpu.sm_clock_cool_mhz:
         return True
-    return gpu.sm_clock_mhz.p5 < CLOCK_LOST * gpu.sm_clock_cool_mhz
+    return gpu.sm_clock_mhz.p5 < limits.clock_share * gpu.sm_clock_cool_mhz
 
 
 def _clock_kept(gpu: GpuWindow) -> float | None:

@@ -26,23 +26,33 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_float32
 from gpuwatch.diagnosis.advice.edits import autocast_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
 
 RESNET50_A100 = 2.6
 
 
-@rule("amp-off", subject="run", level=Level.E2, behind=("data-starvation",))
-def amp_off(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    steps: int = threshold(50, "before anything is said")
+
+
+@rule("amp-off", subject="run", level=Level.E2, behind=("data-starvation",), thresholds=Thresholds)
+def amp_off(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a 32-bit run on a GPU with tensor cores."""
     rank = case.run.critical
     model = rank.facts.model
     generation = capability(case.gpus)
     suited = (model.matmul_share or 0.0) + (model.conv_share or 0.0)
-    if generation is None or generation < (7, 0) or rank.steps_total < 50:
+    if generation is None or generation < (7, 0) or rank.steps_total < limits.steps:
         return None
     if not trains_in_float32(model) or suited <= 0.0:
         return None

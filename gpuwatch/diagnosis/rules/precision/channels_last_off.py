@@ -25,29 +25,38 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_16_bits
 from gpuwatch.diagnosis.advice.edits import model_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
 
-CONV_SHARE = 0.2
-STEPS = 50
 VOLTA = 1.35
 STATEMENT = "{model}.to(memory_format=torch.channels_last)"
 """A module turns itself, so no name has to be bound anew."""
 
 
-@rule("channels-last-off", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"))
-def channels_last_off(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    conv_share: float = threshold(0.2, "of the parameters that are of convolutions at least")
+    steps: int = threshold(50, "before anything is said")
+
+
+@rule("channels-last-off", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"), thresholds=Thresholds)
+def channels_last_off(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a 16-bit model of convolutions in the usual layout."""
     rank = case.run.critical
     model, generation = rank.facts.model, capability(case.gpus)
     if model.channels_last is not False or model.compiled is not False or not trains_in_16_bits(model):
         return None
-    if generation is None or generation < (7, 0) or rank.steps_total < STEPS:
+    if generation is None or generation < (7, 0) or rank.steps_total < limits.steps:
         return None
-    if model.conv_share is None or model.conv_share < CONV_SHARE:
+    if model.conv_share is None or model.conv_share < limits.conv_share:
         return None
     return Draft(
         summary=f"The convolutions of {case.run.title} run in 16 bits but not in channels-last layout",

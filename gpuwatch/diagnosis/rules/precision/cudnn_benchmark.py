@@ -26,6 +26,7 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 from gpuwatch.diagnosis.advice.edits import setup_edit
@@ -33,28 +34,37 @@ from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.stream import robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow
 
-CONV_SHARE = 0.2
 FEWEST_LOOKS = 5
-SHAPES, NEW_SHARE = 8, 0.5
-SIGMAS, SPIKE_SHARE = 8.0, 0.01
+NEW_SHARE = 0.5
+SIGMAS = 8.0
 
 
-@rule("cudnn-benchmark", subject="run", level=Level.E2, behind=("data-starvation",))
-def cudnn_benchmark(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    conv_share: float = threshold(0.2, "of the parameters that are of convolutions at least")
+    shapes: int = threshold(8, "of batches that count as varying", least=2)
+    spike_share: float = threshold(0.01, "of the steps that stand out where shapes vary at least")
+
+
+@rule("cudnn-benchmark", subject="run", level=Level.E2, behind=("data-starvation",), thresholds=Thresholds)
+def cudnn_benchmark(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires where cuDNN's flag does not suit the shapes of the batches."""
     rank = case.run.critical
     model, loader = rank.facts.model, rank.train_loader
-    if trains_on(case) != "cuda" or model.conv_share is None or model.conv_share < CONV_SHARE:
+    if trains_on(case) != "cuda" or model.conv_share is None or model.conv_share < limits.conv_share:
         return None
     if model.deterministic is not False or model.compiled is not False or loader is None:
         return None
     if model.cudnn_benchmark is False and _is_steady(loader):
         return _draft(case, loader, True)
-    if model.cudnn_benchmark is True and _varies(loader) and _spikes(rank) >= SPIKE_SHARE:
+    if model.cudnn_benchmark is True and _varies(loader, limits) and _spikes(rank) >= limits.spike_share:
         return _draft(case, loader, False)
     return None
 
@@ -63,9 +73,9 @@ def _is_steady(loader: LoaderFacts) -> bool:
     return (loader.batch_looks or 0) >= FEWEST_LOOKS and loader.batch_shapes == 1
 
 
-def _varies(loader: LoaderFacts) -> bool:
+def _varies(loader: LoaderFacts, limits: Thresholds) -> bool:
     looks, shapes = loader.batch_looks or 0, loader.batch_shapes or 0
-    return shapes >= SHAPES and shapes >= NEW_SHARE * looks
+    return shapes >= limits.shapes and shapes >= NEW_SHARE * looks
 
 
 def _spikes(rank: RankWindow) -> float:

@@ -27,16 +27,15 @@ Source:
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, gpu_name, listed
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
-LEAST_CORES = 1.0
-LEAST_AGE_SECONDS = 120.0
-FREE_PERCENT = 5.0
 LEAST_SAMPLES = 30
 TRAINS = ("backward", "optimizer")
 _CUDA_VERSION = re.compile(r"\+cu\d+")
@@ -44,14 +43,23 @@ _CPU_VERSION = re.compile(r"\+cpu\b")
 HIDDEN = frozenset({"", "-1", "none", "nodevfiles"})
 
 
-@rule("gpu-unused", subject="run", level=Level.E0)
-def gpu_unused(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    cores: float = threshold(1.0, "that the run keeps busy at least")
+    age_seconds: float = threshold(120.0, "of the run at least")
+    free_percent: float = threshold(5.0, "utilization below which a GPU is free")
+
+
+@rule("gpu-unused", subject="run", level=Level.E0, thresholds=Thresholds)
+def gpu_unused(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that trains on the CPU beside a free GPU."""
     rank, process = case.run.critical, case.run.critical.process
     if rank.facts.device != "cpu" or rank.facts.gpu_uuids or case.gpus or process is None or not _trains(rank):
         return None
-    cores, age, free = process.tree_cores, process.latest.age_seconds, _free(case)
-    if cores is None or cores < LEAST_CORES or age is None or age < LEAST_AGE_SECONDS or not free:
+    cores, age, free = process.tree_cores, process.latest.age_seconds, _free(case, limits)
+    if cores is None or cores < limits.cores or age is None or age < limits.age_seconds or not free:
         return None
     if not _has_cuda(rank) or _hides_gpus(rank):
         return None
@@ -87,14 +95,14 @@ def _trains(rank: RankWindow) -> bool:
     return stacks is not None and phase_samples(stacks, *TRAINS) >= LEAST_SAMPLES
 
 
-def _free(case: RunCase) -> list[GpuWindow]:
+def _free(case: RunCase, limits: Thresholds) -> list[GpuWindow]:
     """GPUs on which nothing computes; one whose processes are not told may be in use."""
     return [
         gpu
         for gpu in case.all_gpus
         if gpu.status == "live"
         and gpu.utilization is not None
-        and gpu.utilization.max < FREE_PERCENT
+        and gpu.utilization.max < limits.free_percent
         and gpu.latest_status is not None
         and gpu.latest_status.processes == ()
     ]

@@ -27,10 +27,21 @@ Source:
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.compute import LOW_POWER_CLEAR_SHARE, power_share, works_lightly
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.advice.compute import LOW_POWER_CLEAR_SHARE, LOW_POWER_SHARE, power_share, works_lightly
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(LOW_POWER_SHARE, "of the power limit that is drawn: said below")
+    clear_share: float = threshold(LOW_POWER_CLEAR_SHARE, "until more is drawn", beside="fire_share")
 
 
 @rule(
@@ -39,12 +50,13 @@ from gpuwatch.diagnosis.wording import gpu_name, percent
     level=Level.E0,
     after=("collective-hang", "step-stalled"),
     behind=("data-starvation", "clocks-locked-low"),
+    thresholds=Thresholds,
 )
-def low_power_high_util(case: GpuCase) -> Draft | None:
+def low_power_high_util(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a busy GPU far below its power limit."""
     gpu = case.gpu
     share = power_share(gpu)
-    if share is None or not works_lightly(gpu, LOW_POWER_CLEAR_SHARE) or _is_stuck(case):
+    if share is None or not works_lightly(gpu, limits.clear_share) or _is_stuck(case):
         return None
     assert gpu.utilization is not None and gpu.power_watts is not None
     measures = [
@@ -67,7 +79,7 @@ def low_power_high_util(case: GpuCase) -> Draft | None:
         severity=Severity.INFO,
         level=Level.E0,
         evidence=tuple(measures),
-        fires=works_lightly(gpu),
+        fires=works_lightly(gpu, limits.fire_share),
         fix=Fix(text="Try 16-bit arithmetic first, then TF32, torch.compile and a larger batch; measure each alone"),
         hint="power is not speed: prove each change with samples per second",
         ruled_out=(

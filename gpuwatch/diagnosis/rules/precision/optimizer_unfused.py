@@ -26,6 +26,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.compute import torch_version
 from gpuwatch.diagnosis.advice.edits import optimizer_edit
@@ -34,20 +36,35 @@ from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import share_measure
 
-FIRE_SHARE, CLEAR_SHARE = 0.10, 0.05
 SAVED_SHARE = 0.5
 FUSED_SINCE = {"Adam": (2, 0), "AdamW": (2, 0), "SGD": (2, 3)}
 
 
-@rule("optimizer-unfused", subject="run", level=Level.E2, after=("launch-bound",), behind=("data-starvation",))
-def optimizer_unfused(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.10, "of a step that the optimizer takes: said from here on")
+    clear_share: float = threshold(0.05, "until it takes less", beside="fire_share")
+
+
+@rule(
+    "optimizer-unfused",
+    subject="run",
+    level=Level.E2,
+    after=("launch-bound",),
+    behind=("data-starvation",),
+    thresholds=Thresholds,
+)
+def optimizer_unfused(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose training thread spends a tenth of each step in an optimizer that could be fused."""
     rank = case.run.critical
     model, share = rank.facts.model, rank.optimizer_share
     since, version = FUSED_SINCE.get(model.optimizer or ""), torch_version(rank.facts.torch)
-    if trains_on(case) != "cuda" or model.optimizer_fused is not False or share is None or share < CLEAR_SHARE:
+    if trains_on(case) != "cuda" or model.optimizer_fused is not False or share is None or share < limits.clear_share:
         return None
     if since is None or version is None or version < since:
         return None
@@ -62,7 +79,7 @@ def optimizer_unfused(case: RunCase) -> Draft | None:
             Measure("optimizer_fused", "False", f"{model.optimizer} without fused=True"),
             *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
         ),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=_fix(case),
         hint=(
             f"1.0-{without(SAVED_SHARE * share):.2f}x if half of it goes, which is a guess; 3-5 % were reported, "

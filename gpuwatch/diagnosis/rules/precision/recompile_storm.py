@@ -26,25 +26,35 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import at
 from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.samples import LoaderFacts, ModelFacts
 
-COUNT = 3
 SECONDS = 60.0
-FIRE_SHARE, CRITICAL_SHARE = 0.05, 0.20
 USUAL = 1
 """What an epoch's last batch, or one more evaluation, may still compile once the fix is in."""
 PADDING = 64
 LONGEST_REASON = 160
 
 
-@rule("recompile-storm", subject="run", level=Level.E2, gated=False)
-def recompile_storm(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    compiles: int = threshold(3, "in the window at least", least=1)
+    fire_share: float = threshold(0.05, "of the time passes with compiling: said from here on")
+    critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
+
+
+@rule("recompile-storm", subject="run", level=Level.E2, gated=False, thresholds=Thresholds)
+def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that compiles again and again."""
     known = [rank for rank in case.run.ranks if rank.recompiles is not None and rank.recompiles.count]
     if not known:
@@ -58,7 +68,7 @@ def recompile_storm(case: RunCase) -> Draft | None:
             f"torch.compile compiled {found.count} times anew in {seconds(found.over_seconds)} and took "
             f"{percent(found.share)} of the time{where}"
         ),
-        severity=Severity.CRITICAL if found.share >= CRITICAL_SHARE else Severity.WARNING,
+        severity=Severity.CRITICAL if found.share >= limits.critical_share else Severity.WARNING,
         level=Level.E2,
         evidence=(
             Measure("recompiles", found.count, f"{found.count} compilations after the 100th step"),
@@ -66,7 +76,7 @@ def recompile_storm(case: RunCase) -> Draft | None:
             Measure("recompile_seconds", round(found.seconds / found.count, 2), _each(found.seconds / found.count)),
             *_reason(model),
         ),
-        fires=found.count >= COUNT and found.share >= FIRE_SHARE and found.over_seconds >= SECONDS,
+        fires=found.count >= limits.compiles and found.share >= limits.fire_share and found.over_seconds >= SECONDS,
         fix=_fix(model, rank.train_loader),
         gain=from_share(found.share * max(0.0, 1.0 - USUAL / found.count), found.share, "the computing itself"),
         ruled_out=(RuledOut("the beginning of the run", "compilations before the 100th step are not counted"),),

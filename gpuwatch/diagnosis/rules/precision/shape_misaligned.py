@@ -25,28 +25,37 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_16_bits
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
 
-SHARE = 0.05
-STEPS = 50
 TILE = 8
 VOCABULARY, VOCABULARY_TILE = 4096, 64
 NANOGPT = 1.25
 
 
-@rule("shape-misaligned", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"))
-def shape_misaligned(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    parameter_share: float = threshold(0.05, "of the parameters in layers of such sizes: said from here on")
+    steps: int = threshold(50, "before anything is said")
+
+
+@rule("shape-misaligned", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"), thresholds=Thresholds)
+def shape_misaligned(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a 16-bit model whose large matrices do not fit the tiles."""
     rank = case.run.critical
     model, generation = rank.facts.model, capability(case.gpus)
     share = model.misaligned_share
-    if generation is None or generation < (7, 0) or rank.steps_total < STEPS or not trains_in_16_bits(model):
+    if generation is None or generation < (7, 0) or rank.steps_total < limits.steps or not trains_in_16_bits(model):
         return None
     sides = _sides(model.misaligned_shape)
-    if share is None or share < SHARE or not sides:
+    if share is None or share < limits.parameter_share or not sides:
         return None
     odd = [side for side in sides if side % TILE]
     wanted = [_rounded(side) for side in odd]
@@ -70,7 +79,11 @@ def shape_misaligned(case: RunCase) -> Draft | None:
             f"{hinted_range(case.run, NANOGPT)} for this run, by the 1.25x that nanoGPT gained from 50257 to 50304; "
             "cuBLAS 11 and later lose less"
         ),
-        ruled_out=(RuledOut("small output layers", f"together they would not be {percent(SHARE)} of the parameters"),),
+        ruled_out=(
+            RuledOut(
+                "small output layers", f"together they would not be {percent(limits.parameter_share)} of the parameters"
+            ),
+        ),
         verify="Samples per second up",
         chart=("run.samples_per_second", "gpu.power_watts"),
     )

@@ -25,25 +25,35 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_float32
 from gpuwatch.diagnosis.advice.edits import setup_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
 
 MATMUL_FACTOR_A100 = 7.0
 STATEMENT = 'torch.set_float32_matmul_precision("high")'
 
 
-@rule("tf32-off", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"))
-def tf32_off(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    matmul_share: float = threshold(0.2, "of the parameters that are of matrix multiplications at least")
+
+
+@rule("tf32-off", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"), thresholds=Thresholds)
+def tf32_off(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a float32 run with matmuls at the highest precision."""
     model = case.run.critical.facts.model
     generation = capability(case.gpus)
     if generation is None or generation < (8, 0) or not trains_in_float32(model):
         return None
     matmul = model.matmul_share or 0.0
-    if model.float32_matmul_precision != "highest" or matmul < 0.2:
+    if model.float32_matmul_precision != "highest" or matmul < limits.matmul_share:
         return None
     kernel_factor = 1.0 / ((1.0 - matmul) + matmul / MATMUL_FACTOR_A100)
     return Draft(

@@ -25,23 +25,32 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, gpu_name, listed
 from gpuwatch.samples import GpuProcess
 
-SM_PERCENT = 5.0
-MEMORY_SHARE = 0.05
 FIFTEEN_SECONDS = 3  # evaluations, 5 s apart
 
 
-@rule("shared-gpu", subject="gpu", level=Level.E0, gated=False, fire_after=FIFTEEN_SECONDS)
-def shared_gpu(case: GpuCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    sm_percent: float = threshold(5.0, "of the GPU that a foreign process uses: said from here on")
+    memory_share: float = threshold(0.05, "or of its memory")
+
+
+@rule("shared-gpu", subject="gpu", level=Level.E0, gated=False, fire_after=FIFTEEN_SECONDS, thresholds=Thresholds)
+def shared_gpu(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU with a second tenant."""
     status = case.gpu.latest_status
     if status is None or not status.processes:
         return None
-    heavy = [process for process in status.processes if _is_heavy(process, case)]
+    heavy = [process for process in status.processes if _is_heavy(process, case, limits)]
     own = {rank.facts.pid for rank in case.run.ranks} if case.run else set()
     if case.run is not None:
         if not any(process.pid in own for process in status.processes):
@@ -75,7 +84,7 @@ def shared_gpu(case: GpuCase) -> Draft | None:
     )
 
 
-def _is_heavy(process: GpuProcess, case: GpuCase) -> bool:
+def _is_heavy(process: GpuProcess, case: GpuCase, limits: Thresholds) -> bool:
     total = case.gpu.facts.memory_total_bytes
-    by_memory = bool(total and process.memory_bytes and process.memory_bytes >= MEMORY_SHARE * total)
-    return (process.sm_percent or 0.0) >= SM_PERCENT or by_memory
+    by_memory = bool(total and process.memory_bytes and process.memory_bytes >= limits.memory_share * total)
+    return (process.sm_percent or 0.0) >= limits.sm_percent or by_memory

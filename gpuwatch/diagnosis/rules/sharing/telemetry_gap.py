@@ -23,22 +23,35 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import MachineCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
 
-LATE_POLLS = 2.0
-DROPPED_SHARE = 0.01
 A_CLEAN_MINUTE = 12  # evaluations, 5 s apart
 
 
-@rule("telemetry-gap", subject="machine", level=Level.E0, gated=False, clear_after=A_CLEAN_MINUTE)
-def telemetry_gap(case: MachineCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    late_polls: float = threshold(
+        2.0, "intervals between two polls (95th percentile): said above this", least=1.0, most=1000.0
+    )
+    dropped_share: float = threshold(0.01, "of the records lost: said above this")
+
+
+@rule(
+    "telemetry-gap", subject="machine", level=Level.E0, gated=False, clear_after=A_CLEAN_MINUTE, thresholds=Thresholds
+)
+def telemetry_gap(case: MachineCase, limits: Thresholds) -> Draft | None:
     """Says when gpuwatch's own measurement has holes."""
     quality = case.quality
     troubles: list[Measure] = []
     gap = quality.poll_gap_p95_seconds
-    if gap is not None and gap > LATE_POLLS * quality.poll_interval_seconds:
+    if gap is not None and gap > limits.late_polls * quality.poll_interval_seconds:
         troubles.append(
             Measure(
                 "poll_gap_p95_seconds",
@@ -47,7 +60,7 @@ def telemetry_gap(case: MachineCase) -> Draft | None:
             )
         )
     sent = quality.received_records + quality.dropped_records
-    if sent and quality.dropped_records > DROPPED_SHARE * sent:
+    if sent and quality.dropped_records > limits.dropped_share * sent:
         share = quality.dropped_records / sent
         troubles.append(
             Measure("dropped_records", quality.dropped_records, f"{percent(share)} of the hook's records dropped")

@@ -28,6 +28,8 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import hottest_of_thread
 from gpuwatch.diagnosis.advice.sampled import rests_on, trains_on
@@ -35,12 +37,11 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_perce
 from gpuwatch.diagnosis.advice.traffic import Traffic, traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, TransferEdit
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent, share_measure
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow
 
-FIRE_SHARE, CRITICAL_SHARE, CLEAR_SHARE = 0.10, 0.20, 0.06
-SATURATED_SHARE = 0.70
 BATCH_PART = 0.5
 """Of the received bytes: else something other than batches fills the link."""
 IMAGE_DIMENSIONS = 4
@@ -50,6 +51,16 @@ with torch.cuda.stream(copies):
 torch.cuda.current_stream().wait_stream(copies); ahead.record_stream(torch.cuda.current_stream())"""
 
 
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.10, "of the time passes with copies: said from here on")
+    critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
+    clear_share: float = threshold(0.06, "until less does", beside="fire_share")
+    link_share: float = threshold(0.70, "of what the link can do, where copies are not timed: said from here on")
+
+
 @rule(
     "h2d-bound",
     subject="run",
@@ -57,8 +68,9 @@ torch.cuda.current_stream().wait_stream(copies); ahead.record_stream(torch.cuda.
     after=("data-starvation", "pageable-transfer", "pcie-degraded"),
     behind=("data-starvation", "pageable-transfer", "pcie-degraded"),
     needs_gpu=True,
+    thresholds=Thresholds,
 )
-def h2d_bound(case: RunCase) -> Draft | None:
+def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose batches fill its link while its GPU idles."""
     rank = case.run.critical
     traffic = traffic_of(case, rank) if trains_on(case) == "cuda" else None
@@ -66,24 +78,24 @@ def h2d_bound(case: RunCase) -> Draft | None:
         return None
     busy, starvation = train_busy_percent(case), starvation_of(case)
     if busy is None or starvation is None:
-        return _hint(rank, traffic)
+        return _hint(rank, traffic, limits)
     idle = max(0.0, 1.0 - busy / 100.0 - starvation.share)
     share = min(traffic.link_share, idle)
-    if share < CLEAR_SHARE:
+    if share < limits.clear_share:
         return None
     return Draft(
         summary=(
             f"Copies fill {percent(traffic.link_share)} of the PCIe link of {gpu_name(traffic.gpu)}, which idles "
             f"{percent(idle)} of the time beside the waits for data"
         ),
-        severity=Severity.CRITICAL if share >= CRITICAL_SHARE else Severity.WARNING,
+        severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
         level=rests_on(rank, Level.E2),
         evidence=(
             *_measures(traffic),
             Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
             Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be won back"),
         ),
-        fires=share >= FIRE_SHARE,
+        fires=share >= limits.fire_share,
         fix=_fix(rank),
         gain=from_share(0.0, share, "as far as the GPU idles for the copies"),
         ruled_out=(
@@ -95,16 +107,16 @@ def h2d_bound(case: RunCase) -> Draft | None:
     )
 
 
-def _hint(rank: RankWindow, traffic: Traffic) -> Draft | None:
+def _hint(rank: RankWindow, traffic: Traffic, limits: Thresholds) -> Draft | None:
     """The same where the GPU's idle time is not known: only a link that is nearly full says something."""
-    if traffic.link_share < SATURATED_SHARE - 0.1:
+    if traffic.link_share < limits.link_share - 0.1:
         return None
     return Draft(
         summary=f"Copies fill {percent(traffic.link_share)} of the PCIe link of {gpu_name(traffic.gpu)}",
         severity=Severity.HINT,
         level=Level.E0,
         evidence=_measures(traffic),
-        fires=traffic.link_share >= SATURATED_SHARE,
+        fires=traffic.link_share >= limits.link_share,
         fix=_fix(rank),
         hint=f"1.0-{without(traffic.link_share):.1f}x: whether the GPU idles for them is not known here",
         ruled_out=_other_traffic(traffic),

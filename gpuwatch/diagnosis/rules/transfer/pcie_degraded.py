@@ -27,25 +27,41 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.link import excess_replays
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name
 from gpuwatch.timeline.windows import GpuWindow
 
-LOADED_PERCENT = 50.0
 THIRTY_SECONDS = 6  # evaluations
 A_MINUTE = 12
 
 
-@rule("pcie-degraded", subject="gpu", level=Level.E0, fire_after=THIRTY_SECONDS, clear_after=A_MINUTE)
-def pcie_degraded(case: GpuCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    loaded_percent: float = threshold(50.0, "utilization above which a link is judged")
+
+
+@rule(
+    "pcie-degraded",
+    subject="gpu",
+    level=Level.E0,
+    fire_after=THIRTY_SECONDS,
+    clear_after=A_MINUTE,
+    thresholds=Thresholds,
+)
+def pcie_degraded(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU under load whose link is narrower or slower than it could be."""
     gpu, facts = case.gpu, case.gpu.facts
     busy = gpu.utilization.mean if gpu.utilization else None
     now = gpu.latest.utilization_percent if gpu.latest else None
     status = gpu.latest_status
-    if facts.mig or status is None or busy is None or busy <= LOADED_PERCENT or (now is not None and now == 0.0):
+    if facts.mig or status is None or busy is None or busy <= limits.loaded_percent or (now is not None and now == 0.0):
         return None
     lost = [
         (what, has, most)

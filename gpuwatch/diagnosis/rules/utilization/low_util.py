@@ -24,15 +24,15 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed
 from gpuwatch.timeline.windows import Stats
 
-TARGET_PERCENT = 85.0
-CLEAR_PERCENT = 88.0
-HARDLY_PERCENT = 30.0
 USED_PERCENT = 5.0
 CAUSES = (
     "data-starvation",
@@ -49,22 +49,34 @@ CAUSES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_percent: float = threshold(85.0, "mean utilization: said below")
+    clear_percent: float = threshold(88.0, "until it is higher", beside="fire_percent")
+    hardly_percent: float = threshold(30.0, "called hardly busy below", beside="fire_percent")
+
+
 @rule(
     "low-util",
     subject="gpu",
     level=Level.E0,
     after=CAUSES,
     behind=("data-starvation", "launch-bound", "epoch-start-stall"),
+    thresholds=Thresholds,
 )
-def low_util(case: GpuCase) -> Draft | None:
+def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU in use that is busy less than 85 % of the time."""
     stats = case.gpu.train_utilization if case.run is not None else case.gpu.utilization
-    if stats is None or stats.mean > CLEAR_PERCENT or not _in_use(case, stats):
+    if stats is None or stats.mean > limits.clear_percent or not _in_use(case, stats):
         return None
     causes = [name for name in CAUSES if name in case.holding]
-    how = "hardly busy" if stats.mean < HARDLY_PERCENT else "busy only part of the time"
+    how = "hardly busy" if stats.mean < limits.hardly_percent else "busy only part of the time"
     return Draft(
-        summary=f"{gpu_name(case.gpu)} is {how}: {stats.mean:.0f} % on average, the target is {TARGET_PERCENT:.0f} %",
+        summary=(
+            f"{gpu_name(case.gpu)} is {how}: {stats.mean:.0f} % on average, the target is {limits.fire_percent:.0f} %"
+        ),
         severity=Severity.INFO,
         level=Level.E0,
         evidence=(
@@ -74,9 +86,9 @@ def low_util(case: GpuCase) -> Draft | None:
             Measure("utilization_p95_percent", round(stats.p95, 1), f"{stats.p95:.0f} % in its best moments"),
             Measure("cause", causes[0] if causes else None, f"cause: {listed(causes) or 'unknown'}"),
         ),
-        fires=stats.mean < TARGET_PERCENT,
+        fires=stats.mean < limits.fire_percent,
         fix=_fix(case, causes),
-        verify=f"Mean utilization of {TARGET_PERCENT:.0f} % or more",
+        verify=f"Mean utilization of {limits.fire_percent:.0f} % or more",
         chart=("gpu.utilization_percent", "gpu.power_watts"),
     )
 

@@ -37,18 +37,25 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import autocorrelation, robust_sigma, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, percent, seconds
 from gpuwatch.timeline.windows import Stats
 
 SECOND_NS = 1_000_000_000
-EVENTS = 4
-REGULAR = 0.25
-STARVED_SHARE = 0.05
 SAMPLES = 60
 BUCKETS = 120
 LEAST_PERIODS = 8
 PEAK, DOUBLE_PEAK = 0.3, 0.2
 GONE_PERIODS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    dips: int = threshold(4, "in the window at least", least=3)
+    spread: float = threshold(0.25, "of their intervals around the median at most", most=1.0)
+    starved_share: float = threshold(0.05, "of the time lost to waits that explains them otherwise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +75,14 @@ class Rhythm:
     level=Level.E0,
     after=("data-starvation",),
     behind=("data-starvation", "epoch-start-stall", "checkpoint-stall", "gc-stall"),
+    thresholds=Thresholds,
 )
-def periodic_dips(case: GpuCase) -> Draft | None:
+def periodic_dips(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a training GPU that dips at a steady interval which no wait for data explains."""
     stats, series = case.gpu.train_utilization, case.gpu.train_utilization_series
-    if case.run is None or stats is None or len(series) < SAMPLES or _is_starved(case):
+    if case.run is None or stats is None or len(series) < SAMPLES or _is_starved(case, limits):
         return None
-    rhythm = _counted(stats, series) or _by_autocorrelation(stats, series)
+    rhythm = _counted(stats, series, limits) or _by_autocorrelation(stats, series)
     if rhythm is None:
         return None
     if rhythm.last_ns is not None and case.now_ns - rhythm.last_ns > GONE_PERIODS * rhythm.period_seconds * SECOND_NS:
@@ -86,7 +94,7 @@ def periodic_dips(case: GpuCase) -> Draft | None:
         severity=Severity.INFO,
         level=Level.E0,
         evidence=_evidence(case, rhythm),
-        fix=_fix(case, rhythm),
+        fix=_fix(case, rhythm, limits),
         hint=f"at most {without(rhythm.dip_share):.2f}x, if the dips were gone",
         ruled_out=(
             RuledOut("waiting for data", "waits explain less than 5 % of the time"),
@@ -97,7 +105,7 @@ def periodic_dips(case: GpuCase) -> Draft | None:
     )
 
 
-def _is_starved(case: GpuCase) -> bool:
+def _is_starved(case: GpuCase, limits: Thresholds) -> bool:
     if "data-starvation" in case.holding:
         return True
     assert case.run is not None
@@ -113,10 +121,10 @@ def _is_starved(case: GpuCase) -> bool:
             window_seconds=case.window_seconds,
         )
     )
-    return starvation is not None and starvation.share >= STARVED_SHARE
+    return starvation is not None and starvation.share >= limits.starved_share
 
 
-def _counted(stats: Stats, series: Sequence[tuple[int, float]]) -> Rhythm | None:
+def _counted(stats: Stats, series: Sequence[tuple[int, float]], limits: Thresholds) -> Rhythm | None:
     """Dips counted one by one."""
     low = min(0.5 * stats.p95, stats.p50 - 20.0)
     starts, inside, dipped = [], False, 0
@@ -127,12 +135,12 @@ def _counted(stats: Stats, series: Sequence[tuple[int, float]]) -> Rhythm | None
         elif inside and value > low + 10.0:
             inside = False
         dipped += inside
-    if len(starts) < EVENTS:
+    if len(starts) < limits.dips:
         return None
     intervals = [(later - earlier) / SECOND_NS for earlier, later in pairwise(starts)]
     period = median(intervals)
     spread = robust_sigma(intervals) / period if period > 0.0 else 1.0
-    if spread >= REGULAR:
+    if spread >= limits.spread:
         return None
     return Rhythm(period, spread, len(starts), dipped / len(series), starts[-1])
 
@@ -172,10 +180,10 @@ def _period_in_steps(case: GpuCase, rhythm: Rhythm) -> int | None:
     return round(rhythm.period_seconds / step.p50) if step is not None and step.p50 > 0.0 else None
 
 
-def _fix(case: GpuCase, rhythm: Rhythm) -> Fix:
+def _fix(case: GpuCase, rhythm: Rhythm, limits: Thresholds) -> Fix:
     steps = _period_in_steps(case, rhythm)
     every = f"every {steps} steps" if steps else f"every {seconds(rhythm.period_seconds)}"
-    suspects = listed(_suspects(case, rhythm))
+    suspects = listed(_suspects(case, rhythm, limits))
     text = f"Look at what the loop does {every}: {suspects}"
     if rhythm.last_ns is not None:
         ahead = rhythm.last_ns / SECOND_NS + rhythm.period_seconds - case.now_ns / SECOND_NS
@@ -185,12 +193,16 @@ def _fix(case: GpuCase, rhythm: Rhythm) -> Fix:
     return Fix(text=text, code=f"gpuwatch stacks {case.run.critical.facts.pid}" if case.run else None)
 
 
-def _suspects(case: GpuCase, rhythm: Rhythm) -> list[str]:
+def _suspects(case: GpuCase, rhythm: Rhythm, limits: Thresholds) -> list[str]:
     """What usually comes in such a rhythm, the likelier first."""
     assert case.run is not None
     rank = case.run.critical
     suspects = []
     epoch = rank.train_loader.batches_per_epoch if rank.train_loader else None
-    if epoch and rank.step_seconds and abs(epoch * rank.step_seconds.mean / rhythm.period_seconds - 1.0) < REGULAR:
+    if (
+        epoch
+        and rank.step_seconds
+        and abs(epoch * rank.step_seconds.mean / rhythm.period_seconds - 1.0) < limits.spread
+    ):
         suspects.append(f"the edge of an epoch ({epoch} batches)")
     return [*suspects, "logging or metrics", "saving files", "a second loader", "another process of the machine"]

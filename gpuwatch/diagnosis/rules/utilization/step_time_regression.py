@@ -27,13 +27,14 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.timeline.windows import GpuWindow, Pace, RankWindow
 
-FIRE_RATIO, CLEAR_RATIO = 1.08, 1.04
-STANDS_OUT = 4.0
 """The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8 % at times."""
 THIRTY_SECONDS = 6  # evaluations, 5 s apart
 CHIEF_PART = 0.5
@@ -46,6 +47,17 @@ FIXES = {
     "optimizer": "Its optimizer takes longer: look at the GPU's clock, and at parameter groups that were added",
 }
 OTHER = "What grew is outside of its known parts: look for lists, logs or metrics that grow with the run"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_ratio: float = threshold(
+        1.08, "of the step time to the best of this run: said from here on", least=1.0, most=100.0
+    )
+    clear_ratio: float = threshold(1.04, "until it is lower", beside="fire_ratio", least=1.0, most=100.0)
+    noise_ratio: float = threshold(4.0, "times the noise of the step time that it grew at least")
 
 
 @rule(
@@ -63,15 +75,16 @@ OTHER = "What grew is outside of its known parts: look for lists, logs or metric
         "noisy-neighbour",
     ),
     fire_after=THIRTY_SECONDS,
+    thresholds=Thresholds,
 )
-def step_time_regression(case: RunCase) -> Draft | None:
+def step_time_regression(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that has lost 8 % of its best pace."""
     rank = case.run.critical
     pace, loader = rank.pace, rank.train_loader
     if pace is None or (loader is not None and (loader.batch_shapes or 1) > 1):
         return None
     ratio = pace.now.step_seconds / pace.best.step_seconds
-    if ratio < CLEAR_RATIO or pace.noise is None or pace.now.start_ns <= pace.best.start_ns:
+    if ratio < limits.clear_ratio or pace.noise is None or pace.now.start_ns <= pace.best.start_ns:
         return None
     part, grown = _chief_part(pace)
     ago = (case.now_ns - pace.best.end_ns) / 1e9
@@ -100,7 +113,7 @@ def step_time_regression(case: RunCase) -> Draft | None:
             *((Measure("grown_part", part, f"{part} {seconds(grown)} longer a step"),) if part else ()),
             *_clock_measures(case.gpus),
         ),
-        fires=ratio >= FIRE_RATIO and ratio - 1.0 >= STANDS_OUT * pace.noise,
+        fires=ratio >= limits.fire_ratio and ratio - 1.0 >= limits.noise_ratio * pace.noise,
         fix=Fix(text=FIXES[part] if part else OTHER, value=part),
         gain=Gain(1.0, round(ratio, 2), cap="what the run could do before"),
         ruled_out=_ruled_out(rank),

@@ -26,13 +26,13 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, seconds
 
-SIGMA, CLEAR_SIGMA = 10.0, 7.0
-SWING, CLEAR_SWING = 20.0, 15.0
-LOST, CLEAR_LOST = 8.0, 5.0
 MEAN_FOR_RATIO = 20.0
 CAUSES = (
     "data-starvation",
@@ -45,20 +45,35 @@ CAUSES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    sigma_points: float = threshold(10.0, "standard deviation of the utilization: said from here on")
+    clear_sigma_points: float = threshold(7.0, "until it is less", beside="sigma_points")
+    swing_points: float = threshold(20.0, "between its 5th and 95th percentile: said from here on")
+    clear_swing_points: float = threshold(15.0, "until it is less", beside="swing_points")
+    lost_points: float = threshold(8.0, "between its 95th percentile and its mean at least")
+    clear_lost_points: float = threshold(5.0, "until it is less", beside="lost_points")
+
+
 @rule(
     "util-fluctuation",
     subject="gpu",
     level=Level.E0,
     after=("low-util", *CAUSES),
     behind=("data-starvation", "launch-bound", "epoch-start-stall", "checkpoint-stall", "gc-stall"),
+    thresholds=Thresholds,
 )
-def util_fluctuation(case: GpuCase) -> Draft | None:
+def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a training GPU whose utilization swings far below its own good level."""
     stats = case.gpu.train_utilization
     if stats is None or case.run is None:
         return None
     swing, lost = stats.p95 - stats.p5, stats.p95 - stats.mean
-    if (stats.sigma < CLEAR_SIGMA and swing < CLEAR_SWING) or lost < CLEAR_LOST:
+    if (
+        stats.sigma < limits.clear_sigma_points and swing < limits.clear_swing_points
+    ) or lost < limits.clear_lost_points:
         return None
     causes = [name for name in CAUSES if name in case.holding]
     measures = [
@@ -80,7 +95,7 @@ def util_fluctuation(case: GpuCase) -> Draft | None:
         severity=Severity.WARNING if "low-util" in case.holding else Severity.INFO,
         level=Level.E0,
         evidence=tuple(measures),
-        fires=(stats.sigma >= SIGMA or swing >= SWING) and lost >= LOST,
+        fires=(stats.sigma >= limits.sigma_points or swing >= limits.swing_points) and lost >= limits.lost_points,
         fix=Fix(
             text=f"See {listed(causes)}" if causes else "No cause found yet: compare the dips with the run's phases"
         ),
