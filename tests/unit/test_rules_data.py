@@ -26,6 +26,7 @@ from scene_builder import (
 )
 
 from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
+from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import Scene
 
 STARVED = frozenset({"data-starvation"})
@@ -518,10 +519,22 @@ class TestSlowSamples:
     def test_workers_without_a_pause_are_too_slow_whatever_the_tail(self) -> None:
         assert check("slow-samples", run_case(self.batches_of_16(busy_share=0.95))) is None
 
-    def test_it_takes_two_hundred_steps(self) -> None:
+    def test_it_takes_two_hundred_steps_or_batches_that_took_many_times_as_long(self) -> None:
         waits = [0.0] * 80 + [0.9]
-        few = rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=150)
-        assert check("slow-samples", run_case(scene(run(few)))) is None
+
+        def steps(count: int, sigma: float | None) -> RunCase:
+            made = workers(4, cpu_cores=0.4, busy_share=0.5, batch_seconds=0.2, batch_seconds_sigma=sigma)
+            few = rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=count, workers=made)
+            return run_case(scene(run(few)))
+
+        assert check("slow-samples", steps(150, None)) is None
+        assert check("slow-samples", steps(150, 0.15)) is None
+        assert check("slow-samples", steps(150, 0.4)) is not None
+        assert check("slow-samples", steps(50, 0.4)) is None
+
+    def test_batches_that_take_alike_hold_no_slow_items_however_the_waits_fall(self) -> None:
+        alike = workers(28, cpu_cores=0.28, busy_share=0.99, batch_seconds=2.0, batch_seconds_sigma=0.6)
+        assert check("slow-samples", run_case(self.tail(workers=alike))) is None
 
 
 class TestEpochStart:

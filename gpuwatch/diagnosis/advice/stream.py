@@ -49,6 +49,14 @@ def comb(waits: Sequence[float], workers: int) -> float | None:
     return autocorrelation(waits, workers) if workers >= 2 and len(waits) >= 4 * workers + 50 else None
 
 
+def batch_deviation(rank: RankWindow) -> float | None:
+    """How much the making of batches differs, as their deviation over their mean; None where workers do not tell."""
+    made = rank.workers
+    if made is None or not made.batch_seconds or made.batch_seconds_sigma is None:
+        return None
+    return made.batch_seconds_sigma / made.batch_seconds
+
+
 def robust_sigma(values: Sequence[float]) -> float:
     """The spread by the median deviation, which a few outliers do not move."""
     middle = median(values)

@@ -37,7 +37,7 @@ from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.shm import local_ranks, shm_mount
 from gpuwatch.diagnosis.advice.starvation import avoidable_share, is_at_handover_floor, starvation_of
-from gpuwatch.diagnosis.advice.stream import comb, settled
+from gpuwatch.diagnosis.advice.stream import batch_deviation, comb, settled
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -78,7 +78,7 @@ class Thresholds:
 def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose workers keep up on average and still let it wait."""
     rank, starvation = case.run.critical, starvation_of(case)
-    loader, busy, deviation = rank.train_loader, worker_busy(rank), _deviation(rank)
+    loader, busy, deviation = rank.train_loader, worker_busy(rank), batch_deviation(rank)
     if starvation is None or loader is None or not loader.num_workers or busy is None or deviation is None:
         return None
     if case.holding.intersection(OTHER_CAUSES) or is_at_handover_floor(rank) or busy.value >= limits.busy_share:
@@ -118,13 +118,6 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
         verify="Less than 3 % lost to waits for data",
         chart=("run.wait_share", "run.step_seconds"),
     )
-
-
-def _deviation(rank: RankWindow) -> float | None:
-    made = rank.workers
-    if made is None or not made.batch_seconds or made.batch_seconds_sigma is None:
-        return None
-    return made.batch_seconds_sigma / made.batch_seconds
 
 
 def _rhythm(rank: RankWindow, workers: int) -> float | None:

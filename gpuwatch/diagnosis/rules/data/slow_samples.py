@@ -7,14 +7,17 @@ Evidence:
     The waits' shape: the worst 5 % of the steps hold 75 % of the lost time, the median step loses less than 2 %, no
     rhythm of the workers (autocorrelation at lag N below 0.3), over at least 200 steps. Batches multiply slow items:
     with 1 % of them a batch of 16 holds one 15 % of the time. So where workers idle in between (busy less than 85 %)
-    the tail is all steps whose wait is above the median by 8 median deviations, up to 25 % of them.
+    the tail is all steps whose wait is above the median by 8 median deviations, up to 25 % of them. Where the workers
+    tell how long they made each batch, those times have to differ too (deviation over mean of at least 0.5: 1 % of
+    the batches eight times as slow); from 1 on 60 steps are enough, for then the shape is not the only witness.
 Fires:
     That shape and 5 % lost.
 Clears:
     Below 3 % lost.
 Not when:
-    Checkpoints, evaluation and epoch starts (left out); waits in rhythm, which mean workers too slow on average; a
-    loader without workers.
+    Checkpoints, evaluation and epoch starts (left out); many workers that deliver all together and then let the run
+    wait all together, each batch having taken about as long as the next; waits in rhythm, which mean workers too slow
+    on average; a loader without workers.
 Fix:
     in_order=False with a deeper queue (prefetch_factor 8), which changes the order of batches and so exact
     reproducibility; better, resize or drop the items that take so long.
@@ -35,7 +38,7 @@ from statistics import fmean, median
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, starvation_of
-from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, comb, robust_sigma, settled
+from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, batch_deviation, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -49,6 +52,8 @@ USUAL_LOSS = 0.02
 OUTLYING = 8.0 / MAD_TO_SIGMA  # robust sigmas: 8 median deviations
 RHYTHM = 0.3
 PREFETCH = 8
+DIFFERENT_BATCHES, DEAR_BATCHES = 0.5, 1.0
+FEW_STEPS = 60
 WON_BACK = (0.4, 0.75)
 """Of the outliers' loss, what a deeper unordered queue won back: 57 % in the one measurement, with room around it."""
 
@@ -119,7 +124,11 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int, limits: Thresh
     columns = rank.columns
     exact_gpu = starvation.on_gpu and starvation.level is Level.E3
     rows = settled(rank, columns.period_seconds, columns.gap_seconds if exact_gpu else columns.wait_seconds)
-    if len(rows) < limits.steps:
+    deviation = batch_deviation(rank)
+    if deviation is not None and deviation < DIFFERENT_BATCHES:
+        return None
+    needed = limits.steps if deviation is None or deviation < DEAR_BATCHES else min(FEW_STEPS, limits.steps)
+    if len(rows) < needed:
         return None
     # A ready batch costs its handover: that is no loss that an item could cause.
     lost = [max(0.0, wait - (0.0 if exact_gpu else HANDOVER_SECONDS)) for _, wait in rows]
