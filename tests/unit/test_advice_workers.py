@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scene_builder import gpu, host, loader, machine, process, rank, run, run_case, scene, workers
+from scene_builder import gpu, host, loader, machine, phase, process, rank, run, run_case, scene, workers
 
 from gpuwatch.diagnosis.advice.cores import foreign_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
-from gpuwatch.diagnosis.advice.gains import from_rarer_phase, middle, without
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, middle, phase_shares, without
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import autocorrelation, comb, robust_sigma, stretches
 from gpuwatch.diagnosis.advice.workers import advise, cpu_workers, filling_workers
@@ -181,6 +181,12 @@ def test_factors_of_shares_and_rarer_phases() -> None:
     assert without(1.0) == pytest.approx(50.0)
     assert from_rarer_phase(0.3, 3) == pytest.approx(1.25)
     assert middle(Gain(1.0, 4.0)) == 2.0
+
+
+def test_a_phases_share_is_that_of_the_window_or_of_its_own_cycle() -> None:
+    three_of_5_s_each_18_s = phase("checkpoint", count=3, share=0.25, longest_seconds=5.0, every_seconds=18.0)
+    assert phase_shares(three_of_5_s_each_18_s) == pytest.approx((0.25, 5 / 18))
+    assert phase_shares(phase("eval", share=0.25, every_seconds=None)) == (0.25, 0.25)
 
 
 def test_a_comb_has_the_rhythm_of_its_workers() -> None:

@@ -448,6 +448,10 @@ class TestCpu:
         draft = drafted("cpu-quota-throttled", moment)
         assert draft.summary == "The container's CPU limit of 4 cores stops the run in 80 % of its periods"
         assert draft.fix is not None and "num_workers=3" in draft.fix.text
+        # 16 workers that compute 0.35 s a batch need 6 cores: the advised limit carries them, and the GPU is the bound.
+        assert draft.gain is not None and 1.0 < draft.gain.low <= draft.gain.high
+        busy = moment.gpus[0].train_utilization
+        assert busy is not None and draft.gain.high == pytest.approx(100 / busy.mean, rel=0.02)
 
 
 class TestStorage:
@@ -549,6 +553,23 @@ class TestEpochStart:
         assert draft.fix is not None and draft.fix.edit is not None
         assert draft.fix.edit.keywords == {"persistent_workers": "True"}
         assert draft.gain is not None and draft.gain.high == pytest.approx(1 / 0.88, abs=0.001)
+
+    def test_the_first_batch_still_has_to_be_made_and_hidden_waits_bring_nothing(self) -> None:
+        slow = replace(self.SLOW, first_wait_seconds=1.0, share=0.2)
+        trained = rank(epochs=slow, loader=loader(persistent_workers=False), workers=workers(4, batch_seconds=0.25))
+        gain = drafted("epoch-start-stall", scene(run(trained))).gain
+        assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.85, 1 / 0.8), abs=0.001)
+        half_hidden = replace(
+            trained,
+            columns=replace(
+                trained.columns,
+                wait_seconds=[1.0] * trained.steps,
+                gap_seconds=[0.5] * trained.steps,
+                settled=[False] * trained.steps,
+            ),
+        )
+        gain = drafted("epoch-start-stall", scene(run(half_hidden))).gain
+        assert gain is not None and gain.high == pytest.approx(1 / 0.9, abs=0.001)
 
     def test_workers_that_persist_leave_sampler_or_dataset(self) -> None:
         fix = drafted("epoch-start-stall", scene(run(rank(epochs=self.SLOW)))).fix

@@ -60,7 +60,23 @@ class TestPageableTransfer:
         assert draft.fix is not None and draft.fix.edit is not None and draft.fix.code is not None
         assert draft.fix.edit.keywords == {"pin_memory": "True"}
         assert "non_blocking=True" in draft.fix.code
-        assert draft.gain is not None and draft.gain.high == pytest.approx(1 / 0.88, abs=0.001)
+
+    def test_no_more_is_promised_than_the_gpu_idles(self) -> None:
+        moment = replace(self.unpinned(share=0.9), gpus=(gpu(utilization=80),))
+        gain = run_draft("pageable-transfer", moment).gain
+        assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.9, 1 / 0.8), abs=0.001)
+
+    def test_the_pinned_copy_itself_stays(self) -> None:
+        status = GpuStatus(START_NS, "GPU-0", pcie_width=16, pcie_generation=4)  # 31.5 GB/s
+        idle = gpu(utilization=70, latest_status=status)
+        batches = loader(pin_memory=False, batch_bytes=315_000_000)
+        moment = scene(run(rank(step=0.2, copy_share=0.8, loader=batches)), gpus=[idle])
+        gain = run_draft("pageable-transfer", moment).gain
+        assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.8, 1 / 0.75), abs=0.002)
+
+    def test_without_the_gpus_use_there_is_no_promise(self) -> None:
+        draft = run_draft("pageable-transfer", replace(self.unpinned(), gpus=()))
+        assert draft.gain is None and draft.hint is not None and "at most 1.14x" in draft.hint
 
     def test_pinned_memory_cheap_copies_and_the_cpu_are_silent(self) -> None:
         assert "pageable-transfer" not in fired(scene(run(rank(copy_share=0.12))))

@@ -102,6 +102,13 @@ class TestThreadOversubscription:
         fix = drafted("thread-oversubscription", self.crowd(libraries=("mkl",), device="cpu")).fix
         assert fix is not None and fix.code is not None and "threadpoolctl.threadpool_limits(1)" in fix.code
 
+    def test_launches_that_the_crowd_slows_down_count_too(self) -> None:
+        idle = replace(self.crowd(lost=0.4), gpus=(gpu(utilization=20),))
+        gain = drafted("thread-oversubscription", idle).gain
+        assert gain is not None and gain.high == pytest.approx(5.0)
+        # Loading takes 0.97 of a 0.1 s step now; with a quarter of it the GPU's 20 ms are the shorter.
+        assert gain.low == pytest.approx(1 / 0.25, rel=0.05)
+
     def test_no_more_is_promised_than_was_ever_measured(self) -> None:
         gain = drafted("thread-oversubscription", self.crowd(lost=0.98)).gain
         assert gain is not None and gain.high == 10.0

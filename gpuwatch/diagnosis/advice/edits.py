@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.lines import HotLine
+from gpuwatch.diagnosis.advice.lines import HotLine, is_installed
 from gpuwatch.diagnosis.finding import AutocastEdit, CallEdit, IntervalEdit, ModelEdit, SetupEdit, TransferEdit
 from gpuwatch.samples import ModelFacts, RunFacts
 
@@ -41,7 +41,7 @@ def setup_edit(facts: RunFacts, statement: str) -> SetupEdit | None:
 
 def transfer_edit(line: HotLine | None) -> TransferEdit | None:
     """Copies that do not block, on the line where most of the copying was seen."""
-    return None if line is None else TransferEdit(line.file, line.line)
+    return None if line is None or is_installed(line) else TransferEdit(line.file, line.line)
 
 
 def logging_edit(line: HotLine | None, every: int) -> IntervalEdit | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gpuwatch.diagnosis.finding import Gain
+from gpuwatch.timeline.windows import PhaseTotals
 
 HIGHEST_SHARE = 0.98
 """A share above it would promise more than 50 times the speed from one number's last digit."""
@@ -23,6 +24,18 @@ def from_share(low_share: float, high_share: float, cap: str | None = None) -> G
 def from_rarer_phase(share: float, times: float) -> float:
     """The speed-up from doing something `times` as rarely that takes a share of the time."""
     return without(share * (1.0 - 1.0 / max(1.0, times)))
+
+
+def phase_shares(total: PhaseTotals) -> tuple[float, float]:
+    """What a phase takes of the time, the lower and the higher of two figures: of the window, and of its own cycle.
+
+    A window of a minute holds two or three pauses that come every 25 s, so its share is off by a quarter; the longest
+    pause over the usual time from one to the next is not, but knows nothing of shorter ones.
+    """
+    if not total.every_seconds:
+        return total.share, total.share
+    cycle = min(total.longest_seconds / total.every_seconds, HIGHEST_SHARE)
+    return min(total.share, cycle), max(total.share, cycle)
 
 
 def middle(gain: Gain) -> float:

@@ -53,6 +53,11 @@ def place(file: str, line: int) -> str:
     return f"{installed[2] if installed[0] else file.rsplit('/', 1)[-1]}:{line}"
 
 
+def is_installed(line: HotLine) -> bool:
+    """Whether the line belongs to an installed package: not the user's to change."""
+    return "-packages/" in line.file
+
+
 def at(file: str | None, line: int | None) -> str:
     """(train.py:31), to end a sentence with; nothing where the place is not known."""
     return "" if file is None or line is None else f" ({place(file, line)})"

@@ -15,7 +15,8 @@ Not when:
 Fix:
     Raise the limit (docker --cpus, Kubernetes limits.cpu), or lower num_workers to the quota less one.
 Gain:
-    From a higher limit up to 1 / (1 - S). From fewer workers usually little.
+    From a higher limit up to one over what the GPU is busy (launches are stopped, too), at least what the cores of
+    the advised one carry of loading. From fewer workers usually little.
 Verify:
     Throttled in less than 10 % of the periods.
 Source:
@@ -25,14 +26,14 @@ Source:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.cost import step_cost
-from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.crowd import needed_share
 from gpuwatch.diagnosis.advice.rivals import THROTTLED_SHARE, rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, share_measure
@@ -58,14 +59,15 @@ def cpu_quota_throttled(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     quota = process.latest.cpu_quota_cores
     limit = f"limit of {quota:g} cores" if quota is not None else "limit"
+    fix = _fix(case, starvation, quota, limits)
     return Draft(
         summary=f"The container's CPU {limit} stops the run in {percent(share)} of its periods",
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E2),
         evidence=_evidence(process, share, starvation, quota),
         fires=share > limits.fire_share and starvation.share >= limits.lost_share,
-        fix=_fix(case, starvation, quota, limits),
-        gain=from_share(0.0, starvation.share, "from a higher limit; fewer workers alone bring little"),
+        fix=fix,
+        gain=_gain(case, starvation, fix),
         ruled_out=rivals(case, "cpu", "quota"),
         verify="Throttled in less than 10 % of the periods, and the wait below 6 %",
         chart=("run.wait_share", "host.cpu_percent"),
@@ -83,6 +85,16 @@ def _evidence(process: ProcessTotals, share: float, starvation: Starvation, quot
         measures.append(Measure("tree_cores", round(process.tree_cores, 2), f"{process.tree_cores:.1f} cores used"))
     measures.append(share_measure("starvation_share", starvation.share, "lost to waits for data"))
     return tuple(measures)
+
+
+def _gain(case: RunCase, starvation: Starvation, fix: Fix) -> Gain:
+    """With the advised limit: what its cores then carry of loading, and no more than the GPU's own pace."""
+    cap, highest = "from a higher limit; fewer workers alone bring little", 1.0 / needed_share(case, starvation)
+    cost = step_cost(case, starvation)
+    if cost is None or not cost.batch_cpu_known or not isinstance(fix.value, int) or cost.workers < 1:
+        return Gain(1.0, round(highest, 3), cap)
+    raised = replace(cost.uncrowded(), cores=(float(fix.value), float(fix.value)), allowed_cores=float(fix.value))
+    return Gain(round(min(highest, max(1.0, raised.gain(cost.workers).low)), 3), round(highest, 3), cap)
 
 
 def _fix(case: RunCase, starvation: Starvation, quota: float | None, limits: Thresholds) -> Fix:

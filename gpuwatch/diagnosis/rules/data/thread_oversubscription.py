@@ -20,8 +20,10 @@ Fix:
     OPENBLAS_NUM_THREADS before NumPy is imported (the last alone where training itself computes on the CPU); more
     where there are fewer workers than cores.
 Gain:
-    At most 1 / (1 - S), and no more than the 10x that were reported. Measured with np.linalg.svd in 4 workers on 2
-    cores: 8.7 batches a second, 59.8 with one OpenBLAS thread each.
+    At most one over what the GPU is busy, or without a GPU 1 / (1 - S): the crowd slows launches as well as loading.
+    At least what is left when batches are made as many times as fast as threads now fight for each core, up to 4
+    times. Measured with np.linalg.svd in 4 workers on 2 cores: 8.7 batches a second, 59.8 with one OpenBLAS thread
+    each; reported were 4 and 10 times.
 Verify:
     Fewer than 1.2 active threads per core, and the kernel's share down.
 Source:
@@ -36,7 +38,8 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.cores import allowed_cores
-from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.crowd import uncrowded_gain
 from gpuwatch.diagnosis.advice.lines import hottest_of_workers, loading_measures
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
@@ -49,8 +52,6 @@ from gpuwatch.timeline.windows import RankWindow
 
 PROMISED_FROM = 0.10
 THREADS_PER_WORKER = 2.0
-MOST_WON_BACK = 0.9
-"""No more than 10x was reported or measured."""
 FUNCTION = "one_thread_per_worker"
 NAMES = {"cv2": "OpenCV", "openblas": "OpenBLAS", "mkl": "MKL", "arrow": "Arrow", "polars": "Polars"}
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned")
@@ -108,7 +109,7 @@ def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
         and grinds
         and starvation.share >= limits.lost_share,
         fix=_fix(rank, cores, workers.count),
-        gain=from_share(0.0, min(starvation.share, MOST_WON_BACK), "then limited by the cores themselves")
+        gain=uncrowded_gain(case, starvation, step_cost(case, starvation), workers.active_threads / cores)
         if promised
         else None,
         hint=None if promised else "no promise: little is lost to waits; 4x and more was reported in bad cases",

@@ -18,7 +18,7 @@ Fix:
     Foreign work: off this run's cores (taskset, cgroup). Own workers: fewer where fewer keep up, and a lower priority
     for them (os.nice(10) in worker_init_fn).
 Gain:
-    At most 1 / (1 - idle inside steps).
+    At most 1 / (1 - idle inside steps); at least the time in line, where other programs cause it.
 Verify:
     The training thread stands in line less than 5 % of the time, utilization up.
 Source:
@@ -100,7 +100,12 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=idle >= limits.fire_share and crowded and in_line >= limits.in_line_share,
         fix=_fix(case, starvation, foreign),
-        gain=from_share(0.0, idle, "when the training thread always gets a core"),
+        # In line behind other programs: that alone goes with them. Of its own workers some have to go, and load less.
+        gain=from_share(
+            min(in_line, idle) if _is_foreign(case, foreign) else 0.0,
+            idle,
+            "when the training thread always gets a core",
+        ),
         ruled_out=(
             RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),
             RuledOut("small kernels", "the training thread does not get to launch them"),

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 
-from gpuwatch.diagnosis.advice.gains import from_rarer_phase, without
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, phase_shares, without
 from gpuwatch.diagnosis.advice.lines import at, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
@@ -50,6 +50,7 @@ def checkpoint_stall(case: RunCase) -> Draft | None:
     if total is None or total.count < CHECKPOINTS or total.share < CLEAR_SHARE:
         return None
     times = _times(total)
+    least, most = phase_shares(total)
     line = hottest_of_thread(rank.stacks, "save")
     file, number = (total.file, total.line) if total.file is not None or line is None else (line.file, line.line)
     return Draft(
@@ -72,7 +73,7 @@ def checkpoint_stall(case: RunCase) -> Draft | None:
             line=number,
             value=times,
         ),
-        gain=Gain(round(from_rarer_phase(total.share, times), 3), round(without(total.share), 3)),
+        gain=Gain(round(from_rarer_phase(least, times), 3), round(without(most), 3)),
         verify="Checkpoints below 3 % of the time",
         chart=("run.samples_per_second", "gpu.utilization_percent"),
     )

@@ -16,7 +16,8 @@ Not when:
 Fix:
     Log every k-th step, so that it takes 1 % of the time; histograms and images rarer still, and in a thread.
 Gain:
-    1 / (1 - g) at most, for what is left of it is taken off.
+    1 / (1 - g) at most. At least without what is left of it, and beside a GPU without a quarter more: its idle time
+    may have other causes.
 Verify:
     Logging takes less than 3 % of the training thread's samples.
 Source:
@@ -32,7 +33,7 @@ from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
@@ -63,6 +64,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     if share < limits.clear_share:
         return None
     line = hottest_of_thread(stacks, "log")
+    fix = _fix(logging, line)
     return Draft(
         summary=_summary(logging.value, line),
         severity=Severity.WARNING if known else Severity.HINT,
@@ -73,14 +75,20 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
         ),
         fires=share >= limits.fire_share,
-        fix=_fix(logging, line),
-        gain=from_share(0.5 * share, share) if known else None,
+        fix=fix,
+        gain=_gain(share, fix, exact=device == "cpu") if known else None,
         hint=None
         if known
         else f"at most {without(share):.2f}x: whether the GPU had work queued meanwhile is not known",
         verify="Logging takes less than 3 % of the training thread's samples",
         chart=("run.samples_per_second", "gpu.utilization_percent"),
     )
+
+
+def _gain(share: float, fix: Fix, *, exact: bool) -> Gain:
+    """Between all of it, and all but what is left; beside a GPU the idle time may have other causes, too."""
+    left = 1.0 / fix.value if isinstance(fix.value, int) else 0.0
+    return from_share((0.95 - left if exact else 0.75 - left) * share, share)
 
 
 def _summary(share: float, line: HotLine | None) -> str:
