@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from gpuwatch.monitor.snapshot import RunNow
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.stack_section import hot_line_section, stack_section, standing_section, steps_per_second
 from gpuwatch.samples import LoaderFacts
@@ -24,15 +25,15 @@ _LOADER_KEYS = (
 
 def run_section(seen: Observation) -> list[Json]:
     """All runs."""
-    climbs = {run.id: run.how_to_climb for run in seen.snapshot.runs}
-    return [_run(run, climbs.get(run.id), seen.scene.now_ns) for run in seen.scene.runs]
+    shown = {run.id: run for run in seen.snapshot.runs}
+    return [_run(run, shown.get(run.id), seen.scene.now_ns) for run in seen.scene.runs]
 
 
-def _run(run: RunWindow, climb: str | None, now_ns: int) -> Json:
+def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> Json:
     rank = run.critical
     steps = rank.step_seconds
     pace, pace_source = steps_per_second(rank)
-    climb = rank.facts.climb or climb
+    climb = rank.facts.climb or (shown.how_to_climb if shown else None)
     return {
         "id": run.id,
         "title": encodable(run.title),
@@ -41,6 +42,7 @@ def _run(run: RunWindow, climb: str | None, now_ns: int) -> Json:
         "cwd": None if rank.facts.cwd is None else encodable(rank.facts.cwd),
         "rung": rank.facts.rung,
         "how_to_climb": None if climb is None or rank.facts.rung == "exact" else encodable(climb),
+        "state": shown.state_words if shown else None,
         "gpus": list(run.gpu_uuids),
         "steps": rank.steps if steps_known(rank) else None,
         "steps_total": rank.steps_total if steps_known(rank) else None,
