@@ -22,6 +22,7 @@ _SLOW_STEP_SECONDS = 2.0
 _SLOW_STEPS = 30
 _MOST_COLUMNS = 4_096
 _SESSION_SHARE = 0.99
+_LASTING_NS = 300 * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     steps = history.steps
     rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns)) if history.is_exact else slice(0, 0)
     sums = sums_over(history, bounds, most_rows=len(steps)) if history.is_exact else _raw_sums(history, rows)
+    lasting = _lasting_sums(history, bounds.end_ns) if history.is_exact else None
     train_loader = history.train_loader()
     stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)
     fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns, stops)
@@ -122,8 +124,15 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         dropped_records=sum(loss.dropped for loss in history.losses if loss.time_ns > bounds.start_ns),
         stacks=stacks_over(history, bounds),
         watched_seconds=None if history.first_ns is None else max(0.0, (now_ns - history.first_ns) / SECOND_NS),
+        lasting_wait_share=share(lasting, "settled_wait", "settled_train") if lasting else None,
+        lasting_gap_share=share(lasting, "gap", "gap_train") if lasting else None,
     )
     return window if history.is_exact else _as_sampled(history, window, bounds)
+
+
+def _lasting_sums(history: TrainerHistory, end_ns: int) -> Mapping[str, float]:
+    """The sums of the last five minutes or since the run began: the report's window beside the rules' minute."""
+    return history.tiers.sums(max(end_ns - _LASTING_NS, began_ns(history)), end_ns)
 
 
 def stacks_over(history: TrainerHistory, bounds: Bounds, *, with_lines: bool = True) -> StackWindow | None:

@@ -227,6 +227,14 @@ def test_gap_finds_its_step_and_counts_settled_steps_only() -> None:
     assert [math.isnan(gap) for gap in rank.columns.gap_seconds[-3:]] == [False, True, True]
 
 
+def test_five_minutes_are_remembered_beside_the_minute() -> None:
+    gaps = [GpuGap(TRAINER, n, 0.03 if n <= 1500 else 0.0) for n in range(1, 3001)]
+    rank = rank_at(timeline(run_facts(), steps(3000, wait=0.05), gaps), 300)
+    assert rank.gap_share == pytest.approx(0.0, abs=1e-6)
+    assert rank.lasting_gap_share == pytest.approx(0.15, abs=0.005)
+    assert rank.lasting_wait_share == pytest.approx(0.5, abs=0.005)
+
+
 def test_gap_that_comes_before_its_step_is_kept_for_it() -> None:
     history = timeline(run_facts(), steps(50), GpuGap(TRAINER, 51, 0.04), steps(1, start=5.0, first=51))
     assert rank_at(history, 6).columns.gap_seconds[-1] == pytest.approx(0.04)

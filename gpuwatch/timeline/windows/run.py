@@ -50,6 +50,8 @@ class RankWindow:
     recompiles: Recompiles | None = None  # None before the 100th step
     stacks: StackWindow | None = None  # where they can be read; beside the hook's figures, where there is a hook
     watched_seconds: float | None = None  # since its first step, from outside since it is looked at
+    lasting_wait_share: float | None = None  # settled steps of up to five minutes; None without a hook
+    lasting_gap_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

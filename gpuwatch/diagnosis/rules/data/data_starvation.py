@@ -14,7 +14,8 @@ Fires:
     S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
     steps.
 Clears:
-    Below 6 %.
+    Below 6 %, and in five minutes below 5 % or twice as much as now: the better minutes of a run that wavers are no
+    end. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before.
 Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
@@ -39,6 +40,7 @@ from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
+from gpuwatch.diagnosis.advice.lull import is_over, wavers
 from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
@@ -98,20 +100,21 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     own = own_loading(case)
     if own is not None:
         return _made_by_the_loop(case, own, limits)
-    starvation = starvation_of(case)
-    if starvation is None or starvation.share < limits.clear_share or is_at_handover_floor(case.run.critical):
+    starvation, rank = starvation_of(case), case.run.critical
+    if starvation is None or is_at_handover_floor(rank):
         return None
-    share = avoidable_share(case.run.critical, starvation)
-    if share < limits.clear_share:
+    share = avoidable_share(rank, starvation)
+    has_ended = share < limits.clear_share and not wavers(rank, starvation, share, limits.clear_share)
+    if has_ended or is_over(rank, starvation, share):
         return None
     cause, draft = _cause(case)
     return Draft(
-        summary=_summary(starvation, loading_line(case.run.critical)),
+        summary=_summary(starvation, loading_line(rank)),
         severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
         level=starvation.level,
         evidence=(*_evidence(case, starvation), Measure("cause", cause, f"cause: {cause or 'not found'}")),
         fires=share >= limits.fire_share,
-        fix=draft.fix if draft is not None else how_to_find_out(case),
+        fix=draft.fix if draft is not None else how_to_find_out(case, is_complete=_asks_all(case)),
         gain=draft.gain if draft is not None else from_share(0.0, starvation.share, "once the cause is found"),
         hint=draft.hint if draft is not None else None,
         ruled_out=draft.ruled_out if draft is not None else rivals(case),
@@ -133,6 +136,10 @@ def _cause(case: RunCase) -> tuple[str | None, Draft | None]:
         if draft is not None and draft.fires and _explains(case, cause, draft):
             return cause.id, draft
     return None, None
+
+
+def _asks_all(case: RunCase) -> bool:
+    return not any(cause.id in case.settings.ignored for cause in CAUSES)
 
 
 def _explains(case: RunCase, cause: Rule, draft: Draft) -> bool:
