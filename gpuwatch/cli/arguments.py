@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from gpuwatch._version import __version__
+from gpuwatch.cli import config_options
 from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.config.load import INTERVAL_SECONDS
 
 MOST_LOOKS_HZ = 1000
-INTERVAL_SECONDS = (0.1, 60.0)
-"""Faster than 10 Hz a poll holds the driver's lock too often: 25 ms polls of one program held it 10 s of every 15."""
+DEFAULT_INTERVAL_SECONDS = 1.0
 
 
 ANY_PROCESS = 0
@@ -79,6 +80,9 @@ def did_you_mean(value: str, known: Iterable[str]) -> str:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of every command but `run`, whose command line belongs to somebody else."""
     arguments: argparse.Namespace = _parser().parse_args(argv)
+    arguments.interval_given = "interval" in arguments
+    if not arguments.interval_given:
+        arguments.interval = DEFAULT_INTERVAL_SECONDS
     if arguments.inject and not arguments.attach:
         raise GpuwatchError("--inject needs to know where: give --attach PID with it; `gpuwatch --attach` lists them")
     return arguments
@@ -92,7 +96,7 @@ def _parser() -> Parser:
         epilog="Exit codes: 0 fine, 1 findings at or above --fail-on, 2 could not measure, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
-    parser.set_defaults(command="dashboard", attach=None, interval=1.0, inject=False, yes=False)
+    parser.set_defaults(command="dashboard", attach=None, inject=False, yes=False, **config_options.DEFAULTS)
     _add_watching(parser)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
@@ -102,6 +106,7 @@ def _parser() -> Parser:
     _add_explain(commands)
     _add_doctor(commands)
     _add_stacks(commands)
+    config_options.add(commands)
     return parser
 
 
@@ -206,6 +211,7 @@ def _add_watching(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=_interval, metavar="S", default=argparse.SUPPRESS, help="seconds between polls (default 1)"
     )
+    config_options.add_config(parser)
 
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:

@@ -55,6 +55,10 @@ def _run(argv: Sequence[str]) -> int:
     from gpuwatch.cli.arguments import ANY_PROCESS, parse
 
     arguments = parse(argv)
+    if arguments.command in ("dashboard", "report", "watch", "record"):
+        from gpuwatch.cli.config_options import apply_config
+
+        apply_config(arguments)
     match arguments.command:
         case "report":
             from gpuwatch.cli.report import report
@@ -72,6 +76,10 @@ def _run(argv: Sequence[str]) -> int:
             from gpuwatch.cli.explain import explain
 
             return explain(arguments.rule)
+        case "config":
+            from gpuwatch.cli.config import config
+
+            return config(arguments)
         case "doctor":
             from gpuwatch.cli.doctor import doctor
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatch.cli.arguments import ANY_PROCESS, unknown
 from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.wiring import live_monitor, simulated_monitor
 from gpuwatch.timeline.runs import title_of
@@ -73,7 +74,12 @@ def open_session(arguments: argparse.Namespace) -> Session:
     if arguments.simulate is not None:
         if arguments.attach is not None:
             raise GpuwatchError("--simulate and --attach exclude each other: a simulated machine has no process here")
-        return simulated_session(arguments.simulate, virtual=arguments.command == "report", interval=arguments.interval)
+        return simulated_session(
+            arguments.simulate,
+            virtual=arguments.command == "report",
+            interval=arguments.interval,
+            settings=arguments.config.settings,
+        )
     pid = arguments.attach
     if pid == ANY_PROCESS:
         from gpuwatch.cli.candidates import pick_candidate
@@ -84,11 +90,13 @@ def open_session(arguments: argparse.Namespace) -> Session:
         from gpuwatch.cli.inject import inject
 
         inject(pid, yes=arguments.yes)
-    monitor = live_monitor(interval_seconds=arguments.interval, attach_pid=pid)
+    monitor = live_monitor(interval_seconds=arguments.interval, attach_pid=pid, settings=arguments.config.settings)
     return Session(monitor, arguments.interval, attached=attached)
 
 
-def simulated_session(scenario: str, *, virtual: bool, interval: float = 1.0) -> Session:
+def simulated_session(
+    scenario: str, *, virtual: bool, interval: float = 1.0, settings: Settings | None = None
+) -> Session:
     """A made-up machine, in passing time or in time that jumps."""
     from gpuwatch.sources.simulator import SCENARIOS
 
@@ -96,7 +104,11 @@ def simulated_session(scenario: str, *, virtual: bool, interval: float = 1.0) ->
     if scenario not in SCENARIOS:
         raise GpuwatchError(unknown("scenario", scenario, list(SCENARIOS)))
     monitor = simulated_monitor(
-        scenario, virtual=virtual, history_seconds=0.0 if virtual else _DEMO_PAST_SECONDS, interval_seconds=interval
+        scenario,
+        virtual=virtual,
+        history_seconds=0.0 if virtual else _DEMO_PAST_SECONDS,
+        interval_seconds=interval,
+        settings=settings,
     )
     if virtual:
         monitor.run_until(monitor.snapshot().time_ns + round(_LEAD_SECONDS * 1e9))

@@ -12,7 +12,10 @@ SYMPTOMS = frozenset({"data-starvation", "launch-bound", "low-util", "pcie-degra
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Rules by their ids. `thresholds` holds instances of the rules' own Thresholds, where one differs."""
+    """Rules by their ids.
 
-    ignored: frozenset[str] = frozenset()
+    `ignored` says why each of them is; `thresholds` holds instances of the rules' own Thresholds, where one differs.
+    """
+
+    ignored: Mapping[str, str] = field(default_factory=dict)
     thresholds: Mapping[str, Any] = field(default_factory=dict)

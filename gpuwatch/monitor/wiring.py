@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.clock import CatchUpClock, Clock, SystemClock, VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.own_cost import OwnCost
@@ -18,7 +19,11 @@ _VIRTUAL_START_NS = 86_400_000_000_000  # any, but always the same: a simulated 
 
 
 def live_monitor(
-    *, interval_seconds: float = 1.0, attach_pid: int | None = None, timeline: Timeline | None = None
+    *,
+    interval_seconds: float = 1.0,
+    attach_pid: int | None = None,
+    timeline: Timeline | None = None,
+    settings: Settings | None = None,
 ) -> Monitor:
     """A monitor of all GPUs and hooked runs here, or of one process tree and its GPUs; `attach` changes that later.
 
@@ -26,6 +31,7 @@ def live_monitor(
         interval_seconds: between two polls.
         attach_pid: the root of the tree. Those in it that train without a hook are watched from outside.
         timeline: to feed; one that also records, for instance.
+        settings: which rules speak, and from which thresholds on.
     """
     from gpuwatch.sources.nvml import NvmlSource
 
@@ -55,7 +61,7 @@ def live_monitor(
         [nvml, host, HookLinkSource(), stacks, discovery],
         origin=Origin("live", "LIVE"),
         clock=clock,
-        engine=Engine(),
+        engine=Engine(settings=settings),
         focus=focus,
         interval_seconds=interval_seconds,
         timeline=timeline,
@@ -70,6 +76,7 @@ def simulated_monitor(
     virtual: bool = False,
     history_seconds: float = 0.0,
     interval_seconds: float = 1.0,
+    settings: Settings | None = None,
 ) -> Monitor:
     """A monitor of a made-up machine; its origin says so at all times.
 
@@ -79,6 +86,7 @@ def simulated_monitor(
         virtual: whether time jumps from event to event, instead of passing.
         history_seconds: past that is lived through at once at the start, evaluations included; not if virtual.
         interval_seconds: between two polls.
+        settings: which rules speak, and from which thresholds on.
     """
     from gpuwatch.sources.simulator import SimulatorSource
 
@@ -89,7 +97,7 @@ def simulated_monitor(
         [source],
         origin=Origin("simulated", f"SIMULATED {scenario}"),
         clock=clock,
-        engine=Engine(),
+        engine=Engine(settings=settings),
         focus=source.focus,
         interval_seconds=interval_seconds,
         own_cost=None if virtual else OwnCost(),

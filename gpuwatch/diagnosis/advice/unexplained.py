@@ -13,15 +13,19 @@ from gpuwatch.timeline.windows import RankWindow
 BUSY_SHARE = 0.85
 
 
-def how_to_find_out(case: RunCase) -> Fix:
-    """The next step: the line that loading spends its time in, where stacks name it."""
+def how_to_find_out(case: RunCase, *, is_complete: bool = True) -> Fix:
+    """The next step: the line that loading spends its time in, where stacks name it.
+
+    `is_complete`: whether all causes were asked; of those that the user ignores nothing is said.
+    """
     rank = case.run.critical
     line = loading_line(rank)
+    unknown = _unknown(rank) if is_complete else "No rule that is asked explains it, and some are ignored"
     file, number = place_of(rank.train_loader)
     if line is not None:
-        return Fix(text=f"{_unknown(rank)}; {_where(line)}", file=line.file, line=line.line)
+        return Fix(text=f"{unknown}; {_where(line)}", file=line.file, line=line.line)
     look = "" if rank.stacks is not None else f": look at its stacks for a minute (gpuwatch stacks {rank.facts.pid})"
-    return Fix(text=f"{_unknown(rank)}{look}", file=file, line=number)
+    return Fix(text=f"{unknown}{look}", file=file, line=number)
 
 
 def _unknown(rank: RankWindow) -> str:
