@@ -132,7 +132,7 @@ class _Layout:
 
 
 def matmul_precision(torch: Any) -> Optional[str]:
-    """torch's float32 matmul precision: "highest", "high" or "medium"."""
+    """The float32 matmul precision: "highest", "high" or "medium"."""
     # The legacy getters raise once the new API was used, so the new one is asked first.
     new = getattr(getattr(torch.backends.cuda, "matmul", None), "fp32_precision", None)
     if isinstance(new, str):

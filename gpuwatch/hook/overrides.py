@@ -105,7 +105,7 @@ def _changed(
 ) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
     """The call's arguments with the settings in them; those that cannot hold without workers go with the workers."""
     wanted = {name: value for name, value in _asked["loader"].items() if name in names}
-    given = {**dict(zip(names, arguments)), **named, **wanted}
+    given = {**dict(zip(names, arguments)), **named, **wanted}  # noqa: B905 - Python 3.8 has no strict
     if not given.get("num_workers"):
         dropped = {name: value for name, value in _NEED_WORKERS.items() if name in given}
         wanted = {**{name: value for name, value in wanted.items() if name not in _NEED_WORKERS}, **dropped}

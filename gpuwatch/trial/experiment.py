@@ -1,0 +1,171 @@
+"""The order of a trial: a look, then all arms by turns, and what their runs say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuwatch.trial.changes import LOADER, Arm
+from gpuwatch.trial.command import Place
+from gpuwatch.trial.effect import already_so, ineffective
+from gpuwatch.trial.errors import TrialError
+from gpuwatch.trial.meter import Steady
+from gpuwatch.trial.prediction import Prediction
+from gpuwatch.trial.results import ArmResult, Judgement, Metric, RunResult
+from gpuwatch.trial.verdict import judge
+
+OnProgress = Callable[[Steady | None], None]
+
+
+class Runs(Protocol):
+    """What makes the runs."""
+
+    def look(self, arms: tuple[Arm, ...], on_progress: OnProgress) -> tuple[RunResult, dict[Arm, Prediction]]:
+        """A run as it is that does not count, and what is promised for the arms."""
+
+    def run(self, arm: Arm, at: Place | None, place: int, on_progress: OnProgress) -> RunResult:
+        """One run of an arm."""
+
+
+class Narrator(Protocol):
+    """Who tells the user how far it has got."""
+
+    def begins(self, arm: Arm, place: int, of: int) -> OnProgress:
+        """A run begins: place 0 is the look. Returns what is called about once a second."""
+
+    def ended(self, run: RunResult) -> None:
+        """The run that had begun has ended."""
+
+
+@dataclass(slots=True)
+class Experiment:
+    """All runs of a trial.
+
+    Args:
+        arms: the program as it is first.
+        runs_per_arm: how often each is run.
+        min_effect: the least change that is called one.
+        command: the program, to tell an arm that changes nothing.
+        environment: its usual one.
+    """
+
+    arms: tuple[Arm, ...]
+    runs_per_arm: int
+    min_effect: float
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    look: RunResult | None = None
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    _promised: dict[Arm, Prediction] = field(default_factory=dict)
+    _runs: dict[Arm, list[RunResult]] = field(default_factory=dict)
+    _ineffective: dict[Arm, tuple[str, ...]] = field(default_factory=dict)
+    _closed: set[Arm] = field(default_factory=set)
+
+    def perform(self, runs: Runs, narrator: Narrator) -> None:
+        """Makes the runs, up to the end or to the user's wish.
+
+        Raises:
+            TrialError: the program as it is does not train, or does already all that is to be tried.
+        """
+        total = len(self.arms) * self.runs_per_arm
+        self.look, self._promised = runs.look(self.arms, narrator.begins(Arm(), 0, total))
+        narrator.ended(self.look)
+        if self._stopped_by(self.look):
+            return
+        self._leave_out_what_is_so(self.look)
+        at = self._place(self.look)
+        total = len(self.arms) * self.runs_per_arm
+        for place, arm in enumerate(self._turns()):
+            run = runs.run(arm, at, place, narrator.begins(arm, place + 1, total))
+            narrator.ended(run)
+            self._runs.setdefault(arm, []).append(run)
+            if self._stopped_by(run, arm):
+                return
+            self._judge_effect(arm, run)
+
+    def results(self) -> tuple[Metric, tuple[ArmResult, ...]]:
+        """What the speeds were measured in, and each arm with its verdict."""
+        metric: Metric = "samples_per_second"
+        counted = [run for runs in self._runs.values() for run in runs if run.counts]
+        if any(run.steady is not None and run.steady.samples_per_second is None for run in counted):
+            metric = "steps_per_second"
+        plain = [ArmResult(arm, tuple(self._runs.get(arm, ())), Judgement("-")) for arm in self.arms]
+        rates = [each.rates(metric) if not self._is_void(each.arm) else [] for each in plain]
+        judged = judge(rates[0], rates[1:], self.min_effect)
+        return metric, tuple(
+            self._told(each, judgement) for each, judgement in zip(plain, (Judgement("-"), *judged), strict=True)
+        )
+
+    def _told(self, each: ArmResult, judgement: Judgement) -> ArmResult:
+        if self._is_void(each.arm):
+            judgement = Judgement("did not take effect")
+        elif each.failure is not None and not any(run.counts for run in each.runs):
+            judgement = Judgement("failed")
+        promised = self._promised.get(each.arm)
+        return ArmResult(
+            each.arm,
+            each.runs,
+            judgement,
+            self._ineffective.get(each.arm, ()),
+            promised.gain if promised else None,
+            promised.rule if promised else None,
+        )
+
+    def _turns(self) -> Iterator[Arm]:
+        """There and back again, so that what grows or wears off during the trial meets all arms alike."""
+        for turn in range(self.runs_per_arm):
+            for arm in self.arms if turn % 2 == 0 else self.arms[::-1]:
+                if arm not in self._closed:
+                    yield arm
+
+    def _stopped_by(self, run: RunResult, arm: Arm | None = None) -> bool:
+        """Whether the trial ends with this run: by the user, or because there is nothing to compare with."""
+        if run.interrupted:
+            self.interrupted = True
+            return True
+        if run.failure is None:
+            return False
+        if arm is not None:
+            self._closed.add(arm)
+        is_first = arm is None or arm == self.arms[0]
+        if is_first and not any(each.counts for each in self._runs.get(self.arms[0], ())):
+            printed = "".join(f"\n  {line}" for line in run.failure.last_lines)
+            raise TrialError(
+                f"the program does not train as it is: {run.failure.reason}"
+                + (f"; its last lines:{printed}" if printed else "; it printed nothing")
+            )
+        return False
+
+    def _leave_out_what_is_so(self, look: RunResult) -> None:
+        same = [arm for arm in self.arms[1:] if already_so(arm, look, self.command, self.environment)]
+        self.arms = tuple(arm for arm in self.arms if arm not in same)
+        for arm in same:
+            self.notes.append(f"{arm.label} is how the program is already: that is the first arm")
+        if len(self.arms) == 1:
+            raise TrialError(
+                f"there is nothing to compare: {' and '.join(arm.label for arm in same)} is how it is already"
+            )
+
+    def _place(self, look: RunResult) -> Place | None:
+        loader = look.loader
+        if loader is not None and loader.file is not None and loader.line is not None:
+            return loader.file, loader.line
+        if loader is not None and any(change.name in LOADER for arm in self.arms for change in arm.changes):
+            self.notes.append(
+                "where the training's DataLoader is built could not be seen: all DataLoaders were changed"
+            )
+        return None
+
+    def _judge_effect(self, arm: Arm, run: RunResult) -> None:
+        """An arm of which nothing took effect is not run again: it would be the first arm under another name."""
+        if run.failure is not None or arm in self._ineffective:
+            return
+        missing = ineffective(arm, run)
+        self._ineffective[arm] = tuple(f"{change} did not take effect: {reason}" for change, reason in missing)
+        if self._is_void(arm):
+            self._closed.add(arm)
+
+    def _is_void(self, arm: Arm) -> bool:
+        return bool(arm.changes) and len(self._ineffective.get(arm, ())) == len(arm.changes)

@@ -1,0 +1,79 @@
+"""What the rules promise for an arm, from a look at the program as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.workers import LEAST_PROMISE, advise
+from gpuwatch.diagnosis.cases import run_case_of
+from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Gain, LoopEdit, ModelEdit, SettingsEdit, SetupEdit
+from gpuwatch.timeline.windows import Scene
+from gpuwatch.trial.changes import Arm
+
+WORKERS = ("workers-zero", "workers-too-few")
+"""The rules that choose a number of workers by the same formula."""
+_STATEMENTS = {
+    'torch.set_float32_matmul_precision("high")': ("tf32", "True"),
+    "torch.backends.cudnn.benchmark = True": ("cudnn_benchmark", "True"),
+    "torch.backends.cudnn.benchmark = False": ("cudnn_benchmark", "False"),
+}
+_BESIDE = frozenset({"persistent_workers", "pin_memory", "prefetch_factor"})
+"""What a fix may set along with its own change, and an arm may leave out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The gain of a change, and the rule that promises it."""
+
+    gain: Gain
+    rule: str
+
+
+def predict(arm: Arm, scene: Scene | None, findings: Sequence[Finding]) -> Prediction | None:
+    """What was promised for just this change; None where no rule speaks of it."""
+    if scene is None or not arm.changes:
+        return None
+    asked = {change.name: str(change.value) for change in arm.changes}
+    for finding in findings:
+        if finding.gain is not None and finding.fix is not None and _is_of(finding.fix.edit, asked):
+            return Prediction(finding.gain, finding.rule)
+    gain = _of_workers(asked, scene)
+    return None if gain is None else Prediction(gain, WORKERS[0] if _workers_now(scene) == 0 else WORKERS[1])
+
+
+def _is_of(edit: Edit | None, asked: dict[str, str]) -> bool:
+    """Whether the edit and the arm change the same."""
+    match edit:
+        case CallEdit() | LoopEdit() | SettingsEdit():
+            keywords = {name.removeprefix("dataloader_"): text for name, text in edit.keywords.items()}
+            own = keywords.items() - {item for item in keywords.items() if item[0] in _BESIDE}
+            return own <= asked.items() <= keywords.items()
+        case SetupEdit():
+            return asked == dict([_STATEMENTS.get(edit.statement, ("", ""))])
+        case ModelEdit():
+            return ".compile(" in edit.statement and asked == {"compile": "True"}
+        case _:
+            return False
+
+
+def _workers_now(scene: Scene) -> int | None:
+    loader = scene.runs[0].critical.train_loader if scene.runs else None
+    return None if loader is None else loader.num_workers
+
+
+def _of_workers(asked: dict[str, str], scene: Scene) -> Gain | None:
+    """The rules' own formula for a number of workers that is not the one they chose."""
+    workers = int(asked.get("num_workers", "0"))
+    if not scene.runs or workers < 1 or asked.keys() - {"num_workers"} - _BESIDE:
+        return None
+    case = run_case_of(scene, scene.runs[0])
+    starvation = starvation_of(case)
+    cost = step_cost(case, starvation) if starvation is not None else None
+    if cost is None:
+        return None
+    advice, gain = advise(case, cost), cost.gain(workers)
+    # Where the rules make no promise for their own number, there is none for another one.
+    return None if advice.crowded or (advice.shared and gain.low < LEAST_PROMISE) else gain

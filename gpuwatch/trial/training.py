@@ -1,0 +1,114 @@
+"""One run of the program: started, listened to, and ended with everything it left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from gpuwatch.sources.host.process import read_stat
+from gpuwatch.trial.errors import TrialError
+
+GRACE_SECONDS = 10.0
+"""What a program gets to end after SIGINT, and once more after SIGTERM."""
+_LAST_LINES = 15
+_TAIL_BYTES = 64 * 1024
+
+
+class Training:
+    """A process group of its own, so that Ctrl-C in the terminal reaches the trial and not the program behind its back.
+
+    Args:
+        command: what is started.
+        environment: all of it.
+        scratch: whether it runs in an empty folder of its own, which goes with it.
+        grace_seconds: between one signal and the next harder one.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        scratch: bool = False,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        self._grace_seconds = grace_seconds
+        self._folder = Path(tempfile.mkdtemp(prefix="gpuwatch-trial-"))
+        self._log = self._folder / "output.log"
+        self._left: set[tuple[int, int]] = set()
+        work = self._folder / "scratch"
+        work.mkdir()
+        try:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    cwd=work if scratch else None,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise TrialError(
+                f"{command[0]} cannot be started ({error.strerror}); give a program, or its interpreter first"
+            ) from error
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.end()
+        finally:
+            self._kill_group(signal.SIGKILL)
+            self._process.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that killed it."""
+        return self._process.poll()
+
+    def note(self, pid: int, start_ticks: int) -> None:
+        """A trainer of this run: some launchers put them into sessions that no signal to the group reaches."""
+        self._left.add((pid, start_ticks))
+
+    def end(self) -> None:
+        """Asks it to end as Ctrl-C would, then harder; what is left of it is killed."""
+        # Started from a shell's background or by nohup it ignores SIGINT, like everything it starts.
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        for number in (signal.SIGTERM,) if ignored else (signal.SIGINT, signal.SIGTERM):
+            if self._process.poll() is not None:
+                break
+            self._kill_group(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(self._grace_seconds)
+        self._kill_group(signal.SIGKILL)
+        for pid, start_ticks in self._left:
+            stat = read_stat("/proc", pid)
+            if stat is not None and stat.start_ticks == start_ticks:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def last_lines(self) -> tuple[str, ...]:
+        """The end of what it printed."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
+            text = log.read().decode("utf-8", "backslashreplace")
+        return tuple(deque((line.rstrip() for line in text.splitlines() if line.strip()), maxlen=_LAST_LINES))
+
+    def _kill_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
