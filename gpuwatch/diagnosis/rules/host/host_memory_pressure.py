@@ -28,22 +28,54 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import without
-from gpuwatch.diagnosis.advice.memory import MemoryShortage, memory_shortage
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.wording import gibibytes
+from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.wording import gibibytes, percent
 
-LOST_SHARE = 0.05
+PLENTY_BYTES = 64 * 2**30
+"""A tenth of a machine of 2 TB is no shortage."""
+SWAP_BYTES_PER_SECOND = 2**20
 
 
-@rule("host-memory-pressure", subject="run", level=Level.E0, after=("data-starvation",), gated=False)
-def host_memory_pressure(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    free_share: float = threshold(0.10, "of the machine's memory: said below")
+    clear_free_share: float = threshold(0.20, "until more is free", beside="free_share")
+    used_share: float = threshold(0.90, "of the container's memory: said above it")
+    clear_used_share: float = threshold(0.80, "until less is used", beside="used_share")
+    pressure_percent: float = threshold(10.0, "memory pressure: said from here on")
+    clear_pressure_percent: float = threshold(5.0, "until it is less", beside="pressure_percent")
+    faults_per_second: float = threshold(500.0, "pages read again, while little is free: said above it", most=1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShortage:
+    """The signs of it, worst first, and whether they are more than a warning of what comes."""
+
+    signs: tuple[Measure, ...]
+    is_short: bool
+    missing_bytes: int  # until a fifth is free again
+
+
+@rule(
+    "host-memory-pressure",
+    subject="run",
+    level=Level.E0,
+    after=("data-starvation",),
+    gated=False,
+    thresholds=Thresholds,
+)
+def host_memory_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose machine or container has hardly any memory left."""
-    shortage = memory_shortage(case)
+    shortage = _shortage(case, limits)
     if shortage is None:
         return None
     first = shortage.signs[0].text
@@ -58,6 +90,49 @@ def host_memory_pressure(case: RunCase) -> Draft | None:
         verify="More than 20 % of the memory free, fewer than 100 major faults a second",
         chart=("host.cpu_percent", "run.wait_share"),
     )
+
+
+def _shortage(case: RunCase, limits: Thresholds) -> MemoryShortage | None:
+    """What speaks for a shortage; None where there is enough memory, or nothing is known.
+
+    Faults and swapping count only where little is free: a file that is mapped and read for the first time faults as
+    well, with all memory in the world.
+    """
+    host = case.host
+    process = case.run.critical.process
+    own = process.latest if process else None
+    signs: list[Measure] = []
+    is_short = is_low = False
+    missing = 0
+    if host is not None and host.memory_available_share is not None:
+        share, total = host.memory_available_share, host.latest.memory_total_bytes
+        if share < limits.clear_free_share and (total is None or share * total < PLENTY_BYTES):
+            is_low, is_short = True, share < limits.free_share
+            missing = round((limits.clear_free_share - share) * total) if total else 0
+            signs.append(Measure("memory_available_share", round(share, 4), f"{percent(share)} of the memory is free"))
+    if own is not None and own.cgroup_memory_limit_bytes and own.cgroup_memory_used_bytes is not None:
+        limit, used = own.cgroup_memory_limit_bytes, own.cgroup_memory_used_bytes
+        if used >= limits.clear_used_share * limit:
+            is_low, is_short = True, is_short or used > limits.used_share * limit
+            missing = max(missing, round(used - limits.clear_used_share * limit))
+            text = f"{gibibytes(used)} of the container's {gibibytes(limit)} are used"
+            signs.append(Measure("cgroup_memory_share", round(used / limit, 4), text))
+    pressure = host.pressure_memory_percent if host else None
+    if pressure is not None and pressure >= limits.clear_pressure_percent:
+        is_short = is_short or pressure >= limits.pressure_percent
+        signs.append(Measure("pressure_memory_percent", round(pressure, 1), f"memory pressure {pressure:.0f} %"))
+    if host is not None and is_low:
+        faults, swapped = host.major_faults_per_second, host.swap_in_bytes_per_second
+        if faults is not None and faults > limits.faults_per_second:
+            is_short = True
+            signs.append(
+                Measure("major_faults_per_second", round(faults), f"{faults:.0f} pages a second are read again")
+            )
+        if swapped is not None and swapped > SWAP_BYTES_PER_SECOND:
+            is_short = True
+            text = f"{swapped / 2**20:.1f} MiB a second come back from swap"
+            signs.append(Measure("swap_in_bytes_per_second", round(swapped), text))
+    return MemoryShortage(tuple(signs), is_short, missing) if signs else None
 
 
 def _held(case: RunCase) -> tuple[Measure, ...]:

@@ -13,10 +13,11 @@ Not when:
     Only one checkpoint was seen, such as the last one.
 Fix:
     torch.distributed.checkpoint.async_save: copies to memory, then writes in the background (one at a time, memory
-    for a copy per rank). Or save every k-th time so that it takes 2 % of the time; or write to a local disk and
+    for a copy per rank). Or save every k-th time so that it takes 2 % of the time (the patch does that); or write to a local disk and
     copy from there.
 Gain:
-    At most 1 / (1 - c); an asynchronous save keeps the copy to memory. torch.save took 0.28 s for 50 MB, 1.5 s for
+    At most 1 / (1 - c), c being the share of the window or one pause over the time from one to the next, whichever is
+    more; at least 1 / (1 - c (1 - 1/k)) with the one that is less. An asynchronous save keeps the copy to memory. torch.save took 0.28 s for 50 MB, 1.5 s for
     200 MB, 7.4 s for 800 MB.
 Verify:
     Checkpoints below 3 % of the time.
@@ -27,27 +28,37 @@ Source:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.edits import rarer_edit
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, phase_shares, without
 from gpuwatch.diagnosis.advice.lines import at, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
-FIRE_SHARE, CLEAR_SHARE = 0.05, 0.03
 TARGET_SHARE = 0.02
-CHECKPOINTS = 2
 SLOW_BYTES_PER_SECOND = 200e6
 
 
-@rule("checkpoint-stall", subject="run", level=Level.E1)
-def checkpoint_stall(case: RunCase) -> Draft | None:
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time passes with saving: said from here on")
+    clear_share: float = threshold(0.03, "until less does", beside="fire_share")
+    checkpoints: int = threshold(2, "in the window at least", least=1)
+
+
+@rule("checkpoint-stall", subject="run", level=Level.E1, thresholds=Thresholds)
+def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that spends a twentieth of its time in writing checkpoints."""
     rank = case.run.critical
     total = rank.phases.get("checkpoint")
-    if total is None or total.count < CHECKPOINTS or total.share < CLEAR_SHARE:
+    if total is None or total.count < limits.checkpoints or total.share < limits.clear_share:
         return None
     times = _times(total)
     least, most = phase_shares(total)
@@ -61,7 +72,7 @@ def checkpoint_stall(case: RunCase) -> Draft | None:
         severity=Severity.WARNING,
         level=rests_on(rank, Level.E2),
         evidence=(*_evidence(rank, total), *((line.measure("hot_line", "the saving"),) if line is not None else ())),
-        fires=total.share >= FIRE_SHARE,
+        fires=total.share >= limits.fire_share,
         fix=Fix(
             text=_text(total, times),
             code=(
@@ -72,6 +83,7 @@ def checkpoint_stall(case: RunCase) -> Draft | None:
             file=file,
             line=number,
             value=times,
+            edit=rarer_edit(rank, "save", total, line, times),
         ),
         gain=Gain(round(from_rarer_phase(least, times), 3), round(without(most), 3)),
         verify="Checkpoints below 3 % of the time",
