@@ -24,6 +24,7 @@ def gpu_section(gpus: tuple[GpuWindow, ...]) -> list[Json]:
 def _gpu(gpu: GpuWindow) -> Json:
     figures: Json = {
         "utilization_percent": _part(gpu.utilization, "mean", "sigma", "p5", "p95"),
+        "train_utilization_percent": _part(gpu.train_utilization, "mean", "sigma", "p5", "p95"),
         "power_watts": _part(gpu.power_watts, "mean", "max"),
         "memory_bytes": _part(gpu.memory_used_bytes, "mean", "max"),
         "temperature_celsius": _part(gpu.temperature_celsius, "mean", "max"),

@@ -7,8 +7,9 @@ import shlex
 from gpuwatch.monitor.snapshot import RunNow
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.stack_section import hot_line_section, stack_section, standing_section, steps_per_second
-from gpuwatch.samples import LoaderFacts
+from gpuwatch.samples import LoaderFacts, ModelFacts
 from gpuwatch.text.escape import encodable
+from gpuwatch.timeline.per_batch import wait_seconds_per_batch
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow, RunWindow
 
 _LOADER_KEYS = (
@@ -49,8 +50,12 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> Json:
         "step_seconds": None if steps is None else {"p50": figure(steps.p50), "p95": figure(steps.p95)},
         "steps_per_second": figure(pace),
         "steps_source": pace_source,
+        "train_seconds": figure(rank.train_seconds),
+        "batch_size": rank.train_loader.batch_size if rank.train_loader else None,
+        "model": _model(rank.facts.model),
         "samples_per_second": figure(run.samples_per_second),
         "data_wait_share": figure(rank.wait_share),
+        "wait_seconds_per_batch": figure(wait_seconds_per_batch(rank)),
         "gpu_idle_from_wait_share": figure(rank.gap_share),
         "step_shares": {
             "copy": figure(rank.copy_share),
@@ -68,6 +73,15 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> Json:
         "torch": rank.facts.torch,
         "python": rank.facts.python,
         "unavailable": _unavailable(run),
+    }
+
+
+def _model(model: ModelFacts) -> Json:
+    """What two reports must have in common to be compared, and the precision."""
+    return {
+        "parameters": model.parameters,
+        "parameter_bits": model.parameter_bits,
+        "autocast": model.autocast_name,
     }
 
 

@@ -72,6 +72,20 @@ class ModelFacts:
     recompile_file: str | None = None  # of the function that was compiled anew
     recompile_line: int | None = None
 
+    @property
+    def parameter_bits(self) -> int | None:
+        """The bits of a parameter, in the mean: 32, or 16 of a model that was cast."""
+        if not self.parameters or self.parameter_bytes is None:
+            return None
+        return round(8 * self.parameter_bytes / self.parameters)
+
+    @property
+    def autocast_name(self) -> str | None:
+        """The type that autocast computes in ("bfloat16"), "" where it is off, None where it was not seen."""
+        if self.autocast is None:
+            return None
+        return (self.autocast_dtype or "on") if self.autocast else ""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
