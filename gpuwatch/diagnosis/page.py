@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.rule import Rule
 
-HEADINGS = ("Means", "Evidence", "Fires", "Clears", "Not when", "Fix", "Gain", "Verify", "Source")
+HEADINGS = ("Means", "Evidence", "Fires", "Clears", "Not when", "Causes", "Fix", "Gain", "Verify", "Source")
 
 
 @dataclass(frozen=True, slots=True)

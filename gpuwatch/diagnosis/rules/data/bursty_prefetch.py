@@ -14,6 +14,8 @@ Clears:
 Not when:
     A few items hold the loss (slow-samples), every N-th batch is late (too few workers), or cores, a quota, storage
     or memory explain it; the queue holds as many batches already, or memory holds no more.
+Causes:
+    Batches whose cost varies, or workers that all pause at the same time.
 Fix:
     prefetch_factor = 2 + 3 x deviation x seconds to make a batch / seconds to compute one, at most 8, and no more
     than fit into /dev/shm.

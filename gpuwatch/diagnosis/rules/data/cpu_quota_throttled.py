@@ -12,6 +12,9 @@ Clears:
     Below 10 % of the periods.
 Not when:
     The waits are small: short bursts into the limit do no harm. A limit on which cores may be used is no quota.
+Causes:
+    A number of workers computed from os.cpu_count() or the affinity, as PyTorch and Lightning do, neither of which
+    knows the quota.
 Fix:
     Raise the limit (docker --cpus, Kubernetes limits.cpu), or lower num_workers to the quota less one.
 Gain:

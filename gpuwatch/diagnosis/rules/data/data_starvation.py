@@ -21,6 +21,11 @@ Not when:
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
     GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader on a machine without a
     GPU.
+Causes:
+    One of the fifteen data rules, asked in the order of the decision tree: no workers; shared memory that is full;
+    epochs shorter than their workers; single slow items; memory too short for the page cache; storage; a CPU quota;
+    pinned workers; too many threads; too many workers; busy cores; too few workers; batches dear to build or ship;
+    dear items; bursts. The first that fires is the cause; the others are listed with the number that rules them out.
 Fix:
     That of the cause found: no workers, too few, too many, pinned to a core or with too many threads, busy cores, a
     CPU quota, storage, memory too short for the page cache, shared memory that is full, single slow items, short

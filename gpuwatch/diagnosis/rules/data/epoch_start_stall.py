@@ -14,6 +14,9 @@ Clears:
     Below 3 %.
 Not when:
     There was only one epoch so far.
+Causes:
+    New worker processes from epoch to epoch: they are not persistent. The same ones: the sampler or dataset is
+    rebuilt. Fewer than two batches per worker: epoch-too-short.
 Fix:
     persistent_workers=True; where workers already persist, the sampler or dataset is rebuilt in the training
     process; where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler).

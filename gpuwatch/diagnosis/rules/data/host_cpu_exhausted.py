@@ -12,6 +12,8 @@ Clears:
 Not when:
     There are more workers than cores, or a CPU quota throttles: those have their own rules. Without workers, or with
     items that want a core for less than 30 % of their time, the cores are not what limits.
+Causes:
+    This run's own workers, or other processes: what the cores do beyond this run's process tree tells.
 Fix:
     Where other processes own more than 30 % of the cores: move them away. Otherwise less CPU per item (augment on
     the GPU, decode smaller, precompute), or more cores.

@@ -17,6 +17,9 @@ Not when:
     that the cache is thrown out: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All
     cores are busy, a quota stops the run, or workers push each other off their cores: a line that reads may then
     wait for a core.
+Causes:
+    Many small reads, a device at its throughput, a network file system, or a page cache that memory pressure empties
+    (then host-memory-pressure stands before it). A first epoch reads from a cold cache and may pass.
 Fix:
     Read large pieces: shards (WebDataset, streaming) or a local copy on NVMe. More workers help as long as the
     device is not saturated, as they need little CPU; prefetch_factor=4; cache decoded or resized items.

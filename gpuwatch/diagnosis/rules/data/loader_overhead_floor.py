@@ -12,6 +12,8 @@ Clears:
     The shape is gone, or the handover takes less than 3 %.
 Not when:
     The workers are busy: their number counts then. Where this holds, workers-too-few is silent.
+Causes:
+    Data that lies in memory, or a step that is shorter than taking over a batch from another process.
 Fix:
     No workers where making a batch takes less than taking it over, else a single one; a larger batch; data that fits
     into GPU memory may lie there.

@@ -12,6 +12,8 @@ Clears:
 Not when:
     The run has no workers. Batches go through files in /tmp (file_system sharing): then nothing of them is seen in
     /dev/shm, and only its use by others counts.
+Causes:
+    Docker's default of 64 MB; queues too deep for the mount; files that other programs left there.
 Fix:
     A mount twice as large as needed: docker run --shm-size or --ipc=host, in Kubernetes an emptyDir of medium Memory;
     until then fewer workers or a smaller prefetch_factor.

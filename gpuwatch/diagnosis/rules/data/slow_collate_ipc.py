@@ -15,6 +15,9 @@ Clears:
 Not when:
     A line of the items takes more: that one comes first. Cores, a quota, storage or too few workers explain it.
     Stacks cannot be read.
+Causes:
+    Many small tensors, few large ones (float32 images), or Python objects that are pickled: the hottest line and the
+    bytes of a batch tell.
 Fix:
     Fewer bytes and fewer objects: uint8 until after the copy (a quarter of float32), items as tensors of one size,
     padding once per batch, batched __getitems__.

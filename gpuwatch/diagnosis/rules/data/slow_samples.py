@@ -18,6 +18,9 @@ Not when:
     Checkpoints, evaluation and epoch starts (left out); many workers that deliver all together and then let the run
     wait all together, each batch having taken about as long as the next; waits in rhythm, which mean workers too slow
     on average; a loader without workers.
+Causes:
+    Items that are much larger than the others or corrupt; a retry over the network. The same items come late in every
+    epoch.
 Fix:
     in_order=False with a deeper queue (prefetch_factor 8), which changes the order of batches and so exact
     reproducibility; better, resize or drop the items that take so long.

@@ -15,6 +15,9 @@ Clears:
 Not when:
     The threads sleep; torch itself runs one thread in a worker. Storage, a CPU quota or pinned workers explain it
     first. Many workers of one thread each have their own rule.
+Causes:
+    OpenCV, MKL, OpenBLAS, Arrow or polars, whichever of them is loaded in the process and named by the workers'
+    hottest line.
 Fix:
     One thread per worker: cv2.setNumThreads(0) in worker_init_fn, or OMP_NUM_THREADS, MKL_NUM_THREADS and
     OPENBLAS_NUM_THREADS before NumPy is imported (the last alone where training itself computes on the CPU); more

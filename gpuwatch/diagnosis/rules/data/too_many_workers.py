@@ -12,6 +12,8 @@ Clears:
     No more workers than cores.
 Not when:
     Workers mostly wait for storage (less than 0.3 core each): 28 of them on 64 cores, or on 8, are then healthy.
+Causes:
+    A number chosen for the whole machine and taken once per rank; or one from a machine with more cores.
 Fix:
     num_workers = cores / ranks on this machine, less one for the training thread from four cores on.
 Gain:

@@ -13,6 +13,9 @@ Clears:
 Not when:
     The whole process may use fewer than four cores (Slurm with one CPU per task, a pinned rank): that is the
     launcher's choice. Workers that are pinned to a core each.
+Causes:
+    An OpenMP runtime that changed the mask when it was imported, or the launcher (Slurm, Kubernetes): the training
+    process's own affinity tells them apart.
 Fix:
     Give the workers the cores back in worker_init_fn (os.sched_setaffinity), or switch the pinning off
     (KMP_AFFINITY=disabled, no GOMP_CPU_AFFINITY); under Slurm --cpus-per-task.

@@ -14,6 +14,9 @@ Clears:
     The wait is below 6 %.
 Not when:
     Workers use several cores each (they start thread pools of their own); other jobs own the cores.
+Causes:
+    By the line that costs most: decoding (PIL, a decoder), augmentation (torchvision, albumentations, NumPy), parsing
+    (JSON, a tokenizer). Collating has its own rule, slow-collate-ipc.
 Fix:
     Make an item cheaper, at the line that costs most: move augmentation to the GPU (torchvision.transforms.v2 or
     kornia on the batch, with data_keys for masks), decode smaller or with a faster decoder, preprocess once before

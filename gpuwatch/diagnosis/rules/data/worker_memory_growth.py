@@ -15,6 +15,9 @@ Clears:
 Not when:
     Less than ten minutes were watched, or workers started anew since; page cache, which is not theirs. Workers above
     4 GB are not measured, because looking at them costs too much.
+Causes:
+    Reference counts that copy shared pages (lists and dicts of the dataset), or a real leak: then the training
+    process grows as well.
 Fix:
     Keep what the dataset knows in NumPy or Arrow arrays, which are one object each; fewer workers; persistent_workers
     off, so that each epoch begins afresh.

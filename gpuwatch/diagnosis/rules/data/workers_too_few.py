@@ -16,6 +16,8 @@ Not when:
     The cores are busy, a CPU quota throttles, storage is the limit, the workers are pinned, fight with their threads
     or outnumber the cores: the comb shows there too, so free cores decide and not the comb. Single slow items have
     their own rule, and so have workers that hand over as fast as workers can.
+Causes:
+    Workers that compute, each of which needs a core, or workers that wait for storage, many of which share one.
 Fix:
     num_workers = ceil(1.2 x seconds for one worker to make a batch / seconds to compute one), at least one more
     than now, within what cores, memory, shared memory and the epoch allow. It costs the memory of the added

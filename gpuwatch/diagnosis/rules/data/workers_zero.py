@@ -15,6 +15,9 @@ Not when:
     The data is in memory and a batch takes a millisecond: workers then made a 6 ms step 8 to 13 ms long. The wait
     is hidden behind queued GPU work. The loader is one for evaluation. The cores have nothing to give: training on
     the CPU needs them itself.
+Causes:
+    Reading, decoding or collating: the stacks' line says which, and the rules for workers ask again once there are
+    some.
 Fix:
     num_workers = ceil(1.2 x seconds to load a batch / seconds to compute one), within what cores, memory, shared
     memory and the epoch allow; persistent_workers=True, so that they live on from epoch to epoch; pin_memory=True

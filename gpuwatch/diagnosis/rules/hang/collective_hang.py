@@ -14,6 +14,9 @@ Clears:
     A step arrives.
 Not when:
     A long first compilation, a known phase, NCCL's start, a process stopped by a signal.
+Causes:
+    One rank stands elsewhere than the others or its GPU idles: it is the culprit (an exception, a wait for data). All
+    stand in the same collective: the network, or collectives that do not match.
 Fix:
     Look first at the rank that stands elsewhere than the others, or makes no steps. Next time:
     TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 name the collective, and a shorter timeout

@@ -14,6 +14,9 @@ Clears:
 Not when:
     A known phase (evaluation, checkpoint, compilation), a breakpoint, a process stopped by SIGSTOP: that one is shown
     as stopped.
+Causes:
+    The training thread waits for its loader: dead workers or full shared memory. It is blocked in a read: storage. It
+    stands on a line of its own: a lock, a debugger, the network.
 Fix:
     By what the process shows: missing or dead workers, blocked reads, or the line it stands on;
     DataLoader(timeout=120) turns a silent wait for a worker into an error.

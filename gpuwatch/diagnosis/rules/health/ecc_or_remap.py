@@ -12,6 +12,9 @@ Clears:
     After a reset.
 Not when:
     Consumer cards have no ECC: nothing is claimed there.
+Causes:
+    Errors that could not be corrected, rows that are to be remapped with the next reset, or remapping that has no
+    rows left.
 Fix:
     Stop work and let an administrator reset the GPU; replace it when remapping failed.
 Gain:

@@ -15,6 +15,8 @@ Clears:
 Not when:
     No link at all is up: a single card has nothing at its other end. An idle GPU may put its links down. PCIe replays
     that pcie-degraded tells.
+Causes:
+    A bridge, baseboard or riser that is not seated; a link that was shut down; a slot with too weak a signal.
 Fix:
     Have the GPU reset or the machine restarted; if it comes back, reseat bridge, baseboard or riser.
     NCCL_P2P_DISABLE=1 only as a test of whether the link is what slows the job down.

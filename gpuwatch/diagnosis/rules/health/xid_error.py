@@ -11,6 +11,9 @@ Clears:
     The GPU answers with a newer session; events that need no action (43, 45, 63) after ten minutes.
 Not when:
     13, 31, 43 and 45 are usually the application's own bug.
+Causes:
+    The number says: the application (13, 31, 43, 45), memory (48, 63, 64, 94, 95), the bus (79), the GPU's processor
+    (119, 120), NVLink (74).
 Fix:
     NVIDIA's action for that number. gpuwatch never resets anything; it prints the action.
 Gain:

@@ -11,6 +11,8 @@ Clears:
     With a new session; events that need no action (43, 45, 63) after ten minutes.
 Not when:
     The machine has one GPU: the error is then that one's, and xid-error tells it.
+Causes:
+    As for xid-error, by the number; the GPU was gone or not yet known when the event came.
 Fix:
     NVIDIA's action for that number, on the GPU at the address that the message names; nvidia-smi -L shows which GPUs
     still answer.

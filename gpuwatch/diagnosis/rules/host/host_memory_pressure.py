@@ -14,6 +14,9 @@ Clears:
 Not when:
     Only the page cache fills the memory. Mapped datasets show as large processes, and fault when they are read first:
     neither is a shortage.
+Causes:
+    A dataset larger than the page cache, workers whose memory grows (worker-memory-growth), too much pinned memory,
+    or other programs.
 Fix:
     Fewer workers or smaller queues, by the memory that is missing; smaller caches, shards that are read in order; a
     higher limit.

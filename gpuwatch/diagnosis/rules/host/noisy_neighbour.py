@@ -14,6 +14,8 @@ Clears:
 Not when:
     The cores are calm: then kernels are too small (launch-bound). A CPU quota stops the group: the time it is stopped
     for counts as standing in line too, so nothing is said from a tenth of throttled periods on.
+Causes:
+    Foreign processes, where they use 30 % of the cores or more; else this run's own workers.
 Fix:
     Foreign work: off this run's cores (taskset, cgroup). Own workers: fewer where fewer keep up, and a lower priority
     for them (os.nice(10) in worker_init_fn).

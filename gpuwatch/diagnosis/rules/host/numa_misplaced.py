@@ -13,6 +13,8 @@ Clears:
 Not when:
     The machine has one node, or the GPU's node is not known (-1). The process may not use all cores: somebody placed
     it on purpose.
+Causes:
+    A launcher without bindings, or one that binds all ranks to the first node.
 Fix:
     numactl --cpunodebind and --membind with the GPU's node; with torchrun one binding per rank.
 Gain:

@@ -14,6 +14,8 @@ Not when:
     The variable is 0 or empty; it is about CUDA and the run computes on the CPU, or about ranks and there is one. A
     process younger than five minutes may be a debugging session, and deterministic algorithms are a valid choice:
     information only.
+Causes:
+    A variable in the environment, or a switch in the code: the evidence names it.
 Fix:
     unset the variable, torch.autograd.set_detect_anomaly(False), torch.cuda.set_sync_debug_mode(0).
 Gain:

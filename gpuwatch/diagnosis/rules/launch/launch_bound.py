@@ -14,6 +14,9 @@ Clears:
 Not when:
     The wait for data is not known (then only low utilization is said); the cores are under pressure, so the thread
     could not run; evaluation, checkpoints and other phases.
+Causes:
+    Many tiny kernels (an eager optimizer, loops over tensors), much Python per step (hooks, logging), or a batch too
+    small for the GPU.
 Fix:
     torch.compile(model, mode="reduce-overhead") (CUDA graphs), a fused optimizer, a larger batch, fewer Python
     loops.

@@ -15,6 +15,9 @@ Clears:
 Not when:
     The GPU is busy, or the run computes on the CPU, where nothing is queued and nothing can be won back. Stacks
     cannot be read. Mixed precision's scaler and gradient clipping wait by themselves.
+Causes:
+    Without workers it exposes the loading that was hidden behind the GPU's queue; with a busy thread it exposes the
+    launches; or an explicit torch.cuda.synchronize().
 Fix:
     Keep a running sum on the device, and ask for it every k-th step.
 Gain:

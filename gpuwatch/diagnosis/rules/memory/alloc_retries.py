@@ -11,6 +11,8 @@ Clears:
     No retry in the window.
 Not when:
     A single retry at the first long batch.
+Causes:
+    Lengths that vary, which fragments the memory; memory that is full; or torch.cuda.empty_cache() in the loop.
 Fix:
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, one step with the longest batch at the start, no
     torch.cuda.empty_cache() inside the loop, batches of similar length.

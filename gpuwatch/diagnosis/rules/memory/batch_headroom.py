@@ -12,6 +12,8 @@ Clears:
 Not when:
     The run waits for data: a bigger batch then brings the same samples per second. A larger batch changes the
     optimization: the learning rate must be retuned. A larger model or input is never the answer to idle hardware.
+Causes:
+    A batch chosen for a smaller GPU or a larger model.
 Fix:
     Double the batch first; the value given is what would fill 90 % of the memory, rounded down to a multiple of 8.
 Gain:

@@ -13,6 +13,8 @@ Clears:
 Not when:
     Single jumps (the first evaluation, one long batch) and peaks that rise ever less, as those of random lengths do.
     Lengths that are made to grow (a curriculum) look the same.
+Causes:
+    A loss summed up with its graph, outputs that are kept, or hooks that keep what they see.
 Fix:
     total_loss += loss.detach() (or .item() every so many steps); outputs.append(out.detach().cpu()); evaluation under
     torch.no_grad().

@@ -11,6 +11,8 @@ Clears:
 Not when:
     The caching allocator keeps what it once had: what tensors needed is the allocated peak, shown beside it.
     Without the hook a framework that takes all memory at once (JAX, TensorFlow, vLLM) looks the same.
+Causes:
+    The run's tensors, PyTorch's cache, or another process: the peak of what is allocated tells.
 Fix:
     Smaller batch by a fifth, gradient checkpointing, an 8-bit optimizer, or
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation.

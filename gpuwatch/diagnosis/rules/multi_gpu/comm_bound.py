@@ -14,6 +14,9 @@ Clears:
 Not when:
     One rank; traffic that does not fit the gradients (offloading, pipelines) or parameters that are not known; exchange
     over NVLink or the network, which is not counted here. Waiting for a slow rank is straggler-rank.
+Causes:
+    Gradient accumulation without no_sync(), a slow link (PCIe without NVLink), small buckets, or
+    find_unused_parameters.
 Fix:
     With gradient accumulation model.no_sync() for all micro-steps but the last; else 16-bit gradients
     (bf16_compress_hook), gradient_as_bucket_view=True, or a larger batch per step.

@@ -14,6 +14,9 @@ Clears:
 Not when:
     The ranks have no cores to spare, or their GPU does the work. Unused parameters and gradients that are accumulated
     without no_sync cannot be seen from here, so nothing is said of them.
+Causes:
+    nn.DataParallel in place of one process per GPU; or torchrun's default of one thread per rank in a run whose CPU
+    has work.
 Fix:
     DistributedDataParallel under torchrun; OMP_NUM_THREADS = cores per rank.
 Gain:

@@ -11,6 +11,9 @@ Clears:
     Utilization less than 10 points apart and the others below half of their threshold.
 Not when:
     Different models of GPU, MIG slices, pipeline parallelism (each stage has its own load by design).
+Causes:
+    nn.DataParallel (the first GPU does more), uneven shards, extra work of rank 0, or one GPU that is slower by heat
+    or link.
 Fix:
     DistributedDataParallel instead of DataParallel, even shards with drop_last, extra work of rank 0 spread out; a
     GPU that is itself slow shows in straggler-rank, thermal-throttle or pcie-degraded.

@@ -13,6 +13,8 @@ Clears:
 Not when:
     It is the job's only GPU; the job makes no steps (a pipeline that fills, a notebook, a server that waits); other
     programs' processes; utilization is not reported (MIG).
+Causes:
+    LOCAL_RANK or device_ids that name other GPUs, or a script that uses fewer than it was given.
 Fix:
     Look at LOCAL_RANK, device_ids and CUDA_VISIBLE_DEVICES; give the GPU back if it is not needed.
 Gain:

@@ -14,6 +14,9 @@ Clears:
     Below 6 %.
 Not when:
     Ranks with different work by design; fewer than two ranks measured.
+Causes:
+    Its loading, its copies, its forward pass or its GPU's clock, whichever it has more of than the others. The same
+    rank in every epoch: hardware. Another one in each: data.
 Fix:
     What the straggler has more of than the others: waiting for its loader (shards, workers), copying, forward time,
     or a GPU that runs at a lower clock.

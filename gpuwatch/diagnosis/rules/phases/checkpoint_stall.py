@@ -11,6 +11,8 @@ Clears:
     Below 3 %.
 Not when:
     Only one checkpoint was seen, such as the last one.
+Causes:
+    Below 200 MB/s the storage; else much to write, many small tensors, or saving too often.
 Fix:
     torch.distributed.checkpoint.async_save: copies to memory, then writes in the background (one at a time, memory
     for a copy per rank). Or save every k-th time so that it takes 2 % of the time (the patch does that); or write to a local disk and

@@ -13,6 +13,8 @@ Clears:
     Below 15 % and not waiting; below 3 % in any case.
 Not when:
     Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning.
+Causes:
+    An evaluation loader without workers, metrics that compute on the CPU, or evaluation too often.
 Fix:
     Where it waits: workers for the evaluation loader. Else evaluate every k-th time so that it takes a tenth of the
     time, with a larger batch and torch.inference_mode().

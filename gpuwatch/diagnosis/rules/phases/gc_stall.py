@@ -12,6 +12,8 @@ Clears:
     Below 1 % and no pause of a quarter of a second.
 Not when:
     Imports and set-up: what they leave behind is collected in the first seconds of the run.
+Causes:
+    Millions of Python objects in the training process, such as the dataset's index in lists and dicts.
 Fix:
     After set-up: gc.collect(), gc.freeze(), gc.disable(), and gc.collect(1) every so many steps at the same step on
     all ranks. Better, keep the dataset's index in an array instead of millions of objects.

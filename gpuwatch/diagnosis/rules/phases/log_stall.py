@@ -13,6 +13,9 @@ Clears:
 Not when:
     The GPU is busy meanwhile. Waiting for a number from the GPU before it is printed is sync-per-step. Stacks cannot
     be read.
+Causes:
+    A number asked of the GPU at each step (sync-per-step), histograms and images, or an upload that is waited for:
+    the hottest line tells.
 Fix:
     Log every k-th step, so that it takes 1 % of the time; histograms and images rarer still, and in a thread.
 Gain:

@@ -13,6 +13,8 @@ Clears:
 Not when:
     It holds no GPU: a job that only prepares data costs none. Attached to from outside, the ten minutes count from
     then on, because steps before that were not seen; nor is anything said where neither hook nor stacks tell of steps.
+Causes:
+    Compilation, a download, a scan of the dataset, or the start of NCCL, where a phase or the stacks tell.
 Fix:
     Keep what is made at the start: TORCHINDUCTOR_CACHE_DIR on a disk that lasts, the dataset's index, the model.
 Gain:

@@ -13,6 +13,8 @@ Clears:
 Not when:
     Power, heat or hardware hold the clock down (they have rules of their own); the clock is within 5 % of the highest;
     MIG. A laboratory that wants equal runs locks clocks on purpose.
+Causes:
+    Application clocks, a lock by nvidia-smi -lgc, or clocks that were left over by an earlier user.
 Fix:
     An administrator gives the clock back: nvidia-smi -rgc for a locked one, -rac for an application clock.
 Gain:

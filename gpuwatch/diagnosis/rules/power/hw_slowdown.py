@@ -12,6 +12,8 @@ Clears:
     None for 10 minutes.
 Not when:
     A single sample during a change of performance state.
+Causes:
+    0x80: a power brake by the power supply or the chassis. 0x40: heat. 0x8: either of them.
 Fix:
     0x80 is a signal from power supply or chassis: check cabling and the BMC log. 0x40 is heat. Take the node out.
 Gain:

@@ -12,6 +12,8 @@ Clears:
     Any of the three falls.
 Not when:
     -
+Causes:
+    The card's own default limit, which is healthy, or a lower one that an administrator set or a chassis shares out.
 Fix:
     None when the limit is the default. Otherwise an administrator may restore it: nvidia-smi -pl.
 Gain:

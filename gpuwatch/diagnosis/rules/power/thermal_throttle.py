@@ -11,6 +11,8 @@ Clears:
     Below 1 % for five minutes.
 Not when:
     The clock did not fall. An idle GPU.
+Causes:
+    The GPU's core or its memory, each against its own limit; dust, a fan, or a room that is too warm.
 Fix:
     Airflow, fan and dust first; a power limit lowered by 10 % often costs little speed; else move the job.
 Gain:

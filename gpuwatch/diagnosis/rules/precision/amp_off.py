@@ -12,6 +12,9 @@ Clears:
     Autocast becomes active or the weights are 16-bit.
 Not when:
     Compute capability below 7.0 (a GTX 1080 has no tensor cores); the run waits for data (that comes first).
+Causes:
+    Autocast is never entered; it is switched on in a config, in a form that the code does not understand (amp: true
+    compared with "bf16"); or it is used in evaluation only.
 Fix:
     with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; on capability 7.x float16 with a
     torch.amp.GradScaler("cuda").

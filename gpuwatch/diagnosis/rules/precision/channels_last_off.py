@@ -13,6 +13,8 @@ Clears:
 Not when:
     The model is compiled (Inductor chooses the layout itself); models without convolutions; 32-bit training, which
     gains little; compute capability below 7.0; the run waits for data.
+Causes:
+    PyTorch's default layout; nothing in the script changes it.
 Fix:
     model.to(memory_format=torch.channels_last) before the optimizer is built, and each batch of images like it.
 Gain:

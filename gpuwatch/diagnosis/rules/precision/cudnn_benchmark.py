@@ -14,6 +14,8 @@ Clears:
 Not when:
     Deterministic algorithms are asked for; the model is compiled; convolutions hold less than 20 % of the parameters;
     training on the CPU; too few batches were looked at.
+Causes:
+    Off, which is the default, with inputs of one shape; or on with inputs of many shapes.
 Fix:
     torch.backends.cudnn.benchmark = True (or False), once, before training.
 Gain:

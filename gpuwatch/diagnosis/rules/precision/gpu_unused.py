@@ -14,6 +14,8 @@ Not when:
     The process does not train (tokenizing, preprocessing); its torch is built without CUDA; CUDA_VISIBLE_DEVICES is
     empty on purpose; the driver cannot be reached (gpuwatch doctor says why). What is not known of these keeps the
     rule silent.
+Causes:
+    The model was never moved to the GPU; CUDA_VISIBLE_DEVICES hides it; or the installed torch is built for CPUs.
 Fix:
     device = torch.device("cuda"), model.to(device), and the batches with it.
 Gain:

@@ -13,6 +13,9 @@ Clears:
 Not when:
     The power limit was lowered, or power or heat already hold the clocks back; the run has stopped making steps.
     Memory-bound models rightly live at 50-70 %: where no cause below applies, this is how the model is.
+Causes:
+    32-bit arithmetic (amp-off, tf32-off), small kernels (compile-off, launch-bound), a batch too small
+    (batch-headroom), or a model that is bound by memory, which is no fault.
 Fix:
     In this order: 16-bit arithmetic (amp-off), TF32 (tf32-off), compilation (compile-off), a larger batch
     (batch-headroom). Each is its own finding when it applies.

@@ -13,6 +13,8 @@ Clears:
 Not when:
     Training on the CPU; optimizers of other libraries and offloaded ones; torch older than 2.0 (SGD: 2.3). A GPU that
     is busy throughout hides the launches: then nothing is won.
+Causes:
+    fused is not given, which is the default, or foreach=True excludes it.
 Fix:
     fused=True in the optimizer's call; foreach=True, where it is given, must go.
 Gain:

@@ -13,6 +13,9 @@ Clears:
 Not when:
     The first epoch, the first evaluation and the last, smaller batch of an epoch: each compiles once or twice.
     What runs uncompiled because the limit was reached compiles no more, and is not seen here.
+Causes:
+    By Dynamo's reason: sizes that change, Python numbers that change (a learning rate), or train and eval that
+    alternate.
 Fix:
     By reason: sizes that change: torch.compile(dynamic=True), torch._dynamo.mark_dynamic, lengths padded to multiples
     of 64, drop_last=True; numbers that change: a tensor in their place.

@@ -13,6 +13,8 @@ Clears:
 Not when:
     32-bit training; small output layers (a classifier of 10 classes is below the 5 %). From version 11 on cuBLAS uses
     tensor cores for any size, at a lower rate.
+Causes:
+    The size of a vocabulary, of a hidden layer or of a head: the evidence names the sides.
 Fix:
     Round the side up: a vocabulary to a multiple of 64, other sides to a multiple of 8. What is added is never used.
 Gain:

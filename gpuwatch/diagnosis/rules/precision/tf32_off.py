@@ -12,6 +12,8 @@ Clears:
     The precision is "high" or "medium", or autocast is active.
 Not when:
     Models of convolutions only: cuDNN's TF32 is on by default. Scientific code that needs all 24 bits.
+Causes:
+    PyTorch's default since 1.12; nothing in the script changes it.
 Fix:
     torch.set_float32_matmul_precision("high") before the first step.
 Gain:

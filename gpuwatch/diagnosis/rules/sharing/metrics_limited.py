@@ -10,6 +10,8 @@ Clears:
     The driver answers.
 Not when:
     -
+Causes:
+    MIG, vGPU, WSL or a container that hides processes: the driver's own answer is the evidence.
 Fix:
     The hook's own timings work everywhere: start the training with gpuwatch run. On MIG, Hopper and later, the
     instances report through GPM.

@@ -13,6 +13,8 @@ Clears:
 Not when:
     The display server, the run's own evaluation process, sharing by design (MPS). Where process ids cannot be mapped
     from inside a container, nothing is claimed.
+Causes:
+    A second job, a notebook that keeps its context, an inference server, or a desktop.
 Fix:
     Another GPU, or exclusive process mode.
 Gain:

@@ -11,6 +11,9 @@ Clears:
     A clean minute.
 Not when:
     -
+Causes:
+    A loaded or suspended machine, a driver that answers late, or records that the trainer sent faster than they were
+    read.
 Fix:
     A longer --interval, or less load on the machine.
 Gain:

@@ -15,6 +15,9 @@ Clears:
 Not when:
     The bytes are not batches (offloading, gradients exchanged over PCIe) or the size of a batch is not known; the GPU
     is busy (copies are hidden behind computing); MIG. Unpinned memory and a degraded link come first.
+Causes:
+    Batches fatter than they need to be (float32 images), pageable memory (pageable-transfer), or a degraded link
+    (pcie-degraded).
 Fix:
     Send pixels as uint8 and cast on the GPU (a quarter of the bytes); else copy the next batch on a stream of its own
     while this one computes, from pinned memory with non_blocking=True.

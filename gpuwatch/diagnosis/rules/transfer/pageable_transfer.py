@@ -13,6 +13,8 @@ Clears:
 Not when:
     Training runs on the CPU; batches are made on the GPU; the machine's memory is nearly full (pinned pages cannot
     be swapped). Calling .pin_memory() in the loop makes it slower, not faster.
+Causes:
+    pin_memory is missing, non_blocking is missing, or both.
 Fix:
     Both together: pin_memory=True in the DataLoader and non_blocking=True in the copy. A batch class of your own
     needs a pin_memory method. In a copy benchmark on A100: 0.646 s with neither, 0.658 with non_blocking alone,

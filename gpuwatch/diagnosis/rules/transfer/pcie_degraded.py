@@ -14,6 +14,8 @@ Clears:
     Restored for a minute.
 Not when:
     The GPU is idle: the link then slows down to save power. Virtual machines and MIG hide the link.
+Causes:
+    Fewer lanes (a riser, a shared slot), a slower generation, or packets that are sent again.
 Fix:
     Reseat the card, try another slot, look at the BIOS's lane settings; lspci -vv shows LnkSta against LnkCap.
     Until then smaller copies (uint8, cast on the GPU).

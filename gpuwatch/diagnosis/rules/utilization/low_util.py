@@ -11,6 +11,9 @@ Clears:
     Above 88 %.
 Not when:
     Warm-up and compilation; a job that has ended; a GPU that does not report utilization (MIG).
+Causes:
+    Any rule that takes the GPU's time: waits for data, phases, launches, copies, a hang. The evidence names those
+    that hold now.
 Fix:
     That of the cause. Where none is found, start the script with gpuwatch run, so that its waits and phases are
     seen.

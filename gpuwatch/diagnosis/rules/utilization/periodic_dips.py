@@ -14,6 +14,9 @@ Clears:
 Not when:
     Waits for data come in the rhythm of the workers; evaluation, checkpoints and garbage collection that the hook
     saw are left out of the samples.
+Causes:
+    Ranked by how well their period fits: checkpoints, evaluations, epoch edges, logging, garbage collection, a cron
+    job on the host.
 Fix:
     Look at what the loop does every so many steps; the next dip is predicted, so that the training thread's stack
     can be recorded at that moment.

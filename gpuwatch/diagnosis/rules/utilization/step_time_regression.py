@@ -14,6 +14,9 @@ Not when:
     The batch size changed (the best is then forgotten), epoch starts, evaluation and other phases. Inputs that differ
     in length from batch to batch, or are made to grow, look the same: where the hook saw shapes vary, nothing is said.
     Heat, power, waits for data and a shared GPU have findings of their own, which come first.
+Causes:
+    The part of the step that grew at the same moment: waits, forward, backward, optimizer, copies; a clock that fell;
+    memory retries; load on the host.
 Fix:
     By the part that grew: waits: the loader and the storage under it; forward and backward: the GPU's clock, another
     process on it; other time: the CPU, or something that grows with the run (lists, logs, checkpoints).

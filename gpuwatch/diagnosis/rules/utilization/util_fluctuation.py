@@ -13,6 +13,9 @@ Clears:
 Not when:
     Steps are shorter than about twice the sensor's own window: it then averages the swings away, so that a flat
     line proves nothing. A shared GPU, a power limit and inputs of varying length swing too.
+Causes:
+    Asked in the order of the decision tree: waits for data, the phases (evaluation, checkpoint, logging, garbage
+    collection), regular dips, single slow items, another process on the GPU.
 Fix:
     That of the cause: waits for data, phases, single slow items, another process.
 Gain:
