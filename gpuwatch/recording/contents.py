@@ -1,0 +1,194 @@
+"""What a recording's file holds, as far as it can be read: damaged parts are counted and left out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuwatch.recording.chunks import Arrivals, samples_of_chunk, samples_of_row
+from gpuwatch.recording.columns import DamagedError
+from gpuwatch.recording.kinds import KindReader
+from gpuwatch.recording.opening import open_recording
+from gpuwatch.recording.schema import CHUNK_BITS, checksum
+from gpuwatch.samples import Sample
+
+_MALFORMED = (DamagedError, ValueError, TypeError, KeyError, IndexError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A segment, sealed or open, and the arrivals of its first and last sample."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+class Contents:
+    """Queries. Each one sees the file as it is then.
+
+    Raises:
+        CannotOpenError: it is no recording that can be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._opened = open_recording(path)
+        self._lock = threading.RLock()
+        self.damaged: set[str] = set()
+
+    def close(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._opened.close()
+
+    def rows(self, what: str, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query up to the first that cannot be read."""
+        found: list[tuple[Any, ...]] = []
+        with self._lock:
+            try:
+                for row in self._opened.connection.execute(statement, values):
+                    found.append(row)  # noqa: PERF402 - what came before an error counts
+            except sqlite3.DatabaseError:
+                self.damaged.add(what)
+        return found
+
+    def checked_rows(self, what: str, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """As `rows`, of rows that end with their checksum."""
+        return (row[:-1] for row in self.rows(what, statement, values) if self.is_intact(row, what))
+
+    def is_intact(self, row: Sequence[Any], what: str) -> bool:
+        """Whether a row's last value is the checksum of the others."""
+        if checksum(row[:-1]) == row[-1]:
+            return True
+        self.damaged.add(what)
+        return False
+
+    def meta(self) -> dict[str, Any]:
+        """What the file says of itself; "" of what cannot be read."""
+        found = {}
+        for key, value in self.rows("its head", "SELECT key, value FROM meta"):
+            with self.noting("its head"):
+                found[key] = json.loads(value)
+        return found
+
+    def kinds(self) -> dict[int, KindReader]:
+        """The kinds of samples in it, by number."""
+        found = {}
+        for number, shape in self.rows("its kinds", "SELECT id, shape FROM kind"):
+            with self.noting("its kinds"):
+                found[number] = KindReader(shape)
+        return found
+
+    def anchors(self) -> list[tuple[int, float]]:
+        """Wall times at monotonic times, oldest first."""
+        rows = self.rows("its clock", "SELECT time_ns, wall_time FROM anchor ORDER BY id")
+        return [row for row in rows if isinstance(row[0], int) and isinstance(row[1], float)]
+
+    def stretches(self) -> list[Stretch]:
+        """The segments in order."""
+        sealed = self.rows("its index", "SELECT id, start_ns, end_ns FROM segment ORDER BY id")
+        tail = self.rows(
+            "its tail", "SELECT segment, min(start_ns), max(end_ns) FROM tail GROUP BY segment ORDER BY segment"
+        )
+        good = [row for row in (*tail, *sealed) if all(isinstance(value, int) for value in row)]
+        return sorted({row[0]: Stretch(*row) for row in good}.values(), key=lambda stretch: stretch.number)
+
+    def samples(
+        self,
+        number: int,
+        start_ns: int,
+        end_ns: int,
+        kinds: Mapping[int, KindReader],
+        subjects: Collection[str] | None,
+    ) -> list[Sample]:
+        """The samples of one segment that came in (start, end], in the order in which they came."""
+        what = f"segment {number}"
+        with self._lock:
+            self._transaction("BEGIN")
+            try:
+                head = self.rows(what, "SELECT data, crc FROM segment WHERE id = ?", (number,))
+                if head:
+                    return self._sealed(number, head[0], (start_ns, end_ns), kinds, subjects)
+                tail = self.rows(what, "SELECT data, crc FROM tail WHERE segment = ? ORDER BY id", (number,))
+            finally:
+                self._transaction("COMMIT")
+        return self._open(what, tail, (start_ns, end_ns), kinds, subjects)
+
+    def tail_rows(self) -> list[bytes]:
+        """The rows of segments that are not sealed."""
+        rows = self.rows("its tail", "SELECT data, crc FROM tail WHERE segment NOT IN (SELECT id FROM segment)")
+        return [data for data, crc in rows if isinstance(data, bytes) and zlib.crc32(data) == crc]
+
+    @contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Goes on behind a part that is not what was written."""
+        try:
+            yield
+        except _MALFORMED:
+            self.damaged.add(what)
+
+    def _transaction(self, statement: str) -> None:
+        try:
+            self._opened.connection.execute(statement)
+        except sqlite3.DatabaseError:
+            self.damaged.add("its pages")
+
+    def _sealed(
+        self,
+        number: int,
+        head: tuple[Any, ...],
+        span: tuple[int, int],
+        kinds: Mapping[int, KindReader],
+        subjects: Collection[str] | None,
+    ) -> list[Sample]:
+        what = f"segment {number}"
+        try:
+            places = Arrivals.unpacked(_intact(*head)).places(*span)
+        except _MALFORMED:
+            self.damaged.add(what)
+            return []
+        first = number << CHUNK_BITS
+        chunks = self.rows(
+            what,
+            "SELECT kind, subject, count, data, crc FROM chunk WHERE id >= ? AND id < ? AND kind IN "
+            f"({', '.join(str(int(kind)) for kind in kinds)})",
+            (first, first + (1 << CHUNK_BITS)),
+        )
+        found: list[Sample | None] = [None] * len(places)
+        for kind, subject, count, data, crc in chunks:
+            if subjects is not None and subject not in subjects:
+                continue
+            with self.noting(what):
+                for place, sample in samples_of_chunk(kinds[kind], count, _intact(data, crc)):
+                    if place in places:
+                        found[place - places.start] = sample
+        return [sample for sample in found if sample is not None]
+
+    def _open(
+        self,
+        what: str,
+        rows: Sequence[tuple[Any, ...]],
+        span: tuple[int, int],
+        kinds: Mapping[int, KindReader],
+        subjects: Collection[str] | None,
+    ) -> list[Sample]:
+        found: list[Sample] = []
+        for row in rows:
+            with self.noting(what):
+                for time_ns, sample in samples_of_row(kinds, _intact(*row), subjects):
+                    if span[0] < time_ns <= span[1]:
+                        found.append(sample)
+        return found
+
+
+def _intact(data: object, crc: object) -> bytes:
+    if not isinstance(data, bytes) or zlib.crc32(data) != crc:
+        raise DamagedError("the checksum does not match")
+    return data

@@ -1,0 +1,73 @@
+"""What is told once, or when it changes, as rows of its own: they outlive the samples and give replay its footing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from gpuwatch.recording.kinds import EVENT_KINDS, KINDS
+from gpuwatch.recording.schema import checksum
+from gpuwatch.recording.store import Operation
+from gpuwatch.samples import Candidates, GpuLost, GpuSample, PhaseSpan, Sample
+
+_MOST_KNOWN = 4_096
+_MOST_A_MINUTE = 2_000  # a hostile trainer's phases are in the samples still
+_KINDS = frozenset(EVENT_KINDS)
+
+
+class Events:
+    """Picks from the samples what is an event."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[type, str], object] = {}
+        self._lost: set[str] = set()
+        self._room = _MOST_A_MINUTE
+
+    def begin_minute(self) -> None:
+        """There is room again."""
+        self._room = _MOST_A_MINUTE
+
+    def of(self, sample: Sample, time_ns: int) -> Iterator[Operation]:
+        """What to write for a sample that came at a time."""
+        cls = type(sample)
+        if isinstance(sample, GpuSample):
+            if sample.uuid in self._lost:
+                yield self._found_again(sample.uuid, time_ns)
+            return
+        if cls not in _KINDS or (isinstance(sample, PhaseSpan) and sample.kind == "gc"):
+            return
+        kind = KINDS[cls]
+        subject = kind.subject(kind.row(sample))
+        if self._is_known(cls, subject, sample) or not self._room:
+            return
+        self._room -= 1
+        if isinstance(sample, GpuLost):
+            self._lost.add(subject)
+        values = (time_ns, kind.name, printable(subject), json.dumps(asdict(sample), default=dict))
+        yield (
+            "INSERT INTO event (time_ns, kind, subject, json, crc) VALUES (?, ?, ?, ?, ?)",
+            (*values, checksum(values)),
+        )
+
+    def _found_again(self, uuid: str, time_ns: int) -> Operation:
+        self._lost.discard(uuid)
+        statement = "UPDATE event SET until_ns = ? WHERE kind = 'GpuLost' AND subject = ? AND until_ns IS NULL"
+        return statement, (time_ns, printable(uuid))
+
+    def _is_known(self, cls: type, subject: str, sample: Sample) -> bool:
+        content: Any = {name: value for name, value in asdict(sample).items() if name != "time_ns"}
+        if isinstance(sample, Candidates):
+            content = {(each.pid, each.start_ticks, each.rung, each.refusal) for each in sample.processes}
+        if self._known.get((cls, subject)) == content:
+            return True
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[cls, subject] = content
+        return False
+
+
+def printable(text: str) -> str:
+    """A string that SQLite takes: bytes that are no UTF-8 are written out."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

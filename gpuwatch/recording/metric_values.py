@@ -1,0 +1,104 @@
+"""The values of a minute by subject and metric, and what counters stood at."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+
+_MOST_METRICS = 20_000
+"""In a minute: 300 trainers' worth. Memory stays bounded whoever claims to train."""
+
+
+class Metrics:
+    """What the derivations of metrics fill. NaN and infinity are no values."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, str], array[float]] = {}
+        self.means: dict[tuple[str, str], tuple[int, float]] = {}
+        self._sums: dict[tuple[str, str], list[float]] = {}
+        self._counters: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def add(self, subject: str, metric: str, values: Iterable[float | None]) -> None:
+        """Values of a gauge; None is left out."""
+        known = array("d", [value for value in values if value is not None and abs(value) < float("inf")])
+        if known:
+            self._of(subject, metric).extend(known)
+
+    def add_quotients(self, subject: str, metric: str, pairs: Iterable[tuple[float, float]]) -> None:
+        """Quotients, whose mean is that of the sums: a long step counts for more than a short one."""
+        usable = [(above, below) for above, below in pairs if below > 0]
+        if not usable:
+            return
+        self.add(subject, metric, [above / below for above, below in usable])
+        sums = self._sums.setdefault((subject, metric), [0.0, 0.0, 0.0])
+        for place, amount in enumerate((len(usable), sum(a for a, _ in usable), sum(b for _, b in usable))):
+            sums[place] += amount
+        self.means[subject, metric] = (int(sums[0]), sums[1] / sums[2])
+
+    def add_shares(self, subject: str, metric: str, hits: Sequence[int], looks: Sequence[int]) -> None:
+        """Shares of looks: they count as many as there were looks."""
+        self.add_quotients(subject, metric, zip(hits, looks, strict=True))
+        sums = self._sums.get((subject, metric))
+        if sums is not None:
+            self.means[subject, metric] = (int(sums[2]), sums[1] / sums[2])
+
+    def add_growth(
+        self, subject: str, metric: str, times_ns: Sequence[int], readings: Sequence[float | None], scale: float | None
+    ) -> None:
+        """What a counter grew by in the minute, once; a reading below the one before it is a reset and counts nothing.
+
+        Args:
+            subject: that the counter is of.
+            metric: to put it under.
+            times_ns: of the readings.
+            readings: of the counter.
+            scale: for the growth per nanosecond; None: the growth itself.
+        """
+        known = [(time_ns, value) for time_ns, value in zip(times_ns, readings, strict=True) if value is not None]
+        if not known:
+            return
+        key = (subject, metric)
+        before = self._counters.get(key, known[0])
+        steps = zip([before, *known], known, strict=False)
+        grown = sum(max(0.0, value - earlier) for (_, earlier), (_, value) in steps)
+        self._counters[key] = known[-1]
+        seconds = known[-1][0] - before[0]
+        if seconds <= 0:
+            return
+        sums = self._sums.setdefault(key, [0.0, 0.0])
+        sums[0] += grown
+        sums[1] += seconds
+        self._of(subject, metric)[:] = array("d", [sums[0] if scale is None else sums[0] / sums[1] * scale])
+
+    def sum_up(self, subject: str, metric: str) -> None:
+        """Puts the growth of all counters named "METRIC ..." together as one; they are then no metrics of their own."""
+        parts = [key for key in self._sums if key[0] == subject and key[1].startswith(f"{metric} ")]
+        for part in parts:
+            self.values.pop(part, None)
+        if parts:
+            self._of(subject, metric)[:] = array("d", [math.fsum(self._sums[part][0] for part in parts)])
+
+    def last_reading(self, subject: str, metric: str) -> int:
+        """The time up to which a series has been counted; -1 at first."""
+        return self._counters.get((subject, metric), (-1, 0.0))[0]
+
+    def counted_until(self, subject: str, metric: str, time_ns: int) -> None:
+        """Notes it."""
+        self._counters[subject, metric] = (time_ns, 0.0)
+
+    def begin_minute(self) -> None:
+        """Forgets all but what counters stood at."""
+        self.values.clear()
+        self.means.clear()
+        self._sums.clear()
+        if len(self._counters) > _MOST_METRICS:
+            self._counters.clear()
+
+    def _of(self, subject: str, metric: str) -> array[float]:
+        found = self.values.get((subject, metric))
+        if found is None:
+            found = array("d")
+            if len(self.values) < _MOST_METRICS:
+                self.values[subject, metric] = found
+        return found

@@ -1,0 +1,65 @@
+"""MessagePack of plain values, for any string that a process may have: also those that are no UTF-8."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+_SURROGATES = 1  # extension type: a string with bytes that are no UTF-8
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"{type(value).__name__} is not a plain value")
+
+
+def _restore(code: int, data: memoryview) -> Any:
+    if code != _SURROGATES:
+        raise ValueError(f"unknown extension {code}")
+    return bytes(data).decode("utf-8", "surrogatepass")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+_decoder = msgspec.msgpack.Decoder(ext_hook=_restore)
+
+
+def pack(value: Any) -> bytes:
+    """Bytes of None, booleans, 64-bit integers, floats, strings, tuples, lists, mappings and dataclasses.
+
+    Raises:
+        TypeError, OverflowError: for anything else.
+    """
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_escaped(value))
+    except NotImplementedError as error:
+        raise TypeError(str(error)) from None
+
+
+def unpack(data: bytes) -> Any:
+    """The value again, with lists for tuples and dictionaries for dataclasses.
+
+    Raises:
+        ValueError: the bytes are not what `pack` makes.
+    """
+    return _decoder.decode(data)
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        data = value.encode("utf-8", "surrogatepass")
+        return msgspec.msgpack.Ext(_SURROGATES, data)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _escaped(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _escaped(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_escaped(each) for each in value]
+    return value

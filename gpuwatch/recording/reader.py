@@ -1,0 +1,186 @@
+"""Reads a recording: while it is written, after it was closed, after a kill, and what is left of a damaged one."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from gpuwatch.recording.chunks import streams_of
+from gpuwatch.recording.contents import Contents, Stretch
+from gpuwatch.recording.head import meta_of
+from gpuwatch.recording.kinds import KIND_BY_NUMBER
+from gpuwatch.recording.rollups import MINUTE_NS, Minutes, unpack_minute
+from gpuwatch.recording.standing import Events
+from gpuwatch.recording.types import FindingSpan, RecordingMeta, Rollup
+from gpuwatch.samples import GpuFacts, Sample
+
+_FIRST_TIME = -(2**62)
+
+
+class Recording:
+    """A recording that is open for reading, from any thread. Also a context manager.
+
+    Times are CLOCK_MONOTONIC of the machine it was made on. A sample belongs to the moment when it reached the
+    recorder: what a replay at that moment must know, be it of a step that ended before.
+
+    Args:
+        path: of the file.
+        moment: a wall time as text, for messages.
+
+    Raises:
+        CannotOpenError: it cannot be read; one sentence with cause and cure.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        moment: Callable[[float], str] = lambda wall_time: time.strftime("%H:%M", time.localtime(wall_time)),
+    ) -> None:
+        self.path = path
+        self._moment = moment
+        self._contents = Contents(path)
+        self._kinds = self._contents.kinds()
+        self._anchors: list[tuple[int, float]] = []
+        self._stretches: list[Stretch] = []
+        self.start_ns = 0
+        self.end_ns = 0
+        self.refresh()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._contents.close()
+
+    def refresh(self) -> None:
+        """Takes note of what was written since."""
+        self._head = self._contents.meta()
+        self._anchors = self._contents.anchors() or self._anchors
+        self._stretches = self._contents.stretches()
+        starts = [time_ns for time_ns, _ in self._anchors[:1]] or [each.start_ns for each in self._stretches[:1]] or [0]
+        self.start_ns = starts[0] - 1  # so that (start, end] is everything
+        self.end_ns = max([self.start_ns, *(each.end_ns for each in self._stretches)])
+
+    @property
+    def meta(self) -> RecordingMeta:
+        """What it is a recording of, and what is missing of it as far as that has been seen by now."""
+        return meta_of(self._head, self._contents.damaged, self.wall_time, self._moment)
+
+    def wall_time(self, time_ns: int) -> float:
+        """The wall clock at a moment, its jumps included, as time.time() gives it."""
+        if not self._anchors:
+            return 0.0
+        place = bisect.bisect_right(self._anchors, time_ns, key=lambda anchor: anchor[0]) - 1
+        at_ns, wall_time = self._anchors[max(0, place)]
+        return wall_time + (time_ns - at_ns) / 1e9
+
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """Every GPU that was seen, as last described, by index."""
+        newest = {sample.uuid: sample for sample in self._events().of(GpuFacts, self.end_ns)}
+        return tuple(sorted(newest.values(), key=lambda facts: (facts.index, facts.uuid)))
+
+    def samples(
+        self,
+        start_ns: int,
+        end_ns: int,
+        *,
+        kinds: Collection[type] | None = None,
+        subjects: Collection[str] | None = None,
+    ) -> Iterator[Sample]:
+        """The samples that came in (start, end], in the order in which they came.
+
+        They equal what was recorded, but for floats with more than nine decimals that are no counters: these have
+        single precision (6e-8) once their minute is over.
+
+        Args:
+            start_ns: before the first.
+            end_ns: of the last.
+            kinds: the classes that are wanted; None for all.
+            subjects: GPUs' UUIDs, trainers, "" for the machine; None for all.
+        """
+        names = None if kinds is None else {kind.__name__ for kind in kinds}
+        wanted = {
+            number: kind
+            for number, kind in self._kinds.items()
+            if kind.is_known and (names is None or kind.name in names)
+        }
+        for stretch in self._stretches:
+            if stretch.end_ns > start_ns and stretch.start_ns <= end_ns:
+                yield from self._contents.samples(stretch.number, start_ns, end_ns, wanted, subjects)
+
+    def standing_facts(self, time_ns: int) -> list[Sample]:
+        """What was told once, or last, at or before a moment: what a timeline needs before the samples after it."""
+        return self._events().standing(time_ns, self.samples)
+
+    def findings(self, start_ns: int, end_ns: int) -> list[FindingSpan]:
+        """The stretches in which findings stood, of those that touch [start, end], in the order of their beginning."""
+        columns = "id, key, start_ns, end_ns, state, rule, severity, run, gpu, blob, crc"
+        found = [
+            FindingSpan(
+                start_ns=row[2],
+                end_ns=row[3],
+                state=row[4],
+                rule=row[5],
+                severity=row[6],
+                run=row[7],
+                gpu=row[8],
+                key=row[1],
+                blob=row[9],
+            )
+            for row in self._contents.checked_rows("its findings", f"SELECT {columns} FROM finding ORDER BY id")
+        ]
+        return [span for span in found if span.start_ns <= end_ns and (span.end_ns is None or span.end_ns >= start_ns)]
+
+    def rollups(
+        self,
+        start_ns: int,
+        end_ns: int,
+        *,
+        subjects: Collection[str] | None = None,
+        metrics: Collection[str] | None = None,
+    ) -> list[Rollup]:
+        """The figures of each minute that touches (start, end], the last one as far as it goes. See `schema`."""
+        rows = self._contents.rows(
+            "its minutes",
+            "SELECT minute_ns, data, crc FROM rollup_1m WHERE minute_ns > ? AND minute_ns < ? ORDER BY minute_ns",
+            (max(_FIRST_TIME, start_ns - MINUTE_NS), min(-_FIRST_TIME, end_ns)),
+        )
+        found: list[Rollup] = []
+        for minute_ns, data, crc in rows:
+            with self._contents.noting("its minutes"):
+                found += unpack_minute(minute_ns, data, crc)
+        found += self._open_minute(start_ns, end_ns)
+        return [
+            row
+            for row in found
+            if (subjects is None or row.subject in subjects) and (metrics is None or row.metric in metrics)
+        ]
+
+    def _open_minute(self, start_ns: int, end_ns: int) -> list[Rollup]:
+        """Of the minute that is being written, or was when the writer was killed."""
+        last = self._stretches[-1] if self._stretches else None
+        if last is None or last.end_ns <= start_ns or last.start_ns > end_ns:
+            return []
+        shapes = {kind.number: kind.shape for kind in KIND_BY_NUMBER}
+        if {number: kind.shape for number, kind in self._kinds.items()} != shapes:
+            return []
+        minutes = Minutes()
+        rows = self._contents.tail_rows()
+        if not rows:
+            return []
+        with self._contents.noting("its tail"):
+            minutes.take(streams_of(rows, KIND_BY_NUMBER)[1])
+        return minutes.finished(last.end_ns // MINUTE_NS * MINUTE_NS)
+
+    def _events(self) -> Events:
+        return Events(self._contents, {kind.name: kind for kind in self._kinds.values()})

@@ -1,0 +1,98 @@
+"""Minutes of metrics, so that a report of a day reads 1 440 rows and no samples. The metrics are listed in `schema`."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+
+from gpuwatch.recording.chunks import Stream
+from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
+from gpuwatch.recording.gpu_metrics import gpu_metrics
+from gpuwatch.recording.metric_values import Metrics
+from gpuwatch.recording.run_metrics import RUN_METRICS
+from gpuwatch.recording.types import Rollup
+
+MINUTE_NS = 60_000_000_000
+
+
+class Minutes:
+    """Gathers the values of the minute that is being written, and what counters had reached before it."""
+
+    def __init__(self) -> None:
+        self._metrics = Metrics()
+
+    def take(self, streams: Iterable[Stream]) -> None:
+        """Counts a segment's samples."""
+        for stream in streams:
+            if stream.kind.name == "GpuSample":
+                gpu_metrics(stream, self._metrics)
+            else:
+                derive = RUN_METRICS.get(stream.kind.name)
+                if derive is not None:
+                    derive(stream, self._metrics)
+
+    def finish(self, minute_ns: int) -> bytes | None:
+        """The minute as a blob, None of one in which nothing was measured; the next one begins."""
+        rows = self.finished(minute_ns)
+        return pack_minute(rows) if rows else None
+
+    def finished(self, minute_ns: int) -> list[Rollup]:
+        """As `finish`."""
+        rows = [
+            _rollup(minute_ns, subject, metric, values, self._metrics.means.get((subject, metric)))
+            for (subject, metric), values in self._metrics.values.items()
+            if values
+        ]
+        self._metrics.begin_minute()
+        return rows
+
+
+def pack_minute(rows: Sequence[Rollup]) -> bytes:
+    """The rollups of one minute as a blob."""
+    out = bytearray(len(rows).to_bytes(4, "little"))
+    for column in zip(*(row[1:] for row in rows), strict=True):
+        write_column(column, out)
+    return zlib.compress(bytes(out), 6)
+
+
+def unpack_minute(minute_ns: int, data: object, crc: object) -> list[Rollup]:
+    """The other way.
+
+    Raises:
+        DamagedError: the bytes are not what was written.
+    """
+    if not isinstance(data, bytes) or zlib.crc32(data) != crc:
+        raise DamagedError("the checksum does not match")
+    try:
+        plain = zlib.decompress(data)
+    except zlib.error as error:
+        raise DamagedError("a minute does not inflate") from error
+    count, columns = int.from_bytes(plain[:4], "little"), ColumnReader(plain[4:])
+    read = [columns.read(count) for _ in range(len(Rollup._fields) - 1)]
+    return [Rollup(minute_ns, *row) for row in zip(*read, strict=True)]
+
+
+def _rollup(
+    minute_ns: int, subject: str, metric: str, values: array[float], figures: tuple[int, float] | None
+) -> Rollup:
+    """`figures`: count and mean where they are not those of the values."""
+    ordered = sorted(values)
+    count = len(ordered)
+    mean = math.fsum(ordered) / count
+    sigma = math.dist(ordered, [mean] * count) / math.sqrt(count - 1) if count > 1 else 0.0
+    if figures is not None:
+        said, mean = figures
+    else:
+        said = count
+    least, most = ordered[0], ordered[-1]
+    return Rollup(minute_ns, subject, metric, said, least, mean, most, _at(ordered, 0.5), _at(ordered, 0.95), sigma)
+
+
+def _at(ordered: Sequence[float], share: float) -> float:
+    """A percentile, between the two values that it falls between."""
+    place = (len(ordered) - 1) * share
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

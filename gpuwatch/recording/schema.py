@@ -1,0 +1,69 @@
+"""The layout of a recording, version 1: one SQLite file.
+
+| table       | holds                                                                                              |
+|-------------|----------------------------------------------------------------------------------------------------|
+| `meta`      | what the recording is of, its gaps, whether it was closed                                          |
+| `kind`      | each kind of sample with the shape of its fields, as of the gpuwatch that wrote it                 |
+| `anchor`    | wall time at a monotonic time: at the start, and wherever the wall clock has jumped                |
+| `tail`      | the open segment: one row a second, MessagePack of [[arrival_ns, [[kind, [field, ...]], ...]], ...] |
+| `segment`   | sealed segments of a minute: when each of their rows arrived                                       |
+| `chunk`     | the rows of one kind and subject in a segment, as columns (see `chunks`); id is segment << 20 + n  |
+| `rollup_1m` | one row a minute: count, min, mean, max, p50, p95, sigma of each metric below                      |
+| `event`     | GpuFacts, MachineFacts, RunFacts, GpuLost, XidEvent, TrainerEnded, PhaseSpan (but gc), Candidates  |
+| `finding`   | each stretch in which a finding stood                                                              |
+
+All blobs carry their CRC-32, so what a failing disk has changed is left out and told, not shown.
+
+Metrics of `rollup_1m`. Those of a subject without a value in a minute have no row there. `count * mean` is a sum.
+
+* GPU (subject: UUID). Gauges: utilization_percent and power_watts (of the driver's ring where it has one, else of the
+  polls), memory_utilization_percent, memory_used_bytes, temperature_celsius, memory_temperature_celsius, sm_clock_mhz,
+  sm_activity_percent, tensor_activity_percent, dram_activity_percent. Of the minute, with a count of 1: energy_joules,
+  pcie_tx_bytes_per_second, pcie_rx_bytes_per_second, throttled_{power,sw_thermal,hw_thermal,power_brake}_share.
+* Machine (subject "host"): every number of HostSample under its own name.
+* Process (subject: trainer): main_thread_cores, tree_cores, cpu_capacity_cores, run_delay_share, rss_bytes,
+  read_bytes_per_second, write_bytes_per_second, shm_used_bytes, cgroup_memory_used_bytes, worker_count, worker_cores
+  (mean over workers).
+* Steps (subject: trainer), a value per step: step_seconds (training time: period less phase_seconds), phase_seconds,
+  wait_seconds, forward_seconds, backward_seconds, optimizer_seconds, copy_seconds, wait_cpu_seconds, step_batches,
+  step_samples, batch_size (samples per batch), gap_seconds (GPU idle by events). `count` of step_seconds is steps per
+  minute. wait_share and samples_per_second have the quotient of the sums as their mean, over the steps where both
+  are known, and per-step values as their range.
+* Batches (subject: trainer): batch_wait_seconds (training loaders), eval_wait_seconds, fetch_seconds and
+  fetch_cpu_seconds (a worker's).
+* Phases (subject: trainer), a value per phase that ended: eval_phase_seconds, checkpoint_phase_seconds, and so on.
+* Seen from outside (subject: trainer): stack_PHASE_share of all looks, stack_wait_train_share of those in training;
+  `count` is of looks, the range of seconds. counted_batches: of training loaders in the minute, with a count of 1.
+* Memory (subject: trainer): allocated_peak_bytes, reserved_peak_bytes, total_bytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+APPLICATION_ID = 0x67707577  # "gpuw"
+VERSION = 1
+CHUNK_BITS = 20
+"""Of a chunk's id below its segment's number."""
+
+TABLES = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
+    "CREATE TABLE kind (id INTEGER PRIMARY KEY, name TEXT, shape TEXT)",
+    "CREATE TABLE anchor (id INTEGER PRIMARY KEY, time_ns INTEGER, wall_time REAL)",
+    "CREATE TABLE segment (id INTEGER PRIMARY KEY, start_ns INTEGER, end_ns INTEGER, bytes INTEGER, data BLOB,"
+    " crc INTEGER)",
+    "CREATE TABLE tail (id INTEGER PRIMARY KEY, segment INTEGER, start_ns INTEGER, end_ns INTEGER, data BLOB,"
+    " crc INTEGER)",
+    "CREATE TABLE chunk (id INTEGER PRIMARY KEY, kind INTEGER, subject TEXT, count INTEGER, crc INTEGER, data BLOB)",
+    "CREATE TABLE rollup_1m (minute_ns INTEGER PRIMARY KEY, data BLOB, crc INTEGER)",
+    "CREATE TABLE event (id INTEGER PRIMARY KEY, time_ns INTEGER, kind TEXT, subject TEXT, until_ns INTEGER,"
+    " json TEXT, crc INTEGER)",
+    "CREATE TABLE finding (id INTEGER PRIMARY KEY, key TEXT, start_ns INTEGER, end_ns INTEGER, state TEXT, rule TEXT,"
+    " severity TEXT, run TEXT, gpu TEXT, blob BLOB, crc INTEGER)",
+)
+
+
+def checksum(values: Sequence[object]) -> int:
+    """CRC-32 of a row's values."""
+    return zlib.crc32(repr(tuple(values)).encode("utf-8", "backslashreplace"))

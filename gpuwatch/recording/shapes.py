@@ -1,0 +1,162 @@
+"""The shape of a sample's fields, read from its class: what a column is cut from and put together to again.
+
+A file keeps the shapes it was written with, so a field that is new or gone is no reason to refuse it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Union
+
+import gpuwatch.samples as vocabulary
+from gpuwatch.samples import gpu, host, run, stacks
+
+_CLASSES: dict[str, Any] = {
+    name: value
+    for module in (vocabulary, gpu, host, run, stacks)
+    for name, value in vars(module).items()
+    if dataclasses.is_dataclass(value)
+}
+EXACT = frozenset({"energy_joules", "call_seconds", "cgroup_throttled_seconds"})
+"""Counters that only grow: what matters is the difference of two, so these are never rounded to single precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number, a string, a truth value or None."""
+
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A tuple of any length, all of one shape."""
+
+    item: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A tuple of so many values, each with a shape of its own."""
+
+    items: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A mapping from strings."""
+
+    value: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A dataclass of the vocabulary."""
+
+    name: str
+    fields: tuple[tuple[str, Shape], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """Something that is no scalar, or None."""
+
+    inner: Shape
+
+
+Shape = Scalar | Listed | Fixed | Mapped | Record | Maybe
+
+
+@cache
+def record_of(cls: type) -> Record:
+    """The shape of a dataclass."""
+    hints = typing.get_type_hints(cls)
+    return Record(
+        cls.__name__, tuple((each.name, _shape(hints[each.name], each.name)) for each in dataclasses.fields(cls))
+    )
+
+
+def to_plain(shape: Shape) -> Any:
+    """The shape as JSON can hold it."""
+    if isinstance(shape, Scalar):
+        return "exact" if shape.exact else ""
+    if isinstance(shape, Listed):
+        return {"list": to_plain(shape.item)}
+    if isinstance(shape, Fixed):
+        return {"fixed": [to_plain(item) for item in shape.items]}
+    if isinstance(shape, Mapped):
+        return {"map": to_plain(shape.value)}
+    if isinstance(shape, Maybe):
+        return {"maybe": to_plain(shape.inner)}
+    return {"record": [shape.name, [[name, to_plain(field)] for name, field in shape.fields]]}
+
+
+def from_plain(plain: Any) -> Shape:
+    """The shape that `to_plain` made this of.
+
+    Raises:
+        ValueError: it did not.
+    """
+    if isinstance(plain, str):
+        return Scalar(plain == "exact")
+    match plain:
+        case {"list": item}:
+            return Listed(from_plain(item))
+        case {"fixed": [*items]}:
+            return Fixed(tuple(from_plain(item) for item in items))
+        case {"map": value}:
+            return Mapped(from_plain(value))
+        case {"maybe": inner}:
+            return Maybe(from_plain(inner))
+        case {"record": [str(name), [*fields]]}:
+            return Record(name, tuple((field, from_plain(each)) for field, each in fields))
+    raise ValueError("not a shape")
+
+
+def revived(shape: Shape, value: Any) -> Any:
+    """A plain value of lists and dictionaries as what it was: tuples, mappings and dataclasses."""
+    if isinstance(shape, Scalar) or value is None:
+        return value
+    if isinstance(shape, Maybe):
+        return revived(shape.inner, value)
+    if isinstance(shape, Listed):
+        return tuple(revived(shape.item, each) for each in value) if value else ()
+    if isinstance(shape, Fixed):
+        return tuple(revived(item, each) for item, each in zip(shape.items, value, strict=True))
+    if isinstance(shape, Mapped):
+        return {key: revived(shape.value, each) for key, each in value.items()}
+    return built(shape.name, {name: revived(field, value[name]) for name, field in shape.fields if name in value})
+
+
+def built(name: str, fields: Mapping[str, Any]) -> Any:
+    """The dataclass of that name; fields that it no longer has are left out, those it has got since have defaults."""
+    cls = _CLASSES[name]
+    known = _names(cls)
+    return cls(**{field: value for field, value in fields.items() if field in known})
+
+
+@cache
+def _names(cls: type) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(cls))
+
+
+def _shape(hint: Any, name: str) -> Shape:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        others = [each for each in arguments if each is not type(None)]
+        inner = _shape(others[0], name) if len(others) == 1 else Scalar(name in EXACT)
+        return inner if isinstance(inner, Scalar) else Maybe(inner)
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return Listed(_shape(arguments[0], name))
+        return Fixed(tuple(_shape(each, name) for each in arguments))
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return Mapped(_shape(arguments[1], name))
+    if dataclasses.is_dataclass(hint):
+        return record_of(typing.cast(type, hint))
+    return Scalar(name in EXACT)

@@ -1,0 +1,197 @@
+"""The SQLite file as the writer sees it: made as soon as there is room, written to in transactions, trimmed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuwatch.recording.kinds import KIND_BY_NUMBER, stored_shape
+from gpuwatch.recording.placement import Place
+from gpuwatch.recording.schema import APPLICATION_ID, CHUNK_BITS, TABLES, VERSION
+from gpuwatch.recording.types import CannotRecordError
+
+Operation = tuple[str, Sequence[Any]]
+Connect = Callable[..., sqlite3.Connection]
+
+_LOG_PAGES = 1_000  # SQLite's own default: 4 MB
+_CACHE_KIB = 512
+_FULL = ("full", "disk i/o error", "unable to open")
+
+
+class StoreError(Exception):
+    """A write that did not succeed and may later; the file holds what it held before."""
+
+
+class Store:
+    """One file, created at once or as soon as there is room for it.
+
+    Args:
+        place: of the file; an empty one may be there already.
+        max_bytes: that the file is to stay below.
+        connect: opens it.
+    """
+
+    def __init__(self, place: Place, *, max_bytes: int | None = None, connect: Connect = sqlite3.connect) -> None:
+        self.path = place.path
+        self.note = place.note
+        self._use_log = place.use_log
+        self._max_bytes = max_bytes
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
+        self._reserve()
+
+    @property
+    def bytes(self) -> int:
+        """What the file and its log take."""
+        return sum(_size(path) for path in (self.path, self.path.with_name(f"{self.path.name}-wal")))
+
+    def write(self, operations: Iterable[Operation]) -> None:
+        """Makes all of the changes, or none.
+
+        Raises:
+            StoreError: none were made.
+        """
+        try:
+            connection = self._opened()
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                for statement, values in operations:
+                    connection.execute(statement, values)
+                connection.execute("COMMIT")
+            except sqlite3.Error:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(_cause(error)) from error
+
+    def trim(self) -> int | None:
+        """Drops the oldest samples where the file has outgrown its limit; returns the time before which they are gone.
+
+        Raises:
+            StoreError: they could not be dropped.
+        """
+        if self._max_bytes is None or self._connection is None:
+            return None
+        try:
+            excess = self._live_bytes() - round(0.95 * self._max_bytes)
+            if excess <= 0:
+                return None
+            last, end_ns = 0, None
+            for number, until_ns, size in self._connection.execute("SELECT id, end_ns, bytes FROM segment ORDER BY id"):
+                last, end_ns = number, until_ns
+                excess -= size
+                if excess <= 0:
+                    break
+        except sqlite3.Error as error:
+            raise StoreError(_cause(error)) from error
+        if end_ns is None:
+            return None
+        dropped: int = end_ns
+        self.write(
+            [
+                ("DELETE FROM chunk WHERE id < ?", (last + 1 << CHUNK_BITS,)),
+                ("DELETE FROM segment WHERE id <= ?", (last,)),
+                ("INSERT OR REPLACE INTO meta VALUES ('samples_from_ns', ?)", (str(dropped),)),
+            ]
+        )
+        return dropped
+
+    def close(self) -> None:
+        """Puts everything into the one file, for readers in folders that they may not write to."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        with suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with suppress(sqlite3.Error):  # a reader that has it open keeps the log, empty
+            connection.execute("PRAGMA journal_mode=DELETE")
+        with suppress(sqlite3.Error):
+            connection.close()
+
+    def _reserve(self) -> None:
+        """Makes the empty file, which nobody else can read."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if os.fstat(descriptor).st_size:
+                    raise CannotRecordError(f"{self.path} exists: choose another name, or remove it first.")
+                os.fchmod(descriptor, 0o600)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise CannotRecordError(
+                f"{self.path} cannot be recorded to: {(error.strerror or str(error)).lower()}; choose another place."
+            ) from None
+        try:
+            self._opened()
+        except (sqlite3.Error, OSError) as error:
+            if not _is_full(error):
+                raise CannotRecordError(f"{self.path} cannot be recorded to: {_cause(error)}.") from None
+
+    def _opened(self) -> sqlite3.Connection:
+        """The connection; the tables come before the log, so that a reader finds the head in the file itself."""
+        if self._connection is not None:
+            return self._connection
+        connection = self._connect(str(self.path), timeout=2.0, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                _create(connection)
+            self._set_journal(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _set_journal(self, connection: sqlite3.Connection) -> None:
+        pages = _LOG_PAGES if self._max_bytes is None else max(32, min(_LOG_PAGES, self._max_bytes // 40_960))
+        if self._use_log and connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] == "wal":
+            connection.execute(f"PRAGMA wal_autocheckpoint={pages}")
+            connection.execute(f"PRAGMA journal_size_limit={pages * 4096}")
+            return
+        if self._use_log:
+            self.note = f"no write-ahead log at {self.path.parent}: the recording cannot be read before it has ended"
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode=TRUNCATE")
+
+    def _live_bytes(self) -> int:
+        assert self._connection is not None
+        pages, free, size = (
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={VERSION}")
+    for table in TABLES:
+        connection.execute(table)
+    for kind in KIND_BY_NUMBER:
+        connection.execute("INSERT INTO kind VALUES (?, ?, ?)", (kind.number, kind.name, stored_shape(kind)))
+    connection.execute("COMMIT")
+
+
+def _is_full(error: Exception) -> bool:
+    return any(words in str(error).lower() for words in _FULL)
+
+
+def _cause(error: Exception) -> str:
+    text = str(error).lower()
+    return "no space left" if "is full" in text or "no space" in text else text
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

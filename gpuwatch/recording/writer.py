@@ -1,0 +1,250 @@
+"""Writes a recording as samples come: each second into the file's tail, each minute as columns and its figures.
+
+Nothing that the disk does reaches the caller: what cannot be written waits in a bounded space and is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from gpuwatch.recording.events import Events
+from gpuwatch.recording.findings import Findings
+from gpuwatch.recording.homecoming import bring_home
+from gpuwatch.recording.placement import FilesystemOf, filesystem_of, place_for
+from gpuwatch.recording.rollups import MINUTE_NS, Minutes
+from gpuwatch.recording.segment import Batch, Row, Segment
+from gpuwatch.recording.store import Connect, Operation, Store, StoreError
+from gpuwatch.recording.types import FindingRecord, RecordingMeta
+from gpuwatch.samples import Sample
+
+_FLUSH_NS = 900_000_000
+"""Less than a second, so that batches that come once a second are each written when they come."""
+_JUMP_SECONDS = 1.0
+_MOST_WAITING_BYTES = 8 << 20
+_SEALED_AT_BYTES = 4 << 20
+_MOST_NOTES = 5_000
+_MOST_GAPS = 100
+
+
+class RecordingWriter:
+    """One recording that is being written. Any thread may call it.
+
+    Args:
+        path: of the file, which must not hold anything yet.
+        meta: what it is a recording of.
+        max_bytes: the oldest samples are dropped beyond it; minutes, events and findings are kept.
+        filesystem: tells what a folder lies on.
+        temp_folders: of this machine, for a recording that is to end up on a network's file system.
+        connect: opens the file.
+        moment: a wall time as text, for messages.
+
+    Raises:
+        CannotRecordError: nothing can be written there. A full disk is no such case: it may have room again.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        meta: RecordingMeta,
+        *,
+        max_bytes: int | None = None,
+        filesystem: FilesystemOf = filesystem_of,
+        temp_folders: Sequence[Path] | None = None,
+        connect: Connect = sqlite3.connect,
+        moment: Callable[[float], str] = lambda wall_time: time.strftime("%H:%M", time.localtime(wall_time)),
+    ) -> None:
+        self._place = place_for(path, filesystem, temp_folders)
+        self._store = Store(self._place, max_bytes=max_bytes, connect=connect)
+        self._meta = meta
+        self._moment = moment
+        self._lock = threading.Lock()
+        self._events = Events()
+        self._findings = Findings()
+        self._minutes = Minutes()
+        self._pending: list[Batch] = []
+        self._notes: deque[Operation] = deque(_meta_rows(meta), maxlen=_MOST_NOTES)
+        self._segment: Segment | None = None
+        self._waiting: deque[Segment] = deque()
+        self._segments = 0
+        self._minute_ns: int | None = None
+        self._flushed_ns: int | None = None
+        self._now_ns = 0
+        self._wall_time = meta.started_wall
+        self._anchor: tuple[int, float] | None = None
+        self._failed_wall: float | None = None
+        self._lost = 0
+        self._refused = 0
+        self._gaps: list[dict[str, object]] = []
+        self._closed = False
+        self._home = path
+        self.problem: str | None = None
+        self._write()
+
+    @property
+    def path(self) -> Path:
+        """Where it really writes: on a network's file system, a local copy while recording."""
+        return self._place.path if not self._closed or self._place.home is None else self._home
+
+    @property
+    def note(self) -> str | None:
+        """What is unusual about the place."""
+        return self._store.note
+
+    @property
+    def bytes_written(self) -> int:
+        """The size of the file by now."""
+        return self._store.bytes if self.path == self._store.path else _size_of(self.path)
+
+    def add(self, samples: Iterable[Sample], now_ns: int, wall_time: float) -> None:
+        """Takes samples that came at `now_ns`."""
+        with self._lock:
+            if self._closed:
+                return
+            now_ns = max(now_ns, self._now_ns)
+            self._note_time(now_ns, wall_time)
+            self._turn_minute(now_ns // MINUTE_NS * MINUTE_NS)
+            batch = samples if isinstance(samples, (list, tuple)) else list(samples)
+            if batch:
+                self._pending.append((now_ns, batch))
+            if self._flushed_ns is None or now_ns - self._flushed_ns >= _FLUSH_NS:
+                self._flushed_ns = now_ns
+                self._flush()
+
+    def add_findings(self, now_ns: int, findings: Sequence[FindingRecord]) -> None:
+        """Takes the findings as they stand after an evaluation; written with the next second."""
+        with self._lock:
+            if not self._closed:
+                self._notes.extend(self._findings.take(now_ns, findings))
+
+    def close(self) -> None:
+        """Ends the recording: everything in its place, in one file. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._turn_minute(None)
+            self._notes.extend(self._findings.last_words())
+            self._notes.append(("INSERT OR REPLACE INTO meta VALUES ('ended', 'true')", ()))
+            self._flush()
+            self._store.close()
+            self._home = self._place.path
+            if self._place.home is not None:
+                self._home, problem = bring_home(self._place.path, self._place.home)
+                self.problem = problem or self.problem
+            self._closed = True
+
+    def _note_time(self, now_ns: int, wall_time: float) -> None:
+        """Keeps an anchor at the start, and where the wall clock is not where the monotonic one would have it."""
+        self._now_ns, self._wall_time = now_ns, wall_time
+        if self._anchor is not None:
+            at_ns, wall_then = self._anchor
+            if abs(wall_then + (now_ns - at_ns) / 1e9 - wall_time) <= _JUMP_SECONDS:
+                return
+        self._anchor = (now_ns, wall_time)
+        self._notes.append(("INSERT INTO anchor (time_ns, wall_time) VALUES (?, ?)", self._anchor))
+
+    def _turn_minute(self, minute_ns: int | None) -> None:
+        """Seals the minute that is over, if one is; None: whichever it is."""
+        if minute_ns == self._minute_ns:
+            return
+        if self._minute_ns is not None:
+            self._flush()
+            self._seal()
+            rollup = self._minutes.finish(self._minute_ns)
+            if rollup is not None:
+                values = (self._minute_ns, rollup, zlib.crc32(rollup))
+                self._notes.append(("INSERT OR REPLACE INTO rollup_1m VALUES (?, ?, ?)", values))
+            self._events.begin_minute()
+            self._write()
+        self._minute_ns = minute_ns
+
+    def _flush(self) -> None:
+        """Writes what has come, and what has been waiting."""
+        if self._pending:
+            row = Row(self._pending)
+            self._refused += row.refused
+            for time_ns, samples in self._pending:
+                for sample in samples:
+                    self._notes.extend(self._events.of(sample, time_ns))
+            self._pending = []
+            if self._segment is None:
+                self._segments += 1
+                self._segment = Segment(self._segments)
+            self._segment.add(row)
+        self._write()
+        if self._segment is not None and self._segment.bytes >= _SEALED_AT_BYTES:
+            self._seal()
+            self._write()
+        self._let_go()
+
+    def _write(self) -> None:
+        """One transaction for what is sealed, so that its figures and its samples come together; one for the rest."""
+        try:
+            if self._waiting:
+                self._store.write([*self._notes, *(each for segment in self._waiting for each in segment.sealed())])
+                self._notes.clear()
+                self._waiting.clear()
+                self._store.trim()
+            rows = self._segment.unsaved() if self._segment is not None else []
+            if rows or self._notes:
+                self._store.write([*self._notes, *rows])
+                self._notes.clear()
+                if self._segment is not None:
+                    self._segment.saved = len(self._segment.rows)
+        except StoreError as error:
+            self._has_failed(error)
+        else:
+            self._has_succeeded()
+
+    def _seal(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.seal(self._minutes)
+            self._waiting.append(segment)
+
+    def _let_go(self) -> None:
+        """Drops the oldest of what waits for room on the disk."""
+        while sum(segment.bytes for segment in self._waiting) > _MOST_WAITING_BYTES:
+            self._lost += self._waiting.popleft().unsaved_samples
+
+    def _has_failed(self, error: StoreError) -> None:
+        if self._failed_wall is None:
+            self._failed_wall = self._wall_time
+        since = self._moment(self._failed_wall)
+        folder = self._place.path.parent
+        self.problem = f"recording stopped at {since}: {error} on {folder}; it goes on when there is room"
+        if "no space" not in str(error):
+            self.problem = f"recording stopped at {since}: {error} in {folder}; it goes on when that is mended"
+
+    def _has_succeeded(self) -> None:
+        """Notes the gap behind it, in the file too."""
+        if self._failed_wall is None:
+            self._say_refused()
+            return
+        gap = {"from": self._failed_wall, "to": self._wall_time, "lost": self._lost, "why": str(self.problem)}
+        self._gaps = [*self._gaps[-_MOST_GAPS + 1 :], gap]
+        self._failed_wall, self._lost, self.problem = None, 0, None
+        self._notes.append(("INSERT OR REPLACE INTO meta VALUES ('gaps', ?)", (json.dumps(self._gaps),)))
+
+    def _say_refused(self) -> None:
+        if self._refused and self.problem is None:
+            self.problem = f"{self._refused} samples hold numbers beyond 64 bits and were not recorded"
+
+
+def _meta_rows(meta: RecordingMeta) -> list[Operation]:
+    values = {**asdict(meta), "ended": False, "problem": None}
+    return [("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))) for key, value in values.items()]
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
