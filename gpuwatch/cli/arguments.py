@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from gpuwatch._version import __version__
-from gpuwatch.cli import config_options
+from gpuwatch.cli import config_options, report_options
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.config.load import INTERVAL_SECONDS
 
@@ -97,10 +97,10 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
     parser.set_defaults(command="dashboard", attach=None, inject=False, yes=False, **config_options.DEFAULTS)
-    _add_watching(parser)
+    add_watching(parser)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
-    _add_report(commands)
+    report_options.add(commands)
     _add_watch(commands)
     _add_demo(commands)
     _add_explain(commands)
@@ -115,25 +115,6 @@ def _add_run(commands: Any) -> None:
     commands.add_parser("run", help="start a training with the hook in it: gpuwatch run python train.py")
 
 
-def _add_report(commands: Any) -> None:
-    report = commands.add_parser(
-        "report",
-        help="watch for a while, then write a report",
-        description="Watches, then writes the report to stdout. Ctrl-C writes what was seen so far, marked INCOMPLETE.",
-    )
-    report.set_defaults(command="report")
-    report.add_argument(
-        "--duration", type=_seconds, default=60.0, metavar="S", help="seconds to watch, 0: until Ctrl-C (default 60)"
-    )
-    _add_watching(report)
-    form = report.add_mutually_exclusive_group()
-    form.add_argument("--format", choices=("md", "json", "text"), default="md", help="default md (Markdown)")
-    form.add_argument("--patch", action="store_true", help="only the fixes, as one patch for `git apply`")
-    report.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
-    report.add_argument("--fail-on", choices=("warning", "critical"), help="exit 1 when a finding is that bad")
-    _add_simulate(report)
-
-
 def _add_watch(commands: Any) -> None:
     watch = commands.add_parser(
         "watch",
@@ -141,8 +122,8 @@ def _add_watch(commands: Any) -> None:
         description="One line per second on stdout; findings are told on stderr as they come.",
     )
     watch.set_defaults(command="watch")
-    _add_watching(watch)
-    _add_simulate(watch)
+    add_watching(watch)
+    add_simulate(watch)
 
 
 def _add_demo(commands: Any) -> None:
@@ -176,7 +157,7 @@ def _add_stacks(commands: Any) -> None:
     )
     stacks.set_defaults(command="stacks")
     stacks.add_argument("pid", type=_pid, metavar="PID")
-    stacks.add_argument("--seconds", type=_seconds, default=10.0, metavar="S", help="how long to look (default 10)")
+    stacks.add_argument("--seconds", type=seconds, default=10.0, metavar="S", help="how long to look (default 10)")
     stacks.add_argument(
         "--rate", type=_rate, metavar="HZ", help="looks per second (default 100, with --threads 10: each costs more)"
     )
@@ -190,7 +171,7 @@ def _add_stacks(commands: Any) -> None:
     stacks.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
 
 
-def _add_watching(parser: argparse.ArgumentParser) -> None:
+def add_watching(parser: argparse.ArgumentParser) -> None:
     """Options of everything that watches. Suppressed defaults, so that they may stand before or after the command."""
     parser.add_argument(
         "--attach",
@@ -214,7 +195,8 @@ def _add_watching(parser: argparse.ArgumentParser) -> None:
     config_options.add_config(parser)
 
 
-def _add_simulate(parser: argparse.ArgumentParser) -> None:
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    """The option of a made-up machine."""
     parser.add_argument("--simulate", metavar="SCENARIO", help="a simulated machine in place of this one")
 
 
@@ -234,7 +216,8 @@ def _pid(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A duration, a week at most."""
     value = _number(text)
     if not 0 <= value <= 7 * 24 * 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 604800 seconds (a week)")

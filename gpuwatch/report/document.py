@@ -9,7 +9,9 @@ from gpuwatch.report.checklist import checklist
 from gpuwatch.report.finding_section import finding_section, iso_time
 from gpuwatch.report.gpu_section import gpu_section
 from gpuwatch.report.observation import Json, Observation, figure
+from gpuwatch.report.rule_section import rule_section
 from gpuwatch.report.run_section import run_section
+from gpuwatch.report.series_section import series_section, span_section
 from gpuwatch.report.verdict import verdict
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.series import Chart
@@ -17,13 +19,22 @@ from gpuwatch.timeline.series import Chart
 SCHEMA_VERSION = 1
 
 
-def build_report(seen: Observation) -> Json:
-    """The whole report."""
+def build_report(seen: Observation, *, with_series: bool = False) -> Json:
+    """The whole report; with the curves of its charts only where they are asked for."""
+    report = _report(seen)
+    if with_series:
+        report["series"] = series_section(seen)
+        report["spans"] = span_section(seen)
+    return report
+
+
+def _report(seen: Observation) -> Json:
     return {
         "schema_version": SCHEMA_VERSION,
         "gpuwatch": _about(seen),
         "verdict": verdict(seen),
         "findings": finding_section(seen),
+        "rules": rule_section(seen),
         "checklist": checklist(seen.scene),
         "gpus": gpu_section(seen.scene.gpus),
         "runs": run_section(seen),

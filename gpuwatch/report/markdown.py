@@ -16,33 +16,35 @@ def render_markdown(report: Json) -> str:
         markdown(tables.subtitle(report)),
         *(f"> **{markdown(line)}**" for line in tables.banner(report)),
         "## Verdict",
-        "\n".join(_verdict_line(*line) for line in tables.verdict_lines(report)),
+        "\n".join(verdict_line(*line) for line in tables.verdict_lines(report)),
         "## Findings",
-        *([_finding(report, finding) for finding in report["findings"]] or ["None."]),
+        *([finding_part(finding) for finding in report["findings"]] or ["None."]),
         "## Checklist",
-        _table(tables.checklist_table(report)),
+        table_part(tables.checklist_table(report)),
         "## GPUs",
         *_section(tables.gpu_table(report), "No GPU was seen."),
         "## Runs",
         *_section(stack_tables.runs(report), "No training run was seen."),
-        _bullets(tables.loader_lines(report)),
+        bullets(tables.loader_lines(report)),
         *(_block(block) for block in stack_tables.stack_blocks(report)),
         "## History",
         _history(report),
         "## Data quality",
-        _bullets(tables.quality_lines(report)),
+        bullets(tables.quality_lines(report)),
         "## Environment",
-        _bullets(tables.environment_lines(report)),
+        bullets(tables.environment_lines(report)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _verdict_line(word: str, sentence: str, change: str) -> str:
+def verdict_line(word: str, sentence: str, change: str) -> str:
+    """A sentence of the verdict as an item of a list."""
     line = f"- **{word}** {markdown(sentence)}"
     return f"{line}  \n  {code_span(change)}" if change else line
 
 
-def _finding(report: Json, finding: Json) -> str:
+def finding_part(finding: Json) -> str:
+    """One finding with its numbers, fix, gain and proof."""
     title = f"### {finding['severity'].upper()} {code_span(finding['rule'])} ({finding['level']})"
     facts = [f"- {markdown(text)}" for text in finding["numbers"]]
     facts += [f"- not {markdown(each['cause'])}: {markdown(each['reason'])}" for each in finding["ruled_out"]]
@@ -78,15 +80,16 @@ def _gain(finding: Json) -> str:
 
 
 def _section(table: tables.Table, empty: str) -> list[str]:
-    return [_table(table), _bullets(table.notes)] if table.rows else [empty]
+    return [table_part(table), bullets(table.notes)] if table.rows else [empty]
 
 
 def _block(block: stack_tables.Block) -> str:
     parts = [f"### {block.title} ({markdown(block.about)})", *map(markdown, block.sentences)]
-    return "\n\n".join([*parts, _table(block.table)] if block.table.rows else parts)
+    return "\n\n".join([*parts, table_part(block.table)] if block.table.rows else parts)
 
 
-def _table(table: tables.Table) -> str:
+def table_part(table: tables.Table) -> str:
+    """A table; its notes are left to the caller."""
     rows = [table.heading, tuple("---" for _ in table.heading)]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines += [f"| {' | '.join(markdown(cell) for cell in row)} |" for row in table.rows]
@@ -100,5 +103,6 @@ def _history(report: Json) -> str:
     return code_block("\n".join(lines)) if lines else "Nothing was measured."
 
 
-def _bullets(lines: list[str] | tuple[str, ...]) -> str:
+def bullets(lines: list[str] | tuple[str, ...]) -> str:
+    """Lines as a list."""
     return "\n".join(f"- {markdown(line)}" for line in lines)

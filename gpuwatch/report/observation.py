@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.report.stretches import Stretch
 from gpuwatch.timeline.series import Chart
 from gpuwatch.timeline.windows import Scene
 
@@ -18,15 +19,27 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One session. `scene` covers all of it, `snapshot` holds the findings of its last evaluation."""
+    """One session. `scene` covers all of it, `snapshot` holds the findings of its last evaluation.
+
+    `charts` are the short ones of every report, `curves` those of a page with charts: up to 1 500 points each.
+    """
 
     snapshot: Snapshot
     scene: Scene
     charts: tuple[Chart, ...] = ()
+    curves: tuple[Chart, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
     interrupted: bool = False
     notes: tuple[str, ...] = ()
     read_source: Callable[[Path, float | None], bytes] | None = None
     """Reads the user's file for a diff; None where files named by the samples are not this machine's."""
+    zero: int | None = None
+    """What curves count their seconds from, where that is not the beginning: that of a recording."""
+
+    @property
+    def zero_ns(self) -> int:
+        """The moment 0 of all curves."""
+        return self.snapshot.started_ns if self.zero is None else self.zero
 
 
 def figure(value: float | None) -> float | int | None:

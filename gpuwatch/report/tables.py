@@ -97,7 +97,7 @@ def _gpu_row(gpu: Json) -> tuple[str, ...]:
     heat, clock, energy = gpu["temperature_celsius"], gpu["sm_clock_mhz"], gpu["energy_joules"]
     lost = f" {gpu['status'].upper()}" if gpu["status"] != "live" else ""
     return (
-        f"{gpu['index']} {gpu['name'].removeprefix('NVIDIA ')}{lost}",
+        f"{gpu['index']} {short_gpu_name(gpu['name'])}{lost}",
         number(use and use["mean"]),
         number(use and use["sigma"]),
         f"{number(use['p5'])}-{number(use['p95'])}" if use else UNKNOWN,
@@ -109,6 +109,11 @@ def _gpu_row(gpu: Json) -> tuple[str, ...]:
         number(clock and clock["mean"]),
         number(energy / 3600, 1) if energy is not None else UNKNOWN,
     )
+
+
+def short_gpu_name(name: str) -> str:
+    """The name without its maker's."""
+    return name.removeprefix("NVIDIA ")
 
 
 def _gpu_notes(gpus: Sequence[Json]) -> list[str]:
@@ -237,11 +242,24 @@ def quality_lines(report: Json) -> list[str]:
     if quality["nvml_calls_per_gpu_second"]:
         cost.append(f"{number(quality['nvml_calls_per_gpu_second'], 1)} NVML calls per GPU and second")
     lines.append(f"own cost: {', '.join(cost) or 'not measured'}")
+    lines.append(rules_line(report))
     nvml = quality["nvml"]
     if nvml and (nvml["status"] != "ok" or nvml["restarts"] or nvml["missed_polls"]):
         reason = f" ({nvml['reason'].rstrip('.')})" if nvml["reason"] else ""
         lines.append(f"NVML {nvml['status']}{reason}, {nvml['missed_polls']} missed polls, {nvml['restarts']} restarts")
     return lines
+
+
+def rules_line(report: Json) -> str:
+    """How many rules could judge, and why the others could not."""
+    rules = report["rules"]
+    reasons: dict[str, int] = {}
+    for rule in rules:
+        if not rule["judged"]:
+            reasons[rule["reason"]] = reasons.get(rule["reason"], 0) + 1
+    said = "; ".join(f"{count}: {reason}" for reason, count in sorted(reasons.items(), key=lambda each: -each[1]))
+    judged = sum(rule["judged"] for rule in rules)
+    return f"{judged} of {len(rules)} rules could judge" + (f"; not {said}" if said else "")
 
 
 def environment_lines(report: Json) -> list[str]:

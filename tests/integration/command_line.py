@@ -20,6 +20,8 @@ PATIENCE_SECONDS = 120  # only a command that hangs gets there
 WAITING_PYTHON = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 """A Python process that lives until its stdin is closed."""
 
+_NOT_INHERITED = ("GPUWATCH_DIR", "GPUWATCH_TRACEBACK", "GITHUB_STEP_SUMMARY")
+
 
 def lonely_environment(folder: Path, **more: str) -> dict[str, str]:
     """No hooked run: the rendezvous is an own folder. No GPU: the first libnvidia-ml.so.1 is none."""
@@ -28,7 +30,7 @@ def lonely_environment(folder: Path, **more: str) -> dict[str, str]:
     (libraries / "libnvidia-ml.so.1").write_bytes(b"")
     runtime = folder / "runtime"
     runtime.mkdir(mode=0o700, exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name not in ("GPUWATCH_DIR", "GPUWATCH_TRACEBACK")}
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     return (
         kept
         | {

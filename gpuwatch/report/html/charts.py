@@ -1,0 +1,213 @@
+"""What the page draws: which curves share a chart, their drawing without a script, and the lanes above them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwatch.report.observation import Json
+from gpuwatch.report.tables import seconds
+
+_GIB = 1024**3
+WIDTH, HEIGHT = 560, 140
+_STATIC_POINTS = 280
+_MOST_LANES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One chart: the series it shows, in units that a reader knows."""
+
+    series: str
+    title: str
+    unit: str
+    factor: float = 1.0
+    top: float | None = None  # of the scale; None: of the curves
+    from_zero: bool = True
+
+
+_KINDS = (
+    _Kind("gpu.utilization_percent", "GPU utilization", "%", top=100),
+    _Kind("run.wait_share", "Wait for data", "%", factor=100, top=100),
+    _Kind("run.step_seconds", "Step time", "ms", factor=1000),
+    _Kind("run.samples_per_second", "Samples per second", "1/s"),
+    _Kind("gpu.power_watts", "Power", "W"),
+    _Kind("gpu.memory_used_bytes", "GPU memory", "GiB", factor=1 / _GIB),
+    _Kind("gpu.temperature_celsius", "Temperature", "°C", from_zero=False),
+    _Kind("gpu.sm_clock_mhz", "SM clock", "MHz", from_zero=False),
+    _Kind("host.cpu_percent", "Host CPU", "%", top=100),
+    _Kind("host.pressure_io_percent", "I/O pressure", "%", top=100),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One curve as the page draws it without a script."""
+
+    subject: str
+    color: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart; `island` is what the script needs to draw it anew, with `places` in the report's series."""
+
+    title: str
+    unit: str
+    low: str
+    high: str
+    start: str
+    end: str
+    lines: tuple[Line, ...]
+    bands: tuple[tuple[float, float, str], ...]
+    island: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A finding or a phase over the time of the charts; bars as (start, width) in percent."""
+
+    name: str
+    about: str
+    tone: str
+    bars: tuple[tuple[float, float], ...]
+    said: str
+
+
+def chart_plan(report: Json) -> list[Chart]:
+    """All charts of which something is known."""
+    return [chart for kind in _KINDS if (chart := _chart(report, kind)) is not None]
+
+
+def lanes(report: Json) -> list[Lane]:
+    """Findings, worst first, then phases."""
+    extent = _extent(report)
+    if extent is None:
+        return []
+    start, end = extent
+    by_name: dict[tuple[str, str, str], list[Json]] = {}
+    for span in report.get("spans", ()):
+        subject = _subject(report, span["run"] or span["gpu"] or "")
+        by_name.setdefault((span["kind"], span["name"], subject), []).append(span)
+    found = [_lane(name, subject, spans, start, end) for (_, name, subject), spans in by_name.items()]
+    return sorted(found, key=lambda lane: _TONES.index(lane.tone) if lane.tone in _TONES else len(_TONES))[:_MOST_LANES]
+
+
+_TONES = ("critical", "warning", "info", "hint")
+
+
+def _lane(name: str, subject: str, spans: Sequence[Json], start: float, end: float) -> Lane:
+    tones = [span["severity"] for span in spans if span["severity"]]
+    bars = tuple(
+        (
+            round(100 * (span["start_seconds"] - start) / (end - start), 2),
+            round(max(0.3, 100 * (span["end_seconds"] - span["start_seconds"]) / (end - start)), 2),
+        )
+        for span in spans
+    )
+    total = sum(span["end_seconds"] - span["start_seconds"] for span in spans)
+    times = f", {len(spans)} times" if len(spans) > 1 else ""
+    tone = min(tones, key=_TONES.index) if tones else f"phase-{name}"
+    return Lane(name, subject, tone, bars, f"{seconds(total)}{times}")
+
+
+def _subject(report: Json, key: str) -> str:
+    for run in report["runs"]:
+        if run["id"] == key:
+            return f"{run['title']} ({run['pid']})"
+    return next((f"GPU {gpu['index']}" for gpu in report["gpus"] if gpu["uuid"] == key), "")
+
+
+def _extent(report: Json) -> tuple[float, float] | None:
+    ends = [
+        (each["start_seconds"], each["start_seconds"] + each["bucket_seconds"] * len(each["mean"]))
+        for each in report.get("series", ())
+    ]
+    if not ends:
+        return None
+    start, end = min(low for low, _ in ends), max(high for _, high in ends)
+    return (start, end) if end > start else None
+
+
+def _chart(report: Json, kind: _Kind) -> Chart | None:
+    places = [place for place, each in enumerate(report.get("series", ())) if each["series"] == kind.series]
+    curves = [report["series"][place] for place in places]
+    known = [
+        value for each in curves for line in ("mean", "min", "max") for value in each[line] or () if value is not None
+    ]
+    extent = _extent(report)
+    if not known or extent is None:
+        return None
+    low, high = _scale(kind, min(known) * kind.factor, max(known) * kind.factor)
+    start, end = extent
+    return Chart(
+        title=kind.title,
+        unit=kind.unit,
+        low=_figure(low),
+        high=_figure(high),
+        start=clock(start),
+        end=clock(end),
+        lines=tuple(
+            Line(
+                _subject(report, each["key"]) or each["subject"],
+                color % 8,
+                " ".join(_path(each, kind.factor, low, high, start, end)),
+            )
+            for color, each in enumerate(curves)
+        ),
+        bands=tuple(
+            (
+                round(WIDTH * (span["start_seconds"] - start) / (end - start), 1),
+                round(WIDTH * (span["end_seconds"] - span["start_seconds"]) / (end - start), 1),
+                f"phase-{span['name']}",
+            )
+            for span in report.get("spans", ())
+            if span["kind"] == "phase"
+        ),
+        island={
+            "series": kind.series,
+            "unit": kind.unit,
+            "factor": kind.factor,
+            "places": places,
+            "low": low if kind.top is not None or not kind.from_zero else 0,
+            "high": high,
+        },
+    )
+
+
+def _scale(kind: _Kind, least: float, greatest: float) -> tuple[float, float]:
+    if kind.top is not None:
+        return 0.0, max(kind.top, greatest)
+    if kind.from_zero:
+        return 0.0, greatest * 1.08 or 1.0
+    room = max((greatest - least) * 0.15, greatest * 0.02, 1.0)
+    return least - room, greatest + room
+
+
+def _path(curve: Json, factor: float, low: float, high: float, start: float, end: float) -> Iterator[str]:
+    """The mean as an SVG path, broken where nothing was measured, of about as many points as can be seen."""
+    every = max(1, -(-len(curve["mean"]) // _STATIC_POINTS))
+    pen = "M"
+    for place in range(0, len(curve["mean"]), every):
+        known = [value for value in curve["mean"][place : place + every] if value is not None]
+        if not known:
+            pen = "M"
+            continue
+        at = curve["start_seconds"] + curve["bucket_seconds"] * (place + min(every, len(curve["mean"]) - place) / 2)
+        x = WIDTH * (at - start) / (end - start)
+        y = HEIGHT * (1 - (sum(known) / len(known) * factor - low) / (high - low))
+        yield f"{pen}{x:.1f} {y:.1f}"
+        pen = "L"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def clock(value: float) -> str:
+    """Seconds since the beginning as a clock says them: "0:45", "1:02:03"."""
+    whole = round(value)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

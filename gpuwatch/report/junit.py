@@ -1,0 +1,118 @@
+"""The report as JUnit XML: a test case per rule, as GitHub, GitLab and Jenkins show them.
+
+A rule passes where it judged and found nothing that bad; where it could not judge it is skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from gpuwatch.report import tables
+from gpuwatch.report.observation import Json
+from gpuwatch.report.verdict import gain_text
+from gpuwatch.text.escape import printable
+
+FAILING = {"warning": ("critical", "warning"), "critical": ("critical",)}
+"""--fail-on -> the severities that fail."""
+
+_NOT_XML = re.compile("[\ufffe\uffff]")
+
+
+def render_junit(report: Json, fail_on: str = "warning") -> str:
+    """The whole document."""
+    failing = FAILING[fail_on]
+    cases = [_case(rule, _of_rule(report, rule["rule"]), failing) for rule in report["rules"]]
+    about = report["gpuwatch"]
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.find("failure") is not None for case in cases)),
+        "errors": "0",
+        "skipped": str(sum(case.find("skipped") is not None for case in cases)),
+        "time": f"{about['duration_seconds']:.3f}",
+    }
+    root = Element("testsuites", {"name": "gpuwatch", **counts})
+    suite = SubElement(
+        root,
+        "testsuite",
+        {
+            "name": "gpuwatch",
+            **counts,
+            "timestamp": about["ended_at"].removesuffix("Z"),
+            "hostname": _clean(report["host"]["hostname"] or "unknown"),
+        },
+    )
+    properties = SubElement(suite, "properties")
+    for name, value in _properties(report):
+        SubElement(properties, "property", {"name": name, "value": _clean(value)})
+    suite.extend(cases)
+    out = SubElement(suite, "system-out")
+    out.text = _clean("\n".join(_sentence(*line) for line in tables.verdict_lines(report)))
+    indent(root)
+    return "<?xml version='1.0' encoding='UTF-8'?>\n" + tostring(root, encoding="unicode") + "\n"
+
+
+def _of_rule(report: Json, rule: str) -> list[Json]:
+    return [finding for finding in report["findings"] if finding["rule"] == rule]
+
+
+def _properties(report: Json) -> Iterator[tuple[str, str]]:
+    about = report["gpuwatch"]
+    yield "gpuwatch.version", about["version"]
+    yield "gpuwatch.source", about["label"]
+    if about["incomplete"]:
+        yield "gpuwatch.incomplete", "true"
+    for run in report["runs"]:
+        yield "run", f"{run['title']} ({run['pid']}): {run['command']}"
+
+
+def _case(rule: Json, findings: list[Json], failing: tuple[str, ...]) -> Element:
+    case = Element("testcase", {"classname": f"gpuwatch.{rule['family']}", "name": rule["rule"], "time": "0"})
+    bad = [finding for finding in findings if finding["severity"] in failing]
+    if not rule["judged"]:
+        SubElement(case, "skipped", {"message": _clean(rule["reason"] or "not judged")})
+    elif bad:
+        file = next((finding["fix"]["file"] for finding in bad if finding["fix"] and finding["fix"]["file"]), None)
+        if file:
+            case.set("file", _clean(file))
+        message = "; ".join(finding["summary"] for finding in bad)
+        failure = SubElement(case, "failure", {"type": bad[0]["severity"], "message": _clean(message)})
+        failure.text = _clean("\n\n".join(map(_details, bad)))
+    told = [finding for finding in findings if finding not in bad]
+    if told:
+        SubElement(case, "system-out").text = _clean("\n\n".join(map(_details, told)))
+    return case
+
+
+def _details(finding: Json) -> str:
+    return "\n".join(_lines(finding))
+
+
+def _lines(finding: Json) -> Iterator[str]:
+    yield f"{finding['severity'].upper()} ({finding['level']}): {finding['summary']}"
+    if finding["numbers"]:
+        yield f"numbers: {'; '.join(finding['numbers'])}"
+    for each in finding["ruled_out"]:
+        yield f"not {each['cause']}: {each['reason']}"
+    if finding["behind"]:
+        yield f"after {finding['behind']} is solved"
+    fix, gain = finding["fix"], finding["gain"]
+    if fix is not None:
+        place = tables.place(fix)
+        yield f"fix{f' ({place})' if place else ''}: {fix['text']}"
+        yield from (fix["diff"] or fix["code"] or "").splitlines()
+    if gain is not None:
+        yield f"gain: {gain_text(gain['low'], gain['high'])}" + (f", {gain['cap']}" if gain["cap"] else "")
+    if finding["verify"]:
+        yield f"verify: {finding['verify']}"
+
+
+def _sentence(word: str, sentence: str, change: str) -> str:
+    return f"{word} {sentence}" + (f"\n    {change}" if change else "")
+
+
+def _clean(text: str) -> str:
+    """Text that XML can hold: it knows no control characters, not even as references."""
+    lines = (_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", printable(line)) for line in text.split("\n"))
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""The report's `rules`: which of them could judge what was seen, and why the others could not.
+
+A rule that had nothing to judge is no clean bill: a test report shows it as skipped, not as passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
+from gpuwatch.diagnosis.finding import Level
+from gpuwatch.diagnosis.gates import may_judge
+from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.report.observation import Json, Observation
+from gpuwatch.timeline.windows import RunWindow, Scene
+
+_RUNG_LEVELS = {"exact": Level.E3, "sampled": Level.E1, "proc": Level.E0, "hardware": Level.E0}
+"""The best evidence that each rung of watching a run gives."""
+
+_TOLD_BY_STACKS = frozenset(
+    {
+        "data-starvation",
+        "epoch-start-stall",
+        "h2d-bound",
+        "launch-bound",
+        "loader-overhead-floor",
+        "pageable-transfer",
+        "straggler-rank",
+        "sync-per-step",
+        "workers-too-few",
+    }
+)
+"""Rules that prefer the hook's timings and judge stacks as well."""
+
+
+def rule_section(seen: Observation) -> list[Json]:
+    """All rules by id, with what became of each; a run that has ended by now was judged while it ran."""
+    found = {finding.rule for finding in seen.snapshot.findings}
+    scene = replace(seen.scene, runs=tuple(map(_as_it_ran, seen.scene.runs)))
+    rules = sorted(all_rules(), key=lambda rule: rule.id)
+    reasons = {rule.id: None if rule.id in found else _why_not(rule, scene) for rule in rules}
+    return [
+        {
+            "rule": rule.id,
+            "family": rule.family,
+            "title": rule.title,
+            "judged": reasons[rule.id] is None,
+            "reason": reasons[rule.id],
+        }
+        for rule in rules
+    ]
+
+
+def _as_it_ran(run: RunWindow) -> RunWindow:
+    return replace(run, ranks=tuple(replace(rank, ended=None) for rank in run.ranks))
+
+
+def _why_not(rule: Rule, scene: Scene) -> str | None:
+    """Why a rule was silent because it could not judge; None where one case at least was judged and found well."""
+    if rule.subject == "machine":
+        return None if may_judge(rule, machine_case_of(scene)) else "too little was seen of the machine"
+    if rule.subject == "gpu":
+        if not scene.gpus:
+            return "no GPU was seen"
+        judged = any(may_judge(rule, gpu_case_of(scene, gpu)) for gpu in scene.gpus)
+        return None if judged else "too little was seen of the GPUs and the runs on them"
+    return _first_or_none([_why_not_run(rule, scene, run) for run in scene.runs])
+
+
+def _first_or_none(reasons: Sequence[str | None]) -> str | None:
+    if not reasons:
+        return "no training run was seen"
+    return None if None in reasons else reasons[0]
+
+
+def _why_not_run(rule: Rule, scene: Scene, run: RunWindow) -> str | None:
+    rung = run.critical.facts.rung
+    if rule.level > _RUNG_LEVELS[rung] and not (rung == "sampled" and rule.id in _TOLD_BY_STACKS):
+        return _missing(rule.level, rung)
+    case = run_case_of(scene, run)
+    if may_judge(rule, case):
+        return None
+    if rule.needs_gpu and not case.gpus:
+        return "no GPU of this run was seen"
+    return "too few steps were seen after the warm-up"
+
+
+def _missing(level: Level, rung: str) -> str:
+    if level > Level.E1:
+        return "needs the hook in the training: start it with gpuwatch run"
+    return f"needs the stacks of the training process, and it was seen by {_SEEN_BY[rung]} only"
+
+
+_SEEN_BY = {"proc": "/proc", "hardware": "its GPU"}
