@@ -1,0 +1,187 @@
+"""A comparison as a JSON document, and as the tables that text and Markdown show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwatch._version import __version__
+from gpuwatch.compare import wording
+from gpuwatch.compare.comparison import Change, Comparison, FindingChange
+from gpuwatch.compare.gates import Judgement
+from gpuwatch.compare.measured import Measured
+from gpuwatch.compare.metrics import HEADLINE
+from gpuwatch.text.escape import encodable
+
+SCHEMA_VERSION = 1
+ANECDOTE = "one run on a side is an anecdote, not proof: how far runs scatter is not known; record three or more a side"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Everything a renderer prints, as words that are not escaped yet."""
+
+    headline: str
+    notes: tuple[str, ...]
+    heading: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    findings: tuple[tuple[str, ...], ...]  # fate, rule, severity, where it stood
+    gates: tuple[tuple[str, str], ...]  # outcome, sentence
+    sides: tuple[tuple[str, str], ...]  # "before", what was measured
+
+
+def document(comparison: Comparison, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """The whole comparison; `null` where something is not known."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "gpuwatch": {"version": __version__},
+        "before": [_measured(each) for each in comparison.before],
+        "after": [_measured(each) for each in comparison.after],
+        "alike": comparison.likeness.alike,
+        "anecdote": comparison.is_anecdote,
+        "warnings": [encodable(text) for text in _warnings(comparison)],
+        "metrics": [_change(change) for change in comparison.changes],
+        "findings": [
+            {
+                "rule": found.rule,
+                "severity": found.severity,
+                "fate": found.fate,
+                "runs_before": found.runs_before,
+                "runs_after": found.runs_after,
+                "stood_seconds_before": _figure(found.seconds_before),
+                "stood_seconds_after": _figure(found.seconds_after),
+            }
+            for found in comparison.findings
+        ],
+        "gates": [
+            {"fail_if": each.gate.text, "outcome": each.outcome, "sentence": encodable(each.sentence)}
+            for each in judgements
+        ],
+    }
+
+
+def tables(comparison: Comparison, judgements: Sequence[Judgement]) -> Tables:
+    """The same in words."""
+    return Tables(
+        headline=_headline(comparison),
+        notes=tuple(_warnings(comparison)),
+        heading=("", "before", "after", "difference", "factor"),
+        rows=tuple(_row(change) for change in comparison.changes),
+        findings=tuple(_finding(found, comparison) for found in comparison.findings),
+        gates=tuple((each.outcome.upper(), each.sentence) for each in judgements),
+        sides=(
+            *(("before", _about(each)) for each in comparison.before),
+            *(("after", _about(each)) for each in comparison.after),
+        ),
+    )
+
+
+def _headline(comparison: Comparison) -> str:
+    change = comparison.change(HEADLINE.name)
+    if change.ratio is None:
+        return "samples/s are not known on both sides"
+    runs = f"n = {len(change.values_before)} + {len(change.values_after)}"
+    if change.interval is None:
+        return f"samples/s {wording.percent(change.ratio)} ({runs}: an anecdote, not proof)"
+    if change.interval.spans_no_change:
+        could = "" if change.detectable is None else f"; could have seen {change.detectable * 100:.1f} % or more"
+        return f"samples/s: no detectable change (p = {change.interval.p_value:.2g}, {runs}{could})"
+    return f"samples/s {wording.difference(change)}, {change.verdict} ({runs}, 95 % interval)"
+
+
+def _warnings(comparison: Comparison) -> list[str]:
+    like = comparison.likeness
+    warnings = [f"only samples/s are compared: {'; '.join(like.differences)}"] if like.differences else []
+    warnings += [ANECDOTE] if comparison.is_anecdote else []
+    warnings += like.notes
+    return warnings + [
+        f"{each.name}: {note}" for each in (*comparison.before, *comparison.after) for note in each.notes
+    ]
+
+
+def _row(change: Change) -> tuple[str, ...]:
+    metric = change.metric
+    label = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
+    before, after = wording.number(change.before), wording.number(change.after)
+    return (label, before, after, wording.difference(change), wording.factor(change))
+
+
+def _finding(found: FindingChange, comparison: Comparison) -> tuple[str, ...]:
+    def side(runs: int, of: int, seconds: float | None) -> str:
+        if not runs:
+            return wording.UNKNOWN
+        count = f"{runs} of {of} runs" if of > 1 else "yes"
+        return ", ".join(filter(None, (count, wording.stood(seconds))))
+
+    return (
+        found.fate,
+        found.rule,
+        found.severity,
+        side(found.runs_before, len(comparison.before), found.seconds_before),
+        side(found.runs_after, len(comparison.after), found.seconds_after),
+    )
+
+
+def _about(each: Measured) -> str:
+    subject = each.subject
+    parts = [
+        each.name,
+        each.label,
+        wording.stood(each.seconds),
+        subject.title,
+        None if subject.batch_size is None else f"batch {subject.batch_size}",
+        None if subject.model_parameters is None else f"{_millions(subject.model_parameters)} parameters",
+        None if subject.autocast is None else f"autocast {subject.autocast or 'off'}",
+        ", ".join(subject.gpu_names) or None,
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.3g} M" if count >= 1e6 else str(count)
+
+
+def _measured(each: Measured) -> dict[str, Any]:
+    subject = each.subject
+    return {
+        "name": encodable(each.name),
+        "label": encodable(each.label),
+        "seconds": _figure(each.seconds),
+        "run": None if subject.title is None else encodable(subject.title),
+        "gpus": [encodable(name) for name in subject.gpu_names],
+        "batch_size": subject.batch_size,
+        "model_parameters": subject.model_parameters,
+        "parameter_bits": subject.parameter_bits,
+        "autocast": subject.autocast,
+        "torch": None if subject.torch is None else encodable(subject.torch),
+        "values": {change: _figure(value) for change, value in each.values.items()},
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    interval = change.interval
+    return {
+        "name": change.metric.name,
+        "unit": change.metric.unit or "1/s",
+        "before": _figure(change.before),
+        "after": _figure(change.after),
+        "compared": not change.withheld,
+        "difference": _figure(change.difference),
+        "ratio": _figure(change.ratio),
+        "interval": None
+        if interval is None
+        else {
+            "low": _figure(interval.low),
+            "high": _figure(interval.high),
+            "confidence": interval.confidence,
+            "p_value": _figure(interval.p_value),
+        },
+        "verdict": change.verdict,
+        "detectable": _figure(change.detectable),
+    }
+
+
+def _figure(value: float | None) -> float | None:
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
