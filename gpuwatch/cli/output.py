@@ -101,14 +101,19 @@ class OutputFile:
 
     def write(self, text: str | bytes) -> None:
         """Writes all of it, text as UTF-8."""
-        data = text.encode() if isinstance(text, str) else text
+        with self.open() as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """The file to write to piece by piece; it takes its place when the block ends without an error."""
         try:
             if self._straight:
                 with self._target.open("wb") as file:
-                    file.write(data)
+                    yield file
                 return
             with self._beside() as (file, temporary):
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
                 temporary.replace(self._target)

@@ -1,0 +1,128 @@
+"""`gpuwatch export`: a recording for other tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from gpuwatch.cli.arguments import unknown
+from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.exit_codes import ExitCode
+from gpuwatch.cli.export_options import DEFAULT_TABLE
+from gpuwatch.cli.moments import span
+from gpuwatch.cli.output import OutputFile, PipeClosedError, abandon_stdout, say
+from gpuwatch.export.axis import Axis
+from gpuwatch.export.chrome_trace import chrome_trace
+from gpuwatch.export.jsonl import json_lines
+from gpuwatch.export.span import samples_of
+from gpuwatch.export.table_files import CsvWriter, MissingLibraryError, ParquetWriter, TableFiles
+from gpuwatch.export.tables import TABLES, RowMaker
+from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.types import CannotOpenError
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    _check(arguments)
+    try:
+        with Recording(Path(arguments.file)) as recording:
+            start_ns, end_ns = span(recording, arguments.start, arguments.end)
+            axis = Axis(recording.start_ns, recording.wall_time)
+            if recording.meta.problem:
+                say(f"gpuwatch: {recording.meta.problem}")
+            if arguments.format in ("csv", "parquet"):
+                _tables(arguments, recording, axis, start_ns, end_ns)
+                return ExitCode.OK
+            samples = samples_of(recording, start_ns, end_ns)
+            about = {
+                "label": recording.meta.label,
+                "host": recording.meta.hostname.encode("utf-8", "backslashreplace").decode(),
+                "start": axis.wall_text(recording.start_ns),
+                "gpuwatch": recording.meta.version,
+            }
+            texts = (
+                json_lines(samples, axis) if arguments.format == "jsonl" else chrome_trace(samples, axis, end_ns, about)
+            )
+            _write(texts, arguments.output)
+    except (CannotOpenError, MissingLibraryError) as error:
+        raise GpuwatchError(str(error).rstrip(".")) from error
+    return ExitCode.OK
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    in_tables = arguments.format in ("csv", "parquet")
+    if arguments.table is not None and not in_tables:
+        raise GpuwatchError(f"--table is for --csv and --parquet: --{arguments.format} holds everything")
+    if arguments.table is not None and arguments.table not in TABLES:
+        raise GpuwatchError(unknown("table", arguments.table, list(TABLES)))
+    if not in_tables and arguments.output not in (None, "-") and Path(arguments.output).is_dir():
+        raise GpuwatchError(f"-o {arguments.output} is a folder: give the name of a file in it")
+    if arguments.format == "parquet" and arguments.output in (None, "-"):
+        raise GpuwatchError("Parquet has its index at its end and cannot go through a pipe: give -o FILE or -o FOLDER/")
+
+
+def _tables(arguments: argparse.Namespace, recording: Recording, axis: Axis, start_ns: int, end_ns: int) -> None:
+    make, suffix = (CsvWriter, "csv") if arguments.format == "csv" else (ParquetWriter, "parquet")
+    folder = _folder(arguments)
+    wanted = [arguments.table or DEFAULT_TABLE] if folder is None else [arguments.table] if arguments.table else TABLES
+    with ExitStack() as files:
+
+        def open_file(name: str) -> BinaryIO:
+            place = arguments.output if folder is None else str(folder / f"{name}.{suffix}")
+            return files.enter_context(_file(place))
+
+        tables = TableFiles(make, open_file)
+        if folder is None:
+            tables.begin(arguments.table or DEFAULT_TABLE)
+        maker = RowMaker(axis, {gpu.uuid: gpu.index for gpu in recording.gpus()}, wanted)
+        for sample in samples_of(recording, start_ns, end_ns):
+            for name, row in maker.rows(sample):
+                tables.write(name, row)
+        tables.close()
+    counted = ", ".join(f"{name} ({rows})" for name, rows in tables.rows.items())
+    if folder is not None:
+        say(f"gpuwatch: {len(tables.rows)} tables in {folder}: {counted}")
+    elif arguments.table is None:
+        say(f"gpuwatch: table {counted}; for the others --table NAME, for all of them -o FOLDER/: {', '.join(TABLES)}")
+
+
+def _folder(arguments: argparse.Namespace) -> Path | None:
+    """The folder of `-o`: one that is there, or is written with a slash at its end."""
+    name = arguments.output
+    if name in (None, "-") or not (name.endswith("/") or Path(name).is_dir()):
+        return None
+    folder = Path(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _write(texts: Iterable[str], output: str | None) -> None:
+    with _file(output) as file:
+        for text in texts:
+            file.write(text.encode())
+
+
+@contextmanager
+def _file(output: str | None) -> Iterator[BinaryIO]:
+    """The file of `-o`, else stdout; what is written is ASCII or sanitized, so a terminal may have it."""
+    if output not in (None, "-"):
+        with OutputFile(str(output)).open() as file:
+            yield file
+        return
+    if sys.stdout is None:
+        raise GpuwatchError("stdout is closed: write to a file with -o OUT")
+    try:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        abandon_stdout()
+        raise PipeClosedError from None
+    except OSError as error:
+        abandon_stdout()
+        raise GpuwatchError(
+            f"stdout cannot be written ({error.strerror}): free some space, or write elsewhere with -o OUT"
+        ) from error

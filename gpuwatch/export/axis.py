@@ -1,0 +1,40 @@
+"""The time axis of an export: seconds from the recording's beginning, and the wall time of each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+
+class Axis:
+    """Turns CLOCK_MONOTONIC nanoseconds into what people and tools read.
+
+    Args:
+        start_ns: where the recording begins, so that parts exported one by one lie on the same axis.
+        wall_time: seconds since the epoch at a moment.
+    """
+
+    def __init__(self, start_ns: int, wall_time: Callable[[int], float]) -> None:
+        self.start_ns = start_ns
+        self._wall_time = wall_time
+        self._wall_ns: int | None = None
+        self._wall_text = ""
+
+    def seconds(self, time_ns: int) -> float:
+        """From the recording's beginning, to the nanosecond."""
+        return round((time_ns - self.start_ns) / 1e9, 9)
+
+    def micros(self, time_ns: int) -> float:
+        """The same in microseconds, as traces count."""
+        return (time_ns - self.start_ns) / 1e3
+
+    def wall(self, time_ns: int) -> datetime:
+        """The wall time, in UTC."""
+        return datetime.fromtimestamp(self._wall_time(time_ns), timezone.utc)
+
+    def wall_text(self, time_ns: int) -> str:
+        """The same as ISO 8601 with milliseconds; samples that come together share it."""
+        if time_ns != self._wall_ns:
+            self._wall_ns = time_ns
+            self._wall_text = self.wall(time_ns).isoformat(timespec="milliseconds")
+        return self._wall_text

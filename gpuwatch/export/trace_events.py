@@ -1,0 +1,242 @@
+"""What samples are in a trace: counters of GPUs and the host, slices of trainers and workers, findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpuwatch.export.axis import Axis
+from gpuwatch.export.tracks import TRACKS, Tracks
+from gpuwatch.recording.types import FindingSpan
+from gpuwatch.samples import (
+    BatchWait,
+    GpuFacts,
+    GpuLost,
+    GpuSample,
+    HostSample,
+    PhaseSpan,
+    RunFacts,
+    StepEnd,
+    TrainerEnded,
+    WorkerFetch,
+    XidEvent,
+)
+from gpuwatch.text.escape import printable
+
+Event = dict[str, Any]
+
+_GIB = 1024**3
+_GPU_COUNTERS: tuple[tuple[str, str, float], ...] = (
+    ("utilization (%)", "utilization_percent", 1.0),
+    ("power (W)", "power_watts", 1.0),
+    ("memory (GiB)", "memory_used_bytes", _GIB),
+    ("temperature (°C)", "temperature_celsius", 1.0),
+    ("SM clock (MHz)", "sm_clock_mhz", 1.0),
+)
+_RINGS = {"utilization_percent": "utilization_ring", "power_watts": "power_ring"}
+_HOST_COUNTERS = (
+    ("CPU (%)", "cpu_percent"),
+    ("CPU pressure (%)", "pressure_cpu_percent"),
+    ("I/O pressure (%)", "pressure_io_percent"),
+)
+_MOST_WAITS = 4_096
+_STANDS = ("firing", "clearing")
+
+
+class TraceEvents:
+    """Turns samples into events of the Trace Event Format, one sample at a time.
+
+    A step's waits are held back until the step ends, so that each lies within it whatever rounding did to its edges.
+    """
+
+    def __init__(self, axis: Axis, tracks: Tracks) -> None:
+        self._axis = axis
+        self._tracks = tracks
+        self._waits: dict[str, list[BatchWait]] = {}
+        self._open: dict[tuple[str, str, int], PhaseSpan] = {}
+        self._drained: dict[tuple[str, str], int] = {}
+        self._step_ends: dict[str, int] = {}
+        self._findings = 0
+        self._makers: dict[type, Callable[[Any], Iterator[Event]]] = {
+            GpuFacts: self._gpu_facts,
+            GpuSample: self._gpu,
+            GpuLost: self._lost,
+            XidEvent: self._xid,
+            HostSample: self._host,
+            RunFacts: self._run_facts,
+            StepEnd: self._step,
+            BatchWait: self._wait,
+            PhaseSpan: self._phase,
+            WorkerFetch: self._fetch,
+            TrainerEnded: self._ended,
+            FindingSpan: self._finding,
+        }
+
+    def events(self, sample: Any) -> Iterator[Event]:
+        """What one sample is in the trace."""
+        make = self._makers.get(type(sample))
+        if make is not None:
+            yield from make(sample)
+
+    def close(self, end_ns: int) -> Iterator[Event]:
+        """What had not ended when the recording did."""
+        for trainer, waits in self._waits.items():
+            yield from self._loose_waits(trainer, waits)
+        for span in self._open.values():
+            yield self._phase_slice(span, max(end_ns, span.start_ns))
+
+    def _gpu_facts(self, facts: GpuFacts) -> Iterator[Event]:
+        self._tracks.name_gpu(facts)
+        yield from ()
+
+    def _run_facts(self, facts: RunFacts) -> Iterator[Event]:
+        self._tracks.name_trainer(facts)
+        yield from ()
+
+    def _gpu(self, sample: GpuSample) -> Iterator[Event]:
+        pid = self._tracks.gpu(sample.uuid)
+        for name, field, scale in _GPU_COUNTERS:
+            for time_ns, value in self._readings(sample, field):
+                yield self._counter(pid, name, time_ns, value / scale)
+
+    def _readings(self, sample: GpuSample, field: str) -> list[tuple[int, float]]:
+        """The driver's own buffer where it was drained, each value once; else the poll."""
+        ring = getattr(sample, _RINGS[field]) if field in _RINGS else ()
+        if ring:
+            until = self._drained.get((sample.uuid, field), -1)
+            self._drained[sample.uuid, field] = max(until, ring[-1][0])
+            return [(time_ns, value) for time_ns, value in ring if time_ns > until and math.isfinite(value)]
+        value = getattr(sample, field)
+        return [] if value is None or not math.isfinite(value) else [(sample.time_ns, float(value))]
+
+    def _host(self, sample: HostSample) -> Iterator[Event]:
+        for name, field in _HOST_COUNTERS:
+            value = getattr(sample, field)
+            if value is not None and math.isfinite(value):
+                yield self._counter(self._tracks.host(), name, sample.time_ns, value)
+
+    def _step(self, step: StepEnd) -> Iterator[Event]:
+        pid = self._tracks.trainer(step.trainer)
+        start_ns = max(step.start_ns, self._step_ends.get(step.trainer, step.start_ns))
+        waits = self._waits.pop(step.trainer, [])
+        if start_ns >= step.end_ns:  # sent once more, after a link that broke
+            return
+        self._step_ends[step.trainer] = step.end_ns
+        yield from self._loose_waits(step.trainer, [wait for wait in waits if wait.end_ns <= start_ns])
+        known = {
+            "wait_ms": step.wait_seconds,
+            "forward_ms": step.forward_seconds,
+            "backward_ms": step.backward_seconds,
+            "optimizer_ms": step.optimizer_seconds,
+            "copy_ms": step.copy_seconds,
+            "phases_ms": step.phase_seconds or None,
+        }
+        details: Event = {name: round(value * 1e3, 6) for name, value in known.items() if value is not None}
+        if step.samples is not None:
+            details["samples"] = step.samples
+        yield self._slice(pid, "training", f"step {step.number}", start_ns, step.end_ns, details)
+        until = start_ns
+        for wait in sorted(waits, key=lambda each: each.start_ns):
+            begin, end = max(wait.start_ns, until), min(wait.end_ns, step.end_ns)
+            if begin < end:
+                yield self._wait_slice(pid, "training", wait, begin, end)
+                until = end
+        self._waits[step.trainer] = [wait for wait in waits if wait.start_ns >= step.end_ns]
+
+    def _wait(self, wait: BatchWait) -> Iterator[Event]:
+        if wait.role == "eval":
+            yield self._wait_slice(self._tracks.trainer(wait.trainer), "eval waits", wait, wait.start_ns, wait.end_ns)
+            return
+        held = self._waits.setdefault(wait.trainer, [])
+        held.append(wait)
+        if len(held) > _MOST_WAITS:
+            yield from self._loose_waits(wait.trainer, held)
+            held.clear()
+
+    def _loose_waits(self, trainer: str, waits: list[BatchWait]) -> Iterator[Event]:
+        """Waits that no step holds have a track of their own: the step they belong to may still come."""
+        for wait in sorted(waits, key=lambda each: each.start_ns):
+            yield self._wait_slice(self._tracks.trainer(trainer), "waits", wait, wait.start_ns, wait.end_ns)
+
+    def _wait_slice(self, pid: int, track: str, wait: BatchWait, start_ns: int, end_ns: int) -> Event:
+        name = "wait for data" if wait.part == "batch" else f"wait for data ({wait.part} of the epoch)"
+        return self._slice(pid, track, name, start_ns, end_ns, {"role": wait.role})
+
+    def _phase(self, span: PhaseSpan) -> Iterator[Event]:
+        key = (span.trainer, span.kind, span.start_ns)
+        if span.end_ns is None:
+            self._open[key] = span
+            return
+        self._open.pop(key, None)
+        if span.end_ns > span.start_ns:
+            yield self._phase_slice(span, span.end_ns)
+
+    def _phase_slice(self, span: PhaseSpan, end_ns: int) -> Event:
+        details: Event = {}
+        if span.file is not None:
+            details["line"] = printable(f"{span.file}:{span.line}")
+        if span.bytes is not None:
+            details["bytes"] = span.bytes
+        if span.detail:
+            details["detail"] = printable(span.detail)
+        # Kinds overlap (a collection in an evaluation), so each has a track.
+        track = span.kind if span.kind in TRACKS else "user"
+        return self._slice(self._tracks.trainer(span.trainer), track, span.kind, span.start_ns, end_ns, details)
+
+    def _fetch(self, fetch: WorkerFetch) -> Iterator[Event]:
+        pid = self._tracks.trainer(fetch.trainer)
+        tid = self._tracks.worker(fetch.trainer, fetch.worker, fetch.worker_pid)
+        details = {} if fetch.cpu_seconds is None else {"cpu_ms": round(fetch.cpu_seconds * 1e3, 6)}
+        yield self._complete(pid, tid, "make a batch", fetch.start_ns, fetch.end_ns, details)
+
+    def _lost(self, lost: GpuLost) -> Iterator[Event]:
+        yield self._instant(self._tracks.gpu(lost.uuid), f"GPU lost: {lost.reason}", lost.time_ns)
+
+    def _xid(self, event: XidEvent) -> Iterator[Event]:
+        pid = self._tracks.host() if event.uuid is None else self._tracks.gpu(event.uuid)
+        yield self._instant(pid, f"Xid {event.xid} {event.text}".strip(), event.time_ns)
+
+    def _ended(self, ended: TrainerEnded) -> Iterator[Event]:
+        yield self._instant(self._tracks.trainer(ended.trainer), f"training {ended.how}", ended.time_ns)
+
+    def _finding(self, span: FindingSpan) -> Iterator[Event]:
+        if span.state not in _STANDS:
+            return
+        self._findings += 1
+        head: Event = {
+            "cat": "finding",
+            "id": self._findings,
+            "name": printable(f"{span.rule} ({span.severity})"),
+            "pid": self._tracks.findings(),
+            "tid": 0,
+        }
+        end_ns = span.end_ns if span.end_ns is not None else self._tracks.end_ns
+        yield {
+            **head,
+            "ph": "b",
+            "ts": self._axis.micros(span.start_ns),
+            "args": {"run": printable(span.run or ""), "gpu": span.gpu or "", "state": span.state},
+        }
+        yield {**head, "ph": "e", "ts": self._axis.micros(max(end_ns, span.start_ns))}
+
+    def _counter(self, pid: int, name: str, time_ns: int, value: float) -> Event:
+        at = self._axis.micros(time_ns)
+        return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at, "args": {"value": round(value, 6)}}
+
+    def _slice(self, pid: int, track: str, name: str, start_ns: int, end_ns: int, details: Event) -> Event:
+        return self._complete(pid, self._tracks.thread(pid, track), name, start_ns, end_ns, details)
+
+    def _complete(self, pid: int, tid: int, name: str, start_ns: int, end_ns: int, details: Event) -> Event:
+        event: Event = {
+            "ph": "X",
+            "name": name,
+            "pid": pid,
+            "tid": tid,
+            "ts": self._axis.micros(start_ns),
+            "dur": (end_ns - start_ns) / 1e3,
+        }
+        return {**event, "args": details} if details else event
+
+    def _instant(self, pid: int, name: str, time_ns: int) -> Event:
+        return {"ph": "i", "s": "p", "name": printable(name), "pid": pid, "tid": 0, "ts": self._axis.micros(time_ns)}
