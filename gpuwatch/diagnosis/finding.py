@@ -130,12 +130,19 @@ class IntervalEdit:
 
     Per step: what it does must be logging (`if step % 50 == 0:`). Per epoch: evaluation or a checkpoint, at the end
     of every k-th (`if (epoch + 1) % 5 == 0:`).
+
+    With `times` an interval that is there already becomes so many times as long instead of `every`, if it is one of
+    `present`: what the run was seen to do, in steps, batches and epochs. `what` is for trainers of libraries, which
+    take the interval as a setting.
     """
 
     file: str
     line: int
     every: int
     per: Literal["step", "epoch"] = "step"
+    times: int | None = None
+    present: tuple[int, ...] = ()
+    what: Literal["log", "evaluate", "save"] = "log"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,12 @@ def cpu_cores(count: float) -> str:
     return f"{count:g} CPU core{'' if count == 1 else 's'}"
 
 
+def ordinal(count: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th, 21st."""
+    ending = "th" if count % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
+    return f"{count}{ending}"
+
+
 def listed(words: Iterable[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     items = list(words)

@@ -45,6 +45,7 @@ class _File:
     before: str
     now: str
     applied: list[Sequence[Change]] = field(default_factory=list)
+    changed: list[tuple[int, int]] = field(default_factory=list)  # where what was applied is now
 
 
 class Workspace:
@@ -83,10 +84,14 @@ class Workspace:
             at = _moved(at, changes)
         return len(_line_offsets(file.now[: at + 1]))
 
-    def apply(self, origin: Origin, changes: Iterable[Change]) -> None:
+    def is_changed(self, origin: Origin, path: str, start: int, end: int) -> bool:
+        """Whether an edit that was applied changed something of a part of a file as it is now."""
+        return any(first < end and start < last for first, last in self._files[_key(origin, path)].changed)
+
+    def apply(self, origin: Origin, wanted: Iterable[Change]) -> None:
         """All of the changes, or none where one leaves source that cannot be parsed."""
         by_file: dict[str, list[Change]] = {}
-        for change in changes:
+        for change in wanted:
             by_file.setdefault(change.file, []).append(change)
         after = {path: _changed(self.text(origin, path), each) for path, each in by_file.items()}
         for path, text in after.items():
@@ -98,7 +103,10 @@ class Workspace:
                 raise CannotEditError(f"{path} is not in an encoding that can hold the change") from error
         for path, text in after.items():
             file = self._files[_key(origin, path)]
-            file.applied.append(sorted(by_file[path], key=lambda change: change.start))
+            changes = sorted(by_file[path], key=lambda change: change.start)
+            file.changed = [(_moved(start, changes), _moved(end, changes)) for start, end in file.changed]
+            file.changed += _spans_after(changes)
+            file.applied.append(changes)
             file.now = text
 
     def diff(self) -> str:
@@ -174,6 +182,15 @@ def _moved(at: int, changes: Sequence[Change]) -> int:
         elif change.start < at:
             return change.start + shift
     return at + shift
+
+
+def _spans_after(changes: Sequence[Change]) -> list[tuple[int, int]]:
+    """Where the new text of sorted changes lies once they are made."""
+    spans, shift = [], 0
+    for change in changes:
+        spans.append((change.start + shift, change.start + shift + len(change.new)))
+        shift += len(change.new) - (change.end - change.start)
+    return spans
 
 
 def _line_offsets(text: str) -> list[int]:

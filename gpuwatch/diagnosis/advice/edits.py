@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gpuwatch.diagnosis.advice.lines import HotLine, is_installed
+from gpuwatch.diagnosis.advice.traffic import batches_per_step
 from gpuwatch.diagnosis.finding import AutocastEdit, CallEdit, IntervalEdit, ModelEdit, SetupEdit, TransferEdit
-from gpuwatch.samples import ModelFacts, RunFacts
+from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
+from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 
 def autocast_edit(model: ModelFacts, dtype: str) -> AutocastEdit | None:
@@ -44,6 +48,40 @@ def transfer_edit(line: HotLine | None) -> TransferEdit | None:
     return None if line is None or is_installed(line) else TransferEdit(line.file, line.line)
 
 
-def logging_edit(line: HotLine | None, every: int) -> IntervalEdit | None:
-    """The line that asks for a number, every so many steps only."""
-    return None if line is None else IntervalEdit(line.file, line.line, every)
+def logging_edit(line: HotLine | None, times: int, loader: LoaderFacts | None = None) -> IntervalEdit | None:
+    """The line that logs or asks for a number, so many times as rarely."""
+    if line is None:
+        return None
+    file, number = _own_place(line.file, line.line, loader)
+    return None if file is None or number is None else IntervalEdit(file, number, times, times=times)
+
+
+def rarer_edit(
+    rank: RankWindow, what: Literal["evaluate", "save"], total: PhaseTotals, line: HotLine | None, times: int
+) -> IntervalEdit | None:
+    """Evaluating or saving so many times as rarely, where the hook or the stacks saw it happen."""
+    file, number = total.file, total.line
+    if file is None and line is not None:
+        file, number = line.file, line.line
+    file, number = _own_place(file, number, rank.train_loader)
+    if file is None or number is None:
+        return None
+    return IntervalEdit(file, number, times, "epoch", times, _seen_intervals(rank, total), what)
+
+
+def _own_place(file: str | None, line: int | None, loader: LoaderFacts | None) -> tuple[str | None, int | None]:
+    """The place, or where a library's own loop was called from: from there it made its loader."""
+    if file is not None and "-packages/" in file and loader is not None and loader.library is not None:
+        return loader.file, loader.line
+    return file, line
+
+
+def _seen_intervals(rank: RankWindow, total: PhaseTotals) -> tuple[int, ...]:
+    """What lies between two of them in steps, in batches and in epochs, as far as it is known and whole."""
+    if not total.every_steps:
+        return ()
+    steps, batches = total.every_steps, total.every_steps * batches_per_step(rank)
+    of_epoch = rank.train_loader.batches_per_epoch if rank.train_loader is not None else None
+    epochs = batches / of_epoch if of_epoch else 0.0
+    whole = (round(epochs),) if epochs >= 0.9 and abs(epochs - round(epochs)) < 0.1 else ()
+    return tuple(dict.fromkeys((round(steps), round(batches), *whole)))

@@ -29,7 +29,7 @@ def config_changes(name: str, trail: Trail) -> list[Change]:
     wanted = _WORDS.get(trail.setting.text, trail.setting.text)
     present = trail.setting.present
     matching = [each for each in found if present is None or _same(each[3], present)]
-    if not matching and all(_same(each[3], trail.setting.text) for each in found):
+    if trail.setting.times is None and not matching and all(_same(each[3], trail.setting.text) for each in found):
         raise AlreadySoError(f"{name} is {wanted} in {found[0][0]} already")
     if len(matching) != 1:
         places = " and ".join(dict.fromkeys(each[0] for each in found))
@@ -37,6 +37,10 @@ def config_changes(name: str, trail: Trail) -> list[Change]:
             name, f"{len(matching)} keys of {places} may set" if matching else f"no key of {places} sets"
         )
     path, start, end, old = matching[0]
+    if trail.setting.times is not None:
+        wanted = trail.setting.in_place_of(old, name)
+        if trail.workspace.is_changed(trail.origin, path, start, end):
+            raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then look again")
     if _same(old, wanted):
         raise AlreadySoError(f"{name} is {wanted} in {path} already")
     change = Change(path, start, end, wanted)

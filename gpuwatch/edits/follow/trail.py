@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,8 +11,13 @@ from gpuwatch.edits.follow.command_line import started_with
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
 from gpuwatch.edits.workspace import Origin, Workspace
 
+_NUMBER_AT_END = re.compile(r"\d+\Z")
 _FARTHEST = 6
 """Steps from the call to the literal; names that go round in a circle end here, too."""
+
+
+_SAME = 0.05
+"""Intervals that were counted from outside are off by a step or two."""
 
 
 class SetElsewhereError(CannotEditError):
@@ -20,11 +26,36 @@ class SetElsewhereError(CannotEditError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A keyword that is to have a value; `present` is the running process's, where it is known."""
+    """A keyword that is to have a value; `present` is the running process's, where it is known.
+
+    With `times` it is to have so many times what is written, if that is one of `intervals` (where any is known), and
+    `text` says so.
+    """
 
     name: str
     text: str
     present: str | None = None
+    times: int | None = None
+    intervals: tuple[int, ...] = ()
+
+    def in_place_of(self, written: str, name: str) -> str:
+        """The source text that takes the place of what is written for a name."""
+        if self.times is None:
+            return self.text
+        try:
+            number = int(written)
+        except ValueError as error:
+            raise CannotEditError(f"{name} is {written}, which is no whole number") from error
+        if self.intervals and not any(abs(number - seen) <= _SAME * seen for seen in self.intervals):
+            raise SetElsewhereError(
+                f"{name} is {number}, but the run was seen to have {self.intervals[0]}: it is set elsewhere"
+            )
+        return str(number * self.times)
+
+
+def rarer(name: str, times: int, intervals: tuple[int, ...] = ()) -> Setting:
+    """An interval that is to become so many times as long."""
+    return Setting(name, f"{times} times as much", None, times, intervals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +86,28 @@ class Trail:
         given = started_with(self.origin.command, wanted, others, name)
         if given is not None:
             shown, cure = given
-            raise CannotEditError(f"it was started with {shown}: start it with {cure.format(self.setting.text)}")
+            value = self.setting.text
+            if self.setting.times is not None and (digits := _NUMBER_AT_END.search(shown)):
+                value = self.setting.in_place_of(digits.group(), name)
+            raise CannotEditError(f"it was started with {shown}: start it with {cure.format(value)}")
+
+    def _is_changed(self, node: ast.Constant) -> bool:
+        return self.workspace.is_changed(self.origin, self.module.file, *self.module.span(node))
 
     def literal(self, node: ast.expr, name: str) -> list[Change]:
         """The change of the literal at the end of the trail."""
-        wanted = ast.parse(self.setting.text, mode="eval").body
         if not isinstance(node, ast.Constant) or isinstance(node.value, str | bytes):
             raise self.refuse(name, f"is computed in line {node.lineno} of {self.module.file}")
+        text = self.setting.in_place_of(self.module.source(node), name)
+        if self.setting.times is not None and self._is_changed(node):
+            raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then look again")
+        wanted = ast.parse(text, mode="eval").body
         if ast.dump(node) == ast.dump(wanted):
-            raise AlreadySoError(f"{name} is {self.setting.text} in line {node.lineno} of {self.module.file} already")
+            raise AlreadySoError(f"{name} is {text} in line {node.lineno} of {self.module.file} already")
         present = self.setting.present
         if present is not None and ast.dump(node) != ast.dump(ast.parse(present, mode="eval").body):
             raise SetElsewhereError(
                 f"{name} is {self.module.source(node)} in line {node.lineno} of {self.module.file}, but the run has "
                 f"{present}: it is set elsewhere"
             )
-        return [self.module.replaced(node, self.setting.text)]
+        return [self.module.replaced(node, text)]

@@ -34,7 +34,7 @@ def call_changes(edit: CallEdit, workspace: Workspace, origin: Origin) -> list[C
     found = next((some[0] for some in (starting, spanning) if len(some) == 1), None)
     if found is None:
         raise CannotEditError(f"line {edit.line} of {edit.file} holds no single {edit.call}(...) call")
-    return _changes(edit, found, module, workspace, origin)
+    return keyword_changes(edit, found, module, workspace, origin)
 
 
 def settings_changes(edit: SettingsEdit, workspace: Workspace, origin: Origin) -> list[Change]:
@@ -43,15 +43,20 @@ def settings_changes(edit: SettingsEdit, workspace: Workspace, origin: Origin) -
     if file is None:
         raise CannotEditError(f"the script that calls {edit.call}(...) is not known")
     module = workspace.module(origin, file)
-    names = imported_as(module, edit.call)
-    kin = edit.call if edit.call in _SUBCLASSED else "\0"
-    calls = [node for node in calls_in(module.tree) if (name := called(node) or "") in names or name.endswith(kin)]
+    flags = " ".join(f"--{name} {value}" for name, value in edit.keywords.items())
+    return keyword_changes(edit, only_call(edit.call, module, flags), module, workspace, origin)
+
+
+def only_call(name: str, module: Module, flags: str) -> ast.Call:
+    """The only call of that name, or of a subclass that is named after it; `flags` would set it on a command line."""
+    names = imported_as(module, name)
+    kin = name if name in _SUBCLASSED else "\0"
+    calls = [node for node in calls_in(module.tree) if (known := called(node) or "") in names or known.endswith(kin)]
     if len(calls) == 1:
-        return _changes(edit, calls[0], module, workspace, origin)
-    if not calls and any(_names_parsed_class(node, edit.call) for node in ast.walk(module.tree)):
-        flags = " ".join(f"--{name} {value}" for name, value in edit.keywords.items())
-        raise CannotEditError(f"{edit.call} is filled from the command line in {file}: start it with {flags}")
-    raise CannotEditError(f"{file} holds {len(calls) or 'no'} {edit.call}(...) call{'s' if calls else ''}")
+        return calls[0]
+    if not calls and any(_names_parsed_class(node, name) for node in ast.walk(module.tree)):
+        raise CannotEditError(f"{name} is filled from the command line in {module.file}: start it with {flags}")
+    raise CannotEditError(f"{module.file} holds {len(calls) or 'no'} {name}(...) call{'s' if calls else ''}")
 
 
 def loop_changes(edit: LoopEdit, workspace: Workspace, origin: Origin) -> list[Change]:
@@ -61,7 +66,7 @@ def loop_changes(edit: LoopEdit, workspace: Workspace, origin: Origin) -> list[C
     names = imported_as(module, edit.call)
 
     def at_call(call: ast.Call) -> list[Change] | None:
-        return _changes(edit, call, module, workspace, origin) if called(call) in names else None
+        return keyword_changes(edit, call, module, workspace, origin) if called(call) in names else None
 
     loop = statement if isinstance(statement, ast.For | ast.AsyncFor) else None
     nexts = [call for call in calls_in(statement) if called(call) == "next" and call.args] if loop is None else []
@@ -78,7 +83,10 @@ def _names_parsed_class(node: ast.AST, name: str) -> bool:
     )
 
 
-def _changes(edit: KeywordEdit, call: ast.Call, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
+def keyword_changes(
+    edit: KeywordEdit, call: ast.Call, module: Module, workspace: Workspace, origin: Origin
+) -> list[Change]:
+    """Sets the keywords of a call."""
     spread = [each.value for each in call.keywords if each.arg is None]
     if len(spread) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
         raise CannotEditError(f"the call takes its arguments from * or **: set {', '.join(edit.keywords)} there")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from gpuwatch.diagnosis.finding import IntervalEdit
 from gpuwatch.edits.flow import use_elsewhere
 from gpuwatch.edits.follow.value import SOURCES, Setting, followed
+from gpuwatch.edits.kinds.trainer import scaled, trainer_changes
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
 from gpuwatch.edits.names import called, calls_in, calls_of, dotted, root, stored
 from gpuwatch.edits.workspace import Origin, Workspace
@@ -18,6 +21,8 @@ _LOGS = frozenset(
     | {"add_scalar", "add_scalars", "add_histogram", "add_image", "add_text", "set_postfix", "set_description"}
 )
 _LOGGERS = frozenset({"wandb", "mlflow", "logging", "logger", "log", "writer", "tb", "tensorboard", "console", "tqdm"})
+_NO_GRADIENTS = frozenset({"no_grad", "inference_mode"})
+_EVALUATES = re.compile(r"(?i)eval|valid|(\A|_)(test|val|save|checkpoint)|checkpoint")
 _Loop = ast.For | ast.AsyncFor | ast.While
 
 
@@ -31,9 +36,15 @@ def interval_changes(edit: IntervalEdit, workspace: Workspace, origin: Origin) -
     """Puts the statement under an `if` on the loop's counter, or raises the interval that it is under."""
     module = workspace.module(origin, edit.file)
     statement = module.statement(workspace.line(origin, edit.file, edit.line))
+    by_trainer = trainer_changes(edit, statement, module, workspace, origin)
+    if by_trainer is not None:
+        return by_trainer
     if edit.per == "epoch":
-        statement = _in_its_loop(statement, module, edit)
-    under = _condition(statement, module)
+        places = list(_places(statement, module, edit))
+        under = next((found for place in places if (found := _outer_condition(place, module)) is not None), None)
+        statement = places[-1] if under is not None else _out_of_batches(places[-1], module, edit)
+    else:
+        under = _condition(statement, module)
     if under is not None:
         return _raised(under, edit, module, workspace, origin)
     counter = _counter(statement, module, edit)
@@ -62,18 +73,53 @@ def _is_range(node: ast.AST) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and called(node) in {"range", "trange"}
 
 
-def _in_its_loop(statement: ast.stmt, module: Module, edit: IntervalEdit) -> ast.stmt:
-    """The statement, or the only call of the function it is in, until one stands in a loop of its own function."""
+def _places(statement: ast.stmt, module: Module, edit: IntervalEdit) -> Iterator[ast.stmt]:
+    """The statement, then the only call of the function it is in, until one stands in a loop of its own function.
+
+    A loop inside of a function that only evaluates or saves goes over batches or models, not over epochs.
+    """
     seen: set[ast.AST] = set()
-    while not any(isinstance(each, _Loop) for each in _around(statement, module)):
+    while True:
+        yield statement
         function = module.scope(statement)
+        in_loop = any(isinstance(each, _Loop) for each in _around(statement, module))
+        is_part = isinstance(function, ast.FunctionDef) and _only_evaluates(function)
+        if in_loop and not is_part:
+            return
         calls = calls_of(function, module) if isinstance(function, ast.FunctionDef) else []
         if len(calls) != 1 or function in seen:
+            where = f"line {edit.line} of {edit.file}"
             raise CannotEditError(
-                f"line {edit.line} of {edit.file} is in no loop, nor is the only call that leads to it"
+                f"{where} is in a function that is called {len(calls)} times"
+                if in_loop and is_part
+                else f"{where} is in no loop, nor is the only call that leads to it"
             )
         seen.add(function)
         statement = module.statement_of(calls[0])
+
+
+def _only_evaluates(function: ast.FunctionDef) -> bool:
+    names = {called(call) for call in calls_in(function)}
+    if "backward" in names:
+        return False
+    marks = {called(each) if isinstance(each, ast.Call) else (dotted(each) or "") for each in function.decorator_list}
+    held = {(mark or "").rpartition(".")[2] for mark in marks} | names
+    return not _NO_GRADIENTS.isdisjoint(held) or "eval" in names or bool(_EVALUATES.search(function.name))
+
+
+def _outer_condition(statement: ast.stmt, module: Module) -> ast.BinOp | None:
+    """The `counter % n` of the outermost `if` around the statement that stands in a loop and holds no training."""
+    found = None
+    around = _around(statement, module)
+    for place, each in enumerate(around):
+        in_loop = any(isinstance(above, _Loop) for above in around[place + 1 :])
+        if in_loop and isinstance(each, ast.If) and not any(called(call) == "backward" for call in calls_in(each)):
+            found = _remainder(each) or found
+    return found
+
+
+def _out_of_batches(statement: ast.stmt, module: Module, edit: IntervalEdit) -> ast.stmt:
+    """The statement of the loop over epochs that holds the place."""
     loops = [each for each in _around(statement, module) if isinstance(each, _Loop)]
     if len(loops) == 1 or _is_range(getattr(loops[0], "iter", loops[0])):
         return statement
@@ -86,7 +132,7 @@ def _in_its_loop(statement: ast.stmt, module: Module, edit: IntervalEdit) -> ast
 
 
 def _without_gradients(statement: ast.With) -> bool:
-    return any(called(call) in {"no_grad", "inference_mode"} for item in statement.items for call in calls_in(item))
+    return any(called(call) in _NO_GRADIENTS for item in statement.items for call in calls_in(item))
 
 
 def _around(statement: ast.AST, module: Module) -> list[ast.AST]:
@@ -104,15 +150,20 @@ def _condition(statement: ast.stmt, module: Module) -> ast.BinOp | None:
     for each in _around(statement, module):
         if isinstance(each, _Loop):
             return None
-        if isinstance(each, ast.If):
-            for node in ast.walk(each.test):
-                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-                    return node
+        if isinstance(each, ast.If) and (found := _remainder(each)) is not None:
+            return found
     return None
+
+
+def _remainder(condition: ast.If) -> ast.BinOp | None:
+    binary = (node for node in ast.walk(condition.test) if isinstance(node, ast.BinOp))
+    return next((node for node in binary if isinstance(node.op, ast.Mod)), None)
 
 
 def _raised(under: ast.BinOp, edit: IntervalEdit, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
     number = under.right
+    if edit.times is not None:
+        return scaled(number, "the interval", edit, module, workspace, origin)
     if isinstance(number, SOURCES):
         return followed(number, Setting("the interval", str(edit.every)), module, workspace, origin)
     if not isinstance(number, ast.Constant) or not isinstance(number.value, int):
@@ -170,6 +221,10 @@ def _check_only_logs(statement: ast.stmt, module: Module) -> None:
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call) and (called(call) in _LOGS or root(call.func) in _LOGGERS):
         return
+    if isinstance(call, ast.Call) and called(call) == "synchronize":
+        raise CannotEditError(
+            f"line {statement.lineno} of {module.file} waits for the GPU, and what follows may rest on that"
+        )
     if isinstance(statement, ast.AugAssign):
         name = dotted(statement.target) or "a total"
         raise CannotEditError(f"line {statement.lineno} of {module.file} adds to {name}, which is used outside of it")

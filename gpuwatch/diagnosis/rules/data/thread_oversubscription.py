@@ -19,9 +19,9 @@ Causes:
     OpenCV, MKL, OpenBLAS, Arrow or polars, whichever of them is loaded in the process and named by the workers'
     hottest line.
 Fix:
-    One thread per worker: cv2.setNumThreads(0) in worker_init_fn, or OMP_NUM_THREADS, MKL_NUM_THREADS and
-    OPENBLAS_NUM_THREADS before NumPy is imported (the last alone where training itself computes on the CPU); more
-    where there are fewer workers than cores.
+    One thread per worker: cv2.setNumThreads(0) or pyarrow.set_cpu_count(1) in worker_init_fn, or OMP_NUM_THREADS,
+    MKL_NUM_THREADS and OPENBLAS_NUM_THREADS before NumPy is imported (the last alone where training itself computes
+    on the CPU); more where there are fewer workers than cores.
 Gain:
     At most one over what the GPU is busy, or without a GPU 1 / (1 - S): the crowd slows launches as well as loading.
     At least what is left when batches are made as many times as fast as threads now fight for each core, up to 4
@@ -142,20 +142,25 @@ def _fix(rank: RankWindow, cores: float, workers: int) -> Fix:
     said = f" ({listed(NAMES[name] for name in found)} {'is' if len(found) == 1 else 'are'} loaded)" if found else ""
     file, line = place_of(rank.train_loader)
     one = f"{threads} thread{'' if threads == 1 else 's'}"
-    if found[:1] == ("cv2",):
-        statements = (f"cv2.setNumThreads({0 if threads == 1 else threads})", "cv2.ocl.setUseOpenCL(False)")
+    statements = {
+        "cv2": (f"cv2.setNumThreads({0 if threads == 1 else threads})", "cv2.ocl.setUseOpenCL(False)"),
+        "arrow": (f"pyarrow.set_cpu_count({threads})",),
+    }.get(found[0] if found else "")
+    if statements is not None:
         text = f"Let each worker use {one}, by a worker_init_fn of the DataLoader{said}"
         return worker_init_fix(rank.train_loader, FUNCTION, statements, text, threads)
-    names: tuple[str, ...] = ("OMP", "MKL", "OPENBLAS")
-    if rank.facts.device == "cpu" and found[:1] == ("openblas",):
-        names = ("OPENBLAS",)  # torch computes with the other two, and keeps its threads
+    names: tuple[str, ...] = ("OMP_NUM", "MKL_NUM", "OPENBLAS_NUM")
+    if found[:1] == ("polars",):
+        names = ("POLARS_MAX", *names)
+    elif rank.facts.device == "cpu" and found[:1] == ("openblas",):
+        names = ("OPENBLAS_NUM",)  # torch computes with the other two, and keeps its threads
     elif rank.facts.device == "cpu":
         limit = (f"threadpoolctl.threadpool_limits({threads})",)
         text = f"Let each worker use {one}, by a worker_init_fn of the DataLoader: training keeps its own{said}"
         return worker_init_fix(rank.train_loader, FUNCTION, limit, text, threads)
-    variables = " ".join(f"{name}_NUM_THREADS={threads}" for name in names)
+    variables = " ".join(f"{name}_THREADS={threads}" for name in names)
     return Fix(
-        text=f"Let each worker use {one}: set this where the script is started{said}",
+        text=f"Let each worker use {one}: set this where the script is started, for libraries read it once only{said}",
         code=f"{variables} {' '.join(rank.facts.command)}",
         file=file,
         line=line,

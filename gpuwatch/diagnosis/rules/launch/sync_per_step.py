@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.edits import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, share_of, train_samples, trains_on
@@ -40,7 +41,8 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_perce
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.diagnosis.wording import ordinal, percent
+from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import Share, StackWindow
 
 TARGET_SHARE = 0.01
@@ -75,7 +77,7 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
     if line is None:
         return None
     if busy is None:
-        return _hint(stacks, asking, line, limits)
+        return _hint(stacks, asking, line, limits, case.run.critical.train_loader)
     starved = starvation.share if starvation is not None and not _loads_itself(case) else 0.0
     idle = max(0.0, 1.0 - busy / 100.0 - starved)
     share = min(asking.value, idle)
@@ -95,7 +97,7 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
             Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be won back"),
         ),
         fires=share >= limits.fire_share,
-        fix=_fix(asking, line),
+        fix=_fix(asking, line, case.run.critical.train_loader),
         gain=from_share(0.0, share, "as far as the GPU idles because of it"),
         ruled_out=(RuledOut("waiting for data", f"that explains {percent(starved)}"),)
         if starvation and not _loads_itself(case)
@@ -115,7 +117,9 @@ def _beside(case: RunCase) -> str:
     return " while batches are made and kernels launched" if _loads_itself(case) else " beside the waits for data"
 
 
-def _hint(stacks: StackWindow, asking: Share, line: HotLine, limits: Thresholds) -> Draft | None:
+def _hint(
+    stacks: StackWindow, asking: Share, line: HotLine, limits: Thresholds, loader: LoaderFacts | None
+) -> Draft | None:
     """The same where the GPU's idle time is not known: whether the waits cost anything cannot be told."""
     if asking.value < limits.fire_share:
         return None
@@ -126,7 +130,7 @@ def _hint(stacks: StackWindow, asking: Share, line: HotLine, limits: Thresholds)
         level=Level.E1,
         evidence=(_asking(stacks, asking), line.measure("hot_line", "that")),
         fires=asking.value >= limits.warning_share,
-        fix=_fix(asking, line),
+        fix=_fix(asking, line, loader),
         hint=(
             f"at most {without(asking.value):.2f}x, and nothing where the GPU is busy meanwhile, which is not known "
             "here; published gains are 1.04-1.10x"
@@ -141,14 +145,17 @@ def _asking(stacks: StackWindow, asking: Share) -> Measure:
     return Measure("sync_share", round(asking.value, 4), text)
 
 
-def _fix(asking: Share, line: HotLine) -> Fix:
+def _fix(asking: Share, line: HotLine, loader: LoaderFacts | None) -> Fix:
     times = max(LEAST_TIMES, math.ceil(asking.value / TARGET_SHARE - 1e-6))
     if line.text and "synchronize(" in line.text:
         text = (
-            f"Take {line.words} out, or do it every {times}th step only: timing and reading need it, training does not"
+            f"Take {line.words} out, or do it every {ordinal(times)} step only: "
+            "timing and reading need it, training does not"
         )
         code = f"if step % {times} == 0:\n    torch.cuda.synchronize()"
     else:
-        text = f"Ask at {line.words} every {times}th step only, and add up on the device in between"
+        text = f"Ask at {line.words} every {ordinal(times)} step only, and add up on the device in between"
         code = f"running += loss.detach()\nif step % {times} == 0:\n    log(running.item() / {times}); running.zero_()"
-    return Fix(text=text, code=code, file=line.file, line=line.line, value=times)
+    return Fix(
+        text=text, code=code, file=line.file, line=line.line, value=times, edit=logging_edit(line, times, loader)
+    )

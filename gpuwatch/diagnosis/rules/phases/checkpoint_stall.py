@@ -15,12 +15,12 @@ Causes:
     Below 200 MB/s the storage; else much to write, many small tensors, or saving too often.
 Fix:
     torch.distributed.checkpoint.async_save: copies to memory, then writes in the background (one at a time, memory
-    for a copy per rank). Or save every k-th time so that it takes 2 % of the time (the patch does that); or write to a local disk and
-    copy from there.
+    for a copy per rank). Or save every k-th time so that it takes 2 % of the time, which is what the patch does; or
+    write to a local disk and copy from there.
 Gain:
-    At most 1 / (1 - c), c being the share of the window or one pause over the time from one to the next, whichever is
-    more; at least 1 / (1 - c (1 - 1/k)) with the one that is less. An asynchronous save keeps the copy to memory. torch.save took 0.28 s for 50 MB, 1.5 s for
-    200 MB, 7.4 s for 800 MB.
+    At most 1 / (1 - c), c being the share of the window or one pause over the time from one to the next, whichever
+    is more; at least 1 / (1 - c (1 - 1/k)) with the one that is less. An asynchronous save keeps the copy to memory.
+    torch.save took 0.28 s for 50 MB, 1.5 s for 200 MB, 7.4 s for 800 MB.
 Verify:
     Checkpoints below 3 % of the time.
 Source:
@@ -39,7 +39,7 @@ from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.diagnosis.wording import ordinal, percent, seconds
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 TARGET_SHARE = 0.02
@@ -123,7 +123,7 @@ def _text(total: PhaseTotals, times: int) -> str:
     if total.every_steps is not None:
         text += f", or every {round(total.every_steps * times)} steps instead of every {total.every_steps:.0f}"
     else:
-        text += f", or every {times}th time"
+        text += f", or every {ordinal(times)} time"
     rate = _rate(total)
     if rate is not None and rate < SLOW_BYTES_PER_SECOND:
         text += f"; {rate / 1e6:.0f} MB/s is slow storage: write to a local disk and copy from there"

@@ -19,7 +19,8 @@ Fix:
     Where it waits: workers for the evaluation loader. Else evaluate every k-th time so that it takes a tenth of the
     time, with a larger batch and torch.inference_mode().
 Gain:
-    1 / (1 - v (1 - 1/k)) for every k-th time; 1 / (1 - w) for waits that are w of the wall time.
+    1 / (1 - v (1 - 1/k)) for every k-th time, v being the share of the window and one pause over the time from one to
+    the next; 1 / (1 - w) for waits that are w of the wall time.
 Verify:
     The share falls as predicted.
 Source:
@@ -33,14 +34,15 @@ from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of, worker_keywords
 from gpuwatch.diagnosis.advice.cores import allowed_cores
-from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, without
+from gpuwatch.diagnosis.advice.edits import rarer_edit
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, phase_shares
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.diagnosis.wording import ordinal, percent, seconds, share_measure
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
@@ -86,7 +88,7 @@ def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             *((line.measure("hot_line", "validation"),) if line is not None else ()),
         ),
         fires=warns or total.share >= limits.fire_share,
-        fix=_feed(case, total) if warns else _rarer(total, line),
+        fix=_feed(case, total) if warns else _rarer(rank, total, line),
         gain=from_share((waiting or 0.0) * total.share * 0.5, (waiting or 0.0) * total.share)
         if warns
         else _gain_of_rarer(total),
@@ -151,14 +153,14 @@ def _times(total: PhaseTotals) -> int:
     return max(2, math.ceil(share * (1.0 - TARGET_SHARE) / (TARGET_SHARE * (1.0 - share)) - 1e-6))
 
 
-def _rarer(total: PhaseTotals, seen: HotLine | None) -> Fix:
+def _rarer(rank: RankWindow, total: PhaseTotals, seen: HotLine | None) -> Fix:
     times = _times(total)
     if total.every_steps is not None:
         every = round(total.every_steps * times)
         text = f"Evaluate every {every} steps instead of every {total.every_steps:.0f}"
         code = f"if step % {every} == 0:\n    evaluate(...)"
     else:
-        text = f"Evaluate every {times}th time"
+        text = f"Evaluate every {ordinal(times)} time"
         code = f"if (epoch + 1) % {times} == 0:\n    evaluate(...)"
     return Fix(
         text=f"{text}, or make it faster: a larger batch and torch.inference_mode()",
@@ -166,9 +168,10 @@ def _rarer(total: PhaseTotals, seen: HotLine | None) -> Fix:
         file=total.file if total.file is not None or seen is None else seen.file,
         line=total.line if total.file is not None or seen is None else seen.line,
         value=times,
+        edit=rarer_edit(rank, "evaluate", total, seen, times),
     )
 
 
 def _gain_of_rarer(total: PhaseTotals) -> Gain:
-    value = from_rarer_phase(total.share, _times(total))
-    return Gain(round(value, 3), round(min(value, without(total.share)), 3), "training time only; the rest stays")
+    low, high = (round(from_rarer_phase(share, _times(total)), 3) for share in phase_shares(total))
+    return Gain(low, high, "training time only; the rest stays")

@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.edits import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, trains_on
@@ -39,7 +40,8 @@ from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.diagnosis.wording import ordinal, percent
+from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import Share
 
 TARGET_SHARE = 0.01
@@ -67,7 +69,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     if share < limits.clear_share:
         return None
     line = hottest_of_thread(stacks, "log")
-    fix = _fix(logging, line)
+    fix = _fix(logging, line, case.run.critical.train_loader)
     return Draft(
         summary=_summary(logging.value, line),
         severity=Severity.WARNING if known else Severity.HINT,
@@ -99,16 +101,17 @@ def _summary(share: float, line: HotLine | None) -> str:
     return f"Logging takes {percent(share)} of the training thread's time{where}"
 
 
-def _fix(logging: Share, line: HotLine | None) -> Fix:
+def _fix(logging: Share, line: HotLine | None, loader: LoaderFacts | None) -> Fix:
     times = max(LEAST_TIMES, math.ceil(logging.value / TARGET_SHARE - 1e-6))
     where = f" at {line.words}" if line is not None else ""
     return Fix(
         text=(
-            f"Log{where} every {times}th time only; write images and histograms rarer still, "
+            f"Log{where} every {ordinal(times)} time only; write images and histograms rarer still, "
             "and what has to be uploaded from a thread"
         ),
         code=f"if step % {times} == 0:\n    log(...)",
         file=line.file if line is not None else None,
         line=line.line if line is not None else None,
         value=times,
+        edit=logging_edit(line, times, loader),
     )
