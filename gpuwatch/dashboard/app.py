@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App, SystemCommand
@@ -16,8 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
-from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard import opening
+from gpuwatch.dashboard import opening, requests
 from gpuwatch.dashboard.driver import CalmDriver
 from gpuwatch.dashboard.glyphs import Glyphs, glyphs_for_terminal
 from gpuwatch.dashboard.history import History
@@ -34,6 +33,9 @@ from gpuwatch.dashboard.widgets.filter_input import FilterInput
 from gpuwatch.dashboard.wording import fix_to_copy, is_starting, place_of
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from gpuwatch.dashboard.widgets.replay_line import ReplayLine
 
 __all__ = ["DashboardApp", "run_dashboard"]
 
@@ -68,6 +70,7 @@ class DashboardApp(App[int]):
         Binding("t", "timeline", "Timeline", show=False),
         Binding("p", "processes", "Processes", show=False),
         Binding("a", "attach", "Attach", show=False),
+        Binding("r", "record", "Record", show=False),
         Binding("space", "pause", "Hold the picture", show=False),
         Binding("plus,equals_sign", "zoom(-1)", "Zoom in", show=False),
         Binding("minus", "zoom(1)", "Zoom out", show=False),
@@ -113,6 +116,10 @@ class DashboardApp(App[int]):
     def look(self) -> Look:
         """The styles of the current theme."""
         return look(self.theme, self._glyphs)
+
+    def player_lines(self) -> list[ReplayLine]:
+        """What every screen has above its keys: nothing where what is seen is live."""
+        return []
 
     def get_default_screen(self) -> MainScreen:
         """The main screen, so that the first frame is the real one."""
@@ -215,16 +222,11 @@ class DashboardApp(App[int]):
 
     def attach(self, pid: int | None, words: str) -> None:
         """Has the monitor watch one process, or everything again; `words` tell the user."""
-        self.run_worker(self._change_focus(pid, words))
+        self.run_worker(requests.change_focus(self, pid, words))
 
-    async def _change_focus(self, pid: int | None, words: str) -> None:
-        try:
-            await asyncio.to_thread(self.monitor.attach, pid)
-        except (ValueError, OSError) as error:  # a simulated machine, a process that is gone
-            self.notify(say.escape(str(error)), severity="error", markup=False)
-            return
-        self.viewing.narrow(None)
-        self.notify(words, markup=False)
+    def action_record(self) -> None:
+        """Begins a recording, or ends it."""
+        self.run_worker(requests.toggle_recording(self), group="recording", exclusive=True)
 
     def _open(self, screen: ViewScreen) -> None:
         """Shows a screen; the same one asked for twice is left again, as pressing its key twice means."""

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ def run_dashboard(
     *,
     narrowed_to: str | None = None,
     origin_label: str = "LIVE",
+    replays: bool = False,
     environ: Mapping[str, str] = os.environ,
     leave_now: Callable[[int], object] = os._exit,
 ) -> int:
@@ -38,6 +39,7 @@ def run_dashboard(
         monitor: The monitor, not yet started.
         narrowed_to: What the view is narrowed to, for the top bar.
         origin_label: What the top bar says before the first snapshot: "LIVE", "SIMULATED starved".
+        replays: Whether it plays a recording.
         environ: Asked for TERM.
         leave_now: Ends the process at once; a seam for tests.
 
@@ -56,9 +58,10 @@ def run_dashboard(
     starter = threading.Thread(target=monitor.start, name="gpuwatch-start", daemon=True)
     starter.start()
     try:
-        return asked.run(partial(_make_app, monitor, narrowed_to, origin_label))
+        return asked.run(partial(_make_app, monitor, narrowed_to, origin_label, replays))
     finally:
         hide_splash()
+        _end_recording(monitor)
         stopper = threading.Thread(target=_stop, args=(monitor, starter), name="gpuwatch-stop", daemon=True)
         stopper.start()
         stopper.join(STOP_SECONDS)
@@ -118,7 +121,24 @@ def _stop(monitor: Any, starter: threading.Thread) -> None:
     monitor.stop()
 
 
-def _make_app(monitor: Any, narrowed_to: str | None, origin_label: str) -> DashboardApp:
+def _end_recording(monitor: Any) -> None:
+    """Ends a recording that is being written, and says where it lies: the screen that said so is gone."""
+    if monitor.snapshot().recording is None:
+        return
+    ended = monitor.stop_recording()
+    if ended is None:
+        return
+    from gpuwatch.dashboard.recording import recorded_words
+
+    with suppress(OSError):  # the terminal may be gone
+        sys.stderr.write(f"gpuwatch: {recorded_words(ended)}\n")
+
+
+def _make_app(monitor: Any, narrowed_to: str | None, origin_label: str, replays: bool) -> DashboardApp:
+    if replays:
+        from gpuwatch.dashboard.replaying import ReplayApp
+
+        return ReplayApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label)
     from gpuwatch.dashboard.app import DashboardApp
 
     return DashboardApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label)

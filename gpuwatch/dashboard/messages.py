@@ -31,6 +31,14 @@ class OpenFinding(Message):
         self.of_verdict = of_verdict
 
 
+class MomentWanted(Message):
+    """The user wants to see a recorded moment."""
+
+    def __init__(self, time_ns: int) -> None:
+        super().__init__()
+        self.time_ns = time_ns
+
+
 class OpenGpu(Message):
     """The user wants all that is known of one GPU."""
 

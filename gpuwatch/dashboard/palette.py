@@ -15,6 +15,7 @@ COMMANDS = (
     ("Timeline", "GPUs, steps, waits and phases on one axis (t)", "timeline"),
     ("Processes", "Who uses the GPUs (p)", "processes"),
     ("Attach", "Watch a training that already runs, or everything again (a)", "attach"),
+    ("Record", "Begin or end a recording in the current folder (r)", "record"),
     ("Hold or resume the picture", "Collection goes on (space)", "pause"),
     ("Filter", "Findings, runs and processes (/)", "filter"),
     ("Theme", "Change the colours; one theme is colour-blind safe", "change_theme"),
@@ -22,6 +23,9 @@ COMMANDS = (
     ("Quit", "Leave gpuwatch (q)", "quit"),
 )
 """Title, words, action."""
+
+LIVE_ONLY = frozenset({"Attach", "Record"})
+"""What a recording has no use for."""
 
 
 def commands(app: DashboardApp) -> Iterator[SystemCommand]:

@@ -191,6 +191,7 @@ class Look:
     bar_accent: Style
     simulated: Style
     live: Style
+    recording: Style
     added: Style
     removed: Style
     selection: Style  # laid over the styles of the selected line
@@ -247,6 +248,7 @@ def look(theme: str = DEFAULT_THEME, glyphs: Glyphs = UNICODE) -> Look:
         bar_accent=ink(palette.accent, bold=True, on=bar),
         simulated=ink(palette.on_fill, bold=True, on=palette.warning),
         live=ink(palette.on_fill, bold=True, on=palette.good),
+        recording=ink(palette.on_fill, bold=True, on=palette.critical),
         added=ink(palette.good),
         removed=ink(palette.critical),
         selection=Style(bgcolor=palette.selection),

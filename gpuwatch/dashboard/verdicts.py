@@ -60,6 +60,8 @@ def verdicts(view: View) -> list[Verdict]:
     if not snapshot.runs or (offer(snapshot) and all(run.state == "ended" for run in snapshot.runs)):
         found.append(_without_run(snapshot))
     found += [Verdict(None, "NOTICE", say.escape(notice)) for notice in snapshot.notices]
+    if snapshot.recording is not None and snapshot.recording.problem is not None:
+        found.append(Verdict(None, "NOTICE", say.escape(snapshot.recording.problem)))
     return sorted(found, key=_badness)
 
 

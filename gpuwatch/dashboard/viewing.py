@@ -47,9 +47,13 @@ class Viewing:
         return self.view
 
     def silence(self) -> float | None:
-        """Seconds without a snapshot, once that is longer than two polls and a second."""
+        """Seconds without a snapshot, once that is longer than two polls and a second; a replay may be held or slow."""
         silence = self._clock() - self._newest_at
-        return silence if silence > 1.0 + 2 * (self.view.interval_seconds or 1.0) else None
+        replay = self._newest.replay if self._newest is not None else None
+        if replay is not None and replay.state != "playing":
+            return None
+        speed = 1.0 if replay is None else min(1.0, replay.speed)
+        return silence if silence > 1.0 + 2 * (self.view.interval_seconds or 1.0) / speed else None
 
     def toggle_pause(self) -> None:
         """Holds the picture, or lets it go on; collection is never touched."""

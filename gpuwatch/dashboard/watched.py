@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from gpuwatch.dashboard.history import Timeline
-from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
 
 
 class MonitorLike(Protocol):
@@ -21,6 +22,16 @@ class MonitorLike(Protocol):
 
     def subscribe(self, callback: Callable[[Snapshot], object]) -> object:
         """Calls back from its own thread with every new snapshot."""
+
+    def record(self, path: Path) -> object:
+        """Records into a file from now on.
+
+        Raises:
+            CannotRecordError, ValueError: with one sentence why not.
+        """
+
+    def stop_recording(self) -> RecordingNow | None:
+        """Ends the recording and says what has become of it."""
 
     def attach(self, pid: int | None) -> object:
         """Narrows the watch to a process and those below it; None: watches everything again."""

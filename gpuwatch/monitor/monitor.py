@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from pathlib import Path
 
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import Clock
 from gpuwatch.monitor.feed import Feed
 from gpuwatch.monitor.guard import Guard
 from gpuwatch.monitor.own_cost import OwnCost
-from gpuwatch.monitor.snapshot import Origin, Snapshot
+from gpuwatch.monitor.parts import Focus, Judge, Lead
+from gpuwatch.monitor.recorder import Recorder
+from gpuwatch.monitor.snapshot import Origin, RecordingNow, Snapshot
 from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
 from gpuwatch.monitor.waker import Waker
 from gpuwatch.samples import GpuSample
@@ -32,27 +34,6 @@ _FIRST_STEPS = 30  # the gate of the rules
 Subscriber = Callable[[Snapshot], None]
 
 
-class Judge(Protocol):
-    """What evaluates scenes: the diagnosis engine."""
-
-    def evaluate(self, scene: Scene) -> tuple[Finding, ...]:
-        """The findings as they stand after this scene."""
-
-
-class Focus(Protocol):
-    """What a monitor looks at, where that can be chosen."""
-
-    @property
-    def attached_pid(self) -> int | None:
-        """The root of the process tree that is looked at; None where everything is."""
-
-    def attach(self, pid: int | None) -> None:
-        """Narrows it to one tree; None widens it again."""
-
-    def pids(self) -> frozenset[int] | None:
-        """The processes that are shown; None for all."""
-
-
 class Monitor:
     """Watches through its sources, in a thread of its own or in the caller's.
 
@@ -68,6 +49,7 @@ class Monitor:
         interval_seconds: between two polls of a GPU.
         timeline: to feed, where a source needs to look into it too.
         own_cost: measures gpuwatch itself; None under a clock that jumps.
+        lead: what comes before the moment that is to be seen first, where it is not the first of all.
     """
 
     def __init__(
@@ -84,6 +66,7 @@ class Monitor:
         interval_seconds: float = 1.0,
         timeline: Timeline | None = None,
         own_cost: OwnCost | None = None,
+        lead: Lead | None = None,
     ) -> None:
         now_ns = clock.now_ns()
         self.timeline = timeline or Timeline(started_ns=now_ns, interval_seconds=interval_seconds)
@@ -97,6 +80,7 @@ class Monitor:
         self._only_pids = only_pids
         self._focus = focus
         self._has_refocused = threading.Event()
+        self._recorder = Recorder(self.timeline, clock)
         self._own_cost = own_cost
         self._own_cpu_share = own_cost.share(now_ns) if own_cost else None
         self._evaluation = Evaluation()
@@ -107,9 +91,10 @@ class Monitor:
         self._turning = threading.Lock()
         self._hurry_until_ns = now_ns + _HURRY_NS
         self._evaluated_ns = now_ns
-        self._evaluation_due_ns = now_ns + self._evaluate_every_ns
+        self._evaluation_due_ns = lead.evaluate_from_ns if lead else now_ns + self._evaluate_every_ns
         self._prune_due_ns = now_ns + _PRUNE_NS
-        self._published_ns = now_ns
+        self._quiet_until_ns = lead.until_ns if lead else now_ns
+        self._published_ns = lead.until_ns - _SNAPSHOT_PATIENCE_NS if lead else now_ns
         self._polls_shown_ns = now_ns - _SNAPSHOT_LEAST_NS
         self._has_gpu_data = False
         self._stepped: frozenset[str] = frozenset()
@@ -129,9 +114,11 @@ class Monitor:
         self._stopping.set()
         self._waker.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
+            self._recorder.end()  # first: a source that hangs must not cost the recording its end
             self._thread.join(_STOP_SECONDS)
         if self._turning.acquire(blocking=False):
             try:
+                self._recorder.end()
                 self._feed.close()
                 self._waker.close()
             finally:
@@ -154,6 +141,27 @@ class Monitor:
         self._focus.attach(pid)
         self._has_refocused.set()
         self._waker.wake()
+
+    def record(self, path: Path, *, command: Sequence[str] = (), max_bytes: int | None = None) -> None:
+        """Records into a file from now on; from any thread.
+
+        Args:
+            path: of a file that is not there yet.
+            command: that was started to be recorded.
+            max_bytes: the file's most; beyond it the oldest raw samples go.
+
+        Raises:
+            CannotRecordError: it cannot be written; one sentence with the cure.
+            ValueError: another one is being written.
+        """
+        self._recorder.begin(path, self._snapshot, command, max_bytes)
+        self._snapshot = replace(self._snapshot, recording=self._recorder.now(self._clock.now_ns()))
+
+    def stop_recording(self) -> RecordingNow | None:
+        """Ends the recording and says what has become of it; None where there is none. From any thread."""
+        ended = self._recorder.end()
+        self._snapshot = replace(self._snapshot, recording=None)
+        return ended
 
     def subscribe(self, callback: Subscriber) -> None:
         """Calls `callback` with each new snapshot, in the monitor's thread: it must hand it on and return."""
@@ -200,7 +208,7 @@ class Monitor:
         has_polls = False
         for part, samples in self._feed.collect(now_ns, ready):
             with self._guard.part(f"timeline of {part}"):
-                self.timeline.extend(samples)
+                self._recorder.feed(samples)
             has_polls |= any(type(sample) is GpuSample for sample in samples)
         self._has_gpu_data |= has_polls
         self._feed.may_rest = self._has_gpu_data or now_ns >= self._hurry_until_ns
@@ -220,7 +228,8 @@ class Monitor:
         shows_polls = has_polls and now_ns - self._polls_shown_ns >= _SNAPSHOT_LEAST_NS
         if shows_polls:
             self._polls_shown_ns = now_ns
-        if shows_polls or is_evaluation or has_refocused or now_ns - self._published_ns >= self._snapshot_pause_ns():
+        is_due = now_ns - self._published_ns >= self._snapshot_pause_ns()
+        if now_ns >= self._quiet_until_ns and (shows_polls or is_evaluation or has_refocused or is_due):
             self._publish(now_ns)
         if now_ns >= self._prune_due_ns:
             self._prune_due_ns = now_ns + _PRUNE_NS
@@ -232,7 +241,7 @@ class Monitor:
     def _bring_forward(self, now_ns: int) -> None:
         """Lets a run that has just made enough steps be judged now."""
         stepped = self.timeline.trainers_with_steps(_FIRST_STEPS)
-        if not stepped <= self._stepped:
+        if not stepped <= self._stepped and now_ns >= self._quiet_until_ns:
             self._hurry_evaluation(now_ns)
         self._stepped = stepped
 
@@ -253,6 +262,7 @@ class Monitor:
             scene = self._scene(now_ns, self._window_seconds)
             findings = self._engine.evaluate(scene) if self._engine is not None else ()
         self._evaluation = Evaluation(scene, findings)
+        self._recorder.judged(now_ns, findings)
 
     def _publish(self, now_ns: int) -> None:
         self._published_ns = now_ns
@@ -274,6 +284,7 @@ class Monitor:
             only_pids=self._asked_pids(),
             attached_pid=self._focus.attached_pid if self._focus is not None else None,
             notices=(*self._feed.problems, *self._guard.notices),
+            recording=self._recorder.now(now_ns),
         )
 
     def _scene(self, now_ns: int, window_seconds: float) -> Scene:

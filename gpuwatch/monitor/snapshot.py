@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.samples import (
     Candidate,
     GpuFacts,
@@ -119,6 +120,39 @@ class RunNow:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingNow:
+    """The recording that is being written. `problem` is one sentence: why nothing can be written now, or ever again."""
+
+    path: Path
+    seconds: float
+    bytes: int
+    problem: str | None = None
+    note: str | None = None  # what is unusual about the place, such as a network's file system
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayMark:
+    """A stretch of a recording in which a finding stood."""
+
+    start_ns: int
+    end_ns: int
+    severity: Severity
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayNow:
+    """Where a replay stands in its recording. `jumps` counts the seeks: behind one, charts begin anew."""
+
+    start_ns: int
+    end_ns: int
+    speed: float = 1.0
+    state: Literal["playing", "paused", "ended"] = "playing"
+    jumps: int = 0
+    marks: tuple[ReplayMark, ...] = ()
+    is_growing: bool = False  # the recording is still being written
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of everything at `time_ns`; `scene` and `findings` are of the last evaluation."""
 
@@ -137,3 +171,5 @@ class Snapshot:
     candidates: tuple[Candidate, ...] = ()  # all of this machine that train, hooked ones first, whatever is attached to
     attached_pid: int | None = None  # the root of the process tree that the watch is narrowed to
     notices: tuple[str, ...] = ()  # sentences about gpuwatch itself, such as a source that failed
+    recording: RecordingNow | None = None
+    replay: ReplayNow | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.gpu_now import gpu_now
 from gpuwatch.monitor.run_now import run_now
-from gpuwatch.monitor.snapshot import Origin, Snapshot
+from gpuwatch.monitor.snapshot import Origin, RecordingNow, Snapshot
 from gpuwatch.timeline.runs import gpus_of
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.timeline import Timeline
@@ -36,6 +36,7 @@ def build_snapshot(
     only_pids: frozenset[int] | None = None,
     attached_pid: int | None = None,
     notices: tuple[str, ...] = (),
+    recording: RecordingNow | None = None,
 ) -> Snapshot:
     """The state of everything at `now_ns`."""
     with timeline.lock:
@@ -64,6 +65,7 @@ def build_snapshot(
             candidates=timeline.candidates,
             attached_pid=attached_pid,
             notices=notices,
+            recording=recording,
         )
 
 

@@ -123,6 +123,15 @@ class ValueBuckets(Buckets):
         elif value > greatest[place]:
             greatest[place] = value
 
+    def put(self, time_ns: int, count: int, mean: float, least: float, greatest: float) -> None:
+        """Fills an empty bucket with what is known of it as a whole."""
+        place = self.place(time_ns)
+        if place < 0:
+            return
+        counts, means, lows, highs = self.arrays.values()
+        counts[place] = min(count, _MOST_COUNTED)
+        means[place], lows[place], highs[place] = mean, least, greatest
+
 
 class ValueTiers:
     """One metric's history in both widths."""

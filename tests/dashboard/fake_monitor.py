@@ -6,9 +6,10 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from gpuwatch.monitor.snapshot import Origin, Snapshot
+from gpuwatch.monitor.snapshot import Origin, RecordingNow, Snapshot
 from gpuwatch.timeline.series import Chart, Series
 
 SECOND_NS = 1_000_000_000
@@ -67,6 +68,9 @@ class FakeMonitor:
         self.sent: Snapshot | None = None
         self.subscribers: list[Callable[[Snapshot], Any]] = []
         self.attached: list[int | None] = []
+        self.recorded: list[Path] = []
+        self.recordings_ended = 0
+        self.refusal: Exception | None = None
         self.started = threading.Event()
         self.stopped = threading.Event()
 
@@ -79,6 +83,17 @@ class FakeMonitor:
     def attach(self, pid: int | None) -> None:
         """Notes it; what a snapshot says of it is for the test to push."""
         self.attached.append(pid)
+
+    def record(self, path: Path) -> None:
+        """Notes it, or refuses as it is told to."""
+        if self.refusal is not None:
+            raise self.refusal
+        self.recorded.append(path)
+
+    def stop_recording(self) -> RecordingNow | None:
+        """What the newest snapshot says of it."""
+        self.recordings_ended += 1
+        return self.snapshot().recording
 
     def snapshot(self) -> Snapshot:
         """What subscribers got last; before that, that of a monitor that has just begun."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.attaching import attached_words
+from gpuwatch.dashboard.recording import recording_badge
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
@@ -30,6 +31,10 @@ def top_bar(view: View, width: int, look: Look, origin_label: str) -> Line:
     label = say.escape(snapshot.origin.label if snapshot is not None else origin_label)
     writer.put(f" {label} ", look.live if live else look.simulated).put(" ", look.bar)
     right = _right(view, look, short=width < 100)
+    if snapshot is not None and snapshot.recording is not None:
+        stopped = snapshot.recording.problem is not None
+        writer.put(f" {recording_badge(snapshot.recording)} ", look.simulated if stopped else look.recording)
+        writer.put(" ", look.bar)
     if view.paused_seconds is not None:
         writer.put(f" PAUSED {view.paused_seconds:.0f} s ", look.simulated).put(" ", look.bar)
     if view.silent_seconds is not None:

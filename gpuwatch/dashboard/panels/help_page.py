@@ -19,6 +19,7 @@ KEYS = (
     ("t", "timeline: GPUs, steps, waits and phases on one axis"),
     ("p", "processes"),
     ("a", "attach to a training that already runs; again a: everything (detach)"),
+    ("r", "begin or end a recording in the current folder; `gpuwatch replay FILE` plays it"),
     ("space", "hold the picture; collection goes on"),
     ("+ -", "zoom the time axis: 30 s to 24 h"),
     ("left right", "in the timeline: move through time; end returns to now"),
@@ -27,6 +28,16 @@ KEYS = (
     ("esc", "back"),
     ("q, ctrl+c", "quit"),
 )
+
+REPLAY_KEYS = (
+    ("space", "hold the replay, or let it go on; at the end: play it from the start"),
+    ("[ ]", "10 s back, 10 s forward"),
+    ("{ }", "5 min back, 5 min forward"),
+    ("home end", "on the main screen: to the beginning, to the end; a click on the line: to that moment"),
+    ("< >", "slower, faster: a quarter of the recorded speed up to 60 times"),
+)
+LIVE_KEYS = frozenset({"a", "r", "space"})
+"""Not in a replay, or with another meaning."""
 
 WORDS = (
     ("util 60 s", "mean and standard deviation of the driver's utilization samples of the last 60 s"),
@@ -43,9 +54,14 @@ WORDS = (
 def help_page(view: View, width: int, look: Look) -> list[Line]:
     """The whole page."""
     page = Page(width, look)
+    if view.snapshot is not None and view.snapshot.replay is not None:
+        page.heading("Keys of the replay")
+        for key, meaning in REPLAY_KEYS:
+            page.pair(key, meaning, name_width=18)
     page.heading("Keys")
     for key, meaning in KEYS:
-        page.pair(key, meaning, name_width=18)
+        if view.snapshot is None or view.snapshot.replay is None or key not in LIVE_KEYS:
+            page.pair(key, meaning, name_width=18)
     page.heading("What the words mean")
     for word, meaning in WORDS:
         page.pair(word, meaning, name_width=22)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -21,6 +21,7 @@ from gpuwatch.dashboard.widgets.lines import LinesWidget, Pager
 
 if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp
+    from gpuwatch.dashboard.widgets.replay_line import ReplayLine
 
 
 class ViewScreen(Screen[None]):
@@ -29,6 +30,7 @@ class ViewScreen(Screen[None]):
     KEYS: ClassVar[list[Key]] = []
     CAN_FILTER: ClassVar[bool] = False
     AUTO_FOCUS = "*"
+    _player: Sequence[ReplayLine] = ()
 
     @property
     def dashboard(self) -> DashboardApp:
@@ -36,9 +38,11 @@ class ViewScreen(Screen[None]):
         return cast("DashboardApp", self.app)
 
     def compose(self) -> ComposeResult:
-        """The top bar, the content, the keys."""
+        """The top bar, the content, over a recording its player, the keys."""
+        self._player = self.dashboard.player_lines()
         yield LinesWidget(id="top")
         yield from self.content()
+        yield from self._player
         yield KeyBar(id="keys")
 
     def content(self) -> Iterable[Widget]:
@@ -61,7 +65,9 @@ class ViewScreen(Screen[None]):
             return
         top.show([top_bar(view, width, look, self.dashboard.origin_label)], width)
         self.query_one("#keys", KeyBar).update(self.keys(view), width, look)
-        self.draw(view, width, height, look)
+        for line in self._player:
+            line.update(view, width, look)
+        self.draw(view, width, height - len(self._player), look)
 
     def keys(self, view: View) -> list[Key]:
         """The keys that do something now."""

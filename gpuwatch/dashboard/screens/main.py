@@ -54,7 +54,7 @@ def _needs(view: View, verdict_lines: int) -> Needs:
 
 
 @cache
-def _keys(on_finding: bool, paused: bool, can_attach: bool) -> list[Key]:
+def _keys(on_finding: bool, paused: bool, can_attach: bool, recording: bool) -> list[Key]:
     """The most needed first: what does not fit is left out."""
     pause = Key("space", "resume" if paused else "pause", "app.pause")
     return [
@@ -66,10 +66,31 @@ def _keys(on_finding: bool, paused: bool, can_attach: bool) -> list[Key]:
         Key("?", "help", "app.help"),
         Key("q", "quit", "app.quit"),
         *([pause] if can_attach else []),
+        Key("r", "end recording" if recording else "record", "app.record"),
         *([Key("s", "snooze", "snooze"), Key("e", "explain", "explain")] if on_finding else []),
         Key("+ -", "zoom", "app.zoom(-1)"),
         Key("/", "filter", "app.filter"),
         Key("tab", "GPUs", "app.focus_next"),
+    ]
+
+
+@cache
+def _replay_keys(on_finding: bool, state: str) -> list[Key]:
+    """A player's first."""
+    space = {"playing": "pause", "paused": "play", "ended": "from start"}[state]
+    return [
+        Key("space", space, "app.pause"),
+        Key("[ ]", "10 s", "app.seek(10)"),
+        Key("{ }", "5 min", "app.seek(300)"),
+        Key("< >", "speed", "app.speed(1)"),
+        *([Key("enter", "open", "open")] if on_finding else []),
+        Key("t", "timeline", "app.timeline"),
+        Key("?", "help", "app.help"),
+        Key("q", "quit", "app.quit"),
+        Key("p", "processes", "app.processes"),
+        *([Key("c", "copy fix", "copy_fix"), Key("e", "explain", "explain")] if on_finding else []),
+        Key("+ -", "zoom", "app.zoom(-1)"),
+        Key("/", "filter", "app.filter"),
     ]
 
 
@@ -116,7 +137,10 @@ class MainScreen(ViewScreen):
         """What can be done here and now."""
         snapshot = view.snapshot
         can_attach = snapshot is not None and (bool(snapshot.candidates) or snapshot.attached_pid is not None)
-        return _keys(bool(view.findings), view.paused_seconds is not None, can_attach)
+        if snapshot is not None and snapshot.replay is not None:
+            return _replay_keys(bool(view.findings), snapshot.replay.state)
+        is_recording = snapshot is not None and snapshot.recording is not None
+        return _keys(bool(view.findings), view.paused_seconds is not None, can_attach, is_recording)
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         """Shares out the height, gets the charts' values, and lets every widget show its lines."""

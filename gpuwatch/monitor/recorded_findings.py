@@ -1,0 +1,119 @@
+"""The findings that a recording holds: where they stood, and what the engine does not know of them behind a seek."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpuwatch.diagnosis.finding import Finding, Severity
+from gpuwatch.monitor.finding_records import from_blob
+from gpuwatch.monitor.parts import Judge
+from gpuwatch.monitor.snapshot import ReplayMark
+from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.types import FindingSpan
+from gpuwatch.timeline.windows import Scene
+
+_STANDS = ("firing", "clearing")
+_Key = tuple[str, "str | None", "str | None"]
+_Stretch = tuple[str, int]
+"""Key and start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    stretch: _Stretch
+    start_ns: int
+    end_ns: int | None
+    severity: Severity
+
+
+class RecordedFindings:
+    """All stretches of findings without their words, which are read when their time comes.
+
+    Args:
+        recording: that holds them.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._places: list[_Place] = []
+        self._read: dict[_Stretch, Finding | None] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes note of what was written since."""
+        spans = self._recording.findings(self._recording.start_ns, self._recording.end_ns)
+        self._places = [
+            _Place(_stretch(span), span.start_ns, span.end_ns, Severity(span.severity))
+            for span in spans
+            if span.state in _STANDS
+        ]
+
+    @property
+    def marks(self) -> tuple[ReplayMark, ...]:
+        """When they stood."""
+        end_ns = self._recording.end_ns
+        return tuple(
+            ReplayMark(place.start_ns, end_ns if place.end_ns is None else place.end_ns, place.severity)
+            for place in self._places
+        )
+
+    def at(self, now_ns: int) -> list[Finding]:
+        """Those that stood at a moment, as they were last written: once a minute."""
+        standing = {place.stretch for place in self._places if _covers(place, now_ns)}
+        if not standing <= self._read.keys():
+            spans = [span for span in self._recording.findings(now_ns, now_ns) if _stretch(span) in standing]
+            self._read = dict.fromkeys(standing) | {_stretch(span): _finding(span) for span in spans}
+        return [finding for stretch, finding in self._read.items() if finding is not None and stretch in standing]
+
+
+class RecordedJudge:
+    """An engine that was started in the middle of a recording.
+
+    It has lived through two and a half minutes when it is first heard. A finding that takes longer to come, or that
+    looks at a whole session, is then taken from the recording; and when one began, the recording knows better.
+
+    Args:
+        engine: judges the scenes.
+        recorded: the findings as they stood.
+        heard_from_ns: before this moment nobody sees the findings, and the recording need not be asked.
+    """
+
+    def __init__(self, engine: Judge, recorded: RecordedFindings, heard_from_ns: int) -> None:
+        self._engine = engine
+        self._recorded = recorded
+        self._heard_from_ns = heard_from_ns
+
+    def evaluate(self, scene: Scene) -> tuple[Finding, ...]:
+        """The findings as they stood then."""
+        found = self._engine.evaluate(scene)
+        if scene.now_ns < self._heard_from_ns:
+            return found
+        recorded = {_key(finding): finding for finding in self._recorded.at(scene.now_ns)}
+        put_right = [_with_beginning(finding, recorded.pop(_key(finding), None)) for finding in found]
+        return (*put_right, *recorded.values())
+
+
+def _with_beginning(finding: Finding, recorded: Finding | None) -> Finding:
+    if recorded is None or recorded.since_ns >= finding.since_ns:
+        return finding
+    return replace(finding, since_ns=recorded.since_ns, incidents=max(finding.incidents, recorded.incidents))
+
+
+def _covers(place: _Place, now_ns: int) -> bool:
+    return place.start_ns <= now_ns and (place.end_ns is None or now_ns < place.end_ns)
+
+
+def _key(finding: Finding) -> _Key:
+    return (finding.rule, finding.run, finding.gpu)
+
+
+def _finding(span: FindingSpan) -> Finding | None:
+    """None for words that another version wrote and this one does not know."""
+    try:
+        return replace(from_blob(span.blob), state=span.state)  # type: ignore[arg-type]
+    except ValueError:
+        return None
+
+
+def _stretch(span: FindingSpan) -> _Stretch:
+    return (span.key, span.start_ns)

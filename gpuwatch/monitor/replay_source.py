@@ -1,0 +1,83 @@
+"""The source that a replay is fed from: a recording's samples, each at the moment at which it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuwatch.recording.reader import Recording
+from gpuwatch.samples import Sample
+
+_STRETCH_NS = 60_000_000_000  # what the reader is asked for at once: as much as it seals into one chunk
+_LEAD_STRIDE_NS = 5_000_000_000
+
+
+class ReplaySource:
+    """Streams a recording, from one moment on.
+
+    Args:
+        recording: to read. The replay's thread alone reads it.
+        start_ns: samples after this moment.
+        paced_from_ns: up to here samples are handed over in stretches of 5 s, at whose ends the rules are asked.
+    """
+
+    name = "recording"
+
+    def __init__(self, recording: Recording, start_ns: int, paced_from_ns: int) -> None:
+        self._recording = recording
+        self._start_ns = start_ns
+        self._paced_from_ns = paced_from_ns
+        self._read_to_ns = start_ns
+        self._at_ns = start_ns
+        self._samples: Iterator[Sample] = iter(())
+        self._ahead: Sample | None = None
+        self._is_closed = False
+
+    def fileno(self) -> int | None:
+        """No file: the recording is read as its time comes."""
+        return None
+
+    def due_ns(self) -> int | None:
+        """When the next sample was made; None at the end."""
+        if self._is_closed or not self._look_ahead():
+            return None
+        if self._at_ns >= self._paced_from_ns:
+            return self._at_ns
+        strides = -((self._start_ns - self._at_ns) // _LEAD_STRIDE_NS)
+        return min(self._start_ns + strides * _LEAD_STRIDE_NS, self._paced_from_ns)
+
+    def collect(self, now_ns: int) -> Iterable[Sample]:
+        """All samples up to `now_ns`."""
+        while self._look_ahead() and self._at_ns <= now_ns and self._ahead is not None:
+            yield self._ahead
+            self._ahead = None
+
+    def close(self) -> None:
+        """Ends it; whoever opened the recording closes it."""
+        self._is_closed = True
+        self._samples, self._ahead = iter(()), None
+
+    def _look_ahead(self) -> bool:
+        """Has the next sample at hand; False where there is none (yet)."""
+        while self._ahead is None and not self._is_closed:
+            self._ahead = next(self._samples, None)
+            if self._ahead is not None:
+                self._at_ns = max(self._at_ns, time_of(self._ahead))
+            elif self._read_to_ns >= self._recording.end_ns:
+                return False
+            else:
+                start_ns, self._read_to_ns = (
+                    self._read_to_ns,
+                    min(self._read_to_ns + _STRETCH_NS, self._recording.end_ns),
+                )
+                self._samples = iter(self._recording.samples(start_ns, self._read_to_ns))
+        return self._ahead is not None
+
+
+def time_of(sample: Sample) -> int:
+    """When a sample was made, 0 where it does not say: it then came with the one before."""
+    time_ns: int | None = getattr(sample, "time_ns", None)
+    if time_ns is None:
+        time_ns = getattr(sample, "end_ns", None)
+    if time_ns is None:
+        time_ns = getattr(sample, "start_ns", None)
+    return time_ns or 0

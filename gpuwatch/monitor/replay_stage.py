@@ -1,0 +1,98 @@
+"""One stretch of a replay: a timeline, an engine and a monitor, brought to the moment that was asked for."""
+
+from __future__ import annotations
+
+from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.monitor.monitor import Monitor, Subscriber
+from gpuwatch.monitor.parts import Judge, Lead
+from gpuwatch.monitor.recorded_findings import RecordedFindings, RecordedJudge
+from gpuwatch.monitor.replay_clock import ReplayClock
+from gpuwatch.monitor.replay_past import fill_past
+from gpuwatch.monitor.replay_source import ReplaySource
+from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.timeline.timeline import Timeline
+
+_EVALUATION_NS = 5_000_000_000
+_LEAD_NS = 150_000_000_000
+"""What is lived through before the moment asked for: the charts' two minutes, of which the rules judge the last."""
+_ALL_EVALUATIONS_NS = 30_000_000_000
+"""So soon after the beginning all are made, as they were when it was live."""
+_EVALUATIONS = 3
+"""So many of the rules before the moment: two make a finding. What takes more of them the recording tells."""
+
+
+class Stage:
+    """From a recorded moment on; begun anew at each seek, because histories only grow forwards.
+
+    Args:
+        recording: to play.
+        recorded: its findings.
+        at_ns: the moment to be shown first.
+        origin: as the screen shows it.
+        speed: recorded seconds per second.
+        subscriber: gets the snapshots, the first of them that of `at_ns`.
+        since_ns: everything since this moment is lived through, though it be long before `at_ns`.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        recorded: RecordedFindings,
+        at_ns: int,
+        origin: Origin,
+        speed: float,
+        subscriber: Subscriber | None = None,
+        since_ns: int | None = None,
+    ) -> None:
+        self._recording = recording
+        first_ns = recording.start_ns + 1  # of a recording, the start lies before the first sample
+        at_ns = max(first_ns, at_ns)
+        start_ns = lead_start(first_ns, at_ns if since_ns is None else min(at_ns, since_ns))
+        interval = recording.meta.interval_seconds
+        self.timeline = Timeline(started_ns=first_ns, interval_seconds=interval)
+        engine: Judge = Engine()
+        lead = Lead(at_ns, start_ns + _EVALUATION_NS)
+        if start_ns > first_ns:
+            self.timeline.extend(recording.standing_facts(start_ns))
+            fill_past(self.timeline, recording, start_ns)
+            engine = RecordedJudge(engine, recorded, at_ns - _EVALUATION_NS)
+        if since_ns is None and at_ns - start_ns > _ALL_EVALUATIONS_NS:
+            engine = RecordedJudge(Engine(), recorded, at_ns - _EVALUATION_NS)
+            judged_ns = first_ns + (at_ns - first_ns) // _EVALUATION_NS * _EVALUATION_NS
+            lead = Lead(at_ns, judged_ns - (_EVALUATIONS - 1) * _EVALUATION_NS)
+        self.clock = ReplayClock(start_ns, at_ns, recording.wall_time, speed)
+        self.monitor = Monitor(
+            [ReplaySource(recording, start_ns if start_ns > first_ns else recording.start_ns, at_ns)],
+            origin=origin,
+            clock=self.clock,
+            engine=engine,
+            only_pids=self._attached_pids if is_narrowed(recording.meta) else None,
+            interval_seconds=interval,
+            timeline=self.timeline,
+            lead=lead,
+        )
+        if subscriber is not None:
+            self.monitor.subscribe(subscriber)
+
+    def close(self) -> None:
+        """Ends it; the recording stays open."""
+        self.monitor.stop()
+        self.clock.close()
+
+    def _attached_pids(self) -> frozenset[int]:
+        """The tree that the recording was narrowed to: /proc was read of its processes and of no others."""
+        root = self._recording.meta.attached_pid
+        return frozenset((*(() if root is None else (root,)), *(pid for pid, _ in self.timeline.processes)))
+
+
+def is_narrowed(meta: RecordingMeta) -> bool:
+    """Whether only one process tree was looked at: one attached to, or that of the command that was recorded."""
+    return meta.attached_pid is not None or bool(meta.command)
+
+
+def lead_start(start_ns: int, at_ns: int) -> int:
+    """Where to begin so that everything stands at `at_ns`: a moment at which the rules were asked from the start on."""
+    lead_ns = max(0, at_ns - _LEAD_NS - start_ns)
+    return start_ns + lead_ns // _EVALUATION_NS * _EVALUATION_NS
