@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class Observation:
     notes: tuple[str, ...] = ()
     read_source: Callable[[Path, float | None], bytes] | None = None
     """Reads the user's file for a diff; None where files named by the samples are not this machine's."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """By rule: why the user's settings leave it out."""
     zero: int | None = None
     """What curves count their seconds from, where that is not the beginning: that of a recording."""
 

@@ -40,7 +40,7 @@ def rule_section(seen: Observation) -> list[Json]:
     found = {finding.rule for finding in seen.snapshot.findings}
     scene = replace(seen.scene, runs=tuple(map(_as_it_ran, seen.scene.runs)))
     rules = sorted(all_rules(), key=lambda rule: rule.id)
-    reasons = {rule.id: None if rule.id in found else _why_not(rule, scene) for rule in rules}
+    reasons = {rule.id: None if rule.id in found else _why_not(rule, scene) for rule in rules} | dict(seen.left_out)
     return [
         {
             "rule": rule.id,

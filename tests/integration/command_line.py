@@ -24,7 +24,7 @@ _NOT_INHERITED = ("GPUWATCH_DIR", "GPUWATCH_TRACEBACK", "GITHUB_STEP_SUMMARY")
 
 
 def lonely_environment(folder: Path, **more: str) -> dict[str, str]:
-    """No hooked run: the rendezvous is an own folder. No GPU: the first libnvidia-ml.so.1 is none."""
+    """No hooked run: the rendezvous is an own folder. No GPU: the first libnvidia-ml.so.1 is none. No user's config."""
     libraries = folder / "libraries"
     libraries.mkdir(exist_ok=True)
     (libraries / "libnvidia-ml.so.1").write_bytes(b"")
@@ -36,6 +36,7 @@ def lonely_environment(folder: Path, **more: str) -> dict[str, str]:
         | {
             "PYTHONPATH": str(ROOT),
             "XDG_RUNTIME_DIR": str(runtime),
+            "XDG_CONFIG_HOME": str(folder / "config"),
             "LD_LIBRARY_PATH": str(libraries),
             "LC_ALL": "C.UTF-8",
             "TERM": "xterm-256color",
