@@ -9,11 +9,6 @@ from typing import Any
 
 from gpuwatch.config.errors import ConfigError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -35,6 +30,11 @@ def parsed(data: bytes, path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it is no TOML.
     """
+    # Here, not above: most commands find no file to read.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
