@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
-from gpuwatch.recording.kinds import Kind, KindReader
+from gpuwatch.recording.kinds import KIND_BY_NUMBER, KINDS, Kind, KindReader
 from gpuwatch.recording.packing import unpack
 from gpuwatch.recording.shred import read_values, write_values
 from gpuwatch.samples import Sample
 
-_LEVEL = 6
+_LEVEL = 4  # 1 % larger than with 6, in three quarters of the time
 _MOST_BYTES = 1 << 28
 """No chunk inflates to more: a few bytes of a hostile file may stand for gigabytes."""
 
@@ -76,28 +76,54 @@ class Arrivals:
         return range(before, until)
 
 
-def streams_of(rows: Iterable[bytes], kinds: Sequence[Kind]) -> tuple[Arrivals, list[Stream]]:
-    """What the rows of a segment hold, put together by kind and subject."""
-    times_ns, counts = array("q"), array("q")
-    found: dict[tuple[int, str], tuple[array[int], list[list[Any]]]] = {}
-    place = 0
+_KEYS = tuple(kind.subject_key for kind in KIND_BY_NUMBER)
+
+
+class Gathering:
+    """The samples of a segment by kind and subject, as they come."""
+
+    def __init__(self) -> None:
+        self._times_ns, self._counts = array("q"), array("q")
+        self._streams: dict[tuple[int, object], tuple[Kind, array[int], list[tuple[Any, ...]]]] = {}
+        self._place = 0
+
+    def add(self, time_ns: int, rows: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
+        """Rows that came at once, each with the number of its kind."""
+        place, streams = self._place, self._streams
+        for number, row in rows:
+            key = (number, _KEYS[number](row))
+            stream = streams.get(key)
+            if stream is None:
+                stream = streams[key] = (KIND_BY_NUMBER[number], array("I"), [])
+            stream[1].append(place)
+            stream[2].append(row)
+            place += 1
+        self._times_ns.append(time_ns)
+        self._counts.append(place - self._place)
+        self._place = place
+
+    def arrivals(self) -> Arrivals:
+        """When they came."""
+        return Arrivals(self._times_ns.tolist(), self._counts.tolist())
+
+    def streams(self) -> Iterator[Stream]:
+        """Column by column."""
+        for kind, places, rows in self._streams.values():
+            yield Stream(kind, kind.subject(rows[0]), places.tolist(), list(zip(*rows, strict=True)))
+
+
+def gathered(rows: Iterable[bytes], kinds: Mapping[int, KindReader]) -> Gathering:
+    """What rows of the tail hold, read back.
+
+    Raises:
+        DamagedError: the bytes are not what was written.
+    """
+    found = Gathering()
     for data in rows:
-        for time_ns, samples in unpack(data):
-            times_ns.append(time_ns)
-            counts.append(len(samples))
-            for number, row in samples:
-                key = (number, kinds[number].subject(row))
-                stream = found.get(key)
-                if stream is None:
-                    stream = found[key] = (array("q"), [])
-                stream[0].append(place)
-                stream[1].append(row)
-                place += 1
-    streams = [
-        Stream(kinds[number], subject, places.tolist(), list(zip(*listed, strict=True)))
-        for (number, subject), (places, listed) in found.items()
-    ]
-    return Arrivals(times_ns.tolist(), counts.tolist()), streams
+        for time_ns, sample in samples_of_row(kinds, data):
+            kind = KINDS[type(sample)]
+            found.add(time_ns, [(kind.number, kind.row(sample))])
+    return found
 
 
 def samples_of_chunk(kind: KindReader, count: int, data: bytes) -> Iterator[tuple[int, Sample]]:

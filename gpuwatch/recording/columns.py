@@ -18,6 +18,7 @@ from gpuwatch.recording.packing import pack, unpack
 _EMPTY, _CONSTANT, _DICTIONARY, _WHOLE, _DECIMAL, _SINGLE, _DOUBLE, _MASKED, _PACKED = range(9)
 _DIRECT, _DELTA = 0, 1
 _MOST_ENTRIES = 256
+_PROBE = 64  # values that show whether few different ones come again and again
 _EXPONENTS = (0, 3, 6, 9)
 _BIG_ENDIAN = sys.byteorder == "big"
 _SINGLE_LEAST, _SINGLE_MOST = 1e-30, 1e38
@@ -76,19 +77,21 @@ def _encode(values: Sequence[Any], exact: bool) -> tuple[int, bytes]:
     if values.count(first) == count:
         return _CONSTANT, pack(first)
     try:
-        entries = set(values)
+        entries = set(values[:_PROBE])
+        if len(entries) <= _PROBE // 2:
+            entries = set(values)
+            if len(entries) <= min(_MOST_ENTRIES, count // 2 + 1):
+                return _DICTIONARY, _dictionary(values, entries)
     except TypeError:
         return _PACKED, pack(values)
-    if len(entries) <= min(_MOST_ENTRIES, count // 2 + 1):
-        return _DICTIONARY, _dictionary(values, entries)
-    types = set(map(type, entries))
-    if type(None) in types and types <= {int, float, type(None)}:
-        return _MASKED, _masked(values, exact)
+    types = set(map(type, values))
+    if types == {float}:
+        return _floats(values, exact)
     if types == {int}:
         whole = _whole(values)
         return (_PACKED, pack(values)) if whole is None else (_WHOLE, whole)
-    if types == {float}:
-        return _floats(values, exact)
+    if type(None) in types and types <= {int, float, type(None)}:
+        return _MASKED, _masked(values, exact)
     return _PACKED, pack(values)
 
 
@@ -149,16 +152,17 @@ def _whole(values: Sequence[int]) -> bytes | None:
     if low < -_INT64 or high >= _INT64:
         return None
     steps = list(map(sub, values[1:], values))
-    step_low = min(steps)
-    if max(steps) - step_low < high - low:
-        offsets, mode, base, rest = steps, _DELTA, step_low, values[0]
+    step_low, step_high = min(steps), max(steps)
+    offsets: Sequence[int]
+    if step_high - step_low < high - low:
+        offsets, mode, base, rest, reach = steps, _DELTA, step_low, values[0], step_high - step_low
     else:
-        offsets, mode, base, rest = list(values), _DIRECT, low, 0
+        offsets, mode, base, rest, reach = values, _DIRECT, low, 0, high - low
     if base:
         offsets = [value - base for value in offsets]
-    width = (max(offsets).bit_length() + 7) // 8
-    planes = _planes(array("I" if width <= 4 else "Q", offsets), width)
-    return bytes((mode, width)) + b"".join(edge.to_bytes(9, "little", signed=True) for edge in (base, rest)) + planes
+    width = (reach.bit_length() + 7) // 8
+    edges = b"".join(edge.to_bytes(9, "little", signed=True) for edge in (base, rest))
+    return bytes((mode, width)) + edges + _planes(array("I" if width <= 4 else "Q", offsets), width)
 
 
 def _from_whole(payload: bytes, count: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -29,8 +29,13 @@ class Events:
         """There is room again."""
         self._room = _MOST_A_MINUTE
 
-    def of(self, sample: Sample, time_ns: int) -> Iterator[Operation]:
-        """What to write for a sample that came at a time."""
+    def of(self, samples: Iterable[Sample], time_ns: int) -> Iterator[Operation]:
+        """What to write for samples that came at a time."""
+        for sample in samples:
+            if type(sample) in _KINDS or self._lost:
+                yield from self._of(sample, time_ns)
+
+    def _of(self, sample: Sample, time_ns: int) -> Iterator[Operation]:
         cls = type(sample)
         if isinstance(sample, GpuSample):
             if sample.uuid in self._lost:

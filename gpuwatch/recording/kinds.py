@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, get_args
 
 from gpuwatch.recording.shapes import Record, built, from_plain, record_of, revived, to_plain
@@ -33,6 +33,7 @@ class Kind:
     name: str
     shape: Record
     row: Callable[[Any], tuple[Any, ...]]
+    subject_key: Callable[[Sequence[Any]], Any]  # equal for rows of one subject
     subject_places: tuple[int, ...]  # in a row
 
     def subject(self, row: Sequence[Any]) -> str:
@@ -102,7 +103,12 @@ def _subject(places: Sequence[int], row: Sequence[Any]) -> str:
 def _kind(number: int, cls: type) -> Kind:
     shape = record_of(cls)
     names = [name for name, _ in shape.fields]
-    return Kind(number, cls.__name__, shape, attrgetter(*names), _subject_places(names))
+    places = _subject_places(names)
+    return Kind(number, cls.__name__, shape, attrgetter(*names), itemgetter(*places) if places else _no_subject, places)
+
+
+def _no_subject(_: Sequence[Any]) -> None:
+    return None
 
 
 KINDS: dict[type, Kind] = {cls: _kind(number, cls) for number, cls in enumerate(get_args(Sample))}

@@ -7,6 +7,7 @@ corrupted files or failed outright, with a single writer too.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,9 @@ from gpuwatch.recording.types import CannotRecordError
 
 FilesystemOf = Callable[[Path], "str | None"]
 
-_NETWORK = frozenset(
-    ("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "gfs", "gfs2", "glusterfs", "gpfs", "lustre")
-    + ("mmfs", "ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs")
-    + ("sshfs", "virtiofs", "wekafs")
+_NETWORK = re.compile(
+    "9p|a?cfs|afs|beegfs|ceph|cifs|coda|fhgfs|fuse.*|gfs2?|glusterfs|gpfs|lustre|mmfs|nfs[34]?|ocfs2|orangefs|panfs|pvfs2|"
+    "smb[23]|smbfs|sshfs|virtiofs|wekafs"
 )
 
 
@@ -50,7 +50,7 @@ def filesystem_of(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) 
 
 def is_network(filesystem: str | None) -> bool:
     """Whether a file system is one of those that the log must not lie on."""
-    return filesystem is not None and (filesystem in _NETWORK or filesystem.startswith("fuse"))
+    return filesystem is not None and _NETWORK.fullmatch(filesystem) is not None
 
 
 def place_for(

@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from gpuwatch.recording.chunks import streams_of
+from gpuwatch.recording.chunks import gathered
 from gpuwatch.recording.contents import Contents, Stretch
 from gpuwatch.recording.head import meta_of
-from gpuwatch.recording.kinds import KIND_BY_NUMBER
 from gpuwatch.recording.rollups import MINUTE_NS, Minutes, unpack_minute
 from gpuwatch.recording.standing import Events
 from gpuwatch.recording.types import FindingSpan, RecordingMeta, Rollup
@@ -171,15 +170,12 @@ class Recording:
         last = self._stretches[-1] if self._stretches else None
         if last is None or last.end_ns <= start_ns or last.start_ns > end_ns:
             return []
-        shapes = {kind.number: kind.shape for kind in KIND_BY_NUMBER}
-        if {number: kind.shape for number, kind in self._kinds.items()} != shapes:
-            return []
         minutes = Minutes()
         rows = self._contents.tail_rows()
         if not rows:
             return []
         with self._contents.noting("its tail"):
-            minutes.take(streams_of(rows, KIND_BY_NUMBER)[1])
+            minutes.take(gathered(rows, self._kinds).streams())
         return minutes.finished(last.end_ns // MINUTE_NS * MINUTE_NS)
 
     def _events(self) -> Events:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from array import array
 from collections.abc import Iterable, Sequence
 
 from gpuwatch.recording.chunks import Stream
@@ -75,13 +74,16 @@ def unpack_minute(minute_ns: int, data: object, crc: object) -> list[Rollup]:
 
 
 def _rollup(
-    minute_ns: int, subject: str, metric: str, values: array[float], figures: tuple[int, float] | None
+    minute_ns: int, subject: str, metric: str, values: Sequence[float], figures: tuple[int, float] | None
 ) -> Rollup:
     """`figures`: count and mean where they are not those of the values."""
     ordered = sorted(values)
     count = len(ordered)
-    mean = math.fsum(ordered) / count
-    sigma = math.dist(ordered, [mean] * count) / math.sqrt(count - 1) if count > 1 else 0.0
+    if ordered[0] == ordered[-1]:
+        mean, sigma = ordered[0], 0.0
+    else:
+        mean = sum(ordered) / count
+        sigma = math.dist(ordered, [mean] * count) / math.sqrt(count - 1)
     if figures is not None:
         said, mean = figures
     else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from gpuwatch.recording.chunks import Stream
 from gpuwatch.recording.metric_values import Metrics
 from gpuwatch.recording.shapes import Scalar
+from gpuwatch.samples import WorkerSample
 from gpuwatch.timeline.stack_log import NOT_TRAINING
 
 _SECOND_NS = 1_000_000_000
@@ -42,9 +42,9 @@ def _host(stream: Stream, metrics: Metrics) -> None:
 def _process(stream: Stream, metrics: Metrics) -> None:
     for name in _PROCESS_GAUGES:
         metrics.add(stream.subject, name, stream.column(name))
-    workers: Sequence[Sequence[Mapping[str, Any]]] = stream.column("workers")
+    workers: Sequence[Sequence[WorkerSample]] = stream.column("workers")
     metrics.add(stream.subject, "worker_count", [len(each) for each in workers])
-    cores = [[worker["cpu_cores"] for worker in each if worker["cpu_cores"] is not None] for each in workers]
+    cores = [[worker.cpu_cores for worker in each if worker.cpu_cores is not None] for each in workers]
     metrics.add(stream.subject, "worker_cores", [sum(each) / len(each) for each in cores if each])
 
 

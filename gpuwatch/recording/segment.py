@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
-from gpuwatch.recording.chunks import streams_of
+from gpuwatch.recording.chunks import Gathering
 from gpuwatch.recording.events import printable
-from gpuwatch.recording.kinds import KIND_BY_NUMBER, KINDS
+from gpuwatch.recording.kinds import KINDS
 from gpuwatch.recording.packing import pack
 from gpuwatch.recording.rollups import Minutes
 from gpuwatch.recording.schema import CHUNK_BITS
@@ -18,94 +19,87 @@ Batch = tuple[int, Sequence[Sample]]
 """When some samples came, and they."""
 
 
-class Row:
-    """About a second of samples. `samples` counts them, `refused` those that no file can hold."""
-
-    __slots__ = ("data", "end_ns", "refused", "samples", "start_ns")
-
-    def __init__(self, batches: Sequence[Batch]) -> None:
-        self.start_ns, self.end_ns = batches[0][0], batches[-1][0]
-        self.samples = sum(len(samples) for _, samples in batches)
-        self.refused = 0
-        plain = [(time_ns, [_plain(sample) for sample in samples]) for time_ns, samples in batches]
-        try:
-            self.data = pack(plain)
-        except (TypeError, OverflowError):
-            kept = [(time_ns, [each for each in samples if _packs(each)]) for time_ns, samples in plain]
-            self.data = pack(kept)
-            self.refused = self.samples - sum(len(samples) for _, samples in kept)
-
-
 class Segment:
-    """The rows of one minute, or of a part of one in which very much came."""
+    """The samples of one minute, or of a part of one in which very much came."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.rows: list[Row] = []
-        self.saved = 0  # of `rows`, those that are in the file's tail
-        self.bytes = 0
+        self.start_ns = 0
+        self.end_ns = 0
+        self.bytes = 0  # of what would go into the file
+        self.unsaved_samples = 0
+        self.refused = 0
+        self._gathering: Gathering | None = Gathering()
+        self._unsaved: list[Operation] = []
         self._sealed: list[Operation] = []
 
-    def add(self, row: Row) -> None:
-        """The next second."""
-        self.rows.append(row)
-        self.bytes += len(row.data)
+    def add(self, batches: Sequence[Batch]) -> None:
+        """The next second or so."""
+        assert self._gathering is not None
+        rows = [(time_ns, list(map(_row, samples))) for time_ns, samples in batches]
+        try:
+            data = pack(rows)
+        except (TypeError, OverflowError):
+            count = sum(len(each) for _, each in rows)
+            rows = [(time_ns, [row for row in each if _packs(row)]) for time_ns, each in rows]
+            self.refused += count - sum(len(each) for _, each in rows)
+            data = pack(rows)
+        for time_ns, each in rows:
+            self._gathering.add(time_ns, each)
+            self.unsaved_samples += len(each)
+        self.start_ns = self.start_ns or batches[0][0]
+        self.end_ns = batches[-1][0]
+        self.bytes += len(data)
+        self._unsaved.append(
+            (
+                "INSERT INTO tail (segment, start_ns, end_ns, data, crc) VALUES (?, ?, ?, ?, ?)",
+                (self.number, batches[0][0], self.end_ns, data, zlib.crc32(data)),
+            )
+        )
 
     def unsaved(self) -> list[Operation]:
         """What is to be written to the tail."""
-        return [
-            (
-                "INSERT INTO tail (segment, start_ns, end_ns, data, crc) VALUES (?, ?, ?, ?, ?)",
-                (self.number, row.start_ns, row.end_ns, row.data, zlib.crc32(row.data)),
-            )
-            for row in self.rows[self.saved :]
-        ]
+        return self._unsaved
 
-    @property
-    def unsaved_samples(self) -> int:
-        """How many samples the file does not hold."""
-        return sum(row.samples for row in self.rows[self.saved :])
+    def is_saved(self) -> None:
+        """It was."""
+        self._unsaved, self.unsaved_samples = [], 0
 
     def seal(self, minutes: Minutes) -> None:
-        """Turns the rows into columns, once; what the file holds already is let go of."""
-        arrivals, streams = streams_of((row.data for row in self.rows), KIND_BY_NUMBER)
+        """Turns the rows into columns, and lets go of them."""
+        assert self._gathering is not None
+        streams = list(self._gathering.streams())
         minutes.take(streams)
-        chunks = [stream.packed() for stream in streams]
-        head = arrivals.packed()
-        size = len(head) + sum(map(len, chunks))
+        arrivals = self._gathering.arrivals().packed()
+        chunks = [
+            (stream.kind.number, printable(stream.subject), len(stream.places), zlib.crc32(data), data)
+            for stream in streams
+            for data in (stream.packed(),)
+        ]
+        self.bytes = len(arrivals) + sum(len(chunk[-1]) for chunk in chunks)
+        head = (self.number, self.start_ns, self.end_ns, self.bytes, arrivals, zlib.crc32(arrivals))
         first = self.number << CHUNK_BITS
         self._sealed = [
-            (
-                "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?)",
-                (self.number, self.rows[0].start_ns, self.rows[-1].end_ns, size, head, zlib.crc32(head)),
-            ),
+            ("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?)", head),
             *(
-                (
-                    "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?, ?)",
-                    (
-                        first + place,
-                        stream.kind.number,
-                        printable(stream.subject),
-                        len(stream.places),
-                        zlib.crc32(data),
-                        data,
-                    ),
-                )
-                for place, (stream, data) in enumerate(zip(streams, chunks, strict=True))
+                ("INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?, ?)", (first + place, *chunk))
+                for place, chunk in enumerate(chunks)
             ),
             ("DELETE FROM tail WHERE segment = ?", (self.number,)),
         ]
-        self.rows, self.saved = self.rows[self.saved :], 0
-        self.bytes = size + sum(len(row.data) for row in self.rows)
+        self._gathering, self._unsaved = None, []
 
     def sealed(self) -> list[Operation]:
         """What replaces the tail's rows."""
         return self._sealed
 
 
-def _plain(sample: Sample) -> tuple[int, tuple[object, ...]]:
-    kind = KINDS[type(sample)]
-    return kind.number, kind.row(sample)
+_ROWS = {cls: (kind.number, kind.row) for cls, kind in KINDS.items()}
+
+
+def _row(sample: Sample) -> tuple[int, tuple[Any, ...]]:
+    number, values_of = _ROWS[type(sample)]
+    return number, values_of(sample)
 
 
 def _packs(value: object) -> bool:

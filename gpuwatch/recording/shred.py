@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
@@ -18,7 +18,7 @@ _SAME, _SPREAD = b"\x00", b"\x01"
 
 
 def write_values(shape: Shape, values: Sequence[Any], out: bytearray) -> None:
-    """Appends the columns of plain values (see `packing.unpack`) of one shape."""
+    """Appends the columns of values of one shape."""
     if isinstance(shape, Scalar):
         write_column(values, out, exact=shape.exact)
         return
@@ -41,7 +41,7 @@ def write_values(shape: Shape, values: Sequence[Any], out: bytearray) -> None:
         write_values(shape.value, list(chain.from_iterable(value.values() for value in values)), out)
     else:
         for name, field in shape.fields:
-            write_values(field, list(map(itemgetter(name), values)), out)
+            write_values(field, list(map(attrgetter(name), values)), out)
 
 
 def read_values(shape: Shape, count: int, columns: ColumnReader) -> Sequence[Any]:

@@ -20,7 +20,7 @@ from gpuwatch.recording.findings import Findings
 from gpuwatch.recording.homecoming import bring_home
 from gpuwatch.recording.placement import FilesystemOf, filesystem_of, place_for
 from gpuwatch.recording.rollups import MINUTE_NS, Minutes
-from gpuwatch.recording.segment import Batch, Row, Segment
+from gpuwatch.recording.segment import Batch, Segment
 from gpuwatch.recording.store import Connect, Operation, Store, StoreError
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.samples import Sample
@@ -168,16 +168,13 @@ class RecordingWriter:
     def _flush(self) -> None:
         """Writes what has come, and what has been waiting."""
         if self._pending:
-            row = Row(self._pending)
-            self._refused += row.refused
-            for time_ns, samples in self._pending:
-                for sample in samples:
-                    self._notes.extend(self._events.of(sample, time_ns))
-            self._pending = []
             if self._segment is None:
                 self._segments += 1
                 self._segment = Segment(self._segments)
-            self._segment.add(row)
+            self._segment.add(self._pending)
+            for time_ns, samples in self._pending:
+                self._notes.extend(self._events.of(samples, time_ns))
+            self._pending = []
         self._write()
         if self._segment is not None and self._segment.bytes >= _SEALED_AT_BYTES:
             self._seal()
@@ -197,7 +194,7 @@ class RecordingWriter:
                 self._store.write([*self._notes, *rows])
                 self._notes.clear()
                 if self._segment is not None:
-                    self._segment.saved = len(self._segment.rows)
+                    self._segment.is_saved()
         except StoreError as error:
             self._has_failed(error)
         else:
@@ -206,6 +203,7 @@ class RecordingWriter:
     def _seal(self) -> None:
         segment, self._segment = self._segment, None
         if segment is not None:
+            self._refused += segment.refused
             segment.seal(self._minutes)
             self._waiting.append(segment)
 
