@@ -17,7 +17,7 @@ from rich.text import Text
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.output import write_stdout
-from gpuwatch.diagnosis.page import sections
+from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
 
@@ -46,12 +46,28 @@ def explain(rule_id: str | None) -> int:
 
 def _page(rule: Rule) -> list[RenderableType]:
     lines: list[RenderableType] = [
-        Text.assemble((rule.id, "bold"), f"  {rule.family.replace('_', ' ')}, evidence {rule.level.name} or better"),
+        Text.assemble((rule.id, "bold"), f"  {rule.family.replace('_', ' ')}, evidence {evidence_words(rule)}"),
         Text(rule.title),
     ]
     for section in sections(rule):
         lines += [Text(), Text(section.heading, "bold"), Padding(Text(section.text), (0, 0, 0, 2))]
-    return lines
+    return [*lines, *_thresholds(rule)]
+
+
+def _thresholds(rule: Rule) -> list[RenderableType]:
+    """What of the rule may be set, and where."""
+    rows = threshold_rows(rule)
+    if not rows:
+        return []
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for row in rows:
+        table.add_row(row.key, row.default, row.allowed, row.meaning)
+    heading = Text.assemble(("Thresholds", "bold"), f"  [tool.gpuwatch.rules.{rule.id}] in pyproject.toml")
+    return [Text(), heading, Padding(table, (0, 0, 0, 2))]
 
 
 def _list(rules: Iterable[Rule]) -> list[RenderableType]:

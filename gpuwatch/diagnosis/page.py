@@ -1,12 +1,19 @@
-"""A rule's page in parts: its sentence, then headed paragraphs, in the order of every page."""
+"""A rule's page in parts: its sentence, then headed paragraphs, in the order of every page, and its thresholds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.sampled import SAMPLES
+from gpuwatch.diagnosis.gates import GPU_SAMPLES, STEPS, UNHOOKED_SECONDS
 from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.diagnosis.standing import LEVEL_WORDS
+from gpuwatch.diagnosis.thresholds import declared
+from gpuwatch.diagnosis.track import EVALUATION_NS, HOLD_NS, SECOND_NS
 
-HEADINGS = ("Means", "Evidence", "Fires", "Clears", "Not when", "Causes", "Fix", "Gain", "Verify", "Source")
+HEADINGS = (
+    "Means", "Evidence", "Window", "Fires", "Clears", "Not when", "Causes", "Fix", "Gain", "Verify", "Source"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +24,81 @@ class Section:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One threshold, as a table shows it."""
+
+    key: str  # as a config has it: "fire-share"
+    default: str
+    allowed: str
+    meaning: str
+
+
 def sections(rule: Rule) -> tuple[Section, ...]:
-    """The paragraphs below the rule's sentence."""
+    """The paragraphs below the rule's sentence: those of its docstring, and how its window is judged."""
     found: list[Section] = []
     heading, words = "", list[str]()
     for line in [*rule.page.splitlines()[1:], "End:"]:
         if line.endswith(":") and not line.startswith(" "):
             if heading:
                 found.append(Section(heading, " ".join(words)))
+            if heading == "Evidence":
+                found.append(Section("Window", _window(rule)))
             heading, words = line.removesuffix(":"), []
         else:
             words.extend(line.split())
     return tuple(found)
+
+
+def evidence_words(rule: Rule) -> str:
+    """The level that proof needs, in words: "E2 or better: the hook's timings"."""
+    better = " or better" if rule.level.name != "E3" else ""
+    return f"{rule.level.name}{better}: {LEVEL_WORDS[rule.level]}"
+
+
+def threshold_rows(rule: Rule) -> tuple[Row, ...]:
+    """What of the rule may be set; empty for a rule that has nothing to set."""
+    rows = []
+    for each in declared(rule.thresholds):
+        allowed = f"{each.least:g} to {each.most:g}"
+        if each.beside is not None:
+            side = next(other for other in declared(rule.thresholds) if other.name == each.beside)
+            allowed = f"{'at most' if each.default <= side.default else 'at least'} {_key(each.beside)}"
+        rows.append(Row(_key(each.name), f"{each.default:g}", allowed, each.meaning))
+    return tuple(rows)
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _window(rule: Rule) -> str:
+    """What the rule judges, how often, and what it takes to say and to unsay it."""
+    every = EVALUATION_NS // SECOND_NS
+    return (
+        f"{_judged(rule)} It is asked every {every} s, said after {_times(rule.fire_after, every)}, and over after "
+        f"{_times(rule.clear_after, every)} without it, but not before it stood for {HOLD_NS // SECOND_NS} s."
+    )
+
+
+def _judged(rule: Rule) -> str:
+    if not rule.gated:
+        return "From the first second on, whatever the window holds."
+    if rule.subject == "machine":
+        return f"The last 60 s, as soon as {UNHOOKED_SECONDS:.0f} s were seen."
+    if rule.subject == "gpu":
+        return (
+            f"The last 60 s, with at least {GPU_SAMPLES} samples of the GPU; where a run trains on it, after the "
+            f"run's warm-up and with at least {STEPS} of its steps."
+        )
+    gpu = f" and {GPU_SAMPLES} samples of each of its GPUs" if rule.needs_gpu else ""
+    return (
+        f"The last 60 s of the run, after its warm-up and with at least {STEPS} steps{gpu}; seen by stacks alone, "
+        f"with at least {SAMPLES} samples of the training thread."
+    )
+
+
+def _times(count: int, every: int) -> str:
+    if count == 1:
+        return "the first time"
+    return f"{count} times in a row" if count <= 12 else f"{count * every / 60:g} min in a row"
