@@ -6,6 +6,7 @@ Sources are imported here, inside the functions: a demo needs no NVML, and a liv
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.settings import Settings
@@ -24,6 +25,7 @@ def live_monitor(
     attach_pid: int | None = None,
     timeline: Timeline | None = None,
     settings: Settings | None = None,
+    hook_folder: Path | None = None,
 ) -> Monitor:
     """A monitor of all GPUs and hooked runs here, or of one process tree and its GPUs; `attach` changes that later.
 
@@ -32,6 +34,7 @@ def live_monitor(
         attach_pid: the root of the tree. Those in it that train without a hook are watched from outside.
         timeline: to feed; one that also records, for instance.
         settings: which rules speak, and from which thresholds on.
+        hook_folder: where hooked runs are met; None: wherever they are.
     """
     from gpuwatch.sources.nvml import NvmlSource
 
@@ -58,7 +61,7 @@ def live_monitor(
     )
     discovery = DiscoverySource(hooked=timeline.live_trainer_pids, gpu_processes=timeline.gpus_by_host_pid)
     return Monitor(
-        [nvml, host, HookLinkSource(), stacks, discovery],
+        [nvml, host, HookLinkSource(hook_folder), stacks, discovery],
         origin=Origin("live", "LIVE"),
         clock=clock,
         engine=Engine(settings=settings),

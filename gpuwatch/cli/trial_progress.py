@@ -1,0 +1,58 @@
+"""How far a trial has got, on stderr: a line per run, and on a terminal the run that is going on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from gpuwatch.cli.output import say
+from gpuwatch.text.escape import printable
+from gpuwatch.trial import wording
+from gpuwatch.trial.changes import Arm
+from gpuwatch.trial.meter import Steady
+from gpuwatch.trial.results import RunResult
+
+
+class TrialProgress:
+    """Narrates a trial."""
+
+    def __init__(self) -> None:
+        self._head = ""
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._shown = 0
+
+    def begins(self, arm: Arm, place: int, of: int) -> Callable[[Steady | None], None]:
+        """A run begins; the look at the beginning has place 0."""
+        self._head = f"a look at it {arm.label}, not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
+        self._show("starting")
+        return lambda steady: self._show("settling" if steady is None else _speed(steady))
+
+    def ended(self, run: RunResult) -> None:
+        """The run has ended: its line stays."""
+        self._clear()
+        if run.failure is not None:
+            say(f"{self._head}: {run.failure.reason}")
+        elif run.interrupted:
+            say(f"{self._head}: stopped")
+        elif run.steady is not None:
+            say(f"{self._head}: {_speed(run.steady)}")
+
+    def _show(self, what: str) -> None:
+        if not self._is_terminal:
+            return
+        line = printable(f"{self._head}: {what} ")
+        self._clear()
+        sys.stderr.write(line)
+        sys.stderr.flush()
+        self._shown = len(line)
+
+    def _clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r" + " " * self._shown + "\r")
+            self._shown = 0
+
+
+def _speed(steady: Steady) -> str:
+    known = steady.samples_per_second
+    rate = f"{wording.speed(steady.steps_per_second)} steps/s" if known is None else f"{wording.speed(known)} samples/s"
+    return f"{rate} ({steady.steps} steps in {steady.seconds:.1f} s)"

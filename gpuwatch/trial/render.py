@@ -1,0 +1,111 @@
+"""The result of a trial for a terminal and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gpuwatch.statistics.interval import geometric_mean
+from gpuwatch.text.escape import code_block, code_span, markdown, printable
+from gpuwatch.trial import wording
+from gpuwatch.trial.results import ArmResult, TrialResult
+from gpuwatch.trial.verdict import scatter
+
+
+def render_text(result: TrialResult) -> str:
+    """For a terminal."""
+    rows = [_header(result), *(_row(each, result) for each in result.arms)]
+    lines = [_title(result), "", *_table(rows), "", *_sentences(result)]
+    lines = [printable(line) for text in lines for line in text.split("\n")]
+    if result.patch:
+        lines += ["", "The best arm as a patch, for `git apply`:", ""]
+        text = result.patch.decode("utf-8", "backslashreplace")
+        lines += [printable(line) if line.strip() else line for line in text.replace("\t", "    ").splitlines()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def render_markdown(result: TrialResult) -> str:
+    """For a pull request or a job's summary: the verdict first."""
+    head, *rows = [_header(result), *(_row(each, result) for each in result.arms)]
+    lines = [f"### gpuwatch trial: {_headline(result, markdown)}", "", f"{code_span(' '.join(result.command))}  ", ""]
+    lines += ["| " + " | ".join(map(markdown, head)) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(map(markdown, row)) + " |" for row in rows]
+    lines += [""]
+    for sentence in _sentences(result):
+        first, *more = sentence.split("\n")
+        lines.append(f"- {markdown(first)}")
+        if more:
+            lines += ["", code_block("\n".join(line.strip() for line in more)), ""]
+    if result.patch:
+        text = result.patch.decode("utf-8", "backslashreplace")
+        lines += ["", "<details><summary>The best arm as a patch</summary>", "", code_block(text, "diff"), "</details>"]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _title(result: TrialResult) -> str:
+    marked = "INCOMPLETE: stopped before its end\n" if result.interrupted else ""
+    runs = "one run of each arm" if result.runs_per_arm == 1 else f"{result.runs_per_arm} runs of each arm, by turns"
+    long = f"{result.seconds:g} s" if result.seconds is not None else f"{result.steps} steps"
+    return f"{marked}{' '.join(result.command)}\n{runs}; {long} of settled training each"
+
+
+def _headline(result: TrialResult, escape: Callable[[str], str] = str) -> str:
+    best = result.best
+    marked = " (INCOMPLETE)" if result.interrupted else ""
+    if best is not None:
+        return f"{escape(best.arm.label)} is faster, {escape(wording.change(best.judgement))}{marked}"
+    if not result.compares:
+        return f"nothing could be compared{marked}"
+    words = list(dict.fromkeys(wording.verdict(each.judgement) for each in result.arms[1:]))
+    return f"{escape(words[0] if len(words) == 1 else 'nothing is faster for sure')}{marked}"
+
+
+def _header(result: TrialResult) -> tuple[str, ...]:
+    return ("arm", wording.UNITS[result.metric], "run to run", "change", "verdict")
+
+
+def _row(each: ArmResult, result: TrialResult) -> tuple[str, ...]:
+    rates = each.rates(result.metric)
+    runs = f" n={len(rates)}" if rates and len(rates) != result.runs_per_arm else ""
+    is_first = each is result.arms[0]
+    return (
+        each.arm.label,
+        wording.speed(geometric_mean(rates)),
+        wording.share(scatter(rates)) + runs,
+        "" if is_first else wording.change(each.judgement),
+        "" if is_first else wording.verdict(each.judgement),
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Columns side by side: figures to the right, the rest to the left."""
+    rows = [tuple(printable(cell) for cell in row) for row in rows]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if place in (1, 2) else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _sentences(result: TrialResult) -> list[str]:
+    """Everything that the table does not say."""
+    found = []
+    best = result.best
+    if best is not None:
+        found.append(f"Best: {best.arm.label}, {wording.change(best.judgement)} (95 % interval of {_n(best, result)})")
+    for each in result.arms:
+        said = wording.against_prediction(each)
+        found += [said] if said else []
+        found += [f"{each.arm.label}: {sentence}" for sentence in each.ineffective]
+        if each.failure is not None:
+            found.append(f"{each.arm.label}: {wording.failure(each.failure)}")
+    if len(result.arms) > 2 and any(each.judgement.interval is not None for each in result.arms):
+        found.append(f"{len(result.arms) - 1} arms were compared with the first: verdicts are stricter for it (Holm)")
+    found += result.notes
+    found += [f"By hand: {sentence}" for sentence in result.by_hand]
+    return found
+
+
+def _n(each: ArmResult, result: TrialResult) -> str:
+    return f"{len(result.arms[0].rates(result.metric))}+{len(each.rates(result.metric))} runs"

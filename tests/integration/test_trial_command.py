@@ -1,0 +1,192 @@
+"""`gpuwatch trial` over real processes: small loops that step without torch, and one that loads with workers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
+
+LOOP = """\
+import os, sys, time
+import gpuwatch
+
+def given(name, usual):
+    return type(usual)(sys.argv[sys.argv.index(name) + 1]) if name in sys.argv else usual
+
+open("written.txt", "a").write(f"{os.getpid()} {os.environ.get('SPEED', '')}\\n")
+pause = given("--pause", 0.004)
+for step in range(given("--steps", 1_000_000)):
+    if step == given("--fails-at", -1):
+        raise ValueError("this arm cannot train")
+    time.sleep(pause)
+    gpuwatch.step(8)
+"""
+TRAINING = """\
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.zeros(4)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    net = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for batch in DataLoader(Slow(), batch_size=4, num_workers=0):
+        optimizer.zero_grad()
+        net(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "work" / "loop.py"
+    path.parent.mkdir()
+    path.write_text(LOOP)
+    return path
+
+
+def tried(script: Path, *words: str, behind: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """A trial of the script with short runs."""
+    command = [sys.executable, script.name, *behind]
+    words = ("trial", "--steps", "40", *words, "--", *command)
+    return gpuwatch(script.parent.parent, *words, cwd=script.parent)
+
+
+def content(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert result.stdout, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_an_arm_that_steps_twice_as_often_is_called_faster(script: Path) -> None:
+    result = tried(script, "--arg", "pause=0.004", "--runs", "3", "--format", "json", behind=("--pause", "0.012"))
+    assert result.returncode == 0, result.stderr
+    told = content(result)
+    first, arm = told["arms"]
+    assert (first["label"], arm["label"], arm["verdict"]) == ("as it is", "arg.pause=0.004", "faster")
+    assert arm["interval"]["low"] > 1.5
+    assert told["trial"]["metric"] == "samples_per_second"
+    assert [each["place"] for each in first["runs"]] == [0, 3, 4]
+    assert all(each["steps"] >= 40 for each in arm["runs"])
+    assert told["by_hand"] == ["start it with --pause 0.004"]
+    assert "a look at it as it is, not counted: " in result.stderr
+    assert "run 6 of 6: arg.pause=0.004: " in result.stderr
+    assert "KeyboardInterrupt" not in result.stderr
+    pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]
+    assert len(set(pids)) == 7 and not any(map(psutil.pid_exists, pids))
+
+
+def test_one_run_of_each_is_an_anecdote(script: Path) -> None:
+    result = tried(script, "env.SPEED=2", "--runs", "1")
+    assert result.returncode == 0, result.stderr
+    assert "anecdote, not proof" in result.stdout
+    assert [line.split()[1:] for line in (script.parent / "written.txt").read_text().splitlines()] == [[], [], ["2"]]
+
+
+def test_in_a_scratch_folder_nothing_is_left_where_the_user_works(script: Path) -> None:
+    result = tried(script, "env.SPEED=2", "--runs", "1", "--scratch")
+    assert result.returncode == 0, result.stderr
+    assert not (script.parent / "written.txt").exists()
+    assert "writes its checkpoints" not in result.stderr
+
+
+def test_an_arm_that_fails_is_told_with_its_last_lines_and_the_others_go_on(script: Path) -> None:
+    result = tried(script, "--arm", "arg.fails-at=5", "--arm", "arg.pause=0.001", "--runs", "2")
+    assert result.returncode == 0, result.stderr
+    assert "exit code 1" in result.stdout and "ValueError: this arm cannot train" in result.stdout
+    assert result.stderr.count("arg.fails-at=5") == 1
+    row = next(line for line in result.stdout.splitlines() if line.strip().startswith("arg.pause"))
+    assert "x [" in row or "% [" in row
+
+
+def test_a_program_that_does_not_train_is_told_in_a_sentence_with_its_last_lines(script: Path) -> None:
+    result = tried(script, "env.SPEED=2", behind=("--fails-at", "0"))
+    assert result.returncode == 2
+    assert "does not train as it is: it ended with exit code 1" in result.stderr
+    assert "ValueError: this arm cannot train" in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_run_that_ends_by_itself_counts_if_it_has_settled_for_long_enough(script: Path) -> None:
+    result = tried(script, "env.SPEED=2", "--runs", "1", "--seconds", "60", behind=("--steps", "80"))
+    assert "argument --seconds: not allowed with argument --steps" in result.stderr
+    command = [sys.executable, script.name, "--steps", "80"]
+    words = ("trial", "env.SPEED=2", "--runs", "1", "--seconds", "60", "--format", "json", "--", *command)
+    told = content(gpuwatch(script.parent.parent, *words, cwd=script.parent))
+    assert [each["runs"][0]["counts"] for each in told["arms"]] == [True, True]
+    command[-1] = "20"
+    result = gpuwatch(script.parent.parent, *words[:-4], *command, cwd=script.parent)
+    assert result.returncode == 2 and "let it train longer" in result.stderr
+
+
+def test_a_loader_change_without_a_loader_did_not_take_effect(script: Path) -> None:
+    result = tried(script, "num_workers=2", "--runs", "2")
+    assert result.returncode == 2
+    assert "num_workers=2 did not take effect: no DataLoader was read in training" in result.stdout
+    assert "no detectable change" not in result.stdout
+
+
+def test_what_nobody_can_change_is_refused_before_any_run(script: Path) -> None:
+    result = tried(script, "num_worker=2")
+    assert result.returncode == 2
+    assert "did you mean 'num_workers'" in result.stderr
+    assert not (script.parent / "written.txt").exists()
+
+
+def test_fail_if_makes_a_pull_request_fail(script: Path) -> None:
+    result = tried(script, "--arg", "pause=0.02", "--runs", "2", "--fail-if", "slower", behind=("--pause", "0.004"))
+    assert result.returncode == 1, result.stdout
+    assert "slower" in result.stdout
+
+
+def test_ctrl_c_ends_the_training_too_and_tells_what_is_known(script: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpuwatch", "trial", "env.SPEED=2", "--runs", "50", "--steps", "40", "--"]
+    trial = subprocess.Popen(
+        [*command, sys.executable, script.name],
+        env=lonely_environment(tmp_path),
+        cwd=script.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert trial.stderr is not None
+    for line in trial.stderr:
+        if line.startswith("run 4 of 100"):
+            break
+    trial.send_signal(signal.SIGINT)
+    out, err = trial.communicate(timeout=PATIENCE_SECONDS)
+    assert trial.returncode == 130
+    assert out.startswith("INCOMPLETE") and "as it is" in out
+    assert "Traceback" not in err
+    pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_workers_make_a_slow_dataset_faster_and_reach_its_loader(tmp_path: Path) -> None:
+    script = tmp_path / "work" / "train.py"
+    script.parent.mkdir()
+    script.write_text(TRAINING)
+    result = tried(script, "--sweep", "num_workers=0,2", "--runs", "1", "--format", "json")
+    assert result.returncode == 0, result.stderr
+    told = content(result)
+    assert [each["label"] for each in told["arms"]] == ["as it is", "num_workers=2"]
+    assert any("num_workers=0 is how the program is already" in note for note in told["notes"])
+    arm = told["arms"][1]
+    assert arm["change"] > 1.2 and arm["ineffective"] == []
+    assert {each["steps"] >= 40 for each in arm["runs"]} == {True}

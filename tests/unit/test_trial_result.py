@@ -1,0 +1,134 @@
+"""The result of a trial as text, Markdown and JSON, and its best arm as a patch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from trial_runs import LOADER_FACTS, facts, run
+
+from gpuwatch.diagnosis.finding import Gain
+from gpuwatch.edits.source import UnreadableSourceError
+from gpuwatch.trial.changes import Arm, arms_of
+from gpuwatch.trial.document import document
+from gpuwatch.trial.patch import patch_of
+from gpuwatch.trial.render import render_markdown, render_text
+from gpuwatch.trial.results import ArmResult, Failure, Judgement, TrialResult
+from gpuwatch.trial.verdict import judge
+
+SPEEDS = {0: (100.0, 101.0, 99.0), 1: (290.0, 288.0, 292.0), 2: (100.2, 100.9, 99.4)}
+
+
+def result(**more: object) -> TrialResult:
+    arms = arms_of([], sweeps=["num_workers=2,4"], arms=["compile=true", "arg.x=\x1b[31m|<b>"])
+    judged = judge(SPEEDS[0], [SPEEDS[1], SPEEDS[2]])
+    runs = [tuple(run(place, speed) for place, speed in enumerate(SPEEDS[each])) for each in range(3)]
+    failure = Failure("it ended with exit code 1", 1, ("Traceback", "ValueError: \x1b[31mno"))
+    found = TrialResult(
+        command=("python", "train.py"),
+        metric="samples_per_second",
+        runs_per_arm=3,
+        seconds=20.0,
+        steps=None,
+        min_effect=0.02,
+        arms=(
+            ArmResult(arms[0], runs[0], Judgement("-")),
+            ArmResult(arms[1], runs[1], judged[0], predicted=Gain(2.4, 3.3), predicted_by="workers-zero"),
+            ArmResult(arms[2], runs[2], judged[1]),
+            ArmResult(arms[3], (run(),), Judgement("did not take effect"), ("compile=true did not take effect: no",)),
+            ArmResult(arms[4], (run(speed=None, failure=failure),), Judgement("failed")),
+        ),
+        notes=("something to know",),
+        patch=b"--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x\n+y\n",
+        by_hand=("export A=1",),
+    )
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+def test_the_text_says_which_is_faster_by_how_much_and_how_sure() -> None:
+    text = render_text(result())
+    row = next(line for line in text.splitlines() if line.strip().startswith("num_workers=2"))
+    assert "290" in row and "2.90x [2." in row and row.endswith("faster")
+    assert "predicted 2.4-3.3x (workers-zero), measured 2.90x [2." in text
+    assert "no detectable change (could have seen >= " in text
+    assert "Best: num_workers=2" in text and "(95 % interval of 3+3 runs)" in text
+    assert "compile=true did not take effect: no" in text
+    assert "exit code 1" in text and "ValueError" in text
+    assert "4 arms were compared with the first" in text
+    assert "By hand: export A=1" in text and "\n+y\n" in text
+    assert "\x1b" not in text
+
+
+def test_the_markdown_begins_with_the_verdict_and_escapes_what_is_hostile() -> None:
+    text = render_markdown(result())
+    assert text.startswith("### gpuwatch trial: num_workers=2 is faster, 2.90x")
+    assert "```diff" in text and "\x1b" not in text and "<b>" not in text
+    table = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(table) == 7 and len({line.replace("\\|", "").count("|") for line in table}) == 1
+
+
+def test_the_json_holds_every_run_and_every_figure() -> None:
+    content = json.loads(json.dumps(document(result(), "1.2.3")))
+    assert content["gpuwatch"] == {"version": "1.2.3", "schema": 1, "incomplete": False}
+    assert content["best"] == "num_workers=2"
+    arm = content["arms"][1]
+    assert arm["changes"] == {"num_workers": 2} and arm["verdict"] == "faster"
+    assert arm["interval"]["low"] < arm["change"] < arm["interval"]["high"]
+    assert [each["samples_per_second"] for each in arm["runs"]] == list(SPEEDS[1])
+    assert arm["predicted"] == {"low": 2.4, "high": 3.3, "rule": "workers-zero"}
+    assert content["arms"][4]["failure"]["exit_code"] == 1
+
+
+def test_an_incomplete_trial_says_so_first() -> None:
+    assert render_text(result(interrupted=True)).startswith("INCOMPLETE")
+    assert "(INCOMPLETE)" in render_markdown(result(interrupted=True)).splitlines()[0]
+    assert document(result(interrupted=True), "1")["gpuwatch"]["incomplete"] is True
+
+
+SOURCE = """\
+import torch
+from torch.utils.data import DataLoader
+
+
+def main():
+    loader = DataLoader(
+        images,
+        batch_size=16,
+        num_workers=0,
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def patched(arm: Arm, folder: Path, line: int = 6) -> tuple[str, tuple[str, ...]]:
+    loader = replace(LOADER_FACTS, file=str(folder / "train.py"), line=line)
+    seen = facts(loader)
+    seen = replace(seen, model=replace(seen.model, optimizer_file=str(folder / "train.py"), optimizer_line=11))
+
+    def read(path: Path, not_newer_than: float | None) -> bytes:
+        if path.name != "train.py":
+            raise UnreadableSourceError("not here")
+        return SOURCE.encode()
+
+    found = patch_of(arm, run(of=replace(seen, command=("python", "train.py"))), folder, read)
+    return found.data.decode(), found.by_hand
+
+
+def test_the_best_arm_becomes_the_edit_of_the_loaders_own_call(tmp_path: Path) -> None:
+    text, by_hand = patched(arms_of(["num_workers=2", "persistent_workers=true"])[1], tmp_path)
+    assert "-        num_workers=0,\n" in text and "+        num_workers=2,\n" in text
+    assert "persistent_workers=True" in text
+    assert by_hand == ()
+
+
+def test_what_no_patch_can_hold_is_told_as_to_be_done_by_hand(tmp_path: Path) -> None:
+    text, by_hand = patched(arms_of(["tf32=true", "env.OMP_NUM_THREADS=1"], arguments=["lr=0.3"])[1], tmp_path)
+    assert '+torch.set_float32_matmul_precision("high")' in text
+    assert by_hand == ("export OMP_NUM_THREADS=1", "start it with --lr 0.3")
+
+
+def test_an_edit_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path) -> None:
+    text, by_hand = patched(arms_of(["num_workers=2"])[1], tmp_path, line=2)
+    assert text == ""
+    assert "num_workers=2" in by_hand[0] and "not in the patch: " in by_hand[0]
