@@ -81,7 +81,7 @@ class Buckets:
         return bucket - self.first
 
     def _clear(self, bucket: int) -> None:
-        self.trimmed = self.length > 0
+        self.trimmed = self.trimmed or self.length > 0
         for column in self.arrays.values():
             del column[:]
         self.first, self.length = bucket, 0
