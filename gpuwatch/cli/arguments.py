@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from gpuwatch._version import __version__
-from gpuwatch.cli import config_options, report_options
+from gpuwatch.cli import (
+    compare_options,
+    config_options,
+    export_options,
+    record_options,
+    replay_options,
+    report_options,
+    trial_options,
+)
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.config.load import INTERVAL_SECONDS
 
@@ -79,13 +87,23 @@ def did_you_mean(value: str, known: Iterable[str]) -> str:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of every command but `run`, whose command line belongs to somebody else."""
-    arguments: argparse.Namespace = _parser().parse_args(argv)
+    own, behind = _without_command(argv)
+    arguments: argparse.Namespace = _parser().parse_args(compare_options.with_sides(own))
+    if behind:
+        arguments.command_line = behind
     arguments.interval_given = "interval" in arguments
     if not arguments.interval_given:
         arguments.interval = DEFAULT_INTERVAL_SECONDS
     if arguments.inject and not arguments.attach:
         raise GpuwatchError("--inject needs to know where: give --attach PID with it; `gpuwatch --attach` lists them")
     return arguments
+
+
+def _without_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What gpuwatch is told, and behind `--` the command line of what it starts: argparse would mix the two."""
+    words = list(argv)
+    end = words.index("--") if "--" in words else len(words)
+    return (words[:end], words[end + 1 :]) if {"record", "trial"} & set(words[:end]) else (words, [])
 
 
 def _parser() -> Parser:
@@ -107,6 +125,11 @@ def _parser() -> Parser:
     _add_doctor(commands)
     _add_stacks(commands)
     config_options.add(commands)
+    trial_options.add(commands)
+    record_options.add(commands)
+    replay_options.add(commands)
+    compare_options.add(commands)
+    export_options.add(commands)
     return parser
 
 

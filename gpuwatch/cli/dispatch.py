@@ -84,6 +84,26 @@ def _run(argv: Sequence[str]) -> int:
             from gpuwatch.cli.doctor import doctor
 
             return doctor(json=arguments.json)
+        case "record":
+            from gpuwatch.cli.record import record
+
+            return record(arguments)
+        case "replay":
+            from gpuwatch.cli.replay import replay
+
+            return replay(arguments)
+        case "trial":
+            from gpuwatch.cli.trial import trial
+
+            return trial(arguments)
+        case "compare":
+            from gpuwatch.cli.compare import compare
+
+            return compare(arguments)
+        case "export":
+            from gpuwatch.cli.export import export
+
+            return export(arguments)
         case "stacks":
             from gpuwatch.cli.stacks import stacks
 

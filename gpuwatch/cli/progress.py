@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gpuwatch.dashboard.formatting import byte_size
 from gpuwatch.monitor.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
 class Progress:
     """A bar with the time left and what is seen; silent where stderr is a file or a pipe."""
 
-    def __init__(self, started_ns: int, duration_seconds: float | None) -> None:
+    def __init__(
+        self,
+        started_ns: int,
+        duration_seconds: float | None,
+        *,
+        doing: str = "watching",
+        hint: str = "Ctrl-C: report so far",
+    ) -> None:
+        self._doing = doing
+        self._hint = hint
         self._started_ns = started_ns
         self._duration_seconds = duration_seconds
         self._bar: RichProgress | None = None
@@ -39,7 +49,10 @@ class Progress:
             return
         seen = f"{_count(len(snapshot.gpus), 'GPU')}, {_count(len(snapshot.runs), 'run')}"
         findings = _count(len(snapshot.findings), "finding")
-        self._bar.update(self._task, completed=(snapshot.time_ns - self._started_ns) / 1e9, seen=f"{seen}, {findings}")
+        seen = f"{seen}, {findings}"
+        if snapshot.recording is not None:
+            seen = snapshot.recording.problem or f"{seen}, {byte_size(snapshot.recording.bytes)}"
+        self._bar.update(self._task, completed=(snapshot.time_ns - self._started_ns) / 1e9, seen=seen)
 
     def _start(self) -> None:
         from rich.console import Console
@@ -48,14 +61,14 @@ class Progress:
 
         timing = TimeElapsedColumn() if self._duration_seconds is None else TimeRemainingColumn()
         self._bar = RichProgress(
-            TextColumn("watching"),
+            TextColumn(self._doing),
             BarColumn(bar_width=30),
             timing,
             TextColumn("{task.fields[seen]}", markup=False),
             console=Console(stderr=True),
             transient=True,
         )
-        self._task = self._bar.add_task("watching", total=self._duration_seconds, seen="Ctrl-C: report so far")
+        self._task = self._bar.add_task(self._doing, total=self._duration_seconds, seen=self._hint)
         self._bar.start()
 
 

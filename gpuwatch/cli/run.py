@@ -46,21 +46,31 @@ def run(argv: list[str]) -> NoReturn:
         _fail(WRONG_USE, f"{argv[0]} is no option of it; the command comes first: gpuwatch run python train.py")
     if not argv:
         _fail(WRONG_USE, "no command was given; write it behind: gpuwatch run python train.py")
-    environment = hooked_environment(dict(os.environ))
+    environment = environment_for(argv)
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except (OSError, ValueError) as error:
+        _fail(*why_not_started(argv[0], error))
+
+
+def environment_for(argv: list[str]) -> dict[str, str]:
+    """This process's environment with the hook in it; says so where the command will take no notice of that."""
     ignored = _flag_that_ignores_the_environment(argv)
     if ignored:
         _say(
             f"{argv[0]} {ignored} ignores PYTHONPATH, so it runs without the hook; call gpuwatch.watch() in the script"
         )
-    try:
-        os.execvpe(argv[0], argv, environment)
-    except FileNotFoundError:
-        _fail(NOT_FOUND, _why_not_found(argv[0]))
-    except PermissionError:
-        _fail(NOT_EXECUTABLE, f"{argv[0]} is not executable; start it with its interpreter{_python_hint(argv[0])}")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        _fail(NOT_EXECUTABLE, f"{argv[0]} cannot be started ({reason}); give a program, or its interpreter first")
+    return hooked_environment(dict(os.environ))
+
+
+def why_not_started(command: str, error: OSError | ValueError) -> tuple[int, str]:
+    """The exit code for a command that cannot be started, and the sentence."""
+    if isinstance(error, FileNotFoundError):
+        return NOT_FOUND, _why_not_found(command)
+    if isinstance(error, PermissionError):
+        return NOT_EXECUTABLE, f"{command} is not executable; start it with its interpreter{_python_hint(command)}"
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return NOT_EXECUTABLE, f"{command} cannot be started ({reason}); give a program, or its interpreter first"
 
 
 def hooked_environment(environment: dict[str, str]) -> dict[str, str]:

@@ -70,7 +70,7 @@ class Session:
 
 def open_session(arguments: argparse.Namespace) -> Session:
     """The session that `--simulate`, `--attach` and `--interval` ask for."""
-    _quiet_log()
+    quiet_log()
     if arguments.simulate is not None:
         if arguments.attach is not None:
             raise GpuwatchError("--simulate and --attach exclude each other: a simulated machine has no process here")
@@ -95,12 +95,17 @@ def open_session(arguments: argparse.Namespace) -> Session:
 
 
 def simulated_session(
-    scenario: str, *, virtual: bool, interval: float = 1.0, settings: Settings | None = None
+    scenario: str,
+    *,
+    virtual: bool,
+    interval: float = 1.0,
+    settings: Settings | None = None,
+    lead_seconds: float = _LEAD_SECONDS,
 ) -> Session:
-    """A made-up machine, in passing time or in time that jumps."""
+    """A made-up machine, in passing time or in time that jumps, which then has gone on for `lead_seconds` already."""
     from gpuwatch.sources.simulator import SCENARIOS
 
-    _quiet_log()
+    quiet_log()
     if scenario not in SCENARIOS:
         raise GpuwatchError(unknown("scenario", scenario, list(SCENARIOS)))
     monitor = simulated_monitor(
@@ -111,7 +116,7 @@ def simulated_session(
         settings=settings,
     )
     if virtual:
-        monitor.run_until(monitor.snapshot().time_ns + round(_LEAD_SECONDS * 1e9))
+        monitor.run_until(monitor.snapshot().time_ns + round(lead_seconds * 1e9))
     return Session(monitor, interval, virtual=virtual)
 
 
@@ -124,7 +129,7 @@ def _identified(pid: int) -> ProcessIdentity:
         raise GpuwatchError(error.sentence.rstrip(".")) from error
 
 
-def _quiet_log() -> None:
+def quiet_log() -> None:
     """Keeps what parts log of their failures off the screen: they also say it in one sentence, where it belongs."""
     log = logging.getLogger("gpuwatch")
     if os.environ.get("GPUWATCH_TRACEBACK"):

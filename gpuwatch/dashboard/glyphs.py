@@ -24,6 +24,7 @@ class Glyphs:
     dot: str
     ellipsis: str
     rule: str
+    span: str
     bar: str
     bar_parts: str  # eighths of a cell, from the thinnest
     bar_rest: str
@@ -84,6 +85,7 @@ UNICODE = Glyphs(
     dot="·",
     ellipsis="…",
     rule="─",
+    span="━",
     bar="█",
     bar_parts="▏▎▍▌▋▊▉",
     bar_rest="─",
@@ -108,6 +110,7 @@ ASCII = Glyphs(
     dot="|",
     ellipsis="...",
     rule="-",
+    span="=",
     bar="#",
     bar_parts="",
     bar_rest=".",

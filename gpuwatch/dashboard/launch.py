@@ -131,7 +131,7 @@ def _end_recording(monitor: Any) -> None:
     from gpuwatch.dashboard.recording import recorded_words
 
     with suppress(OSError):  # the terminal may be gone
-        sys.stderr.write(f"gpuwatch: {recorded_words(ended)}\n")
+        sys.stderr.write(f"gpuwatch: {recorded_words(ended, 'recorded')}\n")
 
 
 def _make_app(monitor: Any, narrowed_to: str | None, origin_label: str, replays: bool) -> DashboardApp:

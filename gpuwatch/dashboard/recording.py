@@ -15,16 +15,16 @@ def recording_badge(recording: RecordingNow) -> str:
     return f"REC {length(recording.seconds, minutes=2)} {say.byte_size(recording.bytes)}"
 
 
-def recorded_words(recording: RecordingNow) -> str:
+def recorded_words(recording: RecordingNow, verb: str = "Recorded") -> str:
     """What has become of one that was ended: its file, length and size, and what is missing of it."""
-    words = f"Recorded {length(recording.seconds)} into {say.escape(str(recording.path))}"
+    words = f"{verb} {length(recording.seconds)} into {say.escape(str(recording.path))}"
     words += f" ({say.byte_size(recording.bytes)})"
     return f"{words}. {say.escape(recording.problem).rstrip('.')}" if recording.problem else words
 
 
 def length(seconds: float, minutes: int = 1) -> str:
     """A length as players show it: "0:12", "1:02:03"; minutes with at least so many digits."""
-    whole = int(seconds + 1e-6)
+    whole = round(seconds)
     hours, rest = divmod(whole, 3600)
     if hours:
         return f"{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -18,6 +18,7 @@ _ACCENT, _BAR, _TEXT, _BACKGROUND = "108;182;255", "26;33;43", "215;222;232", "1
 _LIVE, _SIMULATED = "87;201;138", "232;176;75"
 
 STARTING = "looking for GPUs and training runs"
+OPENING = "opening the recording"
 
 _shown = False
 
@@ -68,7 +69,7 @@ def _lines(label: str, width: int, colors: bool) -> list[str]:
         + ink(_TEXT, _BAR, " " * max(0, width - used)),
         "",
         ink(_ACCENT, _BACKGROUND, "    STARTING  ")
-        + ink(_TEXT, _BACKGROUND, "looking for GPUs and training runs", bold=True),
+        + ink(_TEXT, _BACKGROUND, OPENING if label.startswith("REPLAY") else STARTING, bold=True),
     ]
 
 

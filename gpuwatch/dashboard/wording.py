@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.attaching import offer
-from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, Severity
+from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, PlanStep, Severity
 from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
 from gpuwatch.timeline.windows import RunWindow
 
@@ -75,11 +75,34 @@ def run_name(run: RunNow) -> str:
     return f"{say.escape(run.title)} ({run.pid})"
 
 
+NOTHING = 1.005
+"""A factor that is shown as none."""
+
+
 def gain_words(finding: Finding) -> str:
     """The expected speed-up as factors, or the word hint."""
     if finding.gain is not None:
         return f"{say.factors(finding.gain.low, finding.gain.high)} faster"
     return "hint" if finding.hint is not None or finding.severity is Severity.HINT else ""
+
+
+def plan_words(plan: PlanStep) -> str:
+    """Where a fix stands among those of its run, as a sentence."""
+    text = f"Step {plan.number} of {plan.of} of this run's plan"
+    if plan.number == 1:
+        return f"{text}: the others bring what is left after it."
+    if plan.then.high < NOTHING:
+        return f"{text}: then nothing more, for those before it win the same time."
+    then, together = (say.factors(gain.low, gain.high) for gain in (plan.then, plan.together))
+    return f"{text}: then {then} faster, {together} together with those before it."
+
+
+def brings_words(finding: Finding) -> str:
+    """The same for a list of several: what it brings once those of the run's plan before it are done."""
+    plan = finding.plan
+    if plan is None or plan.number == 1:
+        return gain_words(finding)
+    return f"then {say.factors(plan.then.low, plan.then.high)}" if plan.then.high >= NOTHING else "then nothing"
 
 
 def place_of(finding: Finding) -> str:

@@ -12,7 +12,7 @@ from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import LEVELS, change_words, gain_words, gpu_index, run_name
+from gpuwatch.dashboard.wording import LEVELS, change_words, gain_words, gpu_index, plan_words, run_name
 from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.windows import RunWindow
@@ -155,6 +155,8 @@ def _gain(page: Page, finding: Finding) -> None:
         cap = f", {finding.gain.cap}" if finding.gain.cap else ""
         basis = "samples of this run's stack" if finding.level is Level.E1 else "this run's own timings"
         page.prose(f"{gain_words(finding)}{cap}. Computed from {basis}.", look.good)
+        if finding.plan is not None and finding.plan.of > 1:
+            page.prose(plan_words(finding.plan))
     elif finding.hint:
         page.prose(f"A hint, not a measurement: {finding.hint}. Prove it with a trial before you keep it.")
     else:

@@ -9,7 +9,7 @@ from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import (
     believed,
-    gain_words,
+    brings_words,
     gpu_count,
     is_starting,
     looked_for,
@@ -57,7 +57,7 @@ def _entry(finding: Finding, view: View, width: int, place_width: int, at_cursor
     writer.left(f"{look.glyphs.severity(finding.severity)} {finding.severity.value.upper()}", 11, style)
     if width >= WITH_RULE_NAME_FROM:
         writer.left(finding.rule, 22, look.dim)
-    gain = gain_words(finding)
+    gain = brings_words(finding)
     if width < WITH_RULE_NAME_FROM:
         gain = gain.removesuffix(" faster")
     place = place_of(finding)

@@ -71,7 +71,8 @@ def _cells(replay: ReplayNow, now_ns: int, count: int, look: Look) -> list[tuple
             cells.append((look.glyphs.bar, look.bar_accent))
         elif severity is not None:
             on_bar = Style(color=look.severity(severity).color, bgcolor=look.bar.bgcolor)
-            cells.append((look.glyphs.severity(severity), on_bar))
+            goes_on = cell > 0 and worst[cell - 1] is severity
+            cells.append((look.glyphs.span if goes_on else look.glyphs.severity(severity), on_bar))
         else:
             cells.append((look.glyphs.rule, look.bar_accent if cell < here else look.bar_dim))
     return cells

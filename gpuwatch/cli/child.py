@@ -1,0 +1,102 @@
+"""A command that gpuwatch starts and stays beside: its terminal, signals and exit code are as if it ran alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from types import FrameType, TracebackType
+from typing import Any
+
+_PASSED_ON = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGHUP")
+_IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ")
+
+
+class Child:
+    """Runs a command in our process group while entered, and passes on what is sent to gpuwatch alone.
+
+    What a terminal sends, it sends to both: passed on once more, the second Ctrl-C would break off what the first one
+    has the command save. Batch systems and containers send SIGTERM and SIGUSR1 to the process that they started.
+    """
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._code: int | None = None
+        self._before: dict[int, Any] = {}
+        self._early: list[int] = []
+        self._news = threading.Event()
+
+    def __enter__(self) -> Child:
+        for number in (*map(_number, _PASSED_ON), signal.SIGCHLD):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    @property
+    def exit_code(self) -> int | None:
+        """As a shell says it, 128 and the signal's number after one; None while it runs."""
+        if self._code is None and self._pid is not None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                self._code = code if code >= 0 else 128 - code
+        return self._code
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Starts it; returns its pid.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        restored = [_number(name) for name in _IGNORED_BY_PYTHON]
+        self._pid = os.posix_spawnp(command[0], list(command), dict(environment), setsigdef=restored)
+        for number in self._early:
+            self._send(number)
+        return self._pid
+
+    def wait(self, seconds: float | None) -> int | None:
+        """Its exit code once it has ended; None when so many seconds have passed."""
+        if self.exit_code is None:
+            self._news.wait(seconds)
+            self._news.clear()
+        return self.exit_code
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self._news.set()
+        if number == signal.SIGCHLD or (number in map(_number, _FROM_TERMINAL) and _has_terminal()):
+            return
+        if self._pid is None:
+            self._early.append(number)
+        else:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        """Only to a command that has not been waited for: its pid is nobody else's until then."""
+        if self._pid is not None and self._code is None:
+            os.kill(self._pid, number)
+
+
+def _number(name: str) -> int:
+    return int(getattr(signal, name))
+
+
+def _has_terminal() -> bool:
+    """Whether a key pressed there reaches our process group, and so the command."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

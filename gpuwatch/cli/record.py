@@ -1,0 +1,149 @@
+"""`gpuwatch record`: what is seen goes into a file, until Ctrl-C or until the command that was started has ended."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import threading
+import time
+from pathlib import Path
+
+from gpuwatch.cli.child import Child
+from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.exit_codes import ExitCode
+from gpuwatch.cli.nothing_seen import explanation, is_empty
+from gpuwatch.cli.output import say
+from gpuwatch.cli.progress import Progress
+from gpuwatch.cli.record_options import check
+from gpuwatch.cli.session import Session, open_session, simulated_session
+from gpuwatch.cli.stopping import StopSignals
+from gpuwatch.dashboard.recording import recorded_words
+from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.recorder import default_name
+from gpuwatch.monitor.snapshot import RecordingNow
+from gpuwatch.recording.types import CannotRecordError
+
+_END_SEEN_SECONDS = 1.0
+"""That a command is gone is known at once; the sources that tell how its trainers ended look some times a second."""
+
+
+def record(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    check(arguments)
+    path = Path(arguments.output or default_name(time.time()))
+    _make_room(path, arguments.force)
+    with _session(arguments) as session:
+        _begin(session, path, arguments)
+        if arguments.command_line:
+            return _beside_command(session, path, arguments)
+        return _until_stopped(session, arguments)
+
+
+def _make_room(path: Path, force: bool) -> None:
+    """Takes away what is there already, if the user wants that."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise GpuwatchError(f"{path} is no file: give the name of one with -o FILE")
+    if not force:
+        raise GpuwatchError(f"{path} exists: give another name with -o FILE, or --force to replace it")
+    for each in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm", "journal"))):
+        each.unlink(missing_ok=True)
+
+
+def _session(arguments: argparse.Namespace) -> Session:
+    """The session; a made-up machine of a given length need not be waited for."""
+    if arguments.simulate is None or not arguments.duration:
+        return open_session(arguments)
+    return simulated_session(
+        arguments.simulate,
+        virtual=True,
+        interval=arguments.interval,
+        settings=arguments.config.settings,
+        lead_seconds=0.0,
+    )
+
+
+def _begin(session: Session, path: Path, arguments: argparse.Namespace) -> None:
+    try:
+        session.monitor.record(path, command=arguments.command_line, max_bytes=arguments.record_max)
+    except CannotRecordError as error:
+        raise GpuwatchError(str(error).rstrip(".")) from error
+    ends = "it ends with the command" if arguments.command_line else "Ctrl-C ends it"
+    say(f"gpuwatch: recording into {path}; {ends}")
+    now = session.monitor.snapshot().recording
+    if now is not None and now.note:
+        say(f"gpuwatch: {now.note}")
+
+
+def _until_stopped(session: Session, arguments: argparse.Namespace) -> int:
+    """Records until the duration is over, the attached process has ended, or the user has had enough."""
+    monitor = session.monitor
+    started_ns = session.now_ns()
+    deadline_ns = started_ns + round(arguments.duration * 1e9) if arguments.duration else None
+    words = Progress(started_ns, arguments.duration or None, doing="recording", hint="Ctrl-C: end of the recording")
+    with StopSignals(monitor.stop) as signals:
+        with words as progress:
+            monitor.run_until(deadline_ns, on_tick=progress.show, stop=session.has_ended)
+            if session.has_ended():
+                monitor.run_until(
+                    session.now_ns() + round(_END_SEEN_SECONDS * 1e9),
+                    stop=lambda: all(run.ended for run in monitor.snapshot().runs),
+                )
+        ended = monitor.stop_recording()
+    _tell(ended)
+    if session.has_ended():
+        say(f"gpuwatch: {session.narrowed_to} ended, and so did the recording")
+    snapshot = monitor.snapshot()
+    if signals.received:
+        return ExitCode.INTERRUPTED
+    if is_empty(snapshot):
+        raise GpuwatchError(explanation(snapshot))
+    return ExitCode.OK
+
+
+def _beside_command(session: Session, path: Path, arguments: argparse.Namespace) -> int:
+    """Starts the command and records until it ends; with a duration, only that long, but stays for its exit code."""
+    from gpuwatch.cli.run import environment_for, why_not_started
+
+    monitor, command = session.monitor, arguments.command_line
+    with Child() as child:
+        try:
+            pid = child.start(command, environment_for(command))
+        except (OSError, ValueError) as error:
+            monitor.stop_recording()
+            path.unlink(missing_ok=True)
+            code, sentence = why_not_started(command[0], error)
+            say(f"gpuwatch: {sentence}")
+            return code
+        monitor.attach(pid)
+        monitor.start()
+        ended = _wait(child, arguments.duration or None)
+        if ended is not None:
+            _let_end(monitor)
+        _tell(monitor.stop_recording())
+        return _wait(child, None) or 0
+
+
+def _wait(child: Child, seconds: float | None) -> int | None:
+    """The exit code; None where the command outlives so many seconds."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    code, left = child.exit_code, seconds
+    while code is None and (left is None or left > 0):
+        code = child.wait(left)
+        left = None if deadline is None else deadline - time.monotonic()
+    return code
+
+
+def _let_end(monitor: Monitor) -> None:
+    """Waits a moment for the monitor to see how the trainers ended."""
+    seen = threading.Event()
+    monitor.subscribe(lambda snapshot: seen.set() if all(run.ended for run in snapshot.runs) else None)
+    seen.wait(_END_SEEN_SECONDS)
+
+
+def _tell(ended: RecordingNow | None) -> None:
+    if ended is None:
+        return
+    say(f"gpuwatch: {recorded_words(ended, 'recorded')}")
+    say(f"gpuwatch: `gpuwatch replay {shlex.quote(str(ended.path))}` plays it, `gpuwatch report` writes it up")

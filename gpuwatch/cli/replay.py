@@ -1,0 +1,37 @@
+"""`gpuwatch replay FILE`: the dashboard over a recording."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.dashboard.launch import first_frame, run_dashboard
+from gpuwatch.dashboard.terminal import terminal_problem
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    path = Path(arguments.file)
+    problem = terminal_problem()
+    if problem is not None:
+        raise GpuwatchError(f"{problem.split(';')[0]}; `gpuwatch report {path}` writes a report of a recording")
+    if not path.exists():  # told before the screen is taken
+        raise GpuwatchError(f"{path} does not exist: give the file that `gpuwatch record` wrote")
+    with first_frame(f"REPLAY {path.name}"):
+        from gpuwatch.cli.moments import one_moment
+        from gpuwatch.cli.session import quiet_log
+        from gpuwatch.monitor.replay import ReplayMonitor
+        from gpuwatch.recording.reader import Recording
+        from gpuwatch.recording.types import CannotOpenError
+
+        quiet_log()
+        try:
+            recording = Recording(path)
+        except CannotOpenError as error:
+            raise GpuwatchError(str(error).rstrip(".")) from error
+        with recording:
+            at_ns = None if arguments.start is None else one_moment(recording, arguments.start, "--from")
+            player = ReplayMonitor(recording, speed=arguments.speed, at_ns=at_ns)
+            label = player.snapshot().origin.label
+            return run_dashboard(player, origin_label=label, replays=True)
