@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import LEAST_PROMISE, advise
 from gpuwatch.diagnosis.cases import run_case_of
@@ -75,5 +76,7 @@ def _of_workers(asked: dict[str, str], scene: Scene) -> Gain | None:
     if cost is None:
         return None
     advice, gain = advise(case, cost), cost.gain(workers)
-    # Where the rules make no promise for their own number, there is none for another one.
-    return None if advice.crowded or (advice.shared and gain.low < LEAST_PROMISE) else gain
+    # Where the rules promise nothing for their own number, there is no promise for another one.
+    if advice.promise is None or middle(advice.gain) < LEAST_PROMISE or (advice.shared and gain.low < LEAST_PROMISE):
+        return None
+    return gain
