@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
+from gpuwatch.diagnosis.fading import Case, NewestHalf
 from gpuwatch.diagnosis.finding import Draft, Finding, Severity
 from gpuwatch.diagnosis.gates import may_be_critical, may_judge
 from gpuwatch.diagnosis.registry import all_rules, in_order
-from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase, Subject
+from gpuwatch.diagnosis.rule import Rule, Subject
 from gpuwatch.diagnosis.settings import SYMPTOMS, Settings
 from gpuwatch.diagnosis.standing import Placed, settle
 from gpuwatch.diagnosis.track import Track
 from gpuwatch.timeline.windows import Scene
-
-Case = RunCase | GpuCase | MachineCase
-
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
@@ -58,14 +56,14 @@ class Engine:
         if self._last_ns is not None and scene.now_ns < self._last_ns:
             self._tracks.clear()
         self._last_ns = scene.now_ns
-        subjects = _subjects(scene)
+        subjects, newest = _subjects(scene), NewestHalf(scene)
         holding: list[set[str]] = [set() for _ in subjects]
         around = [[holding[place] for place in places] for places in _neighbours(subjects)]
         for rule in self._rules:
             for subject, names, seen in zip(subjects, holding, around, strict=True):
                 if subject.kind == rule.subject:
                     case = _case(scene, subject, frozenset().union(*seen), self._settings)
-                    if self._judge(rule, subject, case):
+                    if self._judge(rule, subject, case, newest):
                         names.add(rule.id)
         self._forget_absent(subjects, scene.now_ns)
         return settle(list(self._said(subjects)), self._order)
@@ -75,7 +73,7 @@ class Engine:
         """(rule, subject) whose condition held at the last evaluation, not yet for long enough."""
         return tuple(key for key, track in self._tracks.items() if track.state == "pending")
 
-    def _judge(self, rule: Rule, subject: _Subject, case: Case) -> bool:
+    def _judge(self, rule: Rule, subject: _Subject, case: Case, newest: NewestHalf) -> bool:
         """Asks the rule, if it may judge, and tells whether its condition holds."""
         key = (rule.id, subject.key)
         track = self._tracks.get(key)
@@ -86,6 +84,8 @@ class Engine:
             if draft is not None and draft.severity is Severity.CRITICAL and not may_be_critical(rule, case):
                 draft = replace(draft, severity=Severity.WARNING)
             track = track or self._tracks.setdefault(key, Track())
+            if draft is not None and newest.is_clear(rule, case):
+                draft = None
             track.judge(rule, draft, case.now_ns, case.window_seconds)
         return track is not None and track.holds()
 
