@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_advice_workers import cost_of, on_cpu, on_gpu
+from scene_builder import gpu, host, loader, machine, process, rank, run, scene
 
-from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Fix, Gain, Level, ModelEdit, Severity, SetupEdit
-from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.cases import run_case_of
+from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Fix, Gain, Level, ModelEdit, SetupEdit, Severity
 from gpuwatch.timeline.windows import Scene
 from gpuwatch.trial.changes import Arm, arms_of
 from gpuwatch.trial.prediction import predict
@@ -20,8 +22,24 @@ def arm(*changes: str) -> Arm:
     return arms_of(list(changes))[1]
 
 
-def scene_of(case: RunCase) -> Scene:
-    return Scene(case.now_ns, 0, case.window_seconds, case.machine, case.host, case.all_gpus, (case.run,), case.quality)
+def starved(load: float, compute: float) -> Scene:
+    """A run on a GPU that loads its batches itself, waiting for storage."""
+    trained = rank(step=load + compute, wait=load, gap=load, loader=loader(num_workers=0), wait_cpu_share=0.02)
+    return scene(run(trained), gpus=[gpu(utilization=50)])
+
+
+def crowded() -> Scene:
+    """A run on two cores of which loading and training both want all."""
+    trained = rank(
+        step=0.08,
+        wait=0.05,
+        device="cpu",
+        loader=loader(num_workers=0, batch_bytes=100_000),
+        wait_cpu_share=1.0,
+        facts={"torch_threads": 2, "cpu_affinity": 2},
+        process=process(cores=2, tree_cores=1.4, main_thread_cores=1.0),
+    )
+    return scene(run(trained), gpus=[], host=host(cpu_percent=70), machine=machine(2))
 
 
 def finding(rule: str, edit: Edit) -> Finding:
@@ -49,23 +67,26 @@ COMPILE = finding("compile-off", ModelEdit("t.py", 3, "{model}.compile()"))
     ],
 )
 def test_only_the_very_change_that_a_finding_asks_for_has_its_gain(changes: tuple[str, ...], rule: str | None) -> None:
-    quiet = replace(scene_of(on_gpu(0.2, 0.1)), runs=())
+    quiet = replace(starved(0.2, 0.1), runs=())
     found = predict(arm(*changes), quiet, [WORKERS, TF32, COMPILE])
     assert (found.rule if found else None) == rule
     assert found is None or found.gain == GAIN
 
 
 def test_another_number_of_workers_is_promised_what_the_formula_says() -> None:
-    case = on_gpu(0.2, 0.1)
-    found = predict(arm("num_workers=1"), scene_of(case), [])
-    assert found is not None
-    assert (found.rule, found.gain) == ("workers-zero", cost_of(case).gain(1))
+    moment = starved(0.2, 0.1)
+    found = predict(arm("num_workers=1"), moment, [])
+    case = run_case_of(moment, moment.runs[0])
+    starvation = starvation_of(case)
+    assert found is not None and starvation is not None
+    cost = step_cost(case, starvation)
+    assert cost is not None
+    assert (found.rule, found.gain) == ("workers-zero", cost.gain(1))
 
 
 def test_nothing_is_promised_where_the_rules_would_not() -> None:
-    busy = on_cpu(0.05, 0.03, 1.0, cores=2, threads=2, busy=2.0)
-    assert predict(arm("num_workers=2"), scene_of(busy), []) is None
-    assert predict(arm("num_workers=2"), scene_of(on_gpu(0.001, 0.1)), []) is None
-    assert predict(arm("num_workers=0"), scene_of(on_gpu(0.2, 0.1)), []) is None
+    assert predict(arm("num_workers=2"), crowded(), []) is None
+    assert predict(arm("num_workers=2"), starved(0.001, 0.1), []) is None
+    assert predict(arm("num_workers=0"), starved(0.2, 0.1), []) is None
     assert predict(arm("num_workers=2"), None, []) is None
-    assert predict(Arm(), scene_of(on_gpu(0.2, 0.1)), [WORKERS]) is None
+    assert predict(Arm(), starved(0.2, 0.1), [WORKERS]) is None
