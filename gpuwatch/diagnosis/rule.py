@@ -76,7 +76,8 @@ class Rule:
     """A rule of the catalogue.
 
     `after` names rules that are judged first, because this one reads them in `case.holding`. `gated` rules wait
-    for the warm-up and the step and sample counts of the window; hardware and hang rules are not gated.
+    for the warm-up and the step and sample counts of the window; hardware and hang rules are not gated. What `fades`
+    is over as soon as the newest half of the window says so: for what lasts, not for what comes once in a while.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Rule:
     fire_after: int = 2  # evaluations in a row
     clear_after: int = 6
     needs_gpu: bool = False  # a run rule that reads GPU samples: it waits for enough of them too
+    fades: bool = False
     thresholds: type[Any] | None = None
 
 
@@ -106,6 +108,7 @@ def rule(
     fire_after: int = 2,
     clear_after: int = 6,
     needs_gpu: bool = False,
+    fades: bool = False,
     thresholds: type[Any] | None = None,
 ) -> Callable[[Callable[..., Draft | None]], Rule]:
     """Makes a Rule of the decorated function; family, title and page come from its module's place and docstring.
@@ -130,6 +133,7 @@ def rule(
             fire_after=fire_after,
             clear_after=clear_after,
             needs_gpu=needs_gpu,
+            fades=fades,
             thresholds=thresholds,
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpuwatch.samples import XidEvent
 from gpuwatch.timeline import charts
 from gpuwatch.timeline.gpu_history import GpuHistory
@@ -17,6 +19,7 @@ from gpuwatch.timeline.windows import Scene
 
 RUNS_KEPT = 64
 _DAY_NS = 24 * 3600 * SECOND_NS
+_HALVED_NS = 60 * SECOND_NS
 _PROCESS_KEPT_NS = 600 * SECOND_NS
 
 
@@ -83,6 +86,11 @@ class Timeline(Intake):
                 quality=self._quality.window(gpus, start_ns, now_ns, own_cpu_share),
                 xids=() if len(self.gpus) == 1 else tuple(self._xids),
                 candidates=self.candidates,
+                newest_half=partial(
+                    self.scene, now_ns, window_seconds / 2.0, only_pids=only_pids, own_cpu_share=own_cpu_share
+                )
+                if window_ns >= _HALVED_NS <= now_ns - started_ns
+                else None,
             )
 
     def chart(self, series: Series, start_ns: int, end_ns: int, buckets: int) -> Chart:

@@ -12,7 +12,8 @@ from gpuwatch.timeline.windows import RankWindow
 
 BLOCK_SECONDS = 5.0
 CLEAN_SHARE = 0.02
-OVER_SECONDS = 20.0
+OVER_SECONDS, CHANGED_SECONDS = 20.0, 10.0
+"""Without a loss: the end of one, or soon the end, where the window mixes two times that are alike in no shape."""
 TIMES_LONGER = 3.0
 CALM_SHARE = 5.0 / 6.0
 """Of the clearing threshold, over five minutes: a run that loses 8 % there, 10 % in its worst minutes and 6 % in its
@@ -20,7 +21,7 @@ best, was said and unsaid 3.8 times an hour by its minutes alone, once by this (
 FALLEN_SHARE = 0.5
 
 
-def is_over(rank: RankWindow, starvation: Starvation, avoidable: float) -> bool:
+def is_over(rank: RankWindow, starvation: Starvation, avoidable: float, over_seconds: float = OVER_SECONDS) -> bool:
     """Whether nothing is lost any more: for 20 s of training, and three times as long as it ever paused before.
 
     After a cause has gone a minute's mean still holds it: a run that lost half of its time falls below 6 % after 53 s.
@@ -33,7 +34,7 @@ def is_over(rank: RankWindow, starvation: Starvation, avoidable: float) -> bool:
     if not runs or not runs[-1][0]:
         return False
     paused = max((length for is_clean, length in runs[:-1] if is_clean), default=0)
-    return runs[-1][1] * BLOCK_SECONDS >= OVER_SECONDS and runs[-1][1] >= TIMES_LONGER * paused
+    return runs[-1][1] * BLOCK_SECONDS >= over_seconds and runs[-1][1] >= TIMES_LONGER * paused
 
 
 def wavers(rank: RankWindow, starvation: Starvation, avoidable: float, clear_share: float) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from gpuwatch.samples import Candidate, HostSample, MachineFacts, NvmlState, XidEvent
 from gpuwatch.timeline.windows.gpu import GpuWindow
@@ -57,3 +58,5 @@ class Scene:
     quality: Quality
     xids: tuple[XidEvent, ...] = ()  # of no known GPU, whole session
     candidates: tuple[Candidate, ...] = ()  # processes of this machine that train, as far as they were looked for
+    newest_half: Callable[[], Scene] | None = field(default=None, compare=False, repr=False)
+    """The same of the window's newest half, while nothing newer has come; None where that is too short."""

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.lull import CHANGED_SECONDS, is_over
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.shm import local_ranks, shm_mount
@@ -88,6 +89,8 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     share, rhythm = avoidable_share(rank, starvation), _rhythm(rank, loader.num_workers)
     deeper = _deeper(case, deviation)
     if share < limits.clear_share or deviation < limits.batch_deviation or (rhythm or 0.0) >= RHYTHM or deeper is None:
+        return None
+    if is_over(rank, starvation, share, CHANGED_SECONDS):
         return None
     present = loader.prefetch_factor or USUAL_PREFETCH
     more = loader.num_workers * (deeper - present) * (loader.batch_bytes or 0)

@@ -52,7 +52,9 @@ class Thresholds:
     lost_share: float = threshold(0.05, "of the time that is lost to waits at least")
 
 
-@rule("cpu-quota-throttled", subject="run", level=Level.E1, after=("data-starvation",), thresholds=Thresholds)
+@rule(
+    "cpu-quota-throttled", subject="run", level=Level.E1, after=("data-starvation",), fades=True, thresholds=Thresholds
+)
 def cpu_quota_throttled(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that waits for data while its CPU quota stops it."""
     process = case.run.critical.process

@@ -40,6 +40,7 @@ from statistics import fmean, median
 
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.gains import from_share, without
+from gpuwatch.diagnosis.advice.lull import CHANGED_SECONDS, is_over
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, starvation_of
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, batch_deviation, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
@@ -90,7 +91,7 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
     if starvation is None or starvation.share < limits.clear_share or loader is None or not loader.num_workers:
         return None
     tail = _tail(rank, starvation, loader.num_workers, limits)
-    if tail is None:
+    if tail is None or is_over(rank, starvation, starvation.share, CHANGED_SECONDS):
         return None
     return Draft(
         summary=(

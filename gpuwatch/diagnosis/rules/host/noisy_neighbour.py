@@ -69,6 +69,7 @@ class Thresholds:
     after=("data-starvation", "cpu-quota-throttled"),
     behind=("data-starvation",),
     needs_gpu=True,
+    fades=True,
     thresholds=Thresholds,
 )
 def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:

@@ -62,6 +62,7 @@ class Thresholds:
     after=("data-starvation",),
     behind=("data-starvation",),
     needs_gpu=True,
+    fades=True,
     thresholds=Thresholds,
 )
 def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:

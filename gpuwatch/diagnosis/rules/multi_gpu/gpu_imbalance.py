@@ -48,7 +48,7 @@ class Thresholds:
     power_variation: float = threshold(0.15, "deviation of their power over its mean: said from here on", most=10.0)
 
 
-@rule("gpu-imbalance", subject="run", level=Level.E0, thresholds=Thresholds)
+@rule("gpu-imbalance", subject="run", level=Level.E0, fades=True, thresholds=Thresholds)
 def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose GPUs are unequally loaded."""
     gpus = [gpu for gpu in case.gpus if gpu.status == "live" and gpu.utilization is not None]

@@ -53,6 +53,7 @@ class Thresholds:
     level=Level.E0,
     after=("collective-hang", "step-stalled"),
     behind=("data-starvation", "clocks-locked-low"),
+    fades=True,
     thresholds=Thresholds,
 )
 def low_power_high_util(case: GpuCase, limits: Thresholds) -> Draft | None:

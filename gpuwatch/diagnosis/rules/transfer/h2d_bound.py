@@ -71,6 +71,7 @@ class Thresholds:
     after=("data-starvation", "pageable-transfer", "pcie-degraded"),
     behind=("data-starvation", "pageable-transfer", "pcie-degraded"),
     needs_gpu=True,
+    fades=True,
     thresholds=Thresholds,
 )
 def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:

@@ -67,6 +67,7 @@ class Thresholds:
     level=Level.E0,
     after=CAUSES,
     behind=("data-starvation", "launch-bound", "epoch-start-stall"),
+    fades=True,
     thresholds=Thresholds,
 )
 def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
