@@ -114,7 +114,7 @@ class TestThreadOversubscription:
         assert gain is not None and gain.high == 10.0
 
     def test_fewer_workers_than_cores_may_use_several_threads_each(self) -> None:
-        made_by = workers(2, active_threads=64, system_share=0.5)
+        made_by = workers(2, cpu_cores=3.9, active_threads=64, system_share=0.5)
         fix = drafted("thread-oversubscription", self.crowd(workers=made_by, loader=loader(num_workers=2))).fix
         assert fix is not None and fix.value == 4
         assert fix.code is not None and "cv2.setNumThreads(4)" in fix.code
@@ -128,6 +128,12 @@ class TestThreadOversubscription:
         fix = drafted("thread-oversubscription", self.crowd(libraries=("cv2", "openblas"), stacks=seen)).fix
         assert fix is not None and fix.code is not None and "OPENBLAS_NUM_THREADS=1" in fix.code
 
+    def test_threads_that_leave_half_of_the_cores_alone_fight_for_nothing(self) -> None:
+        rest = {"active_threads": 24, "system_share": 0.5}
+        crowded, calm = workers(12, cpu_cores=0.4, **rest), workers(12, cpu_cores=0.3, **rest)
+        assert drafted("thread-oversubscription", self.crowd(workers=crowded)).fires
+        assert silent("thread-oversubscription", self.crowd(workers=calm))
+
     def test_a_high_load_is_a_sign_too(self) -> None:
         loaded = host(cpu_percent=100, latest={"load_1m": 16.0})
         assert drafted("thread-oversubscription", self.crowd(system=None, host=loaded)).fires
@@ -140,7 +146,9 @@ class TestThreadOversubscription:
         ids=["just under two threads per core", "the kernel has little to do", "hardly any wait"],
     )
     def test_near_misses_do_not_fire(self, fields: dict[str, Any]) -> None:
-        made_by = workers(2, active_threads=fields.get("threads", 192), system_share=fields.get("system", 0.4))
+        made_by = workers(
+            2, cpu_cores=3.9, active_threads=fields.get("threads", 192), system_share=fields.get("system", 0.4)
+        )
         moment = self.crowd(workers=made_by, loader=loader(num_workers=2), **fields)
         assert not drafted("thread-oversubscription", moment).fires
 

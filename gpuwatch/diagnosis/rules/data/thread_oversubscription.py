@@ -13,7 +13,7 @@ Fires:
 Clears:
     Fewer than 1.2 active threads per core.
 Not when:
-    The threads sleep; torch itself runs one thread in a worker. Storage, a CPU quota or pinned workers explain it
+    The threads sleep, or the workers use less than half of the cores; torch itself runs one thread in a worker. Storage, a CPU quota or pinned workers explain it
     first. Many workers of one thread each have their own rule.
 Causes:
     OpenCV, MKL, OpenBLAS, Arrow or polars, whichever of them is loaded in the process and named by the workers'
@@ -55,6 +55,8 @@ from gpuwatch.timeline.windows import RankWindow
 
 PROMISED_FROM = 0.10
 THREADS_PER_WORKER = 2.0
+USED_SHARE = 0.5
+"""Of the cores, by all workers: beside one that only hands out numbers its sending thread counts as much as itself."""
 FUNCTION = "one_thread_per_worker"
 NAMES = {"cv2": "OpenCV", "openblas": "OpenBLAS", "mkl": "MKL", "arrow": "Arrow", "polars": "Polars"}
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned")
@@ -85,9 +87,11 @@ def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
     if workers is None or workers.active_threads is None or case.holding.intersection(OTHER_CAUSES):
         return None
     each = workers.active_threads / max(1, workers.count)
+    used = None if workers.cpu_cores is None else workers.cpu_cores * workers.count / cores
     if (
         workers.active_threads < limits.clear_threads_per_core * cores
         or each < THREADS_PER_WORKER
+        or (used is not None and used < USED_SHARE)
         or starvation is None
     ):
         return None
