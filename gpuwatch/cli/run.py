@@ -55,7 +55,7 @@ def run(argv: list[str]) -> NoReturn:
 
 def environment_for(argv: list[str]) -> dict[str, str]:
     """This process's environment with the hook in it; says so where the command will take no notice of that."""
-    ignored = _flag_that_ignores_the_environment(argv)
+    ignored = flag_that_ignores_the_environment(argv)
     if ignored:
         _say(
             f"{argv[0]} {ignored} ignores PYTHONPATH, so it runs without the hook; call gpuwatch.watch() in the script"
@@ -87,7 +87,8 @@ def hooked_environment(environment: dict[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": path}
 
 
-def _flag_that_ignores_the_environment(argv: list[str]) -> str | None:
+def flag_that_ignores_the_environment(argv: list[str]) -> str | None:
+    """The option with which Python would not find the hook: -I, -E or -S."""
     if not Path(argv[0]).name.startswith("python"):
         return None
     for word in argv[1:]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from gpuwatch._version import __version__
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.output import OutputFile, say, write_stdout
-from gpuwatch.cli.run import hooked_environment
+from gpuwatch.cli.run import flag_that_ignores_the_environment, hooked_environment
 from gpuwatch.cli.step_summary import append_step_summary
 from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.cli.trial_progress import TrialProgress
@@ -39,6 +40,7 @@ def trial(arguments: argparse.Namespace) -> int:
         command = checked_command(arguments.command_line)
     except TrialError as error:
         raise GpuwatchError(str(error)) from error
+    _check_hook(command)
     output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
     seconds = None if arguments.steps else arguments.seconds or DEFAULT_SECONDS
     enough = Enough(seconds, arguments.steps, arguments.patience)
@@ -58,6 +60,17 @@ def trial(arguments: argparse.Namespace) -> int:
         output.write(text)
     append_step_summary([render_markdown(result)])
     return _exit_code(result, arguments.fail_if)
+
+
+def _check_hook(command: list[str]) -> None:
+    """Refuses what would run without the hook, which makes the changes and counts the steps."""
+    if sys.platform != "linux":
+        raise GpuwatchError("a trial measures through the hook's link, which there is on Linux only")
+    ignored = flag_that_ignores_the_environment(command)
+    if ignored:
+        raise GpuwatchError(
+            f"{command[0]} {ignored} ignores PYTHONPATH, so it would run without the hook: leave it out"
+        )
 
 
 def _perform(

@@ -92,6 +92,8 @@ class Runner:
         at_end: Callable[[Monitor], None],
     ) -> RunResult:
         try:
+            if self.stopping.asked:
+                return RunResult(place, None, None, interrupted=True)
             command = command_of(arm, self.command)
             environment = environment_of(arm, self.environment, self._meeting_place())
             if self.scratch:

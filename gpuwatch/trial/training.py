@@ -70,7 +70,8 @@ class Training:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.end()
+            if kind is None or not issubclass(kind, KeyboardInterrupt):  # the second Ctrl-C: nobody waits any more
+                self.end()
         finally:
             self._kill_group(signal.SIGKILL)
             self._process.wait()
