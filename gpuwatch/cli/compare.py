@@ -73,6 +73,9 @@ def _files(name: str) -> list[Path]:
 
 
 def _measured(path: Path, start: Moment | None, end: Moment | None) -> Measured:
+    if not path.exists():
+        hint = ": options stand in front of `--`" if path.name.startswith("-") else ""
+        raise GpuwatchError(f"there is no file {path}{hint}")
     with path.open("rb") as file:
         data = file.read(len(_RECORDING))
         if data != _RECORDING:

@@ -31,7 +31,7 @@ def export(arguments: argparse.Namespace) -> int:
     try:
         with Recording(Path(arguments.file)) as recording:
             start_ns, end_ns = span(recording, arguments.start, arguments.end)
-            axis = Axis(recording.start_ns, recording.wall_time)
+            axis = Axis(recording.start_ns + 1, recording.wall_time)  # a recording is (start, end]
             if recording.meta.problem:
                 say(f"gpuwatch: {recording.meta.problem}")
             if arguments.format in ("csv", "parquet"):
@@ -41,7 +41,7 @@ def export(arguments: argparse.Namespace) -> int:
             about = {
                 "label": recording.meta.label,
                 "host": recording.meta.hostname.encode("utf-8", "backslashreplace").decode(),
-                "start": axis.wall_text(recording.start_ns),
+                "start": axis.wall_text(axis.start_ns),
                 "gpuwatch": recording.meta.version,
             }
             texts = (

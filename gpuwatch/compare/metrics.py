@@ -29,7 +29,7 @@ class Metric:
 METRICS = (
     Metric("samples_per_second", "samples/s", "", 1, by_itself=True),
     Metric("utilization_percent", "GPU utilization, mean", "%", 1),
-    Metric("utilization_sigma", "GPU utilization, fluctuation (sigma)", "points", -1),
+    Metric("utilization_sigma", "GPU utilization, sigma", "points", -1),
     Metric("wait_ms_per_batch", "wait for data, per batch", "ms", -1),
     Metric("wait_share_percent", "wait for data, share of training", "%", -1),
     Metric("step_p50_ms", "step, median", "ms", -1),

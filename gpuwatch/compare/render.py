@@ -17,7 +17,7 @@ def render_text(shown: Tables) -> str:
     blocks = [
         _wrap(f"gpuwatch compare: {shown.headline}", ""),
         [line for side, about in shown.sides for line in _wrap(f"{side:6} {about}")],
-        _aligned(shown.heading, shown.rows),
+        _aligned(shown.heading, shown.rows, right=(1, 2)),
         ["FINDINGS", *_aligned(_FINDINGS_HEADING, shown.findings)] if shown.findings else [],
         ["GATES", *(line for outcome, sentence in shown.gates for line in _wrap(f"{outcome} {sentence}"))]
         if shown.gates
@@ -53,12 +53,17 @@ def _table(heading: Sequence[str], rows: Sequence[tuple[str, ...]], right: int =
     return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rows))
 
 
-def _aligned(heading: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _aligned(heading: Sequence[str], rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = ()) -> list[str]:
     cells = [tuple(heading), *(tuple(map(printable, row)) for row in rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(heading))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    aligned = [
+        [
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in cells
     ]
+    return [f"  {'  '.join(row)}".rstrip() for row in aligned]
 
 
 def _wrap(line: str, indent: str = "  ") -> list[str]:

@@ -25,8 +25,8 @@ class Axis:
         return round((time_ns - self.start_ns) / 1e9, 9)
 
     def micros(self, time_ns: int) -> float:
-        """The same in microseconds, as traces count."""
-        return (time_ns - self.start_ns) / 1e3
+        """The same in microseconds, as traces count: not below zero, which Perfetto drops."""
+        return max(0, time_ns - self.start_ns) / 1e3
 
     def wall(self, time_ns: int) -> datetime:
         """The wall time, in UTC."""

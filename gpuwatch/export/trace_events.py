@@ -98,6 +98,8 @@ class TraceEvents:
         pid = self._tracks.gpu(sample.uuid)
         for name, field, scale in _GPU_COUNTERS:
             for time_ns, value in self._readings(sample, field):
+                if time_ns < self._axis.start_ns:  # a buffer reaches back to before the recording
+                    continue
                 yield self._counter(pid, name, time_ns, value / scale)
 
     def _readings(self, sample: GpuSample, field: str) -> list[tuple[int, float]]:
@@ -234,7 +236,7 @@ class TraceEvents:
             "pid": pid,
             "tid": tid,
             "ts": self._axis.micros(start_ns),
-            "dur": (end_ns - start_ns) / 1e3,
+            "dur": max(0, end_ns - max(start_ns, self._axis.start_ns)) / 1e3,
         }
         return {**event, "args": details} if details else event
 
