@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from gpuwatch.diagnosis.advice.plan import phase_shares, planned
 from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
 from gpuwatch.diagnosis.fading import Case, NewestHalf
 from gpuwatch.diagnosis.finding import Draft, Finding, Severity
@@ -19,6 +20,7 @@ from gpuwatch.diagnosis.settings import SYMPTOMS, Settings
 from gpuwatch.diagnosis.standing import Placed, settle
 from gpuwatch.diagnosis.track import Track
 from gpuwatch.timeline.windows import Scene
+
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
@@ -66,7 +68,7 @@ class Engine:
                     if self._judge(rule, subject, case, newest):
                         names.add(rule.id)
         self._forget_absent(subjects, scene.now_ns)
-        return settle(list(self._said(subjects)), self._order)
+        return planned(settle(list(self._said(subjects)), self._order), phase_shares(scene))
 
     @property
     def pending(self) -> tuple[tuple[str, str], ...]:

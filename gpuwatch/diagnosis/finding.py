@@ -184,6 +184,19 @@ class Gain:
     cap: str | None = None  # what limits it: "then the GPU sets the pace", "then limited by the 8 CPU cores"
 
 
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """Where a finding's fix stands in the plan of its run, as factors on the speed of the whole run.
+
+    `then` is what it brings once the steps before it are made, `together` what all of them bring up to this one.
+    """
+
+    number: int  # from 1
+    of: int
+    then: Gain
+    together: Gain
+
+
 State = Literal["pending", "firing", "clearing"]
 
 
@@ -227,3 +240,4 @@ class Finding:
     behind: str | None = None  # the rule that comes first: shown "after that"
     incidents: int = 1
     confidence_notes: tuple[str, ...] = field(default_factory=tuple)
+    plan: PlanStep | None = None

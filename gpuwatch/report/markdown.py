@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuwatch.report import stack_tables, tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
-from gpuwatch.report.verdict import gain_text
+from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import code_block, code_span, markdown
 
 
@@ -75,7 +75,9 @@ def _gain(finding: Json) -> str:
     gain = finding["gain"]
     if gain is not None:
         cap = f", {gain['cap']}" if gain["cap"] else ""
-        return f"**Gain:** {gain_text(gain['low'], gain['high'])}{markdown(cap)}"
+        planned = plan_text(finding.get("plan"))
+        step = f" ({planned})" if planned else ""
+        return f"**Gain:** {gain_text(gain['low'], gain['high'])}{markdown(cap)}{step}"
     return f"**Hint:** {markdown(finding['hint'])}" if finding["hint"] else ""
 
 

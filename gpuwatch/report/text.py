@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from gpuwatch.report import stack_tables, tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
-from gpuwatch.report.verdict import gain_text
+from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import printable
 
 _WIDTH = 100
@@ -81,6 +81,9 @@ def _details(finding: Json) -> Iterable[str]:
     gain = finding["gain"]
     if gain is not None:
         yield f"gain: {gain_text(gain['low'], gain['high'])}" + (f", {gain['cap']}" if gain["cap"] else "")
+        planned = plan_text(finding.get("plan"))
+        if planned:
+            yield planned
     elif finding["hint"]:
         yield f"hint: {finding['hint']}"
     if finding["verify"]:

@@ -95,6 +95,23 @@ def gain_text(low: float, high: float) -> str:
     return f"{high_text}x faster" if low_text == high_text else f"{low_text}-{high_text}x faster"
 
 
+_NOTHING = 1.005
+"""A factor that is shown as none."""
+
+
+def plan_text(plan: Json | None) -> str | None:
+    """A finding's step in the plan of its run; None where that is the only one."""
+    if plan is None or plan["of"] < 2:
+        return None
+    text = f"step {plan['number']} of {plan['of']} of the plan"
+    if plan["number"] == 1:
+        return f"{text}: change this first"
+    then, together = plan["then"], plan["together"]
+    if then["high"] < _NOTHING:
+        return f"{text}: then nothing more, those before it win the same time"
+    return f"{text}: then {gain_text(**then)}, {gain_text(**together)} together with those before it"
+
+
 def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judged: bool = True) -> Json:
     gain = finding.gain if finding else None
     fix = finding.fix if finding else None

@@ -6,11 +6,12 @@ import pytest
 
 from gpuwatch.dashboard.verdicts import Verdict, verdicts
 from gpuwatch.dashboard.view import View, key_of
-from gpuwatch.dashboard.wording import change_words, fix_to_copy, status_words
-from gpuwatch.diagnosis.finding import CallEdit, Fix, Gain, Severity
+from gpuwatch.dashboard.wording import brings_words, change_words, fix_to_copy, plan_words, status_words
+from gpuwatch.diagnosis.finding import CallEdit, Fix, Gain, PlanStep, Severity
 from gpuwatch.samples import NvmlState
 from gpuwatch.timeline.windows import RankWindow
 from tests.dashboard import situations
+from tests.dashboard.parts import starvation
 from tests.unit import scene_builder as build
 
 
@@ -152,3 +153,18 @@ def test_a_lost_gpu_says_since_when_and_why(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_gain_of_one_factor_is_said_once() -> None:
     verdict = verdicts(View(situations.snapshot(findings=(situations.starvation(gain=Gain(2.0, 2.01)),))))[0]
     assert verdict.gain == "2.0x faster"
+
+
+def test_a_later_step_of_the_plan_is_listed_with_what_it_then_brings() -> None:
+    first = replace(starvation(), plan=PlanStep(1, 2, Gain(1.5, 1.7), Gain(1.5, 1.7)))
+    later = replace(starvation(), plan=PlanStep(2, 2, Gain(1.1, 1.3), Gain(1.7, 2.2)))
+    nothing = replace(starvation(), plan=PlanStep(2, 2, Gain(1.0, 1.0), Gain(1.5, 1.7)))
+    assert [brings_words(each) for each in (first, later, nothing)] == [
+        "1.5-1.7x faster",
+        "then 1.1-1.3x",
+        "then nothing",
+    ]
+    assert plan_words(later.plan) == (
+        "Step 2 of 2 of this run's plan: then 1.1-1.3x faster, 1.7-2.2x together with those before it."
+    )
+    assert "win the same time" in plan_words(nothing.plan)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from gpuwatch.diagnosis.finding import Gain, PlanStep
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.observation import Json
@@ -122,3 +124,17 @@ def test_sparkline_has_a_fixed_range() -> None:
     assert sparkline([94.0] * 3, 100.0) == "███"
     assert sparkline([0.0, 50.0, 100.0, None], 100.0) == "▁▅█ "
     assert sparkline([1.0], 0.0) == ""
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_text])
+def test_a_later_step_of_the_plan_says_what_it_then_brings(render) -> None:
+    trained = build.run(build.rank())
+    first, later = (
+        replace(starvation(), rule=rule, plan=PlanStep(number, 2, Gain(1.5, 1.7), together))
+        for number, (rule, together) in enumerate((("a", Gain(1.5, 1.7)), ("b", Gain(2.2, 2.9))), start=1)
+    )
+    text = " ".join(render(report(build.scene(trained), [first, later])).split())
+    assert "step 1 of 2 of the plan: change this first" in text
+    assert "step 2 of 2 of the plan: then 1.5-1.7x faster, 2.2-2.9x faster together with those before it" in text
+    alone = replace(starvation(), plan=PlanStep(1, 1, Gain(1.5, 1.7), Gain(1.5, 1.7)))
+    assert "of the plan" not in render(report(build.scene(trained), [alone]))

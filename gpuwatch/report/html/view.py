@@ -9,7 +9,7 @@ from typing import Any
 from gpuwatch.report import stack_tables, tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
-from gpuwatch.report.verdict import gain_text
+from gpuwatch.report.verdict import gain_text, plan_text
 
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 _SPARKS = {
@@ -60,6 +60,7 @@ def page_view(report: Json) -> dict[str, Any]:
         "quality": tables.quality_lines(report),
         "environment": tables.environment_lines(report),
         "gain": lambda gain: gain_text(gain["low"], gain["high"]),
+        "plan": plan_text,
         "place": tables.place,
         "by_hand": _by_hand,
         "diff_lines": _diff_lines,

@@ -1,0 +1,142 @@
+"""Findings as a plan: what each fix still brings once those before it are made.
+
+Every gain is a share of the time won back, 1 - 1 / gain. Made one after the other the shares add up and the factors
+multiply: 2x (half of the time) and 1.25x (a fifth) are 1 / (1 - 0.5 - 0.2) = 3.3x together, so the second one then
+brings 1.67x. What two of them would win from the same time (waits for data, say) is won once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE
+from gpuwatch.diagnosis.finding import Finding, Gain, PlanStep
+from gpuwatch.timeline.windows import Scene
+
+_WAITS, _LAUNCHES, _COPIES, _LOGS = "waits", "launches", "copies", "logs"
+_TIME_OF: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(
+        (
+            "data-starvation",
+            "workers-zero",
+            "workers-too-few",
+            "worker-cpu-bound",
+            "worker-affinity-pinned",
+            "io-bound",
+            "slow-samples",
+            "slow-collate-ipc",
+            "bursty-prefetch",
+        ),
+        frozenset({_WAITS}),
+    ),
+    **dict.fromkeys(
+        ("thread-oversubscription", "too-many-workers", "cpu-quota-throttled", "host-cpu-exhausted"),
+        frozenset({_WAITS, _LAUNCHES}),
+    ),
+    "noisy-neighbour": frozenset({_LAUNCHES}),
+    "launch-bound": frozenset({_LAUNCHES}),
+    "sync-per-step": frozenset({_LAUNCHES, _LOGS}),
+    "log-stall": frozenset({_LOGS}),
+    "pageable-transfer": frozenset({_COPIES, _LAUNCHES}),
+    "h2d-bound": frozenset({_COPIES}),
+}
+"""Which time a rule's fix wins back; what is not here wins time of its own."""
+_OF_ALL_TIME = frozenset(
+    {"eval-stall", "checkpoint-stall", "gc-stall", "recompile-storm", "epoch-start-stall", "log-stall"}
+)
+"""Rules whose share is of all time. The others' is of training time, without evaluation, saving and the like."""
+_NO_TRAINING = frozenset({"warmup", "eval", "checkpoint", "compile", "gc", "stopped"})
+_SYMPTOMS = frozenset({"step-time-regression"})
+"""Rules that tell what another one explains: their gain is that one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """The least and the most of all time that a finding's fix wins back, and which time that is."""
+
+    finding: Finding
+    low: float
+    high: float
+    time: frozenset[str]
+
+    def less(self, won: Iterable[_Claim], of_this_time: float) -> _Claim:
+        """What is left of it: no more than the time of its kind that was there, less what was won of it."""
+        same = [claim for claim in won if not claim.time.isdisjoint(self.time)]
+        left_low = max(0.0, of_this_time - sum(claim.high for claim in same))
+        left_high = max(0.0, of_this_time - sum(claim.low for claim in same))
+        return replace(self, low=min(self.low, left_low), high=min(self.high, left_high)) if same else self
+
+
+def planned(findings: Sequence[Finding], phase_shares: Mapping[str, float]) -> tuple[Finding, ...]:
+    """The same findings, each that has a gain with its step in the plan of its run.
+
+    Args:
+        findings: All of them, in the order in which they are shown.
+        phase_shares: By run, the share of its time that is no training.
+    """
+    steps: dict[int, PlanStep] = {}
+    for run in dict.fromkeys(finding.run for finding in findings if finding.run is not None):
+        of_run = [finding for finding in findings if finding.run == run]
+        steps |= _steps(_claims(of_run, min(1.0, max(0.0, phase_shares.get(run, 0.0)))))
+    return tuple(replace(finding, plan=steps.get(id(finding))) for finding in findings)
+
+
+def phase_shares(scene: Scene) -> dict[str, float]:
+    """By run, the share of its time that is no training."""
+    return {
+        run.id: sum(total.share for kind, total in run.critical.phases.items() if kind in _NO_TRAINING)
+        for run in scene.runs
+    }
+
+
+def _claims(findings: Sequence[Finding], phases: float) -> list[_Claim]:
+    rules = {finding.rule for finding in findings if finding.gain is not None}
+    waits = frozenset({_WAITS})
+    explained = any(rule != "data-starvation" and waits <= _TIME_OF.get(rule, frozenset()) for rule in rules)
+    claims = []
+    for finding in findings:
+        if finding.gain is None or finding.rule in _SYMPTOMS or (finding.rule == "data-starvation" and explained):
+            continue
+        training = 1.0 if finding.rule in _OF_ALL_TIME else 1.0 - phases
+        low, high = (training * (1.0 - 1.0 / max(1.0, factor)) for factor in (finding.gain.low, finding.gain.high))
+        claims.append(_Claim(finding, low, max(low, high), _TIME_OF.get(finding.rule, frozenset({finding.rule}))))
+    return claims
+
+
+def _steps(claims: list[_Claim]) -> dict[int, PlanStep]:
+    """The largest first, but nothing before what it comes behind; by the finding's identity."""
+    rest, won = list(claims), list[_Claim]()
+    steps: dict[int, PlanStep] = {}
+    while rest:
+        open_rules = {claim.finding.rule for claim in rest}
+        ready = [claim for claim in rest if claim.finding.behind not in open_rules] or rest
+        left = [(claim, claim.less(won, _time_of_kind(claim, claims))) for claim in ready]
+        first, now = max(left, key=lambda pair: pair[1].low + pair[1].high)
+        before = _sums(won)
+        won.append(now)
+        rest.remove(first)
+        after = _sums(won)
+        steps[id(first.finding)] = PlanStep(
+            number=len(won),
+            of=len(claims),
+            then=_gain((1.0 - before[0]) / (1.0 - after[0]), (1.0 - before[1]) / (1.0 - after[1])),
+            together=_gain(1.0 / (1.0 - after[0]), 1.0 / (1.0 - after[1])),
+        )
+    return steps
+
+
+def _gain(one: float, other: float) -> Gain:
+    """After fixes at their best little may be left: the end that is less comes first."""
+    return Gain(round(min(one, other), 3), round(max(one, other), 3))
+
+
+def _time_of_kind(claim: _Claim, claims: Iterable[_Claim]) -> float:
+    return max(other.high for other in claims if not other.time.isdisjoint(claim.time))
+
+
+def _sums(won: Iterable[_Claim]) -> tuple[float, float]:
+    low = high = 0.0
+    for claim in won:
+        low, high = low + claim.low, high + claim.high
+    return min(low, HIGHEST_SHARE), min(high, HIGHEST_SHARE)
