@@ -17,14 +17,14 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def json_lines(samples: Iterable[Any], axis: Axis) -> Iterator[str]:
-    """A line each: `kind` ("gpu_sample"), `time_seconds` on the recording's axis, `wall_time`, then its own fields.
+    """A line each: `type` ("gpu_sample"), `time_seconds` on the recording's axis, `wall_time`, then its own fields.
 
     Moments keep their CLOCK_MONOTONIC nanoseconds as well. Unknown is null. ASCII only, so that no terminal obeys it.
     """
     for sample in samples:
         at_ns = time_of(sample)
         line = {
-            "kind": _HUMP.sub("_", type(sample).__name__).lower(),
+            "type": _HUMP.sub("_", type(sample).__name__).lower(),
             "time_seconds": None if at_ns is None else axis.seconds(at_ns),
             "wall_time": None if at_ns is None else axis.wall_text(at_ns),
             **_fields(sample),

@@ -224,7 +224,7 @@ class TraceEvents:
 
     def _counter(self, pid: int, name: str, time_ns: int, value: float) -> Event:
         at = self._axis.micros(time_ns)
-        return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at, "args": {"value": round(value, 6)}}
+        return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at, "args": {"value": round(float(value), 6)}}
 
     def _slice(self, pid: int, track: str, name: str, start_ns: int, end_ns: int, details: Event) -> Event:
         return self._complete(pid, self._tracks.thread(pid, track), name, start_ns, end_ns, details)
