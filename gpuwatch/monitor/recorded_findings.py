@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.finding import Finding, Severity
+from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.monitor.finding_records import from_blob
 from gpuwatch.monitor.parts import Judge
 from gpuwatch.monitor.snapshot import ReplayMark
@@ -90,7 +91,23 @@ class RecordedJudge:
             return found
         recorded = {_key(finding): finding for finding in self._recorded.at(scene.now_ns)}
         put_right = [_with_beginning(finding, recorded.pop(_key(finding), None)) for finding in found]
-        return (*put_right, *recorded.values())
+        return _sorted([*put_right, *recorded.values()]) if recorded else tuple(put_right)
+
+
+def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
+    """As the engine sorts its own."""
+    order = {rule.id: place for place, rule in enumerate(all_rules())}
+    return tuple(
+        sorted(
+            findings,
+            key=lambda finding: (
+                finding.behind is not None,
+                finding.severity.order,
+                -(finding.gain.low if finding.gain else 1.0),
+                order.get(finding.rule, len(order)),
+            ),
+        )
+    )
 
 
 def _with_beginning(finding: Finding, recorded: Finding | None) -> Finding:

@@ -49,7 +49,7 @@ class ReplayMonitor:
         self._recorded = RecordedFindings(recording)
         self._marks = self._recorded.marks
         start_ns = recording.start_ns if at_ns is None else at_ns
-        self._stage = Stage(recording, self._recorded, start_ns, self._origin, speed, self._show)
+        self._stage = self._stage_at(start_ns)
         self._base = self._stage.monitor.snapshot()
 
     @property
@@ -145,6 +145,8 @@ class ReplayMonitor:
         while not self._stopping.is_set():
             self._wanted.clear()
             self._jump()
+            if self._stage.lacks_past and self._wants_past():
+                continue
             self._stage.monitor.run_until(self._recording.end_ns, stop=self._wanted.is_set)
             if not self._wanted.is_set() and not self._stopping.is_set():
                 self._rest_at_end()
@@ -156,13 +158,27 @@ class ReplayMonitor:
         if target_ns is None:
             return
         old = self._stage
-        stage = Stage(self._recording, self._recorded, target_ns, self._origin, self._speed, self._show)
+        stage = self._stage_at(target_ns)
         with self._lock:
             stage.clock.hold(self._is_held)
             stage.clock.run(self._speed)
             self._stage, self._has_ended = stage, False
             self._jumps += 1
         old.close()
+
+    def _wants_past(self) -> bool:
+        """Shows the moment first, then completes the charts; whether a wish came in between."""
+        stage = self._stage
+        stage.monitor.run_until(self._recording.end_ns, stop=lambda: self._wanted.is_set() or stage.is_shown)
+        if self._wanted.is_set():
+            return True
+        stage.fill_past()
+        self._jumps += 1  # charts that were drawn meanwhile do not know it
+        self._tell()
+        return False
+
+    def _stage_at(self, at_ns: int) -> Stage:
+        return Stage(self._recording, self._recorded, at_ns, self._origin, self._speed, self._show, with_past=False)
 
     def _rest_at_end(self) -> None:
         """Says that it is over, and waits for a wish; a recording that is still being written may go on."""

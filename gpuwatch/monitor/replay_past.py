@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import Rollup
@@ -26,18 +26,22 @@ def fill_past(timeline: Timeline, recording: Recording, until_ns: int) -> None:
     if last_ns <= start_ns:
         return
     metrics = {*GPU_METRICS, *HOST_METRICS, *_RUN_METRICS}
+    rows = [row for row in recording.rollups(start_ns, last_ns, metrics=metrics) if row.minute_ns < last_ns]
+    with timeline.lock:
+        _put(timeline, rows)
+
+
+def _put(timeline: Timeline, rows: Iterable[Rollup]) -> None:
     runs: dict[tuple[str, int], dict[str, Rollup]] = {}
-    for row in recording.rollups(start_ns, last_ns, metrics=metrics):
-        if row.minute_ns >= last_ns:
-            continue
+    for row in rows:
         tiers = _value_tiers(timeline, row)
         if tiers is not None:
             tiers.minutes.put(row.minute_ns, row.count, row.mean, row.min, row.max)
             tiers.seconds.trimmed = True
         elif row.subject in timeline.trainers:
             runs.setdefault((row.subject, row.minute_ns), {})[row.metric] = row
-    for (trainer, minute_ns), rows in runs.items():
-        _add_minute(timeline.trainers[trainer].tiers, minute_ns, rows)
+    for (trainer, minute_ns), figures in runs.items():
+        _add_minute(timeline.trainers[trainer].tiers, minute_ns, figures)
 
 
 def _value_tiers(timeline: Timeline, row: Rollup) -> ValueTiers | None:
