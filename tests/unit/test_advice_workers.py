@@ -217,3 +217,47 @@ def test_nothing_is_promised_where_loading_and_training_compute_on_few_cores() -
         advice = advise(case, cost_of(case))
         assert (advice.promise is not None) == promised
         assert (advice.hint is None) == promised
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "said"),
+    [
+        ({"cores": 16}, 15, "the 16 CPU cores cannot carry more than 15 beside the training (1 of a core each)"),
+        ({"cores": 4}, 3, "the 4 CPU cores cannot carry more than 3 beside the training (1 of a core each; the "
+         "affinity allows 4 of 16)"),
+        ({"cores": 6, "quota": 6.0}, 5, "the 6 CPU cores cannot carry more than 5 beside the training (1 of a core "
+         "each; a CPU quota allows 6 CPU cores)"),
+        ({"cores": 16, "ranks": 2}, 7, "the 8 CPU cores cannot carry more than 7 beside the training (1 of a core "
+         "each; 2 ranks share 16 CPU cores)"),
+        ({"cores": 8, "quota": 8.0, "ranks": 2}, 3, "(1 of a core each; a CPU quota allows 8 CPU cores and 2 ranks "
+         "share them)"),
+        ({"memory": 12}, 3, "half of the 12.0 GiB free memory holds 3"),
+        ({"memory": 24, "ranks": 2}, 3, "half of the 24.0 GiB free memory holds 3 for each of 2 ranks"),
+        ({"shm": 5}, 2, "/dev/shm has 5.0 GiB free, which holds the batches of 2"),
+        ({"shm": 10, "ranks": 2}, 2, "/dev/shm has 10.0 GiB free, which holds the batches of 2 for each of 2 ranks"),
+        ({"epoch": 16}, 4, "an epoch of 16 batches keeps 4 busy"),
+    ],
+)  # fmt: skip
+def test_the_cap_that_binds_is_named(changes: dict[str, float], count: int, said: str) -> None:
+    latest: dict[str, object] = {}
+    if "memory" in changes:
+        latest["memory_available_bytes"] = int(changes["memory"] * 2**30)
+    if "shm" in changes:
+        latest |= {"shm_total_bytes": int(changes["shm"] * 2**30), "shm_used_bytes": 0}
+    cores, quota = changes.get("cores", 16), changes.get("quota")
+    held = {"cpu_quota_cores": quota, "affinity_cores": 16} if quota else {}
+    facts = {"batch_bytes": 10**9 if latest else 10**5, "batches_per_epoch": int(changes.get("epoch", 5000))}
+    trained = rank(
+        step=1.05,
+        wait=1.0,
+        gap=1.0,
+        wait_cpu_share=1.0,
+        loader=loader(num_workers=0, **facts),
+        process=process(cores=cores, main_thread_cores=1.0, latest=held),
+        facts={"local_world_size": int(changes.get("ranks", 1))},
+    )
+    case = run_case(scene(run(trained), gpus=[gpu(utilization=5)], host=host(latest=latest), machine=machine(16)))
+    advice = advise(case, cost_of(case))
+    assert (advice.count, advice.needed) == (count, 24)
+    assert advice.arithmetic.startswith("24 workers would keep up, but ")
+    assert said in advice.arithmetic

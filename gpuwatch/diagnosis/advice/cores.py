@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, is_sampled
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.wording import cpu_cores
 from gpuwatch.timeline.windows import RankWindow
 
 FOREIGN_SHARE = 0.30
@@ -17,6 +18,22 @@ def allowed_cores(case: RunCase) -> float:
     if cores is None:
         cores = rank.facts.cpu_affinity or (case.machine.cpu_count if case.machine else None)
     return max(1.0, float(cores or 1.0) / max(1, rank.facts.local_world_size or 1))
+
+
+def cores_limit(case: RunCase) -> str | None:
+    """What keeps them to so many, in words: a CPU quota, the affinity, other ranks; None where they are all."""
+    rank = case.run.critical
+    latest, ranks = rank.process.latest if rank.process else None, max(1, rank.facts.local_world_size or 1)
+    quota, affinity = (latest.cpu_quota_cores, latest.affinity_cores) if latest else (None, None)
+    count = case.machine.cpu_count if case.machine else None
+    found = []
+    if quota is not None and (affinity is None or quota < affinity):
+        found.append(f"a CPU quota allows {cpu_cores(quota)}")
+    elif affinity is not None and count is not None and affinity < count:
+        found.append(f"the affinity allows {affinity} of {count}")
+    if ranks > 1:
+        found.append(f"{ranks} ranks share {'them' if found else cpu_cores(round(allowed_cores(case) * ranks, 2))}")
+    return " and ".join(found) or None
 
 
 def affinity_cores(case: RunCase) -> int | None:

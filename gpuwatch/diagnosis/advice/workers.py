@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.cores import cores_limit
 from gpuwatch.diagnosis.advice.cost import StepCost
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
@@ -97,7 +98,7 @@ def _is_crowded(cost: StepCost) -> bool:
 def worker_caps(case: RunCase, cost: StepCost) -> tuple[Cap, ...]:
     """Every limit on the number of workers of one rank, named."""
     rank = case.run.critical
-    caps = [_cpu_cap(cost)]
+    caps = [_cpu_cap(cost, cores_limit(case))]
     caps += [cap for cap in (_memory_cap(case, rank), _shm_cap(case, rank), _epoch_cap(rank)) if cap is not None]
     return tuple(caps)
 
@@ -120,7 +121,7 @@ def _to_keep(cost: StepCost, pace_seconds: float) -> int:
     return max(1, math.ceil(MARGIN * cost.batch_seconds / max(pace_seconds, 1e-6) - 1e-6))
 
 
-def _cpu_cap(cost: StepCost) -> Cap:
+def _cpu_cap(cost: StepCost, limit: str | None) -> Cap:
     # The number is chosen for cores without foreign load: workers too few cost speed, idle ones nothing. Without a GPU
     # the pace below already counts what training needs of the cores.
     best = cost.best_pace_seconds
@@ -128,13 +129,12 @@ def _cpu_cap(cost: StepCost) -> Cap:
     count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, training)
     if cost.shared and cost.batch_demand_share >= COMPUTING_SHARE:
         count = min(count, max(1, math.floor(cost.allowed_cores)))
-    useful = _to_keep(cost, best)
+    useful, cores = _to_keep(cost, best), cpu_cores(cost.allowed_cores)
     if useful < count:
-        return Cap("cpu", useful, f"more than {useful} would only share the {cpu_cores(cost.allowed_cores)}")
+        return Cap("cpu", useful, f"more than {useful} would only share the {cores}{f' ({limit})' if limit else ''}")
     each = f"{max(cost.batch_demand_share, LEAST_CPU_SHARE):.2g} of a core each"
-    return Cap(
-        "cpu", count, f"the {cpu_cores(cost.allowed_cores)} cannot carry more than {count} beside the training ({each})"
-    )
+    each += f"; {limit}" if limit else ""
+    return Cap("cpu", count, f"the {cores} cannot carry more than {count} beside the training ({each})")
 
 
 def _memory_cap(case: RunCase, rank: RankWindow) -> Cap | None:
@@ -145,7 +145,7 @@ def _memory_cap(case: RunCase, rank: RankWindow) -> Cap | None:
     if each <= 0:
         return None
     count = max(1, int(MEMORY_SHARE * available / each / _local_ranks(rank)))
-    return Cap("memory", count, f"half of the {gibibytes(available)} free memory holds {count}")
+    return Cap("memory", count, f"half of the {gibibytes(available)} free memory holds {count}{_per_rank(rank)}")
 
 
 def _shm_cap(case: RunCase, rank: RankWindow) -> Cap | None:
@@ -157,7 +157,8 @@ def _shm_cap(case: RunCase, rank: RankWindow) -> Cap | None:
         return None
     free = source.shm_total_bytes - (source.shm_used_bytes or 0)
     count = max(1, int(SHM_SHARE * free / queued / _local_ranks(rank)))
-    return Cap("shm", count, f"/dev/shm has {gibibytes(free)} free, which holds the batches of {count}")
+    text = f"/dev/shm has {gibibytes(free)} free, which holds the batches of {count}{_per_rank(rank)}"
+    return Cap("shm", count, text)
 
 
 def _epoch_cap(rank: RankWindow) -> Cap | None:
@@ -185,6 +186,11 @@ def _queued_bytes(rank: RankWindow) -> int:
 
 def _local_ranks(rank: RankWindow) -> int:
     return max(1, rank.facts.local_world_size or 1)
+
+
+def _per_rank(rank: RankWindow) -> str:
+    ranks = _local_ranks(rank)
+    return f" for each of {ranks} ranks" if ranks > 1 else ""
 
 
 def batch_against_step(cost: StepCost) -> str:
