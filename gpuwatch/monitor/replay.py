@@ -172,7 +172,7 @@ class ReplayMonitor:
         stage.monitor.run_until(self._recording.end_ns, stop=lambda: self._wanted.is_set() or stage.is_shown)
         if self._wanted.is_set():
             return True
-        stage.fill_past()
+        stage.fill_past(self._wanted.is_set)
         self._jumps += 1  # charts that were drawn meanwhile do not know it
         self._tell()
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import Rollup
@@ -12,23 +12,29 @@ from gpuwatch.timeline.step_tiers import StepTiers
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.timeline import Timeline
 
+_AT_ONCE_NS = 60 * MINUTE_NS
 _RUN_METRICS = ("step_seconds", "wait_seconds", "wait_share", "samples_per_second")
 
 
-def fill_past(timeline: Timeline, recording: Recording, until_ns: int) -> None:
+def fill_past(
+    timeline: Timeline, recording: Recording, until_ns: int, stop: Callable[[], bool] = lambda: False
+) -> None:
     """Fills the minutes before a moment, for a day at most, of all GPUs, runs and the host that the timeline knows.
+
+    An hour at a time, the newest first: a day of eight ranks is half a million figures.
 
     The minute that holds the moment is left out: samples will fill the rest of it, and half of it counted twice would
     be a lie. Its seconds are marked as not reaching back, so that charts take the minutes where they begin earlier.
     """
     start_ns = max(recording.start_ns, until_ns - MINUTES_KEPT * MINUTE_NS)
     last_ns = until_ns // MINUTE_NS * MINUTE_NS
-    if last_ns <= start_ns:
-        return
     metrics = {*GPU_METRICS, *HOST_METRICS, *_RUN_METRICS}
-    rows = [row for row in recording.rollups(start_ns, last_ns, metrics=metrics) if row.minute_ns < last_ns]
-    with timeline.lock:
-        _put(timeline, rows)
+    while start_ns < last_ns and not stop():
+        hour_ns = max(start_ns, last_ns - _AT_ONCE_NS)
+        rows = [row for row in recording.rollups(hour_ns, last_ns, metrics=metrics) if row.minute_ns < last_ns]
+        with timeline.lock:
+            _put(timeline, rows)
+        last_ns = hour_ns
 
 
 def _put(timeline: Timeline, rows: Iterable[Rollup]) -> None:

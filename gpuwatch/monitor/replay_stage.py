@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.monitor.monitor import Monitor, Subscriber
 from gpuwatch.monitor.parts import Judge, Lead
@@ -92,11 +94,11 @@ class Stage:
         """Whether there is more to show than its samples."""
         return self._past_until_ns is not None
 
-    def fill_past(self) -> None:
+    def fill_past(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Has charts reach back as far as the recording does, a day at most."""
         until_ns, self._past_until_ns = self._past_until_ns, None
         if until_ns is not None:
-            fill_past(self.timeline, self._recording, until_ns)
+            fill_past(self.timeline, self._recording, until_ns, stop)
 
     def close(self) -> None:
         """Ends it; the recording stays open."""
