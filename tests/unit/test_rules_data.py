@@ -540,9 +540,25 @@ class TestSlowSamples:
         alike = workers(28, cpu_cores=0.28, busy_share=0.99, batch_seconds=2.0, batch_seconds_sigma=0.6)
         assert check("slow-samples", run_case(self.tail(workers=alike))) is None
 
+    def test_a_window_that_holds_the_end_of_any_starvation_holds_no_tail(self) -> None:
+        """Thirty batches waited 500 ms each up to 15 s ago; nothing waits since."""
+        early = [0.5 if place % 10 == 0 else 0.0 for place in range(300)]
+        made = workers(4, cpu_cores=0.4, busy_share=0.5, batch_seconds=0.2, batch_seconds_sigma=0.2)
+        for waits, fires in ((early + [0.0] * 150, False), (early[:150] + [0.0] * 150 + early[:150], True)):
+            mixed = rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=450, workers=made)
+            assert (check("slow-samples", run_case(scene(run(mixed)))) is not None) is fires
+
 
 class TestEpochStart:
     SLOW = epochs(count=4, share=0.12, first_wait_seconds=2.5, usual_wait_seconds=0.004, batches_per_epoch=60)
+
+    def test_an_epoch_that_is_far_longer_than_those_before_ends_it(self) -> None:
+        for position, fires in ((40, True), (400, False)):
+            member = rank(epochs=self.SLOW, steps_total=300 + position, loader=loader(num_workers=4))
+            columns = replace(member.columns, epoch_position=list(range(position - 40, position + 1)))
+            assert (
+                check("epoch-start-stall", run_case(scene(run(replace(member, columns=columns))))) is not None
+            ) is fires
 
     def test_workers_that_restart_each_epoch(self) -> None:
         trained = rank(epochs=self.SLOW, loader=loader(persistent_workers=False))

@@ -212,3 +212,9 @@ def test_it_clears(rule, bad, good):
     for number in range(8):
         said = engine.evaluate(build.later(good, 30 + 5 * number))
     assert said == ()
+
+
+def test_a_median_that_grew_while_steps_got_quicker_in_the_mean_is_no_regression():
+    combed = {"wait": 0.13, "forward": 0.03, "backward": 0.06}
+    moment = slowed(0.108, best=0.093, best_parts=combed, now_parts={"wait": 0.001, "forward": 0.04, "backward": 0.066})
+    assert judged("step-time-regression", moment) is None

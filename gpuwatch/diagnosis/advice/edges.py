@@ -10,6 +10,7 @@ from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.timeline.windows import RankWindow, Share
 
 EPOCHS = 2
+TIMES_LONGER = 3.0
 REMAINING = 0.4
 """Of the first wait, what persistent workers leave in the worst of the measured cases (62 of 168 ms)."""
 
@@ -33,12 +34,19 @@ def epoch_edges(rank: RankWindow) -> EpochEdges | None:
     epochs = rank.epochs
     if epochs is None:
         return _sampled(rank)
-    if epochs.count < EPOCHS:
+    if epochs.count < EPOCHS or _is_long_one(rank, epochs.count):
         return None
     pause, usual = epochs.first_wait_seconds, epochs.usual_wait_seconds
     return EpochEdges(
         epochs.share, epochs.count, pause, usual, Level.E2, epochs.batches_per_epoch, None, epochs.excess_seconds
     )
+
+
+def _is_long_one(rank: RankWindow, count: int) -> bool:
+    """Whether the present epoch is far longer than those before: what their starts cost says nothing of it."""
+    position = rank.columns.epoch_position[-1] if len(rank.columns.epoch_position) else -1
+    usual = (rank.steps_total - position) / count
+    return usual >= 2.0 and position > TIMES_LONGER * usual
 
 
 def _sampled(rank: RankWindow) -> EpochEdges | None:

@@ -40,7 +40,7 @@ from statistics import fmean, median
 
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.gains import from_share, without
-from gpuwatch.diagnosis.advice.lull import CHANGED_SECONDS, is_over
+from gpuwatch.diagnosis.advice.lull import is_over
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, starvation_of
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, batch_deviation, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
@@ -58,6 +58,7 @@ RHYTHM = 0.3
 PREFETCH = 8
 DIFFERENT_BATCHES, DEAR_BATCHES = 0.5, 1.0
 FEW_STEPS = 60
+UNLIKELY = 0.05
 WON_BACK = (0.4, 0.75)
 """Of the outliers' loss, what a deeper unordered queue won back: 57 % in the one measurement, with room around it."""
 
@@ -91,7 +92,7 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
     if starvation is None or starvation.share < limits.clear_share or loader is None or not loader.num_workers:
         return None
     tail = _tail(rank, starvation, loader.num_workers, limits)
-    if tail is None or is_over(rank, starvation, starvation.share, CHANGED_SECONDS):
+    if tail is None or is_over(rank, starvation, starvation.share):
         return None
     return Draft(
         summary=(
@@ -145,10 +146,21 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int, limits: Thresh
     # The mean step: where a slow item takes hundreds of steps, the median one is all handover.
     if not worst or sum(worst) < limits.held_share * total or usual >= USUAL_LOSS * fmean(period for period, _ in rows):
         return None
+    if _have_ceased([period for period, _ in rows], lost, worst):
+        return None
     rhythm = comb(lost, workers)
     if rhythm is not None and rhythm >= RHYTHM:
         return None
     return Tail(len(worst), sum(worst) / total, median(worst), rhythm)
+
+
+def _have_ceased(periods: list[float], lost: list[float], worst: list[float]) -> bool:
+    """Whether so many late steps would hardly all lie so far back by chance: then what made all steps late has passed.
+
+    A window that holds the end of any starvation has the shape of a tail too, until the calm in it prevails.
+    """
+    last = max(place for place, wait in enumerate(lost) if wait >= worst[-1])
+    return (sum(periods[: last + 1]) / sum(periods)) ** len(worst) < UNLIKELY
 
 
 def _idle_between(rank: RankWindow) -> bool:

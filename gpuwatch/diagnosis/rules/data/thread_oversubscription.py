@@ -11,10 +11,10 @@ Fires:
     At least twice as many active threads as cores and two in each worker, a quarter of the workers' CPU time spent in
     the kernel (or a load of two per core), and 5 % lost to waits for data.
 Clears:
-    Fewer than 1.2 active threads per core.
+    Fewer than 1.2 active threads per core, or less than 3 % lost.
 Not when:
-    The threads sleep, or the workers use less than half of the cores; torch itself runs one thread in a worker. Storage, a CPU quota or pinned workers explain it
-    first. Many workers of one thread each have their own rule.
+    The threads sleep, or the workers use less than half of the cores; torch itself runs one thread in a worker.
+    Storage, a CPU quota or pinned workers explain it first. Many workers of one thread each have their own rule.
 Causes:
     OpenCV, MKL, OpenBLAS, Arrow or polars, whichever of them is loaded in the process and named by the workers'
     hottest line.
@@ -71,6 +71,7 @@ class Thresholds:
     system_share: float = threshold(0.25, "of the workers' CPU time passes in the kernel at least")
     load_per_core: float = threshold(2.0, "or the load is as high as this")
     lost_share: float = threshold(0.05, "of the time that is lost to waits at least")
+    clear_lost_share: float = threshold(0.03, "until less is lost", beside="lost_share")
 
 
 @rule(
@@ -78,6 +79,7 @@ class Thresholds:
     subject="run",
     level=Level.E1,
     after=("data-starvation", *OTHER_CAUSES),
+    fades=True,
     thresholds=Thresholds,
 )
 def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
@@ -93,6 +95,7 @@ def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
         or each < THREADS_PER_WORKER
         or (used is not None and used < USED_SHARE)
         or starvation is None
+        or starvation.share < limits.clear_lost_share
     ):
         return None
     load = _load_per_core(case)

@@ -64,6 +64,7 @@ class Thresholds:
     level=Level.E3,
     after=("data-starvation",),
     behind=("data-starvation",),
+    fades=True,
     thresholds=Thresholds,
 )
 def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
