@@ -50,6 +50,10 @@ class HostSensors:
         self._throttled_seconds = 0.0
         self._epochs: dict[int, int] = {}
 
+    def change(self, job: Job) -> None:
+        """Goes on as the machine of another job."""
+        self._job = job
+
     def fetched(self, rank: int, fetches: list[Fetch]) -> None:
         """Batches under way."""
         self._fetches.setdefault(rank, []).extend(fetches)

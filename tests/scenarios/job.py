@@ -11,6 +11,8 @@ from gpuwatch.sources.simulator.parameters import GIB, GpuSpec
 
 MIB = 1024**2
 PERTURBATION = 0.30
+EASY_SECONDS, EASY_BYTES = 0.02, 4_000_000
+"""A batch or a step's launches that no job here waits for: of a cache that has filled, or a neighbour who has left."""
 
 H100 = GpuSpec(
     name="NVIDIA H100 80GB HBM3",
@@ -147,6 +149,28 @@ class Job:
     def with_host(self, **changes: Any) -> Job:
         """The same on another machine."""
         return replace(self, host=replace(self.host, **changes))
+
+    def relieved(self) -> Job:
+        """The same job when its trouble has passed while it runs: what a running process cannot change stays."""
+        loading = self.loading
+        easy = self.with_loading(
+            cpu_seconds=min(loading.cpu_seconds, EASY_SECONDS),
+            io_seconds=min(loading.io_seconds, EASY_SECONDS),
+            slow_share=0.0,
+            batch_bytes=min(loading.batch_bytes, EASY_BYTES),
+            batches_per_epoch=max(loading.batches_per_epoch, 100_000),
+        ).with_computing(
+            launch_seconds=min(self.computing.launch_seconds, EASY_SECONDS),
+            intensity=max(self.computing.intensity, 0.9),
+            asks=False,
+        )
+        return replace(
+            easy.with_host(foreign_cores=min(self.host.foreign_cores, 0.3), shm_used_share=0.0),
+            pauses=(),
+            faults=tuple(fault for fault in self.faults if fault.kind == "mig"),
+            gpus_of_one_process=(1.0,) * len(self.gpus_of_one_process),
+            slow_rank=None,
+        )
 
     def ideal(self) -> Job:
         """The same with batches that cost nothing: what a fix of the loading could bring at best."""

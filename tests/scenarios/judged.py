@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from tests.scenarios.baselines import BASELINES, flagged
 from tests.scenarios.fixes import real_factor
-from tests.scenarios.scenario import Draw
+from tests.scenarios.scenario import CLEARING_SECONDS, Draw
 from tests.scenarios.stream import SECOND_NS, StreamSource
 
 START_NS = 1_000 * SECOND_NS
@@ -23,7 +24,7 @@ BASELINE_WINDOW_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Said:
-    """One rule over one stream. Seconds are of the stream; `gone` counts how often it ended."""
+    """One rule over one stream. Seconds are of the stream; `gone` and `back` count its ends and returns."""
 
     rule: str
     first: float
@@ -32,6 +33,7 @@ class Said:
     summary: str
     numbers: dict[str, Any]
     gone: int = 0
+    back: int = 0
     lasts: bool = True
 
 
@@ -63,6 +65,8 @@ class Judged:
     baselines: dict[str, bool] = field(default_factory=dict)
     flips: int = 0
     trouble: str | None = None
+    cleared: dict[str, float | None] = field(default_factory=dict)
+    """By rule: seconds from the end of the trouble to the end of the finding; None: it was still there."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -92,7 +96,26 @@ class _Log:
             judged.said[rule].lasts = False
         self._present = present
 
-    def _hear(self, finding: Finding, second: float) -> None:
+    def clear(self, ending: frozenset[str], end: float) -> Callable[[Snapshot], None]:
+        """Takes the snapshots from the end of the trouble on: what of `ending` stays, and what is said anew."""
+        judged = self._judged
+        judged.cleared = dict.fromkeys(ending & judged.said.keys(), 0.0)
+
+        def take(snapshot: Snapshot) -> None:
+            second = (snapshot.time_ns - START_NS) / SECOND_NS
+            present = {finding.rule for finding in snapshot.findings}
+            for rule in judged.cleared:
+                if rule in present:
+                    judged.cleared[rule] = None
+                elif judged.cleared[rule] is None:
+                    judged.cleared[rule] = second - end
+            for finding in snapshot.findings:
+                if finding.rule not in self.newest:
+                    self._hear(finding, second, counts=False)
+
+        return take
+
+    def _hear(self, finding: Finding, second: float, *, counts: bool = True) -> None:
         said = self._judged.said.get(finding.rule)
         numbers = {measure.name: measure.value for measure in finding.evidence}
         if said is None:
@@ -101,7 +124,10 @@ class _Log:
         elif finding.severity.value in WARNED and said.severity not in WARNED:
             said.severity, said.summary, said.numbers = finding.severity.value, finding.summary, numbers
             said.behind = finding.behind
+        said.back += not said.lasts
         said.lasts = True
+        if not counts:
+            return
         self.newest[finding.rule] = finding
         if finding.rule == "data-starvation" and finding.state == "firing":
             named = numbers.get("cause")
@@ -122,6 +148,13 @@ def judge(drawn: Draw) -> Judged:
         judged.baselines = {name: flagged(name, scene) for name in BASELINES}
         notices = monitor.snapshot().notices
         judged.trouble = "; ".join(map(str, notices)) or None
+        ending = scenario.ends(drawn.seed)
+        if ending:
+            source.relieve()
+            end = float(scenario.seconds)
+            monitor.run_until(
+                START_NS + (scenario.seconds + CLEARING_SECONDS) * SECOND_NS, on_tick=log.clear(ending, end)
+            )
     finally:
         monitor.stop()
     if log.causes:

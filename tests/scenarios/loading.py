@@ -81,6 +81,16 @@ class BatchQueue:
         self.epochs = 0
         self.fetches: list[Fetch] = []
 
+    def change(self, loading: Loading) -> None:
+        """Loads otherwise from now on, with the same workers and an epoch that goes on."""
+        self._loading, self._times = loading, 1.0
+
+    def refill(self, now: float) -> None:
+        """Asks for what the queue lacks, where the epoch had all it wanted and goes on after all."""
+        most = self._loading.workers * self._loading.prefetch
+        while most and self._asked - self.position - 1 < most:
+            self._ask(now)
+
     @property
     def is_last(self) -> bool:
         """Whether the batch handed over last was its epoch's."""

@@ -53,6 +53,13 @@ class Rank:
         self._open: tuple[float, float, float] | None = None
         self._samples_seconds = 0.0
 
+    def change(self, job: Job) -> None:
+        """Goes on as this rank of another job."""
+        self.job, self.computing_times = job, 1.0
+        self.queue.change(job.loading)
+        if self.queue.epochs:
+            self.queue.refill(self.now)
+
     def run_for(self, until: float, phase: str, cores: float) -> None:
         """The thread does one thing until a moment."""
         if until > self.now:

@@ -13,6 +13,22 @@ from tests.scenarios.truth import Truth, truth_of
 STARVED = 0.12
 """Lost to the loading, in truth, where a scenario is to be found starved: the threshold is 0.10."""
 FED = 0.04
+CLEARING_SECONDS = 120
+"""Played on behind the end of the trouble, for the first seeds: so long a rule has to say that it is over."""
+CLEARING_SEEDS = 8
+CLEARED_WITHIN_SECONDS = 60.0
+STAYING = frozenset(
+    {
+        "ecc-or-remap",
+        "hw-slowdown",
+        "metrics-limited",
+        "pageable-transfer",
+        "recompile-storm",
+        "thermal-throttle",
+        "xid-error",
+    }
+)
+"""Rules that by their definition end minutes after their cause, at a restart, or with a setting of the script."""
 DRAWS = 60
 LOW = frozenset({"low-util", "util-fluctuation", "periodic-dips"})
 """What a GPU that idles for any reason may be called beside the reason."""
@@ -63,6 +79,10 @@ class Scenario:
     def is_played(self, seed: int) -> bool:
         """Whether this seed is one of its."""
         return seed % self.every in ({1, 2} if self.every > 2 else {0, 1})
+
+    def ends(self, seed: int) -> frozenset[str]:
+        """What has to be unsaid when the trouble passes, where that is played for this seed."""
+        return self.must - STAYING if seed <= CLEARING_SEEDS else frozenset()
 
     @property
     def healthy(self) -> bool:

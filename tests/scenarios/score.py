@@ -10,6 +10,7 @@ from statistics import fmean
 from tests.scenarios.baselines import BASELINES
 from tests.scenarios.catalogue import SCENARIOS
 from tests.scenarios.judged import WARNED, Judged, Promise, Said
+from tests.scenarios.scenario import CLEARED_WITHIN_SECONDS
 
 TRULY_STARVED = 1.10
 """An ideal loader makes the job so much faster: what the baselines are asked to tell."""
@@ -47,7 +48,11 @@ class RuleScore:
     misses: int = 0
     false: int = 0
     delays: list[float] = field(default_factory=list)
-    regained: int = 0
+    clearings: list[float | None] = field(default_factory=list)
+    causes: int = 0  # streams of which it is the cause, as far as data-starvation was said,
+    right_causes: int = 0  # and those in which it was named
+    flips: int = 0  # ends and returns while its cause was there,
+    hours: float = 0.0  # in so many of them
     stray: int = 0  # said below a warning where no label asks for it
 
     @property
@@ -59,6 +64,16 @@ class RuleScore:
     def recall(self) -> float | None:
         """Of what it was to find, what it found in time."""
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else None
+
+    @property
+    def cleared(self) -> int:
+        """How often it was unsaid in time."""
+        return sum(one is not None and one <= CLEARED_WITHIN_SECONDS for one in self.clearings)
+
+    @property
+    def flips_per_hour(self) -> float | None:
+        """How often it ended or came again in an hour with its cause there."""
+        return self.flips / self.hours if self.hours else None
 
 
 @dataclass(slots=True)
@@ -87,6 +102,7 @@ class Score:
     redrawn: int
     rules: dict[str, RuleScore]
     missed: list[Miss]
+    stayed: list[Miss]
     false: list[FalseWarning]
     wrong_never: list[FalseWarning]
     causes: list[tuple[Judged, str]]
@@ -113,6 +129,11 @@ class Score:
         return sum(rule.hits for rule in built) / wanted if wanted else None
 
     @property
+    def clearings(self) -> list[float | None]:
+        """How long each finding outlived its cause, where that was played; None: to the end."""
+        return [seconds for rule in self.rules.values() for seconds in rule.clearings]
+
+    @property
     def macro_f1(self) -> float | None:
         """The mean over the rules that were asked for."""
         values = []
@@ -133,6 +154,7 @@ def scored(results: Sequence[Judged], built: Iterable[str]) -> Score:
         redrawn=sum(one.tried > 0 for one in results),
         rules=rules,
         missed=[],
+        stayed=[],
         false=[],
         wrong_never=[],
         causes=[],
@@ -153,7 +175,7 @@ def scored(results: Sequence[Judged], built: Iterable[str]) -> Score:
     for one in results:
         _count_musts(one, of, score)
         _count_warnings(one, of, score)
-        _count_causes(one, score)
+        _count_causes(one, of, score)
         _count_starved(one, score)
     return score
 
@@ -168,11 +190,22 @@ def _count_musts(one: Judged, of: Callable[[str], RuleScore], score: Score) -> N
         if said is not None and said.first <= deadline:
             row.hits += 1
             row.delays.append(said.first - begun)
-            row.regained += said.gone > 0
+            row.flips += said.gone + said.back
+            row.hours += (scenario.seconds - said.first) / 3600.0
+            if rule in one.cleared:
+                _count_clearing(one, rule, row, score)
             continue
         row.misses += 1
         why = "never" if said is None else f"only {said.first - begun:.0f} s after the onset"
         score.missed.append(Miss(one.scenario, one.seed, rule, why))
+
+
+def _count_clearing(one: Judged, rule: str, row: RuleScore, score: Score) -> None:
+    seconds = one.cleared[rule]
+    row.clearings.append(seconds)
+    if seconds is None or seconds > CLEARED_WITHIN_SECONDS:
+        why = "still there" if seconds is None else f"{seconds:.0f} s"
+        score.stayed.append(Miss(one.scenario, one.seed, rule, why))
 
 
 def _count_warnings(one: Judged, of: Callable[[str], RuleScore], score: Score) -> None:
@@ -191,12 +224,16 @@ def _count_warnings(one: Judged, of: Callable[[str], RuleScore], score: Score) -
             row.stray += 1
 
 
-def _count_causes(one: Judged, score: Score) -> None:
+def _count_causes(one: Judged, of: Callable[[str], RuleScore], score: Score) -> None:
     expected = SCENARIOS[one.scenario].cause
     if expected is None or "data-starvation" not in one.said:
         return
     score.causes.append((one, expected))
-    score.right_causes += one.cause == expected
+    is_right = one.cause == expected
+    score.right_causes += is_right
+    for row in (of(expected), of("data-starvation")):
+        row.causes += 1
+        row.right_causes += is_right
 
 
 def _count_starved(one: Judged, score: Score) -> None:

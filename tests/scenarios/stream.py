@@ -88,6 +88,12 @@ class StreamSource:
             found.append(heapq.heappop(self._waiting)[2])
         return found
 
+    def relieve(self) -> None:
+        """The trouble passes now."""
+        self._job = self._job.relieved()
+        self.training.change(self._job)
+        self._host.change(self._job)
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -86,6 +86,14 @@ class Training:
         self._stop = self._fault("hang") or self._fault("stall")
         self._restart = self._fault("restart")
 
+    def change(self, job: Job) -> None:
+        """Goes on as another job, which has no pauses and never stops."""
+        self.job = job
+        for rank in self.ranks:
+            rank.cores.host = job.host
+            rank.change(job)
+        self._due, self._stop, self._restart = [], None, None
+
     def advance(self) -> None:
         """One step of all ranks, or a quarter of a second of a standstill."""
         if self._stop is not None and self.time >= self._stop.start:
