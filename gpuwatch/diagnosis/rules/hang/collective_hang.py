@@ -9,7 +9,7 @@ Evidence:
     compilation going on. Where stacks can be read, the line each rank stands on, and since when; without a hook each
     must stand there for 60 s.
 Fires:
-    As above.
+    All of that holds in two evaluations.
 Clears:
     A step arrives.
 Not when:

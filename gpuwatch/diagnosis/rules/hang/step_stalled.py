@@ -8,7 +8,7 @@ Evidence:
     than a tenth of a core), process alive. Where stacks can be read, the line it stands on, and since when; without a
     hook it must stand there for 60 s.
 Fires:
-    As above.
+    All of that holds in two evaluations.
 Clears:
     A step arrives.
 Not when:
@@ -21,7 +21,7 @@ Fix:
     By what the process shows: missing or dead workers, blocked reads, or the line it stands on;
     DataLoader(timeout=120) turns a silent wait for a worker into an error.
 Gain:
-    -
+    None to be computed: without it the run makes no progress at all.
 Verify:
     Steps resume.
 Source:

@@ -17,7 +17,7 @@ Causes:
 Fix:
     NVIDIA's action for that number. gpuwatch never resets anything; it prints the action.
 Gain:
-    -
+    None in speed: it keeps the job alive, or says why it died.
 Verify:
     No new XID.
 Source:

@@ -17,7 +17,7 @@ Fix:
     NVIDIA's action for that number, on the GPU at the address that the message names; nvidia-smi -L shows which GPUs
     still answer.
 Gain:
-    -
+    None in speed: it keeps the other jobs of the machine alive.
 Verify:
     No new XID, and as many GPUs as the machine has.
 Source:

@@ -6,7 +6,7 @@ Means:
 Evidence:
     Hook: torch.cuda.memory_stats counts at least one retry per 100 steps, or an out-of-memory error.
 Fires:
-    As above.
+    One retry per 100 steps and more than one in the window, or an out-of-memory error.
 Clears:
     No retry in the window.
 Not when:

@@ -7,7 +7,7 @@ Evidence:
     Hardware reasons in the driver's mask (0x8 slowdown, 0x40 thermal, 0x80 power brake) at least 0.6 times a minute
     over 10 minutes, or in a tenth of the window's samples.
 Fires:
-    As above.
+    Six events in ten minutes, or a tenth of the window.
 Clears:
     None for 10 minutes.
 Not when:
@@ -19,7 +19,7 @@ Fix:
 Gain:
     Clocks fall to half or less while it lasts.
 Verify:
-    None for 10 minutes.
+    The driver names no hardware reason for ten minutes under load.
 Source:
     gpud's hardware slowdown check, 0.6 a minute in 10 minutes; NVML's definition (a reduction by 2x or more).
 """

@@ -7,11 +7,11 @@ Evidence:
     The software power cap in at least half of the samples, utilization at least 90 %, power at least 95 % of the
     limit; the enforced limit against the default.
 Fires:
-    As above. A warning only when the limit is below 95 % of the default.
+    All three hold. A warning only when the limit is below 95 % of the default.
 Clears:
     Any of the three falls.
 Not when:
-    -
+    At the default limit it is no fault, only information: heavy training works there.
 Causes:
     The card's own default limit, which is healthy, or a lower one that an administrator set or a chassis shares out.
 Fix:
@@ -19,7 +19,7 @@ Fix:
 Gain:
     A hint: speed grows more slowly than power.
 Verify:
-    -
+    The limit is the default again, and the SM clock is higher under load.
 Source:
     NVML clocks event reasons, 0x4.
 """

@@ -6,7 +6,7 @@ Evidence:
     Hook: no compiled model was seen, torch is 2.0 or later, and either the GPU idles between kernels (launch-bound)
     or is busy at low power (low-power-high-util).
 Fires:
-    As above.
+    All of that holds in two evaluations.
 Clears:
     A compiled model is seen, or neither symptom holds.
 Not when:

@@ -7,7 +7,7 @@ Evidence:
     Hook: float32 parameters, no autocast, float32 matmul precision "highest", and at least 20 % of the parameters in
     linear or attention layers.
 Fires:
-    As above.
+    All of that holds in two evaluations.
 Clears:
     The precision is "high" or "medium", or autocast is active.
 Not when:

@@ -9,16 +9,16 @@ Fires:
 Clears:
     The driver answers.
 Not when:
-    -
+    A reading that no rule needs is missing, such as the fan of a passively cooled card.
 Causes:
     MIG, vGPU, WSL or a container that hides processes: the driver's own answer is the evidence.
 Fix:
     The hook's own timings work everywhere: start the training with gpuwatch run. On MIG, Hopper and later, the
     instances report through GPM.
 Gain:
-    -
+    None in speed: other rules judge again.
 Verify:
-    -
+    The figures appear, and this finding is gone.
 Source:
     NVML documentation (utilization is not supported with MIG; GPM from Hopper on).
 """

@@ -6,11 +6,11 @@ Evidence:
     The 95th percentile of the time between polls above twice the interval, more than 1 % of the hook's records
     dropped, or malformed packets.
 Fires:
-    As above.
+    Any of the three.
 Clears:
     A clean minute.
 Not when:
-    -
+    Fewer than one poll in twenty is late.
 Causes:
     A loaded or suspended machine, a driver that answers late, or records that the trainer sent faster than they were
     read.
@@ -19,7 +19,7 @@ Fix:
 Gain:
     Confidence.
 Verify:
-    A clean minute.
+    The report's data quality shows no drops and a gap near the interval.
 Source:
     gpuwatch's own counters.
 """
