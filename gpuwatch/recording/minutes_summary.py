@@ -113,7 +113,7 @@ def _run(
     spent_in = {each.minute_ns for own in warm.values() for metric in _TRAINING for each in own.get(metric, ())}
     energies = [_energy(minutes, uuid, spent_in) for uuid in gpu_uuids]
     is_known = energies and None not in energies and trained > 0
-    model = critical.facts.model
+    model, steps = critical.facts.model, warm[critical.facts.trainer].get("step_seconds", ())
     return RunSummary(
         id=run.id,
         title=run.title,
@@ -124,8 +124,8 @@ def _run(
         samples_per_second=sum(rates) if rates else None,
         wait_seconds_per_batch=critical.wait_seconds_per_batch,
         wait_share=critical.wait_share,
-        step_p50_seconds=critical.step_p50_seconds,
-        step_p95_seconds=critical.step_p95_seconds,
+        step_p50_seconds=pooled.quantile(steps, 0.5),
+        step_p95_seconds=pooled.quantile(steps, 0.95),
         energy_joules_per_sample=sum(each or 0.0 for each in energies) / trained if is_known else None,
         batch_size=critical.batch_size,
         model_parameters=model.parameters,
@@ -154,8 +154,6 @@ def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]]) -> RunSu
             samples_per_second=rate,
             wait_seconds_per_batch=pooled.total(waits) / batches if batches else None,
             wait_share=_wait_share(own),
-            step_p50_seconds=pooled.quantile(steps, 0.5),
-            step_p95_seconds=pooled.quantile(steps, 0.95),
             batch_size=batch_size,
         )
     counted = pooled.total(own.get("counted_batches", ()))

@@ -9,7 +9,7 @@ from itertools import pairwise
 from gpuwatch.recording.session_summary import Level, Swing
 from gpuwatch.recording.types import Rollup
 
-_HALVINGS = 48
+_HALVINGS = 28
 
 
 def total(minutes: Sequence[Rollup]) -> float:
