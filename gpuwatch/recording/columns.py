@@ -23,6 +23,7 @@ _EXPONENTS = (0, 3, 6, 9)
 _BIG_ENDIAN = sys.byteorder == "big"
 _SINGLE_LEAST, _SINGLE_MOST = 1e-30, 1e38
 _INT64 = 2**63
+_MOST_VALUES = 1 << 24  # a constant column of a hostile file may claim any number
 
 
 class DamagedError(Exception):
@@ -54,7 +55,7 @@ class ColumnReader:
             DamagedError: there is none.
         """
         head = self._data[self._at : self._at + 5]
-        if len(head) < 5:
+        if len(head) < 5 or count > _MOST_VALUES:
             raise DamagedError("a column is missing")
         length = int.from_bytes(head[1:], "little")
         self._at += 5
@@ -102,8 +103,8 @@ def _decode(kind: int, payload: bytes, count: int) -> Sequence[Any]:
         return [_hashable(unpack(payload))] * count
     if kind == _DICTIONARY:
         length = int.from_bytes(payload[:4], "little")
-        entries = [_hashable(entry) for entry in unpack(payload[4 : 4 + length])]
-        return [entries[index] for index in payload[4 + length :]]
+        entries = [_hashable(each) if type(each) is list else each for each in unpack(payload[4 : 4 + length])]
+        return list(map(entries.__getitem__, payload[4 + length :]))
     if kind == _WHOLE:
         return _from_whole(payload, count)
     if kind == _DECIMAL:

@@ -41,7 +41,7 @@ class Contents:
     def __init__(self, path: Path) -> None:
         self._opened = open_recording(path)
         self._lock = threading.RLock()
-        self.damaged: set[str] = set()
+        self.damaged: set[str] = {"its end"} if self._opened.is_cut_off else set()
 
     def close(self) -> None:
         """Idempotent."""
@@ -73,7 +73,7 @@ class Contents:
     def meta(self) -> dict[str, Any]:
         """What the file says of itself; "" of what cannot be read."""
         found = {}
-        for key, value in self.rows("its head", "SELECT key, value FROM meta"):
+        for key, value in self.checked_rows("its head", "SELECT key, value, crc FROM meta"):
             with self.noting("its head"):
                 found[key] = json.loads(value)
         return found
@@ -81,15 +81,15 @@ class Contents:
     def kinds(self) -> dict[int, KindReader]:
         """The kinds of samples in it, by number."""
         found = {}
-        for number, shape in self.rows("its kinds", "SELECT id, shape FROM kind"):
+        for number, _, shape in self.checked_rows("its kinds", "SELECT id, name, shape, crc FROM kind"):
             with self.noting("its kinds"):
                 found[number] = KindReader(shape)
         return found
 
     def anchors(self) -> list[tuple[int, float]]:
         """Wall times at monotonic times, oldest first."""
-        rows = self.rows("its clock", "SELECT time_ns, wall_time FROM anchor ORDER BY id")
-        return [row for row in rows if isinstance(row[0], int) and isinstance(row[1], float)]
+        rows = self.checked_rows("its clock", "SELECT id, time_ns, wall_time, crc FROM anchor ORDER BY id")
+        return [(time_ns, wall_time) for _, time_ns, wall_time in rows]
 
     def stretches(self) -> list[Stretch]:
         """The segments in order."""

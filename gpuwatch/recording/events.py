@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 from gpuwatch.recording.kinds import EVENT_KINDS, KINDS
-from gpuwatch.recording.schema import checksum
-from gpuwatch.recording.store import Operation
-from gpuwatch.samples import Candidates, GpuLost, GpuSample, PhaseSpan, Sample
+from gpuwatch.recording.schema import Operation, checksum
+from gpuwatch.samples import Candidates, GpuFacts, GpuLost, GpuSample, MachineFacts, PhaseSpan, RunFacts, Sample
 
 _MOST_KNOWN = 4_096
 _MOST_A_MINUTE = 2_000  # a hostile trainer's phases are in the samples still
 _KINDS = frozenset(EVENT_KINDS)
+_REPEATED = frozenset({GpuFacts, MachineFacts, RunFacts, Candidates})  # written when they say something new
 
 
 class Events:
@@ -45,7 +45,7 @@ class Events:
             return
         kind = KINDS[cls]
         subject = kind.subject(kind.row(sample))
-        if self._is_known(cls, subject, sample) or not self._room:
+        if not self._room or (cls in _REPEATED and self._is_known(cls, subject, sample)):
             return
         self._room -= 1
         if isinstance(sample, GpuLost):

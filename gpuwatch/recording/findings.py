@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuwatch.recording.events import printable
-from gpuwatch.recording.schema import checksum
-from gpuwatch.recording.store import Operation
+from gpuwatch.recording.schema import Operation, checksum
 from gpuwatch.recording.types import FindingRecord
 
 _WORDS_NS = 60_000_000_000

@@ -25,6 +25,7 @@ class Opened:
 
     connection: sqlite3.Connection
     copy: Path | None = None
+    is_cut_off: bool = False
 
     def close(self) -> None:
         """Idempotent."""
@@ -41,7 +42,14 @@ def open_recording(path: Path) -> Opened:
     """
     _check_head(path, _head(path))
     try:
-        connection = _connected(path, "mode=ro")
+        try:
+            connection = _connected(path, "mode=ro")
+        except sqlite3.DatabaseError as error:
+            if "malformed" not in str(error):
+                raise
+            connection = _connected(path, "mode=ro", may_be_cut_off=True)
+            if connection is not None:
+                return Opened(connection, is_cut_off=True)
         if connection is not None:
             return Opened(connection)
         # SQLite cannot make its index of the log where it may not write: in a folder or on a medium that is read-only.
@@ -82,8 +90,12 @@ def _check_head(path: Path, head: bytes) -> None:
         )
 
 
-def _connected(path: Path, parameters: str) -> sqlite3.Connection | None:
-    """None where SQLite cannot open it in this way."""
+def _connected(path: Path, parameters: str, *, may_be_cut_off: bool = False) -> sqlite3.Connection | None:
+    """None where SQLite cannot open it in this way.
+
+    A file that is shorter than its head says is refused by SQLite, unless its schema may be written to: then what is
+    there is read (`lockBtree` in its btree.c). Nothing is written, as the connection only reads.
+    """
     connection = sqlite3.connect(
         f"file:{quote(os.fsencode(path.absolute()))}?{parameters}",
         uri=True,
@@ -93,6 +105,8 @@ def _connected(path: Path, parameters: str) -> sqlite3.Connection | None:
     )
     try:
         connection.execute("PRAGMA trusted_schema=OFF")
+        if may_be_cut_off:
+            connection.execute("PRAGMA writable_schema=ON")
         connection.execute("SELECT count(*) FROM meta").fetchone()
     except sqlite3.Error as error:
         connection.close()

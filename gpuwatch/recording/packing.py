@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-_SURROGATES = 1  # extension type: a string with bytes that are no UTF-8
+_STRING, _MAPPING = 1, 2
+"""Extension types: a string that is no UTF-8, and a mapping with such keys, as a list of pairs."""
 
 
 def _plain(value: Any) -> Any:
@@ -18,9 +19,11 @@ def _plain(value: Any) -> Any:
 
 
 def _restore(code: int, data: memoryview) -> Any:
-    if code != _SURROGATES:
-        raise ValueError(f"unknown extension {code}")
-    return bytes(data).decode("utf-8", "surrogatepass")
+    if code == _STRING:
+        return bytes(data).decode("utf-8", "surrogatepass")
+    if code == _MAPPING:
+        return dict(_decoder.decode(data))
+    raise ValueError(f"unknown extension {code}")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
@@ -47,19 +50,22 @@ def unpack(data: bytes) -> Any:
     Raises:
         ValueError: the bytes are not what `pack` makes.
     """
-    return _decoder.decode(data)
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
 
 
 def _escaped(value: Any) -> Any:
     if isinstance(value, str):
-        if value.isascii():
-            return value
-        data = value.encode("utf-8", "surrogatepass")
-        return msgspec.msgpack.Ext(_SURROGATES, data)
+        return value if value.isascii() else msgspec.msgpack.Ext(_STRING, value.encode("utf-8", "surrogatepass"))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _escaped(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: _escaped(each) for key, each in value.items()}
+        pairs = [(_escaped(key), _escaped(each)) for key, each in value.items()]
+        if all(isinstance(key, str) for key, _ in pairs):
+            return dict(pairs)
+        return msgspec.msgpack.Ext(_MAPPING, _encoder.encode(pairs))
     if isinstance(value, (tuple, list)):
         return [_escaped(each) for each in value]
     return value

@@ -157,13 +157,13 @@ class Recording:
         found: list[Rollup] = []
         for minute_ns, data, crc in rows:
             with self._contents.noting("its minutes"):
-                found += unpack_minute(minute_ns, data, crc)
-        found += self._open_minute(start_ns, end_ns)
-        return [
+                found += unpack_minute(minute_ns, data, crc, subjects, metrics)
+        found += [
             row
-            for row in found
+            for row in self._open_minute(start_ns, end_ns)
             if (subjects is None or row.subject in subjects) and (metrics is None or row.metric in metrics)
         ]
+        return found
 
     def _open_minute(self, start_ns: int, end_ns: int) -> list[Rollup]:
         """Of the minute that is being written, or was when the writer was killed."""

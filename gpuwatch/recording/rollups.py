@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from gpuwatch.recording.chunks import Stream
+from gpuwatch.recording.chunks import Stream, inflated
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
 from gpuwatch.recording.gpu_metrics import gpu_metrics
 from gpuwatch.recording.metric_values import Metrics
@@ -56,21 +56,28 @@ def pack_minute(rows: Sequence[Rollup]) -> bytes:
     return zlib.compress(bytes(out), 6)
 
 
-def unpack_minute(minute_ns: int, data: object, crc: object) -> list[Rollup]:
-    """The other way.
+def unpack_minute(
+    minute_ns: int,
+    data: object,
+    crc: object,
+    subjects: Collection[str] | None = None,
+    metrics: Collection[str] | None = None,
+) -> list[Rollup]:
+    """The other way; only those of some subjects and metrics, where they are named.
 
     Raises:
         DamagedError: the bytes are not what was written.
     """
     if not isinstance(data, bytes) or zlib.crc32(data) != crc:
         raise DamagedError("the checksum does not match")
-    try:
-        plain = zlib.decompress(data)
-    except zlib.error as error:
-        raise DamagedError("a minute does not inflate") from error
+    plain = inflated(data)
     count, columns = int.from_bytes(plain[:4], "little"), ColumnReader(plain[4:])
     read = [columns.read(count) for _ in range(len(Rollup._fields) - 1)]
-    return [Rollup(minute_ns, *row) for row in zip(*read, strict=True)]
+    return [
+        Rollup(minute_ns, *row)
+        for row in zip(*read, strict=True)
+        if (metrics is None or row[1] in metrics) and (subjects is None or row[0] in subjects)
+    ]
 
 
 def _rollup(

@@ -12,7 +12,8 @@
 | `event`     | GpuFacts, MachineFacts, RunFacts, GpuLost, XidEvent, TrainerEnded, PhaseSpan (but gc), Candidates  |
 | `finding`   | each stretch in which a finding stood                                                              |
 
-All blobs carry their CRC-32, so what a failing disk has changed is left out and told, not shown.
+All rows carry the CRC-32 of their blob or of all their values, so what a failing disk has changed is left out and
+told, not shown.
 
 Metrics of `rollup_1m`. Those of a subject without a value in a minute have no row there. `count * mean` is a sum.
 
@@ -39,6 +40,7 @@ Metrics of `rollup_1m`. Those of a subject without a value in a minute have no r
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Sequence
 
@@ -48,9 +50,9 @@ CHUNK_BITS = 20
 """Of a chunk's id below its segment's number."""
 
 TABLES = (
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID",
-    "CREATE TABLE kind (id INTEGER PRIMARY KEY, name TEXT, shape TEXT)",
-    "CREATE TABLE anchor (id INTEGER PRIMARY KEY, time_ns INTEGER, wall_time REAL)",
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT, crc INTEGER) WITHOUT ROWID",
+    "CREATE TABLE kind (id INTEGER PRIMARY KEY, name TEXT, shape TEXT, crc INTEGER)",
+    "CREATE TABLE anchor (id INTEGER PRIMARY KEY, time_ns INTEGER, wall_time REAL, crc INTEGER)",
     "CREATE TABLE segment (id INTEGER PRIMARY KEY, start_ns INTEGER, end_ns INTEGER, bytes INTEGER, data BLOB,"
     " crc INTEGER)",
     "CREATE TABLE tail (id INTEGER PRIMARY KEY, segment INTEGER, start_ns INTEGER, end_ns INTEGER, data BLOB,"
@@ -62,6 +64,16 @@ TABLES = (
     "CREATE TABLE finding (id INTEGER PRIMARY KEY, key TEXT, start_ns INTEGER, end_ns INTEGER, state TEXT, rule TEXT,"
     " severity TEXT, run TEXT, gpu TEXT, blob BLOB, crc INTEGER)",
 )
+
+
+Operation = tuple[str, Sequence[object]]
+"""A statement and its values."""
+
+
+def meta_row(key: str, value: object) -> Operation:
+    """What puts a value into the head, or replaces it."""
+    values = (key, json.dumps(value))
+    return "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (*values, checksum(values))
 
 
 def checksum(values: Sequence[object]) -> int:

@@ -11,8 +11,7 @@ from gpuwatch.recording.events import printable
 from gpuwatch.recording.kinds import KINDS
 from gpuwatch.recording.packing import pack
 from gpuwatch.recording.rollups import Minutes
-from gpuwatch.recording.schema import CHUNK_BITS
-from gpuwatch.recording.store import Operation
+from gpuwatch.recording.schema import CHUNK_BITS, Operation
 from gpuwatch.samples import Sample
 
 Batch = tuple[int, Sequence[Sample]]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gpuwatch.recording.kinds import KIND_BY_NUMBER, stored_shape
 from gpuwatch.recording.placement import Place
-from gpuwatch.recording.schema import APPLICATION_ID, CHUNK_BITS, TABLES, VERSION
+from gpuwatch.recording.schema import APPLICATION_ID, CHUNK_BITS, TABLES, VERSION, Operation, checksum, meta_row
 from gpuwatch.recording.types import CannotRecordError
 
-Operation = tuple[str, Sequence[Any]]
 Connect = Callable[..., sqlite3.Connection]
 
 _LOG_PAGES = 1_000  # SQLite's own default: 4 MB
@@ -69,18 +67,21 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             raise StoreError(_cause(error)) from error
 
-    def trim(self) -> int | None:
-        """Drops the oldest samples where the file has outgrown its limit; returns the time before which they are gone.
+    def trim(self, tail_bytes: int) -> None:
+        """Drops the oldest samples where the file is about to outgrow its limit.
+
+        Args:
+            tail_bytes: that the open segment will take beside what is sealed.
 
         Raises:
             StoreError: they could not be dropped.
         """
         if self._max_bytes is None or self._connection is None:
-            return None
+            return
         try:
-            excess = self._live_bytes() - round(0.95 * self._max_bytes)
+            excess = self._live_bytes() + tail_bytes - round(0.95 * self._max_bytes)
             if excess <= 0:
-                return None
+                return
             last, end_ns = 0, None
             for number, until_ns, size in self._connection.execute("SELECT id, end_ns, bytes FROM segment ORDER BY id"):
                 last, end_ns = number, until_ns
@@ -90,16 +91,14 @@ class Store:
         except sqlite3.Error as error:
             raise StoreError(_cause(error)) from error
         if end_ns is None:
-            return None
-        dropped: int = end_ns
+            return
         self.write(
             [
                 ("DELETE FROM chunk WHERE id < ?", (last + 1 << CHUNK_BITS,)),
                 ("DELETE FROM segment WHERE id <= ?", (last,)),
-                ("INSERT OR REPLACE INTO meta VALUES ('samples_from_ns', ?)", (str(dropped),)),
+                meta_row("samples_from_ns", end_ns),
             ]
         )
-        return dropped
 
     def close(self) -> None:
         """Puts everything into the one file, for readers in folders that they may not write to."""
@@ -177,7 +176,8 @@ def _create(connection: sqlite3.Connection) -> None:
     for table in TABLES:
         connection.execute(table)
     for kind in KIND_BY_NUMBER:
-        connection.execute("INSERT INTO kind VALUES (?, ?, ?)", (kind.number, kind.name, stored_shape(kind)))
+        values = (kind.number, kind.name, stored_shape(kind))
+        connection.execute("INSERT INTO kind VALUES (?, ?, ?, ?)", (*values, checksum(values)))
     connection.execute("COMMIT")
 
 

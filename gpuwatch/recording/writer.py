@@ -5,7 +5,6 @@ Nothing that the disk does reaches the caller: what cannot be written waits in a
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
@@ -20,8 +19,9 @@ from gpuwatch.recording.findings import Findings
 from gpuwatch.recording.homecoming import bring_home
 from gpuwatch.recording.placement import FilesystemOf, filesystem_of, place_for
 from gpuwatch.recording.rollups import MINUTE_NS, Minutes
+from gpuwatch.recording.schema import Operation, checksum, meta_row
 from gpuwatch.recording.segment import Batch, Segment
-from gpuwatch.recording.store import Connect, Operation, Store, StoreError
+from gpuwatch.recording.store import Connect, Store, StoreError
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.samples import Sample
 
@@ -74,6 +74,8 @@ class RecordingWriter:
         self._segment: Segment | None = None
         self._waiting: deque[Segment] = deque()
         self._segments = 0
+        self._anchors = 0
+        self._largest_tail = 0
         self._minute_ns: int | None = None
         self._flushed_ns: int | None = None
         self._now_ns = 0
@@ -131,7 +133,7 @@ class RecordingWriter:
                 return
             self._turn_minute(None)
             self._notes.extend(self._findings.last_words())
-            self._notes.append(("INSERT OR REPLACE INTO meta VALUES ('ended', 'true')", ()))
+            self._notes.append(meta_row("ended", True))
             self._flush()
             self._store.close()
             self._home = self._place.path
@@ -148,7 +150,9 @@ class RecordingWriter:
             if abs(wall_then + (now_ns - at_ns) / 1e9 - wall_time) <= _JUMP_SECONDS:
                 return
         self._anchor = (now_ns, wall_time)
-        self._notes.append(("INSERT INTO anchor (time_ns, wall_time) VALUES (?, ?)", self._anchor))
+        values = (self._anchors, *self._anchor)
+        self._anchors += 1
+        self._notes.append(("INSERT OR REPLACE INTO anchor VALUES (?, ?, ?, ?)", (*values, checksum(values))))
 
     def _turn_minute(self, minute_ns: int | None) -> None:
         """Seals the minute that is over, if one is; None: whichever it is."""
@@ -188,7 +192,7 @@ class RecordingWriter:
                 self._store.write([*self._notes, *(each for segment in self._waiting for each in segment.sealed())])
                 self._notes.clear()
                 self._waiting.clear()
-                self._store.trim()
+                self._store.trim(self._largest_tail)
             rows = self._segment.unsaved() if self._segment is not None else []
             if rows or self._notes:
                 self._store.write([*self._notes, *rows])
@@ -204,6 +208,7 @@ class RecordingWriter:
         segment, self._segment = self._segment, None
         if segment is not None:
             self._refused += segment.refused
+            self._largest_tail = max(self._largest_tail, segment.bytes)
             segment.seal(self._minutes)
             self._waiting.append(segment)
 
@@ -229,7 +234,7 @@ class RecordingWriter:
         gap = {"from": self._failed_wall, "to": self._wall_time, "lost": self._lost, "why": str(self.problem)}
         self._gaps = [*self._gaps[-_MOST_GAPS + 1 :], gap]
         self._failed_wall, self._lost, self.problem = None, 0, None
-        self._notes.append(("INSERT OR REPLACE INTO meta VALUES ('gaps', ?)", (json.dumps(self._gaps),)))
+        self._notes.append(meta_row("gaps", self._gaps))
 
     def _say_refused(self) -> None:
         if self._refused and self.problem is None:
@@ -238,7 +243,7 @@ class RecordingWriter:
 
 def _meta_rows(meta: RecordingMeta) -> list[Operation]:
     values = {**asdict(meta), "ended": False, "problem": None}
-    return [("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))) for key, value in values.items()]
+    return [meta_row(key, value) for key, value in values.items()]
 
 
 def _size_of(path: Path) -> int:

@@ -1,0 +1,131 @@
+"""Every kind of sample comes back from a recording as it was: from the tail exactly, from columns but for rounding."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuwatch.recording.chunks import Arrivals, Gathering, samples_of_chunk, samples_of_row
+from gpuwatch.recording.columns import DamagedError
+from gpuwatch.recording.kinds import KINDS as RECORDED
+from gpuwatch.recording.kinds import KindReader, stored_shape
+from gpuwatch.recording.packing import pack
+from gpuwatch.recording.shapes import EXACT
+from gpuwatch.samples import GpuSample, PhaseSpan, ProcessSample, WorkerSample
+from tests.unit.sample_strategies import KINDS, same, samples
+
+READERS = {kind.number: KindReader(stored_shape(kind)) for kind in RECORDED.values()}
+
+
+def sealed_and_read(listed: list[Any]) -> list[Any]:
+    gathering = Gathering()
+    for time_ns, sample in enumerate(listed):
+        kind = RECORDED[type(sample)]
+        gathering.add(time_ns, [(kind.number, kind.row(sample))])
+    found = {}
+    for stream in gathering.streams():
+        found.update(samples_of_chunk(READERS[stream.kind.number], len(stream.places), stream.packed()))
+    return [found[place] for place in range(len(listed))]
+
+
+@pytest.mark.parametrize("cls", KINDS, ids=lambda cls: cls.__name__)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_comes_back_from_the_tail_and_from_columns(cls: type, data: st.DataObject) -> None:
+    listed = data.draw(st.lists(samples(cls), min_size=1, max_size=8))
+    listed = [*listed, *listed[: data.draw(st.integers(0, len(listed)))]]
+    kind = RECORDED[cls]
+    row = pack([(7, [(kind.number, kind.row(sample)) for sample in listed])])
+    assert [sample for _, sample in samples_of_row(READERS, row)] == listed
+    for before, after in zip(listed, sealed_and_read(listed), strict=True):
+        assert same(before, after, EXACT), (before, after)
+
+
+def test_a_minute_of_polls_is_exact_where_sensors_give_decimals() -> None:
+    listed = [
+        GpuSample(
+            time_ns=10**15 + number * 100_003_117,
+            uuid="GPU-1",
+            utilization_percent=float(number * 37 % 101),
+            power_watts=(412_345 + number * 7_919 % 90_000) / 1000,
+            energy_joules=(10**9 + number * 41_231) / 1000,
+            memory_used_bytes=61_000_000_000 + number,
+            pcie_rx_bytes=2**62 + number * 10**9 + number % 7,
+            sm_clock_mhz=None if number % 50 == 0 else 1980.0,
+            utilization_ring=tuple((number * 1000 + place, float(place)) for place in range(number % 4)),
+            unavailable={"fan_percent": "not supported by this GPU"},
+            ages_seconds={"pcie_rx_bytes": number / 1000},
+        )
+        for number in range(600)
+    ]
+    assert sealed_and_read(listed) == listed
+
+
+def test_order_among_kinds_and_subjects_is_kept() -> None:
+    listed = [
+        sample
+        for number in range(40)
+        for sample in (
+            GpuSample(number, f"GPU-{number % 3}"),
+            PhaseSpan("1.1", "eval", number, None if number % 2 else number + 5),
+            ProcessSample(number, 7, 9, workers=tuple(WorkerSample(pid) for pid in range(number % 3))),
+        )
+    ]
+    assert sealed_and_read(listed) == listed
+
+
+def test_a_column_takes_a_byte_or_two_a_value() -> None:
+    gathering = Gathering()
+    kind = RECORDED[GpuSample]
+    for number in range(600):
+        sample = GpuSample(
+            number * 10**8, "GPU-1", utilization_percent=float(number % 90), memory_used_bytes=61 * 10**9
+        )
+        gathering.add(number, [(kind.number, kind.row(sample))])
+    (stream,) = gathering.streams()
+    assert len(stream.packed()) < 600 * 2
+
+
+def test_samples_of_an_older_version_get_defaults_and_lose_what_is_gone() -> None:
+    kind = RECORDED[ProcessSample]
+    name, fields = json.loads(stored_shape(kind))["record"]
+    kept = [field for field in fields if field[0] not in ("libraries", "node_cores")]
+    older = KindReader(json.dumps({"record": [name, [*kept, ["gone", {"list": ""}]]]}))
+    row = [getattr(ProcessSample(5, 1, 2, command="train"), field) for field, _ in kept]
+    assert older.from_plain([*row, ["x"]]) == ProcessSample(5, 1, 2, command="train")
+
+
+@settings(max_examples=200, deadline=None)
+@given(place=st.integers(0, 10**6), flip=st.integers(1, 255))
+def test_changed_bytes_of_a_chunk_are_refused_or_decode_never_crash(place: int, flip: int) -> None:
+    gathering = Gathering()
+    kind = RECORDED[GpuSample]
+    for number in range(30):
+        gathering.add(number, [(kind.number, kind.row(GpuSample(number, "GPU-1", power_watts=number / 7)))])
+    (stream,) = gathering.streams()
+    data = bytearray(stream.packed())
+    data[place % len(data)] ^= flip
+    with contextlib.suppress(DamagedError):
+        list(samples_of_chunk(READERS[kind.number], 30, bytes(data)))
+
+
+def test_a_chunk_that_inflates_without_end_is_refused() -> None:
+    import zlib
+
+    from gpuwatch.recording import chunks
+
+    bomb = zlib.compress(b"\0" * (chunks._MOST_BYTES + 1))
+    with pytest.raises(DamagedError):
+        list(samples_of_chunk(READERS[1], 1, bomb))
+
+
+def test_arrivals_tell_which_rows_came_in_a_span() -> None:
+    arrivals = Arrivals.unpacked(Arrivals([10, 20, 20, 30], [2, 1, 3, 1]).packed())
+    assert list(arrivals.places(10, 20)) == [2, 3, 4, 5]
+    assert list(arrivals.places(0, 30)) == list(range(7))
+    assert not arrivals.places(30, 40)
