@@ -51,10 +51,10 @@ def markdown(score: Score, seeds: Sequence[int]) -> str:
         f"{score.streams} streams, seeds {_ranges(seeds)}, every physical quantity off by up to 30 %; "
         f"{score.redrawn} of them drawn again.",
         "A rule counts as right if it fires within 90 s of the onset or of the 30th step, whichever is later (longer",
-        "where its definition needs longer); any other warning is a false one. In seeds up to 8 the trouble passes while",
-        "the job goes on, and how long a finding outlives it is counted; rules that by their definition stay for minutes",
-        "or until a restart are left out of that. Flips are ends and returns while the cause is there. A gain's error is",
-        "how far the simulated fix lies outside the promised range.",
+        "where its definition needs longer); any other warning is a false one. In seeds up to 8 the trouble passes",
+        "while the job goes on, and how long a finding outlives it is counted; rules that by their definition stay for",
+        "minutes or until a restart are left out of that. Flips are ends and returns while the cause is there. A",
+        "gain's error is how far the simulated fix lies outside the promised range.",
         "",
         *(f"- {line}" for line in _gates(score)),
     ]
