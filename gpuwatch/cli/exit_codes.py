@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
     """Done. For `report` also: no finding at or above `--fail-on`. A reader that closes its pipe is no failure."""
 
     FINDINGS = 1
-    """`report --fail-on SEVERITY` found something that bad, or worse."""
+    """`report --fail-on SEVERITY` found something that bad, or worse; a `compare --fail-if` came true."""
 
     CANNOT_MEASURE = 2
     """Nothing could be measured or written: no GPU and no run, wrong arguments, a process that cannot be watched."""
