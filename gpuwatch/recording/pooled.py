@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from gpuwatch.recording.session_summary import Level, Swing
@@ -54,22 +54,27 @@ def quantile(minutes: Sequence[Rollup], share: float) -> float | None:
     values = count(minutes)
     if not values:
         return None
-    low, high = min(minute.min for minute in minutes), max(minute.max for minute in minutes)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        below = math.fsum(minute.count * _share_below(minute, middle) for minute in minutes)
-        if below < share * values:
-            low = middle
-        else:
-            high = middle
-    return high
+    goal, below, density = share * values, 0.0, 0.0
+    at = -math.inf
+    for value, change, mass in sorted(edge for minute in minutes for edge in _edges(minute)):
+        reached = below + density * (value - at) if density > 0 else below
+        if reached >= goal and density > 0:
+            return min(value, at + max(0.0, goal - below) / density)
+        below, at = reached + mass, value
+        if below >= goal and mass:
+            return value
+        density += change
+    return at
 
 
-def _share_below(minute: Rollup, value: float) -> float:
+def _edges(minute: Rollup) -> Iterator[tuple[float, float, float]]:
+    """Where a minute's values begin and end to be, how densely, and how many lie on one point."""
     marks = ((minute.min, 0.0), (minute.p50, 0.5), (minute.p95, 0.95), (minute.max, 1.0))
-    if value < minute.min:
-        return 0.0
     for (low, share), (high, next_share) in pairwise(marks):
-        if value < high:
-            return share + (next_share - share) * (value - low) / (high - low)
-    return 1.0
+        mass = minute.count * (next_share - share)
+        if high > low:
+            density = mass / (high - low)
+            yield low, density, 0.0
+            yield high, -density, 0.0
+        else:
+            yield low, 0.0, mass
