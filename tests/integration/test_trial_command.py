@@ -122,6 +122,20 @@ def test_a_program_that_does_not_train_is_told_in_a_sentence_with_its_last_lines
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["sleep", "60"], "it made no training step for 2 s: no hook was heard in it"),
+        (["sh", "-c", "kill -9 $$"], "it was killed by SIGKILL"),
+        (["sh", "-c", "trap '' INT TERM; echo stubborn; exit 7"], "it ended with exit code 7"),
+    ],
+)
+def test_what_never_trains_is_told_from_what_breaks(tmp_path: Path, command: list[str], said: str) -> None:
+    result = gpuwatch(tmp_path, "trial", "env.A=1", "--patience", "2", "--", *command)
+    assert result.returncode == 2
+    assert said in result.stderr
+
+
 def test_a_run_that_ends_by_itself_counts_if_it_has_settled_for_long_enough(script: Path) -> None:
     result = tried(script, "env.SPEED=2", "--runs", "1", "--seconds", "60", behind=("--steps", "80"))
     assert "argument --seconds: not allowed with argument --steps" in result.stderr
