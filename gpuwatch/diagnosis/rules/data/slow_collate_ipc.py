@@ -14,7 +14,8 @@ Clears:
     Both below half of that.
 Not when:
     A line of the items takes more: that one comes first. Cores, a quota, storage or too few workers explain it.
-    Stacks cannot be read.
+    Stacks cannot be read. Many bytes or many tensors per batch alone: they cost nothing that the shares would not
+    show.
 Causes:
     Many small tensors, few large ones (float32 images), or Python objects that are pickled: the hottest line and the
     bytes of a batch tell.

@@ -12,7 +12,8 @@ Clears:
     The workers may use more cores, or the wait is below 6 %.
 Not when:
     The whole process may use fewer than four cores (Slurm with one CPU per task, a pinned rank): that is the
-    launcher's choice. Workers that are pinned to a core each.
+    launcher's choice. Workers that are pinned to a core each. An affinity alone is no sign, nor are a few seconds on
+    one core: both together are.
 Causes:
     An OpenMP runtime that changed the mask when it was imported, or the launcher (Slurm, Kubernetes): the training
     process's own affinity tells them apart.

@@ -13,7 +13,7 @@ Clears:
 Not when:
     The variable is 0 or empty; it is about CUDA and the run computes on the CPU, or about ranks and there is one. A
     process younger than five minutes may be a debugging session, and deterministic algorithms are a valid choice:
-    information only.
+    information only. A profiler that runs is not seen.
 Causes:
     A variable in the environment, or a switch in the code: the evidence names it.
 Fix:

@@ -10,7 +10,8 @@ Fires:
 Clears:
     No retry in the window.
 Not when:
-    A single retry at the first long batch.
+    A single retry at the first long batch. The window counts, not the minutes before it; calls of
+    torch.cuda.empty_cache() are not seen, only the retries that they cause.
 Causes:
     Lengths that vary, which fragments the memory; memory that is full; or torch.cuda.empty_cache() in the loop.
 Fix:

@@ -12,7 +12,8 @@ Clears:
     No rise in the last quarter.
 Not when:
     Single jumps (the first evaluation, one long batch) and peaks that rise ever less, as those of random lengths do.
-    Lengths that are made to grow (a curriculum) look the same.
+    Lengths that are made to grow (a curriculum) look the same. A rise that is won back: each quarter of the time has
+    to rise.
 Causes:
     A loss summed up with its graph, outputs that are kept, or hooks that keep what they see.
 Fix:

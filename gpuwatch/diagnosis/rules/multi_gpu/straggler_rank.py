@@ -13,7 +13,8 @@ Fires:
 Clears:
     Below 6 %.
 Not when:
-    Ranks with different work by design; fewer than two ranks measured.
+    Ranks with different work by design; fewer than two ranks measured. A rank that is merely slower in forward or
+    loading: only what the others wait for it counts.
 Causes:
     Its loading, its copies, its forward pass or its GPU's clock, whichever it has more of than the others. The same
     rank in every epoch: hardware. Another one in each: data.

@@ -12,7 +12,8 @@ Fires:
 Clears:
     Below 15 % and not waiting; below 3 % in any case.
 Not when:
-    Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning.
+    Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning. A low utilization
+    of the evaluation alone: its metrics may compute on the CPU. That it waits for batches is what makes it a warning.
 Causes:
     An evaluation loader without workers, metrics that compute on the CPU, or evaluation too often.
 Fix:

@@ -11,7 +11,8 @@ Fires:
 Clears:
     Autocast becomes active or the weights are 16-bit.
 Not when:
-    Compute capability below 7.0 (a GTX 1080 has no tensor cores); the run waits for data (that comes first).
+    Compute capability below 7.0 (a GTX 1080 has no tensor cores); the run waits for data (that comes first). Whether
+    a config asks for AMP is not read, so this stays information where it does.
 Causes:
     Autocast is never entered; it is switched on in a config, in a form that the code does not understand (amp: true
     compared with "bf16"); or it is used in evaluation only.

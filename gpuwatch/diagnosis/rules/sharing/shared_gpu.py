@@ -12,7 +12,8 @@ Clears:
     Gone.
 Not when:
     The display server, the run's own evaluation process, sharing by design (MPS). Where process ids cannot be mapped
-    from inside a container, nothing is claimed.
+    from inside a container, nothing is claimed. It does not wait for a minute: what it says of other readings is true
+    from the first of them on.
 Causes:
     A second job, a notebook that keeps its context, an inference server, or a desktop.
 Fix:

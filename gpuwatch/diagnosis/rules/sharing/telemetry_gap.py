@@ -10,7 +10,8 @@ Fires:
 Clears:
     A clean minute.
 Not when:
-    Fewer than one poll in twenty is late.
+    Fewer than one poll in twenty is late. A clock that jumps or a suspended machine shows as late polls, not by
+    itself.
 Causes:
     A loaded or suspended machine, a driver that answers late, or records that the trainer sent faster than they were
     read.
