@@ -12,7 +12,7 @@ from gpuwatch.trial.effect import already_so, ineffective
 from gpuwatch.trial.errors import TrialError
 from gpuwatch.trial.experiment import Experiment
 from gpuwatch.trial.remarks import remarks
-from gpuwatch.trial.results import ArmResult, Failure, RunResult
+from gpuwatch.trial.results import ArmResult, Failure, RunResult, Warmth
 
 COMMAND = ["python", "train.py", "--lr", "0.1"]
 WOBBLE = (0.0, 0.4, -0.3, 0.2, -0.1, 0.3, -0.4, 0.1)
@@ -184,3 +184,13 @@ def test_conditions_that_were_not_alike_are_said() -> None:
     assert "batch sizes differ (16 with as it is, 32 with num_workers=2)" in said
     assert "61 °C with as it is, 66 °C with num_workers=2" in said
     assert "get_worker_info()" in said
+
+
+def test_clocks_that_heat_slowed_down_are_said_and_alike_ones_are_not() -> None:
+    def make(arm: Arm, place: int) -> RunResult:
+        seen = run(speed=100.0 + WOBBLE[place], of=seen_with(arm), celsius=61.0)
+        hot = Warmth(62.0, 20, 5, ("heat",))
+        return replace(seen, warmth=hot) if arm.changes and place == 1 else seen
+
+    arms = performed(experiment("num_workers=2"), FakeRuns(make))
+    assert remarks(arms, "samples_per_second") == ["heat slowed the GPU down in 1 of 3 runs with num_workers=2"]
