@@ -104,6 +104,15 @@ class PhaseLog:
             if span.kind in kinds
         ]
 
+    def newest(self, start_ns: int, end_ns: int, most: int) -> tuple[tuple[str, int, int], ...]:
+        """The newest ones of a stretch, in order, as (kind, start, end); what still lasts ends with the stretch."""
+        found = [
+            (span.kind, span.start_ns, min(end_ns, span.end_ns or end_ns))
+            for span in self.spans(start_ns)
+            if span.start_ns < end_ns
+        ]
+        return tuple(sorted(found, key=lambda one: one[1])[-most:])
+
     def totals(self, start_ns: int, end_ns: int) -> dict[str, PhaseTotals]:
         """What each kind took of a stretch; a span that reaches over its edge counts by its part inside."""
         by_kind: dict[PhaseKind, list[PhaseSpan]] = {}

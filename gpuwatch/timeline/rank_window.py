@@ -21,6 +21,7 @@ from gpuwatch.timeline.windows import RankWindow, StackWindow, StepColumns
 _SLOW_STEP_SECONDS = 2.0
 _SLOW_STEPS = 30
 _MOST_COLUMNS = 4_096
+_MOST_SPANS = 512
 _SESSION_SHARE = 0.99
 _LASTING_NS = 300 * SECOND_NS
 
@@ -109,6 +110,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         samples_per_second=share(sums, "samples", "samples_train"),
         last_step_ns=history.last_step_ns,
         open_phase=history.phases.current(),
+        phase_spans=history.phases.newest(bounds.start_ns, bounds.end_ns, _MOST_SPANS),
         phases=history.phases.totals(bounds.start_ns, bounds.end_ns) if bounds.seconds > 0 else {},
         train_loader=train_loader,
         eval_loaders=tuple(loader for loader in facts.loaders if loader.role == "eval"),

@@ -428,3 +428,19 @@ def test_lost_records_are_counted_where_they_were_lost() -> None:
     quality = scene(history, 100, window=60).quality
     assert (quality.dropped_records, quality.malformed_packets) == (20, 1)
     assert quality.received_records == 600
+
+
+def test_the_windows_phases_are_kept_with_their_times_in_order() -> None:
+    history = timeline(
+        run_facts(),
+        steps(200, period=0.2),
+        phase("checkpoint", 50.0, 52.0),
+        phase("gc", 20.0, 20.5),
+        phase("eval", 58.0, None),
+    )
+    rank = rank_at(history, 60)
+    assert rank.phase_spans == (
+        ("gc", at(20.0), at(20.5)),
+        ("checkpoint", at(50.0), at(52.0)),
+        ("eval", at(58.0), at(60)),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuwatch.samples import LoaderFacts, PhaseSpan, RunFacts
@@ -38,6 +38,7 @@ class RankWindow:
     last_step_ns: int | None = None
     open_phase: PhaseSpan | None = None
     phases: Mapping[str, PhaseTotals] = field(default_factory=dict)
+    phase_spans: Sequence[tuple[str, int, int]] = ()  # kind, start and end, at most the newest 512 of the window
     train_loader: LoaderFacts | None = None
     eval_loaders: tuple[LoaderFacts, ...] = ()
     workers: WorkerTotals | None = None

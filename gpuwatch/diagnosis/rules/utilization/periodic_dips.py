@@ -32,12 +32,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 
+from gpuwatch.diagnosis.advice.fluctuation import Beat, beat_of, causes_in_loop, owner_of, swings_of
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.starvation import starvation_of
-from gpuwatch.diagnosis.advice.stream import autocorrelation, robust_sigma, stretches
+from gpuwatch.diagnosis.advice.stream import autocorrelation, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -50,6 +50,18 @@ BUCKETS = 120
 LEAST_PERIODS = 8
 PEAK, DOUBLE_PEAK = 0.3, 0.2
 GONE_PERIODS = 3
+SAID = {
+    "gc": "garbage collection",
+    "user": "a phase that the script marks",
+    "eval": "evaluation",
+    "checkpoint": "saving",
+    "compile": "compiling",
+    "warmup": "warming up",
+    "stopped": "a stop by a signal",
+    "epoch start": "the start of an epoch",
+    "long steps": "single long steps",
+}
+"""What of a loop dips belong to, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +75,13 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """A steady interval between dips, the share of samples in them, and the last one's start (None: not counted)."""
+    """A steady interval between dips, the share of samples in them, and the last one's start; no beat: not counted."""
 
     period_seconds: float
-    spread: float | None
-    events: int | None
+    beat: Beat | None
     dip_share: float
     last_ns: int | None
+    owner: tuple[str, float] | None = None  # what of the loop covers so much of the dips' time
 
 
 @rule(
@@ -85,15 +97,17 @@ def periodic_dips(case: GpuCase, limits: Thresholds) -> Draft | None:
     stats, series = case.gpu.train_utilization, case.gpu.train_utilization_series
     if case.run is None or stats is None or len(series) < SAMPLES or _is_starved(case, limits):
         return None
-    rhythm = _counted(stats, series, limits) or _by_autocorrelation(stats, series)
+    rhythm = _counted(case, stats, series, limits) or _by_autocorrelation(stats, series)
     if rhythm is None:
         return None
     if rhythm.last_ns is not None and case.now_ns - rhythm.last_ns > GONE_PERIODS * rhythm.period_seconds * SECOND_NS:
         return None
+    beat = rhythm.beat
+    every = seconds(rhythm.period_seconds)
+    if beat is not None and beat.in_steps:
+        every = f"{beat.period_steps} steps ({every})"
     return Draft(
-        summary=(
-            f"{gpu_name(case.gpu)} dips every {seconds(rhythm.period_seconds)}, {percent(rhythm.dip_share)} of the time"
-        ),
+        summary=f"{gpu_name(case.gpu)} dips every {every}, {percent(rhythm.dip_share)} of the time",
         severity=Severity.INFO,
         level=Level.E0,
         evidence=_evidence(case, rhythm),
@@ -127,25 +141,15 @@ def _is_starved(case: GpuCase, limits: Thresholds) -> bool:
     return starvation is not None and starvation.share >= limits.starved_share
 
 
-def _counted(stats: Stats, series: Sequence[tuple[int, float]], limits: Thresholds) -> Rhythm | None:
+def _counted(case: GpuCase, stats: Stats, series: Sequence[tuple[int, float]], limits: Thresholds) -> Rhythm | None:
     """Dips counted one by one."""
-    low = min(0.5 * stats.p95, stats.p50 - 20.0)
-    starts, inside, dipped = [], False, 0
-    for time_ns, value in series:
-        if not inside and value < low:
-            starts.append(time_ns)
-            inside = True
-        elif inside and value > low + 10.0:
-            inside = False
-        dipped += inside
-    if len(starts) < limits.dips:
+    swings = swings_of(stats, series)
+    rank = case.run.critical if case.run else None
+    beat = beat_of([start for start, _ in swings.dips], rank, events=limits.dips, regular=limits.spread)
+    if beat is None:
         return None
-    intervals = [(later - earlier) / SECOND_NS for earlier, later in pairwise(starts)]
-    period = median(intervals)
-    spread = robust_sigma(intervals) / period if period > 0.0 else 1.0
-    if spread >= limits.spread:
-        return None
-    return Rhythm(period, spread, len(starts), dipped / len(series), starts[-1])
+    owner = owner_of(swings.dips, causes_in_loop(rank, case.gpu.sensor_window_seconds)) if rank else None
+    return Rhythm(beat.period_seconds, beat, swings.dip_share, swings.dips[-1][0], owner)
 
 
 def _by_autocorrelation(stats: Stats, series: Sequence[tuple[int, float]]) -> Rhythm | None:
@@ -160,7 +164,7 @@ def _by_autocorrelation(stats: Stats, series: Sequence[tuple[int, float]]) -> Rh
         if here > PEAK and here >= found[lag - 2] and here >= found[lag] and found[2 * lag - 1] > DOUBLE_PEAK:
             spacing = (series[-1][0] - series[0][0]) / SECOND_NS / (len(values) - 1)
             below = sum(value < stats.p50 - 10.0 for value in values) / len(values)
-            return Rhythm(lag * spacing, None, None, below, None)
+            return Rhythm(lag * spacing, None, below, None)
     return None
 
 
@@ -169,16 +173,24 @@ def _evidence(case: GpuCase, rhythm: Rhythm) -> tuple[Measure, ...]:
         Measure("dip_period_seconds", round(rhythm.period_seconds, 2), f"every {seconds(rhythm.period_seconds)}"),
         Measure("dip_share", round(rhythm.dip_share, 3), f"{percent(rhythm.dip_share)} of the samples are in dips"),
     ]
-    if rhythm.events is not None and rhythm.spread is not None:
-        text = f"{rhythm.events} dips, their intervals vary by {percent(rhythm.spread)}"
-        measures.append(Measure("dips", rhythm.events, text))
-    steps = _period_in_steps(case, rhythm)
+    beat, steps = rhythm.beat, _period_in_steps(case, rhythm)
+    if beat is not None:
+        text = f"{beat.events} dips, their intervals vary by {percent(beat.spread)}"
+        if beat.steps_spread is not None:
+            text += f" in seconds and by {percent(beat.steps_spread)} in steps"
+        measures.append(Measure("dips", beat.events, text))
     if steps is not None:
-        measures.append(Measure("dip_period_steps", steps, f"that is about every {steps} steps"))
+        exact = "exactly" if beat is not None and beat.in_steps else "about"
+        measures.append(Measure("dip_period_steps", steps, f"that is {exact} every {steps} steps"))
+    if rhythm.owner is not None:
+        name, covered = rhythm.owner
+        measures.append(Measure("dips_owner", name, f"{percent(covered)} of the dips' time is {SAID[name]}"))
     return tuple(measures)
 
 
 def _period_in_steps(case: GpuCase, rhythm: Rhythm) -> int | None:
+    if rhythm.beat is not None and rhythm.beat.period_steps is not None:
+        return rhythm.beat.period_steps
     step = case.run.critical.step_seconds if case.run else None
     return round(rhythm.period_seconds / step.p50) if step is not None and step.p50 > 0.0 else None
 
@@ -200,6 +212,8 @@ def _suspects(case: GpuCase, rhythm: Rhythm, limits: Thresholds) -> list[str]:
     """What usually comes in such a rhythm, the likelier first."""
     assert case.run is not None
     rank = case.run.critical
+    if rhythm.owner is not None:
+        return [SAID[rhythm.owner[0]]]
     suspects = []
     epoch = rank.train_loader.batches_per_epoch if rank.train_loader else None
     if (

@@ -31,12 +31,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.fluctuation import MEAN_FOR_RATIO, blind_words, step_swings, swings_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, listed, seconds
+from gpuwatch.diagnosis.wording import gpu_name, listed, percent, seconds, share_measure
+from gpuwatch.timeline.windows import Stats
 
-MEAN_FOR_RATIO = 20.0
 CAUSES = (
     "data-starvation",
     "launch-bound",
@@ -84,11 +85,7 @@ def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
         Measure("swing_points", round(swing, 1), f"from {stats.p5:.0f} to {stats.p95:.0f} % (5th to 95th percentile)"),
         Measure("lost_points", round(lost, 1), f"{lost:.0f} points below its own 95th percentile"),
     ]
-    if case.gpu.sensor_window_seconds is not None:
-        window = case.gpu.sensor_window_seconds
-        measures.append(
-            Measure("sensor_window_seconds", round(window, 3), f"the sensor averages over {seconds(window)}")
-        )
+    measures += [*_dips(case, stats), *_steps(case), *_sensor(case)]
     ratio = f"at most {stats.p95 / stats.mean:.1f}x, flattened to its own 95th percentile"
     return Draft(
         summary=(
@@ -107,6 +104,46 @@ def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
         verify="Standard deviation below 10 points, swing below 20, mean of 85 % or more",
         chart=("gpu.utilization_percent", "run.wait_share"),
     )
+
+
+def _dips(case: GpuCase, stats: Stats) -> list[Measure]:
+    swings = swings_of(stats, case.gpu.train_utilization_series)
+    measures = []
+    if swings.relative_sigma is not None:
+        relative = swings.relative_sigma
+        measures.append(Measure("relative_sigma", round(relative, 3), f"{percent(relative)} of the mean"))
+    if swings.dips:
+        text = f"{swings.dips_per_minute:.1f} dips a minute, {percent(swings.dip_share)} of the time"
+        measures.append(Measure("dips_per_minute", round(swings.dips_per_minute, 2), text))
+        measures.append(share_measure("dip_share", swings.dip_share, "samples in dips"))
+    return measures
+
+
+def _steps(case: GpuCase) -> list[Measure]:
+    """The step stream beside it: what the sensor averages away shows there."""
+    steps = step_swings(case.run.critical) if case.run is not None else None
+    if steps is None:
+        return []
+    text = f"steps vary by {percent(steps.spread)}"
+    if steps.spikes:
+        count = len(steps.spikes)
+        text += f"; {count} long one{'s cost' if count > 1 else ' costs'} {percent(steps.spike_share)} of the time"
+    return [
+        Measure("step_spread", round(steps.spread, 4), text),
+        Measure("step_spike_share", round(steps.spike_share, 4), f"{percent(steps.spike_share)} in single long steps"),
+    ]
+
+
+def _sensor(case: GpuCase) -> list[Measure]:
+    window = case.gpu.sensor_window_seconds
+    if window is None:
+        return []
+    measures = [Measure("sensor_window_seconds", round(window, 3), f"the sensor averages over {seconds(window)}")]
+    blind = blind_words(case.run.critical, window) if case.run is not None else None
+    step = case.run.critical.step_seconds if case.run is not None else None
+    if blind is not None and step is not None:
+        measures.append(Measure("step_seconds", round(step.p50, 4), blind))
+    return measures
 
 
 def _ruled_out(case: GpuCase) -> tuple[RuledOut, ...]:
