@@ -73,7 +73,10 @@ def _edit(plain: dict[str, Any]) -> Edit:
 def _built(cls: Any, plain: dict[str, Any]) -> Any:
     """One dataclass; msgspec knows no union of several, so what holds one is put together field by field."""
     hints = _hints(cls)
-    return cls(**{name: msgspec.convert(value, hints[name]) for name, value in plain.items() if name in hints})
+    try:
+        return cls(**{name: msgspec.convert(value, hints[name]) for name, value in plain.items() if name in hints})
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise ValueError(f"not a {cls.__name__}: {error}") from None
 
 
 @cache

@@ -75,6 +75,11 @@ class Arrivals:
         until = sum(count for time_ns, count in zip(self.times_ns, self.counts, strict=True) if time_ns <= end_ns)
         return range(before, until)
 
+    def of(self, places: range) -> list[int]:
+        """When the rows at these places came."""
+        times = [time_ns for time_ns, count in zip(self.times_ns, self.counts, strict=True) for _ in range(count)]
+        return times[places.start : places.stop]
+
 
 _KEYS = tuple(kind.subject_key for kind in KIND_BY_NUMBER)
 

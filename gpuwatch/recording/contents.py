@@ -107,8 +107,8 @@ class Contents:
         end_ns: int,
         kinds: Mapping[int, KindReader],
         subjects: Collection[str] | None,
-    ) -> list[Sample]:
-        """The samples of one segment that came in (start, end], in the order in which they came."""
+    ) -> list[tuple[int, Sample]]:
+        """The samples of one segment that came in (start, end], in the order in which they came, and when."""
         what = f"segment {number}"
         with self._lock:
             self._transaction("BEGIN")
@@ -147,10 +147,11 @@ class Contents:
         span: tuple[int, int],
         kinds: Mapping[int, KindReader],
         subjects: Collection[str] | None,
-    ) -> list[Sample]:
+    ) -> list[tuple[int, Sample]]:
         what = f"segment {number}"
         try:
-            places = Arrivals.unpacked(_intact(*head)).places(*span)
+            arrivals = Arrivals.unpacked(_intact(*head))
+            places = arrivals.places(*span)
         except _MALFORMED:
             self.damaged.add(what)
             return []
@@ -169,7 +170,8 @@ class Contents:
                 for place, sample in samples_of_chunk(kinds[kind], count, _intact(data, crc)):
                     if place in places:
                         found[place - places.start] = sample
-        return [sample for sample in found if sample is not None]
+        times_ns = arrivals.of(places)
+        return [(time_ns, sample) for time_ns, sample in zip(times_ns, found, strict=True) if sample is not None]
 
     def _open(
         self,
@@ -178,13 +180,13 @@ class Contents:
         span: tuple[int, int],
         kinds: Mapping[int, KindReader],
         subjects: Collection[str] | None,
-    ) -> list[Sample]:
-        found: list[Sample] = []
+    ) -> list[tuple[int, Sample]]:
+        found: list[tuple[int, Sample]] = []
         for row in rows:
             with self.noting(what):
                 for time_ns, sample in samples_of_row(kinds, _intact(*row), subjects):
                     if span[0] < time_ns <= span[1]:
-                        found.append(sample)
+                        found.append((time_ns, sample))
         return found
 
 

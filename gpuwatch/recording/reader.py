@@ -107,6 +107,17 @@ class Recording:
             kinds: the classes that are wanted; None for all.
             subjects: GPUs' UUIDs, trainers, "" for the machine; None for all.
         """
+        return (sample for _, sample in self.arrivals(start_ns, end_ns, kinds=kinds, subjects=subjects))
+
+    def arrivals(
+        self,
+        start_ns: int,
+        end_ns: int,
+        *,
+        kinds: Collection[type] | None = None,
+        subjects: Collection[str] | None = None,
+    ) -> Iterator[tuple[int, Sample]]:
+        """The same, each with the moment at which it came."""
         names = None if kinds is None else {kind.__name__ for kind in kinds}
         wanted = {
             number: kind
@@ -151,7 +162,7 @@ class Recording:
         """The figures of each minute that touches (start, end], the last one as far as it goes. See `schema`."""
         rows = self._contents.rows(
             "its minutes",
-            "SELECT minute_ns, data, crc FROM rollup_1m WHERE minute_ns > ? AND minute_ns < ? ORDER BY minute_ns",
+            "SELECT minute_ns, data, crc FROM rollup_1m WHERE minute_ns > ? AND minute_ns <= ? ORDER BY minute_ns",
             (max(_FIRST_TIME, start_ns - MINUTE_NS), min(-_FIRST_TIME, end_ns)),
         )
         found: list[Rollup] = []

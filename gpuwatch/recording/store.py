@@ -17,6 +17,7 @@ Connect = Callable[..., sqlite3.Connection]
 
 _LOG_PAGES = 1_000  # SQLite's own default: 4 MB
 _CACHE_KIB = 512
+_SPARE_BYTES = 32_768  # pages that are partly empty
 _FULL = ("full", "disk i/o error", "unable to open")
 
 
@@ -79,7 +80,7 @@ class Store:
         if self._max_bytes is None or self._connection is None:
             return
         try:
-            excess = self._live_bytes() + tail_bytes - round(0.95 * self._max_bytes)
+            excess = self._live_bytes() + tail_bytes + _SPARE_BYTES - round(0.95 * self._max_bytes)
             if excess <= 0:
                 return
             last, end_ns = 0, None

@@ -237,7 +237,7 @@ def test_findings_are_kept_as_stretches(tmp_path: Path) -> None:
 
 def test_the_oldest_samples_go_beyond_the_size_limit_and_minutes_stay(tmp_path: Path) -> None:
     path = tmp_path / "a.gpuwatch"
-    limit = 160_000
+    limit = 180_000
     writer = RecordingWriter(path, META, max_bytes=limit)
     sizes = []
     for time_ns, batch in batches(1800, interval_seconds=0.2):

@@ -57,3 +57,22 @@ def same(one: Any, other: Any, exact: frozenset[str], name: str = "") -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return list(one) == list(other) and all(same(one[key], other[key], exact, name) for key in one)
     return type(one) is type(other) and bool(one == other)
+
+
+def any_of(cls: type) -> Any:
+    """One instance whose every field has a value of its own, as far as its type allows."""
+    hints = typing.get_type_hints(cls)
+    return cls(**{field.name: _any(hints[field.name], field.name) for field in dataclasses.fields(cls)})
+
+
+def _any(hint: Any, name: str) -> Any:
+    origin, arguments = typing.get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _any(arguments[0], name)
+    if origin is typing.Literal:
+        return arguments[-1]
+    if origin is tuple:
+        return (_any(arguments[0], f"{name} 1"), _any(arguments[0], f"{name} 2"))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {f"{name} key": _any(arguments[1], name)}
+    return {int: len(name), float: len(name) / 3, str: name, bool: True}[hint]

@@ -1,0 +1,157 @@
+"""The figures of a minute, checked by hand: what a report of a day says rests on these alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwatch.recording.chunks import Gathering
+from gpuwatch.recording.kinds import KINDS
+from gpuwatch.recording.rollups import Minutes, pack_minute, unpack_minute
+from gpuwatch.recording.types import Rollup
+from gpuwatch.samples import (
+    BatchCount,
+    BatchWait,
+    GpuGap,
+    GpuSample,
+    HostSample,
+    PhaseSpan,
+    ProcessSample,
+    RunMemory,
+    Sample,
+    StackTally,
+    StepEnd,
+    WorkerFetch,
+    WorkerSample,
+)
+
+SECOND_NS = 1_000_000_000
+TRAINER = "4711.99"
+
+
+def gathered(minutes: Minutes, samples: list[Sample]) -> None:
+    gathering = Gathering()
+    for time_ns, sample in enumerate(samples):
+        kind = KINDS[type(sample)]
+        gathering.add(time_ns, [(kind.number, kind.row(sample))])
+    minutes.take(gathering.streams())
+
+
+def figures(*samples: Sample) -> dict[tuple[str, str], Rollup]:
+    minutes = Minutes()
+    gathered(minutes, list(samples))
+    return {(row.subject, row.metric): row for row in minutes.finished(0)}
+
+
+def test_a_gauge_is_counted_without_what_is_unknown() -> None:
+    polls = [GpuSample(n * SECOND_NS, "GPU-1", temperature_celsius=value) for n, value in enumerate((50.0, None, 70.0))]
+    found = figures(*polls, GpuSample(0, "GPU-2"))
+    row = found["GPU-1", "temperature_celsius"]
+    assert row[3:] == (2, 50.0, 60.0, 70.0, 60.0, 69.0, pytest.approx(200**0.5))
+    assert not any(subject == "GPU-2" for subject, _ in found)
+
+
+def test_the_drivers_ring_counts_in_place_of_polls_and_each_value_once() -> None:
+    polls = [
+        GpuSample(1, "G", utilization_percent=1.0, utilization_ring=((1, 10.0), (2, 20.0))),
+        GpuSample(2, "G", utilization_percent=1.0, utilization_ring=((2, 20.0), (3, 30.0))),
+        GpuSample(3, "G", utilization_percent=60.0),
+    ]
+    row = figures(*polls)["G", "utilization_percent"]
+    assert (row.count, row.mean, row.max) == (4, 30.0, 60.0)
+
+
+def test_counters_give_what_the_minute_added_and_a_reset_gives_nothing() -> None:
+    joules = (1000.0, 1100.0, 50.0, 80.0)
+    polls = [
+        GpuSample(n * SECOND_NS, "G", energy_joules=value, pcie_rx_bytes=n * 100, throttled_power_ns=n * SECOND_NS // 4)
+        for n, value in enumerate(joules)
+    ]
+    found = figures(*polls)
+    assert found["G", "energy_joules"].mean == 130.0 and found["G", "energy_joules"].count == 1
+    assert found["G", "pcie_rx_bytes_per_second"].mean == 100.0
+    assert found["G", "throttled_power_share"].mean == 0.25
+
+
+def test_a_counter_goes_on_from_the_minute_before_and_over_parts_of_one() -> None:
+    minutes = Minutes()
+    gathered(minutes, [GpuSample(0, "G", energy_joules=0.0), GpuSample(SECOND_NS, "G", energy_joules=10.0)])
+    gathered(minutes, [GpuSample(2 * SECOND_NS, "G", energy_joules=30.0)])
+    assert [row.mean for row in minutes.finished(0)] == [30.0]
+    gathered(minutes, [GpuSample(3 * SECOND_NS, "G", energy_joules=35.0)])
+    assert [row.mean for row in minutes.finished(60)] == [5.0]
+
+
+def test_steps_give_shares_of_sums_and_leave_phases_out() -> None:
+    steps = [
+        StepEnd(TRAINER, 1, 0, SECOND_NS, 0.5, samples=64, batches=2),
+        StepEnd(TRAINER, 2, SECOND_NS, 5 * SECOND_NS, 0.5, samples=64, batches=2, phase_seconds=1.0),
+        StepEnd(TRAINER, 3, 5 * SECOND_NS, 6 * SECOND_NS, None),
+    ]
+    found = figures(*steps, GpuGap(TRAINER, 1, 0.25))
+    assert found[TRAINER, "step_seconds"].count == 3
+    assert found[TRAINER, "step_seconds"].mean * 3 == pytest.approx(5.0)
+    wait = found[TRAINER, "wait_share"]
+    assert (wait.count, wait.mean) == (2, pytest.approx(0.25)) and wait.max == 0.5
+    assert found[TRAINER, "samples_per_second"].mean == 32.0
+    assert found[TRAINER, "batch_size"].mean == 32.0 and found[TRAINER, "step_batches"].mean * 3 == 5
+    assert found[TRAINER, "gap_seconds"].mean == 0.25
+
+
+def test_waits_for_batches_are_parted_by_role() -> None:
+    waits = [
+        BatchWait(TRAINER, 1, "train", 0, SECOND_NS // 10),
+        BatchWait(TRAINER, 1, "train", 0, 9 * SECOND_NS, part="start"),
+        BatchWait(TRAINER, 2, "eval", 0, SECOND_NS // 2),
+        BatchWait(TRAINER, 3, "unknown", 0, SECOND_NS),
+    ]
+    found = figures(*waits)
+    assert (found[TRAINER, "batch_wait_seconds"].count, found[TRAINER, "batch_wait_seconds"].mean) == (1, 0.1)
+    assert found[TRAINER, "eval_wait_seconds"].mean == 0.5
+
+
+def test_what_is_seen_from_outside_counts_by_looks() -> None:
+    tallies = [
+        StackTally(TRAINER, 0, SECOND_NS, 90, {"wait": 45, "forward": 45}),
+        StackTally(TRAINER, SECOND_NS, 2 * SECOND_NS, 10, {"eval": 10}),
+    ]
+    counts = [BatchCount(TRAINER, n, loader, "train", 5 * n) for n in range(3) for loader in (1, 2)]
+    found = figures(*tallies, *counts, BatchCount(TRAINER, 9, 3, "eval", 99))
+    share = found[TRAINER, "stack_wait_share"]
+    assert (share.count, share.mean) == (100, 0.45)
+    assert (found[TRAINER, "stack_wait_train_share"].count, found[TRAINER, "stack_wait_train_share"].mean) == (90, 0.5)
+    batches = found[TRAINER, "counted_batches"]
+    assert (batches.count, batches.mean) == (1, 20.0)
+    assert not any(metric.startswith("counted_batches ") for _, metric in found)
+
+
+def test_processes_workers_phases_and_memory_have_their_figures() -> None:
+    workers = (WorkerSample(1, cpu_cores=0.5), WorkerSample(2, cpu_cores=1.0), WorkerSample(3))
+    found = figures(
+        ProcessSample(0, 4711, 99, tree_cores=3.0, workers=workers),
+        HostSample(0, cpu_percent=40.0, cpu_percent_by_core=(1.0, 2.0)),
+        PhaseSpan(TRAINER, "eval", 0, None),
+        PhaseSpan(TRAINER, "eval", 0, 2 * SECOND_NS),
+        WorkerFetch(TRAINER, 1, 0, 0, SECOND_NS, cpu_seconds=0.25),
+        RunMemory(TRAINER, 0, allocated_peak_bytes=7),
+    )
+    assert found[TRAINER, "tree_cores"].mean == 3.0
+    assert found[TRAINER, "worker_count"].mean == 3.0 and found[TRAINER, "worker_cores"].mean == 0.75
+    assert found["host", "cpu_percent"].mean == 40.0
+    assert (found[TRAINER, "eval_phase_seconds"].count, found[TRAINER, "eval_phase_seconds"].mean) == (1, 2.0)
+    assert found[TRAINER, "fetch_seconds"].mean == 1.0 and found[TRAINER, "fetch_cpu_seconds"].mean == 0.25
+    assert found[TRAINER, "allocated_peak_bytes"].mean == 7.0
+
+
+def test_a_sensor_that_says_infinity_is_left_out() -> None:
+    polls = [GpuSample(n, "G", sm_clock_mhz=value) for n, value in enumerate((float("inf"), float("nan"), 1500.0))]
+    assert figures(*polls)["G", "sm_clock_mhz"][3:6] == (1, 1500.0, 1500.0)
+
+
+def test_a_minute_survives_being_packed() -> None:
+    import zlib
+
+    rows = list(figures(*(GpuSample(n, "G", power_watts=n * 1.5, temperature_celsius=50.0) for n in range(9))).values())
+    data = pack_minute(rows)
+    assert [row._replace(sigma=0) for row in unpack_minute(0, data, zlib.crc32(data))] == [
+        row._replace(sigma=0) for row in rows
+    ]
