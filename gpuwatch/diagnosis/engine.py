@@ -86,7 +86,7 @@ class Engine:
             if draft is not None and draft.severity is Severity.CRITICAL and not may_be_critical(rule, case):
                 draft = replace(draft, severity=Severity.WARNING)
             track = track or self._tracks.setdefault(key, Track())
-            if draft is not None and newest.is_clear(rule, case):
+            if draft is not None and (draft.fires or track.state is not None) and newest.is_clear(rule, case):
                 draft = None
             track.judge(rule, draft, case.now_ns, case.window_seconds)
         return track is not None and track.holds()

@@ -204,6 +204,12 @@ class TestLowUtil:
         busy = GpuStatus(START_NS, "GPU-0", processes=(GpuProcess(host_pid=99),))
         assert "low-util" in fired(scene(gpus=[gpu(utilization=40, latest_status=busy)]))
 
+    def test_half_a_minute_above_the_target_ends_it(self) -> None:
+        risen = gpu(utilization=[40.0] * 58 + [95.0] * 62)
+        moment = scene(run(rank(gap=0.0)), gpus=[risen], at=60.0)
+        assert check("low-util", gpu_case(moment)) is None
+        assert check("low-util", gpu_case(later(moment, 20.0))) is not None, "too few of the newest are known"
+
     def test_phases_do_not_count(self) -> None:
         moment = scene(run(rank(gap=0.0)), gpus=[gpu(utilization=60, train_utilization=96)])
         assert "low-util" not in fired(moment)

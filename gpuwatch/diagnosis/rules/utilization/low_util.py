@@ -8,7 +8,7 @@ Evidence:
 Fires:
     Below 85 % on a GPU that a run or another process uses.
 Clears:
-    Above 88 %.
+    Above 88 % in the window or in its newest 30 s.
 Not when:
     Warm-up and compilation; a job that has ended; a GPU that does not report utilization (MIG).
 Causes:
@@ -28,6 +28,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
@@ -37,6 +38,7 @@ from gpuwatch.diagnosis.wording import gpu_name, listed
 from gpuwatch.timeline.windows import Stats
 
 USED_PERCENT = 5.0
+NEWEST_NS, NEWEST_SAMPLES = 30 * 1_000_000_000, 29
 CAUSES = (
     "data-starvation",
     "launch-bound",
@@ -67,13 +69,12 @@ class Thresholds:
     level=Level.E0,
     after=CAUSES,
     behind=("data-starvation", "launch-bound", "epoch-start-stall"),
-    fades=True,
     thresholds=Thresholds,
 )
 def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU in use that is busy less than 85 % of the time."""
     stats = case.gpu.train_utilization if case.run is not None else case.gpu.utilization
-    if stats is None or stats.mean > limits.clear_percent or not _in_use(case, stats):
+    if stats is None or stats.mean > limits.clear_percent or not _in_use(case, stats) or _has_risen(case, limits):
         return None
     causes = [name for name in CAUSES if name in case.holding]
     how = "hardly busy" if stats.mean < limits.hardly_percent else "busy only part of the time"
@@ -95,6 +96,13 @@ def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
         verify=f"Mean utilization of {limits.fire_percent:.0f} % or more",
         chart=("gpu.utilization_percent", "gpu.power_watts"),
     )
+
+
+def _has_risen(case: GpuCase, limits: Thresholds) -> bool:
+    """Whether the newest half minute is as busy as the whole window has to be, which remembers twice as long."""
+    since_ns = case.now_ns - NEWEST_NS
+    newest = [value for time_ns, value in case.gpu.train_utilization_series if time_ns > since_ns]
+    return case.run is not None and len(newest) >= NEWEST_SAMPLES and fmean(newest) > limits.clear_percent
 
 
 def _in_use(case: GpuCase, stats: Stats) -> bool:
