@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from scene_builder import SCRIPT, START_NS, rank
-from scene_builder import loader as a_loader
-
 from gpuwatch.samples import LoaderFacts, StackPhase, Standing, WorkerPhase
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow, StepColumns
+from tests.unit.scene_builder import SCRIPT, START_NS, rank
+from tests.unit.scene_builder import loader as a_loader
 
 NOT_TRAINING = ("eval", "save", "compile")
 
