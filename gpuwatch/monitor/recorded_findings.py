@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpuwatch._version import __version__
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.monitor.finding_records import from_blob
@@ -11,8 +12,10 @@ from gpuwatch.monitor.parts import Judge
 from gpuwatch.monitor.snapshot import ReplayMark
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import FindingSpan
+from gpuwatch.timeline.run_history import RAW_NS
 from gpuwatch.timeline.windows import Scene
 
+_LEARNED_NS = RAW_NS
 _STANDS = ("firing", "clearing")
 _Key = tuple[str, "str | None", "str | None"]
 _Stretch = tuple[str, int]
@@ -48,6 +51,12 @@ class RecordedFindings:
             for span in spans
             if span.state in _STANDS
         ]
+        self._holds_any = bool(spans)
+
+    @property
+    def is_by_us(self) -> bool:
+        """Whether the rules that judged then are those of now: what they did not say was not so."""
+        return self._recording.meta.version == __version__ and self._holds_any
 
     @property
     def marks(self) -> tuple[ReplayMark, ...]:
@@ -57,6 +66,11 @@ class RecordedFindings:
             ReplayMark(place.start_ns, end_ns if place.end_ns is None else place.end_ns, place.severity)
             for place in self._places
         )
+
+    def evaluation_known(self, until_ns: int) -> int | None:
+        """The last moment up to this one at which a finding came, changed or went: the rules were asked then."""
+        moments = [place.start_ns for place in self._places] + [place.end_ns or 0 for place in self._places]
+        return max((moment for moment in moments if 0 < moment <= until_ns), default=None)
 
     def at(self, now_ns: int) -> list[Finding]:
         """Those that stood at a moment, as they were last written: once a minute."""
@@ -70,28 +84,40 @@ class RecordedFindings:
 class RecordedJudge:
     """An engine that was started in the middle of a recording.
 
-    It has lived through two and a half minutes when it is first heard. A finding that takes longer to come, or that
-    looks at a whole session, is then taken from the recording; and when one began, the recording knows better.
+    It has lived through two minutes when it is first heard, while some rules look at a quarter of an hour and more. As
+    long as it knows less than the engine that judged then, the recording has the last word on what stood and how bad it
+    was; the engine gives the fresh figures, for the recording keeps a finding's words once a minute.
 
     Args:
         engine: judges the scenes.
         recorded: the findings as they stood.
         heard_from_ns: before this moment nobody sees the findings, and the recording need not be asked.
+        knows_since_ns: when the engine's past begins.
     """
 
-    def __init__(self, engine: Judge, recorded: RecordedFindings, heard_from_ns: int) -> None:
+    def __init__(self, engine: Judge, recorded: RecordedFindings, heard_from_ns: int, knows_since_ns: int) -> None:
         self._engine = engine
         self._recorded = recorded
         self._heard_from_ns = heard_from_ns
+        self._learned_ns = knows_since_ns + _LEARNED_NS
 
     def evaluate(self, scene: Scene) -> tuple[Finding, ...]:
         """The findings as they stood then."""
         found = self._engine.evaluate(scene)
-        if scene.now_ns < self._heard_from_ns:
+        if not self._heard_from_ns <= scene.now_ns < self._learned_ns:
             return found
+        fresh = {_key(finding): finding for finding in found}
         recorded = {_key(finding): finding for finding in self._recorded.at(scene.now_ns)}
-        put_right = [_with_beginning(finding, recorded.pop(_key(finding), None)) for finding in found]
-        return _sorted([*put_right, *recorded.values()]) if recorded else tuple(put_right)
+        merged = [_merged(fresh.get(key), finding) for key, finding in recorded.items()]
+        if not self._recorded.is_by_us:
+            merged += [finding for key, finding in fresh.items() if key not in recorded]
+        return _sorted(merged)
+
+
+def _merged(fresh: Finding | None, recorded: Finding) -> Finding:
+    if fresh is None or (fresh.severity, fresh.state) != (recorded.severity, recorded.state):
+        return recorded
+    return replace(fresh, since_ns=recorded.since_ns, incidents=recorded.incidents, behind=recorded.behind)
 
 
 def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
@@ -108,12 +134,6 @@ def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
             ),
         )
     )
-
-
-def _with_beginning(finding: Finding, recorded: Finding | None) -> Finding:
-    if recorded is None or recorded.since_ns >= finding.since_ns:
-        return finding
-    return replace(finding, since_ns=recorded.since_ns, incidents=max(finding.incidents, recorded.incidents))
 
 
 def _covers(place: _Place, now_ns: int) -> bool:

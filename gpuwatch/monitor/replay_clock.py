@@ -43,7 +43,7 @@ class ReplayClock:
         self._waker = Waker()
         self._speed = speed
         self._is_held = False
-        self._anchor = (monotonic(), max(start_ns, paced_from_ns))
+        self._anchor = self._here()
 
     @property
     def speed(self) -> float:
@@ -67,14 +67,14 @@ class ReplayClock:
         """Changes the speed; from any thread."""
         with self._lock:
             self._speed = speed
-            self._anchor = (self._monotonic(), self._now_ns)
+            self._anchor = self._here()
         self._waker.wake()
 
     def hold(self, held: bool) -> None:
         """Stops time, or lets it go on; from any thread."""
         with self._lock:
             self._is_held = held
-            self._anchor = (self._monotonic(), self._now_ns)
+            self._anchor = self._here()
         self._waker.wake()
 
     def interrupt(self) -> None:
@@ -103,6 +103,10 @@ class ReplayClock:
         elif until_ns is not None and not ready:
             self._now_ns = max(self._now_ns, until_ns)
         return frozenset(ready - {self._waker.fileno()})
+
+    def _here(self) -> tuple[float, int]:
+        """This machine's time, and the recorded time that belongs to it."""
+        return self._monotonic(), max(self._now_ns, self._paced_from_ns)
 
     def _seconds_to(self, until_ns: int) -> float:
         """Seconds of this machine until a recorded moment; a debt that is too large is let off."""

@@ -1,4 +1,4 @@
-"""The source that a replay is fed from: a recording's samples, each at the moment at which it was made."""
+"""The source that a replay is fed from: a recording's samples, each at the moment at which it came."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReplaySource:
         self._paced_from_ns = paced_from_ns
         self._read_to_ns = start_ns
         self._at_ns = start_ns
-        self._samples: Iterator[Sample] = iter(())
+        self._samples: Iterator[tuple[int, Sample]] = iter(())
         self._ahead: Sample | None = None
         self._is_closed = False
 
@@ -37,7 +37,7 @@ class ReplaySource:
         return None
 
     def due_ns(self) -> int | None:
-        """When the next sample was made; None at the end."""
+        """When the next sample came; None at the end."""
         if self._is_closed or not self._look_ahead():
             return None
         if self._at_ns >= self._paced_from_ns:
@@ -59,25 +59,12 @@ class ReplaySource:
     def _look_ahead(self) -> bool:
         """Has the next sample at hand; False where there is none (yet)."""
         while self._ahead is None and not self._is_closed:
-            self._ahead = next(self._samples, None)
+            self._at_ns, self._ahead = next(self._samples, (self._at_ns, None))
             if self._ahead is not None:
-                self._at_ns = max(self._at_ns, time_of(self._ahead))
-            elif self._read_to_ns >= self._recording.end_ns:
+                return True
+            if self._read_to_ns >= self._recording.end_ns:
                 return False
-            else:
-                start_ns, self._read_to_ns = (
-                    self._read_to_ns,
-                    min(self._read_to_ns + _STRETCH_NS, self._recording.end_ns),
-                )
-                self._samples = iter(self._recording.samples(start_ns, self._read_to_ns))
+            start_ns = self._read_to_ns
+            self._read_to_ns = min(start_ns + _STRETCH_NS, self._recording.end_ns)
+            self._samples = self._recording.arrivals(start_ns, self._read_to_ns)
         return self._ahead is not None
-
-
-def time_of(sample: Sample) -> int:
-    """When a sample was made, 0 where it does not say: it then came with the one before."""
-    time_ns: int | None = getattr(sample, "time_ns", None)
-    if time_ns is None:
-        time_ns = getattr(sample, "end_ns", None)
-    if time_ns is None:
-        time_ns = getattr(sample, "start_ns", None)
-    return time_ns or 0

@@ -69,10 +69,11 @@ class Stage:
             self.timeline.extend(recording.standing_facts(start_ns))
             if with_past:
                 self.fill_past()
-            engine = RecordedJudge(engine, recorded, at_ns - _EVALUATION_NS)
+            engine = RecordedJudge(engine, recorded, at_ns - _EVALUATION_NS, start_ns)
         if since_ns is None and at_ns - start_ns > _ALL_EVALUATIONS_NS:
-            engine = RecordedJudge(Engine(), recorded, at_ns - _EVALUATION_NS)
-            judged_ns = first_ns + (at_ns - first_ns) // _EVALUATION_NS * _EVALUATION_NS
+            engine = RecordedJudge(Engine(), recorded, at_ns - _EVALUATION_NS, start_ns)
+            known_ns = recorded.evaluation_known(at_ns) or first_ns
+            judged_ns = known_ns + (at_ns - known_ns) // _EVALUATION_NS * _EVALUATION_NS
             lead = Lead(at_ns, judged_ns - (_EVALUATIONS - 1) * _EVALUATION_NS)
         self.clock = ReplayClock(start_ns, at_ns, recording.wall_time, speed)
         self.monitor = Monitor(

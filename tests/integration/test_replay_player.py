@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.monitor.replay import ReplayMonitor
+from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.recording.reader import Recording
+from gpuwatch.timeline.series import Series
+from tests.integration.simulated_recordings import record, record_samples, recording_monitor
+
+SECOND_NS = 1_000_000_000
+PATIENCE_SECONDS = 60.0
+
+
+class Watched:
+    """A player that plays, and what it shows."""
+
+    def __init__(self, recording: Recording, **options: float) -> None:
+        self.player = ReplayMonitor(recording, **options)  # type: ignore[arg-type]
+        self._news = threading.Condition()
+        self._newest = self.player.snapshot()
+        self.player.subscribe(self._take)
+        self.player.start()
+
+    def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
+        """The first snapshot for which this holds."""
+        with self._news:
+            assert self._news.wait_for(lambda: condition(self._newest), PATIENCE_SECONDS), self._newest.replay
+            return self._newest
+
+    def _take(self, snapshot: Snapshot) -> None:
+        with self._news:
+            self._newest = snapshot
+            self._news.notify_all()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("replay") / "starved.gpuwatch", "starved", 240)
+
+
+@pytest.fixture
+def recording(path: Path) -> Iterator[Recording]:
+    with Recording(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def watched(recording: Recording) -> Iterator[Watched]:
+    made = Watched(recording)
+    yield made
+    made.player.stop()
+
+
+def seconds_in(recording: Recording, snapshot: Snapshot) -> float:
+    return (snapshot.time_ns - recording.start_ns) / SECOND_NS
+
+
+def test_it_says_what_it_is_and_where_it_stands(recording: Recording, watched: Watched) -> None:
+    shown = watched.until(lambda snapshot: bool(snapshot.gpus))
+    assert shown.origin.kind == "recording"
+    assert shown.origin.label == "REPLAY starved.gpuwatch (SIMULATED starved)"
+    assert shown.replay is not None and shown.replay.state == "playing"
+    assert (shown.replay.start_ns, shown.replay.end_ns) == (recording.start_ns, recording.end_ns)
+    assert shown.wall_time == pytest.approx(recording.wall_time(shown.time_ns))
+    assert {mark.severity.value for mark in shown.replay.marks} >= {"critical", "warning"}
+
+
+def test_a_seek_shows_the_moment_and_goes_on_from_there(recording: Recording, watched: Watched) -> None:
+    watched.player.seek_to(recording.start_ns + 200 * SECOND_NS)
+    there = watched.until(lambda snapshot: seconds_in(recording, snapshot) >= 200)
+    assert seconds_in(recording, there) < 205
+    assert "data-starvation" in {finding.rule for finding in there.findings}
+    watched.player.seek(-100)
+    back = watched.until(lambda snapshot: seconds_in(recording, snapshot) < 150)
+    assert 100 <= seconds_in(recording, back) < 110
+    watched.until(lambda snapshot: seconds_in(recording, snapshot) > seconds_in(recording, back))
+
+
+def test_keys_that_come_faster_than_seeks_add_up(recording: Recording) -> None:
+    player = ReplayMonitor(recording)
+    for _ in range(5):
+        player.seek(10)
+    seen = threading.Event()
+    player.subscribe(lambda snapshot: seen.set() if seconds_in(recording, snapshot) >= 50 else None)
+    player.start()
+    assert seen.wait(PATIENCE_SECONDS)
+    assert player.snapshot().replay.jumps == 1  # type: ignore[union-attr]
+    player.stop()
+
+
+def test_held_it_stands_still_and_can_still_seek(recording: Recording, watched: Watched) -> None:
+    watched.player.toggle()
+    held = watched.until(lambda snapshot: snapshot.replay is not None and snapshot.replay.state == "paused")
+    watched.player.seek_to(recording.start_ns + 60 * SECOND_NS)
+    moved = watched.until(lambda snapshot: snapshot.time_ns != held.time_ns and bool(snapshot.runs))
+    assert seconds_in(recording, moved) == pytest.approx(60, abs=0.1)
+    assert moved.replay is not None and moved.replay.state == "paused"
+    watched.player.toggle()
+    watched.until(lambda snapshot: snapshot.time_ns > moved.time_ns)
+
+
+def test_at_the_end_it_stops_and_begins_anew_on_request(recording: Recording, watched: Watched) -> None:
+    watched.player.change_speed(1)
+    watched.player.seek_to_end()
+    over = watched.until(lambda snapshot: snapshot.replay is not None and snapshot.replay.state == "ended")
+    assert over.replay is not None and over.replay.speed == 2.0
+    assert over.time_ns == recording.end_ns
+    watched.player.toggle()
+    again = watched.until(lambda snapshot: snapshot.replay is not None and snapshot.replay.state == "playing")
+    assert again.replay is not None
+    watched.until(lambda snapshot: seconds_in(recording, snapshot) < 30 and bool(snapshot.gpus))
+
+
+def test_speed_has_ends(watched: Watched) -> None:
+    for _ in range(20):
+        watched.player.change_speed(1)
+    watched.until(lambda snapshot: snapshot.replay is not None and snapshot.replay.speed == 60.0)
+    for _ in range(20):
+        watched.player.change_speed(-1)
+    watched.until(lambda snapshot: snapshot.replay is not None and snapshot.replay.speed == 0.25)
+
+
+def test_what_needs_a_living_machine_is_refused(watched: Watched, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no process to attach to"):
+        watched.player.attach(1)
+    with pytest.raises(ValueError, match="recording"):
+        watched.player.record(tmp_path / "again.gpuwatch")
+    assert not list(tmp_path.iterdir())
+
+
+def test_charts_reach_back_beyond_what_is_lived_through(tmp_path: Path) -> None:
+    path = record_samples(tmp_path / "long.gpuwatch", "starved", 900)
+    with Recording(path) as recording:
+        watched = Watched(recording, at_ns=recording.start_ns + 880 * SECOND_NS)
+        shown = watched.until(lambda snapshot: snapshot.replay is not None and snapshot.replay.jumps == 1)
+        uuid, run = shown.gpus[0].facts.uuid, shown.runs[0].id
+        start_ns = recording.start_ns + 120 * SECOND_NS
+        for series in (Series("gpu.utilization_percent", uuid), Series("run.wait_share", run)):
+            chart = watched.player.timeline.chart(series, start_ns, start_ns + 600 * SECOND_NS, 10)
+            assert None not in chart.mean
+        watched.player.stop()
+
+
+def test_a_recording_that_is_still_written_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "growing.gpuwatch"
+    live = recording_monitor(path, "starved", 20)
+    with Recording(path) as recording:
+        first_end_ns = recording.end_ns
+        watched = Watched(recording, at_ns=first_end_ns)
+        watched.until(lambda snapshot: snapshot.replay is not None and snapshot.replay.state == "ended")
+        live.run_until(live.snapshot().time_ns + 30 * SECOND_NS)
+        grown = watched.until(lambda snapshot: snapshot.time_ns > first_end_ns)
+        assert grown.replay is not None and grown.replay.is_growing
+        watched.player.stop()
+    live.stop()
