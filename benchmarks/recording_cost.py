@@ -1,6 +1,6 @@
 """What recording costs: size of a day, CPU, the longest write, and how long reading takes. Prints a Markdown table.
 
-    python -m benchmarks.recording_cost [--minutes 30] [--full] [--folder /tmp]
+    python -m benchmarks.recording_cost [--minutes 20] [--full] [--only 1] [--folder /tmp]
 
 The machine is made up: 8 GPUs polled 10 times a second, 19 readings each, whose noise is that of real sensors (whole
 percents, milliwatts, counters in bytes); 8 ranks that make 5 steps a second; the host once a second. CPU time is that
@@ -160,6 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--full", action="store_true", help="write the whole day")
+    parser.add_argument("--only", type=int, help="one row of the table, by its number")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     given = parser.parse_args()
     minutes = DAY_MINUTES if given.full else given.minutes
@@ -170,7 +171,7 @@ def main() -> None:
         ("10 Hz, and 8 ranks at 5 steps/s", 0.1, True),
         ("1 Hz, and 8 ranks at 5 steps/s", 1.0, True),
     )
-    for name, interval_seconds, with_runs in cases:
+    for name, interval_seconds, with_runs in cases if given.only is None else cases[given.only - 1 : given.only]:
         found = measure(given.folder, minutes, interval_seconds, with_runs=with_runs)
         print(
             f"| {name} | {found['day_mb']:.0f} | {found['cpu_percent']:.3f} | {found['longest_ms']:.0f} | "

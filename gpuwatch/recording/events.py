@@ -31,8 +31,8 @@ class Events:
 
     def of(self, samples: Iterable[Sample], time_ns: int) -> Iterator[Operation]:
         """What to write for samples that came at a time."""
-        for sample in samples:
-            if type(sample) in _KINDS or self._lost:
+        if self._lost or not _KINDS.isdisjoint(map(type, samples)):
+            for sample in samples:
                 yield from self._of(sample, time_ns)
 
     def _of(self, sample: Sample, time_ns: int) -> Iterator[Operation]:

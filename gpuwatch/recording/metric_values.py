@@ -67,8 +67,10 @@ class Metrics:
             times_ns = [at_ns for at_ns, value in zip(times_ns, readings, strict=True) if value is not None]
         key = (subject, metric)
         begin_ns, before = self._counters.get(key, (times_ns[0], values[0]))
-        steps = list(map(sub, values, [before, *values]))
-        grown = values[-1] - before if min(steps) >= 0 else sum(step for step in steps if step > 0)
+        grown = 0.0
+        if not before == values[0] == values[-1]:
+            steps = list(map(sub, values, [before, *values]))
+            grown = values[-1] - before if min(steps) >= 0 else sum(step for step in steps if step > 0)
         self._counters[key] = (times_ns[-1], values[-1])
         seconds = times_ns[-1] - begin_ns
         if seconds <= 0 or not math.isfinite(grown):

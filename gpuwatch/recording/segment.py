@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuwatch.recording.chunks import Gathering
@@ -16,6 +16,9 @@ from gpuwatch.samples import Sample
 
 Batch = tuple[int, Sequence[Sample]]
 """When some samples came, and they."""
+
+_NUMBERS: dict[type, int] = {cls: kind.number for cls, kind in KINDS.items()}
+_VALUES: dict[type, Callable[[Any], tuple[Any, ...]]] = {cls: kind.row for cls, kind in KINDS.items()}
 
 
 class Segment:
@@ -35,7 +38,10 @@ class Segment:
     def add(self, batches: Sequence[Batch]) -> None:
         """The next second or so."""
         assert self._gathering is not None
-        rows = [(time_ns, list(map(_row, samples))) for time_ns, samples in batches]
+        rows = [
+            (time_ns, [(_NUMBERS[type(sample)], _VALUES[type(sample)](sample)) for sample in samples])
+            for time_ns, samples in batches
+        ]
         try:
             data = pack(rows)
         except (TypeError, OverflowError):
@@ -91,14 +97,6 @@ class Segment:
     def sealed(self) -> list[Operation]:
         """What replaces the tail's rows."""
         return self._sealed
-
-
-_ROWS = {cls: (kind.number, kind.row) for cls, kind in KINDS.items()}
-
-
-def _row(sample: Sample) -> tuple[int, tuple[Any, ...]]:
-    number, values_of = _ROWS[type(sample)]
-    return number, values_of(sample)
 
 
 def _packs(value: object) -> bool:

@@ -48,7 +48,7 @@ def samples(cls: type) -> st.SearchStrategy[Any]:
 def same(one: Any, other: Any, exact: frozenset[str], name: str = "") -> bool:
     """Equal, but for floats with too many decimals outside of the fields that are exact."""
     if isinstance(one, float) and isinstance(other, float):
-        return one == other or (name not in exact and math.isclose(one, other, rel_tol=1e-7))
+        return one == other or (name not in exact and math.isclose(one, other, rel_tol=1e-7, abs_tol=2e-38))
     if dataclasses.is_dataclass(one) and type(one) is type(other):
         names = [field.name for field in dataclasses.fields(one)]
         return all(same(getattr(one, each), getattr(other, each), exact, each) for each in names)
