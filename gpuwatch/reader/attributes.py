@@ -11,7 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpuwatch.reader.object_layout import InstanceDict
-from gpuwatch.reader.objects import DICT_SUBCLASS, TYPE_POINTER, Objects, TypeInfo, plausible, words
+from gpuwatch.reader.objects import TYPE_POINTER, Objects, plausible, words
+from gpuwatch.reader.type_info import DICT_SUBCLASS, TypeInfo
 
 MANAGED_DICT, INLINE_VALUES = 1 << 4, 1 << 2
 _DICT_KEYS = 32  # ma_keys, followed by ma_values

@@ -6,7 +6,8 @@ import struct
 
 from gpuwatch.reader.attributes import Attributes, Slot
 from gpuwatch.reader.memory import Gather, UnreadableAddressError
-from gpuwatch.reader.objects import LONG_SUBCLASS, Objects, TypeInfo, plausible
+from gpuwatch.reader.objects import Objects, plausible
+from gpuwatch.reader.type_info import LONG_SUBCLASS, TypeInfo
 
 COUNT = "_num_yielded"
 BASE = "_BaseDataLoaderIter"

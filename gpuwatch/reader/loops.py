@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from gpuwatch.reader.attributes import Attributes
 from gpuwatch.reader.iterators import IteratorTypes
-from gpuwatch.reader.objects import LIST_SUBCLASS, TUPLE_SUBCLASS, Objects, TypeInfo, words
+from gpuwatch.reader.objects import Objects, words
 from gpuwatch.reader.slots import Candidate, SlotReader, Slots
+from gpuwatch.reader.type_info import LIST_SUBCLASS, TUPLE_SUBCLASS, TypeInfo
 
 DEPTH = 3
 """How many wrappers one inside the other are followed: enumerate(tqdm(prepared loader)) has three."""

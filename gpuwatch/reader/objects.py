@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.object_layout import ObjectLayout
+from gpuwatch.reader.type_info import (
+    LIST_SUBCLASS,
+    LONG_SUBCLASS,
+    READY,
+    TEXT_SUBCLASS,
+    TUPLE_SUBCLASS,
+    TYPE_FLAGS,
+    TYPE_SIZE,
+    TYPE_SUBCLASS,
+    TypeFields,
+    TypeInfo,
+)
 
 TYPE_POINTER = 8  # ob_type, behind the reference count
 SIZE = 16  # ob_size of what has a variable length
-LONG_SUBCLASS, LIST_SUBCLASS, TUPLE_SUBCLASS, TEXT_SUBCLASS, DICT_SUBCLASS, TYPE_SUBCLASS = (
-    1 << bit for bit in (24, 25, 26, 28, 29, 31)
-)
-HEAP_TYPE, READY = 1 << 9, 1 << 12
 
-_TYPE_FIELDS = struct.Struct("<QQQQ")  # ob_refcnt, ob_type, ob_size, tp_name
-_TYPE_NAME, _TYPE_BASICSIZE, _TYPE_FLAGS, _TYPE_BASE, _TYPE_DICTIONARY, _TYPE_DICTOFFSET, _TYPE_MRO = (
-    24,
-    32,
-    168,
-    256,
-    264,
-    288,
-    344,
-)
-_TYPE_NEXT = 224  # tp_iternext
-_TYPE_SIZE = 352  # up to and with tp_mro
 _LIST_ITEMS = 24
 _TEXT_INTERNED_BITS = 2  # the lowest of a str's state, before its kind
 _DIGITS = 24
@@ -54,31 +49,6 @@ def words(data: bytes) -> tuple[int, ...]:
 def plausible(address: int) -> bool:
     """Whether an object may lie there: user space, and aligned as every allocator of CPython aligns."""
     return _FIRST_PAGE <= address < 1 << 56 and not address & 7
-
-
-@dataclass(frozen=True, slots=True)
-class TypeInfo:
-    """A class of the target."""
-
-    address: int
-    name: str  # as tp_name has it: only classes written in C carry their module in it
-    flags: int
-    base: int
-    order: int  # tp_mro, the tuple of it and its bases
-    dictionary: int
-    basic_size: int
-    dict_offset: int
-    name_address: int
-    may_iterate: bool  # has tp_iternext, which classes inherit even where it only raises
-
-    @property
-    def heap(self) -> bool:
-        """Made at run time: by a class statement, or by an extension that says so."""
-        return bool(self.flags & HEAP_TYPE)
-
-    def witness(self) -> tuple[int, bytes]:
-        """Where to look, and what to find there, as long as this class lives at its address."""
-        return self.address + _TYPE_NAME, struct.pack("<QQ", self.name_address, self.basic_size)
 
 
 class Objects:
@@ -156,25 +126,16 @@ class Objects:
             return info
 
     def _read_type(self, address: int) -> TypeInfo | None:
-        if not plausible(address) or (data := self.read(address, _TYPE_SIZE)) is None:
+        if not plausible(address) or (data := self.read(address, TYPE_SIZE)) is None:
             return None
-        references, metatype, _, name_address = _TYPE_FIELDS.unpack_from(data)
-        flags, base, mro, dictionary, basic_size, following = (
-            _WORD.unpack_from(data, offset)[0]
-            for offset in (_TYPE_FLAGS, _TYPE_BASE, _TYPE_MRO, _TYPE_DICTIONARY, _TYPE_BASICSIZE, _TYPE_NEXT)
-        )
-        if not (self.alive(references) and flags & READY and self._is_metatype(metatype)):
+        fields = TypeFields.of(data)
+        if not (self.alive(fields.references) and fields.flags & READY and self._is_metatype(fields.metatype)):
             return None
-        name = self.read_name(name_address)
-        dict_offset = _SIGNED.unpack_from(data, _TYPE_DICTOFFSET)[0]
-        if name is None or not 16 <= basic_size < 1 << 20 or abs(dict_offset) >= 1 << 20:
-            return None
-        return TypeInfo(
-            address, name, flags, base, mro, dictionary, basic_size, dict_offset, name_address, following != 0
-        )
+        name = self.read_name(fields.name_address)
+        return None if name is None else fields.info(address, name)
 
     def _is_metatype(self, address: int) -> bool:
-        data = self.read(address + _TYPE_FLAGS, 8) if plausible(address) else None
+        data = self.read(address + TYPE_FLAGS, 8) if plausible(address) else None
         return data is not None and bool(_WORD.unpack(data)[0] & TYPE_SUBCLASS)
 
     def read_name(self, address: int) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from statistics import median
 
@@ -30,7 +29,7 @@ from gpuwatch.timeline.phases import PhaseLog
 from gpuwatch.timeline.settling import UNKNOWN, Settling
 from gpuwatch.timeline.stack_log import StackLog
 from gpuwatch.timeline.stats import LogHistogram
-from gpuwatch.timeline.step_columns import STEP_COLUMNS, step_row
+from gpuwatch.timeline.step_columns import STEP_COLUMNS, row_of, settle, step_row
 from gpuwatch.timeline.step_pauses import without_stop
 from gpuwatch.timeline.step_tiers import StepTiers
 from gpuwatch.timeline.stops import STOPPED_STATES, StopLog
@@ -105,7 +104,7 @@ class TrainerHistory:
             self._stopped_steps.append(step.number)
             step = without_stop(step, self.usual_step_seconds())
         training = (step.end_ns - step.start_ns) / SECOND_NS - step.phase_seconds
-        if training < 0 or (self.steps.has(step.end_ns) and self._row_of(step.number) is not None):
+        if training < 0 or (self.steps.has(step.end_ns) and row_of(self.steps, step.number) is not None):
             return
         self._see(step.start_ns, step.end_ns)
         self.steps_total = max(self.steps_total + 1, step.number)
@@ -136,7 +135,7 @@ class TrainerHistory:
 
     def add_gap(self, gap: GpuGap) -> None:
         """The GPU's idle time of a step that is long over, or, out of order, of one to come."""
-        row = self._row_of(gap.number)
+        row = row_of(self.steps, gap.number)
         if row is None:
             if gap.number > self.steps_total and len(self._gaps_ahead) < _GAPS_AHEAD:
                 self._gaps_ahead[gap.number] = gap.seconds
@@ -288,10 +287,6 @@ class TrainerHistory:
         """A GPU whose trainer was stopped idled all the while: no more of it than the step itself counts."""
         return min(gap, training) if number in self._stopped_steps else gap
 
-    def _row_of(self, step_number: int) -> int | None:
-        row = bisect_left(self.steps["number"], step_number)
-        return row if row < len(self.steps) and self.steps["number"][row] == step_number else None
-
     def _is_settled(self, end_ns: int, position: int, loader: int, samples: float) -> bool:
         if self.warm_up.over_ns is None or end_ns <= self.warm_up.over_ns:
             return False
@@ -299,13 +294,4 @@ class TrainerHistory:
 
     def _settle_again(self) -> None:
         """Judges the raw rows anew; the tiers keep the first judgement."""
-        rows = zip(
-            self.steps.times,
-            self.steps["epoch_position"],
-            self.steps["loader"],
-            self.steps["samples"],
-            strict=True,
-        )
-        settled = self.steps["settled"]
-        for row, (end_ns, position, loader, samples) in enumerate(rows):
-            settled[row] = self._is_settled(end_ns, position, loader, samples)
+        settle(self.steps, self._is_settled)
