@@ -14,9 +14,6 @@ from gpuwatch.monitor.recorder import default_name
 if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp
 
-STOPS_RECORDING = "r ends the recording."
-
-
 async def change_focus(app: DashboardApp, pid: int | None, words: str) -> None:
     """Has the monitor watch one process, or everything again."""
     try:
@@ -45,7 +42,7 @@ async def toggle_recording(app: DashboardApp) -> None:
     except (CannotRecordError, ValueError, OSError) as error:
         _refuse(app, str(error))
         return
-    app.notify(f"Recording into {say.escape(str(path))}; {STOPS_RECORDING}", markup=False)
+    app.notify(f"Recording into {path.name}; r ends it.", markup=False)
 
 
 def _refuse(app: DashboardApp, sentence: str) -> None:
