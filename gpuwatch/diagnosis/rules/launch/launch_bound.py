@@ -33,6 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import share_in, trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
@@ -97,6 +98,7 @@ def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:
             RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),
             *((RuledOut("a crowded CPU", f"CPU pressure {pressure:.0f} %"),) if pressure is not None else ()),
             *rivals(case, "storage", "quota", "cpu"),
+            *idle_rivals(case, "waiting for data", "phases", "transfer", "launches"),
         ),
         verify="Utilization in training up, idle inside steps below 8 %, samples per second up",
         chart=("gpu.utilization_percent", "gpu.power_watts", "run.step_seconds"),

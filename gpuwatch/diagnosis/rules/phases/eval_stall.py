@@ -37,6 +37,7 @@ from gpuwatch.diagnosis.advice.code import loader_fix, place_of, worker_keywords
 from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.advice.edits import rarer_edit
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, phase_shares
+from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
@@ -93,6 +94,7 @@ def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=from_share((waiting or 0.0) * total.share * 0.5, (waiting or 0.0) * total.share)
         if warns
         else _gain_of_rarer(total),
+        ruled_out=idle_rivals(case, "phases"),
         verify="The share of validation falls as predicted, and the training step stays what it was",
         chart=("run.samples_per_second", "gpu.utilization_percent"),
     )

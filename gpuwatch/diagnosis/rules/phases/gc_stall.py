@@ -30,6 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -92,6 +93,7 @@ def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             value=EVERY_STEPS,
         ),
         gain=from_share((1.0 - REMAINING) * total.share, total.share),
+        ruled_out=idle_rivals(case, "phases"),
         verify="The pauses are gone and memory stays flat",
         chart=("run.step_seconds",),
     )

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.edits import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, without
+from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
@@ -85,6 +86,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         hint=None
         if known
         else f"at most {without(share):.2f}x: whether the GPU had work queued meanwhile is not known",
+        ruled_out=idle_rivals(case, "phases"),
         verify="Logging takes less than 3 % of the training thread's samples",
         chart=("run.samples_per_second", "gpu.utilization_percent"),
     )

@@ -30,6 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
+from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
@@ -93,6 +94,7 @@ def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
         ),
         fires=stats.mean < limits.fire_percent,
         fix=_fix(case, causes),
+        ruled_out=idle_rivals(case),
         verify=f"Mean utilization of {limits.fire_percent:.0f} % or more",
         chart=("gpu.utilization_percent", "gpu.power_watts"),
     )

@@ -32,6 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.fluctuation import MEAN_FOR_RATIO, blind_words, step_swings, swings_of
+from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -147,9 +148,7 @@ def _sensor(case: GpuCase) -> list[Measure]:
 
 
 def _ruled_out(case: GpuCase) -> tuple[RuledOut, ...]:
-    found = []
-    if case.run is not None and "shared-gpu" not in case.holding:
-        found.append(RuledOut("another process", "no other process computes on this GPU"))
+    found = [*idle_rivals(case, "phases")]
     if case.run is not None and any(total.share for total in case.run.critical.phases.values()):
         found.append(RuledOut("phases", "samples during evaluation and checkpoints are left out"))
     return tuple(found)
