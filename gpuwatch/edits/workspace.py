@@ -161,7 +161,10 @@ def _parsed(path: str, text: str) -> ast.Module:
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # CPython's words for odd source
         ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-        raise CannotEditError(f"{path} is not Python source that can be parsed (by Python {ours})") from error
+        raise CannotEditError(
+            f"{path} is not Python source that can be parsed by Python {ours}, under which gpuwatch runs: if it is "
+            "written for a newer one, run gpuwatch under that"
+        ) from error
 
 
 def _changed(text: str, changes: Sequence[Change]) -> str:
