@@ -17,10 +17,8 @@ def render_text(result: TrialResult) -> str:
     lines = [_title(result), "", *_table(rows), "", *_sentences(result)]
     lines = [printable(line) for text in lines for line in text.split("\n")]
     if result.patch:
-        lines += ["", "The best arm as a patch, for `git apply`:", ""]
-        text = result.patch.decode("utf-8", "backslashreplace")
-        lines += [printable(line) if line.strip() else line for line in text.replace("\t", "    ").splitlines()]
-    return "\n".join(lines).rstrip() + "\n"
+        lines += ["", "The best arm as a patch (`git apply` takes this whole text):", "", *_patch_lines(result)]
+    return "\n".join(lines) + "\n"
 
 
 def render_markdown(result: TrialResult) -> str:
@@ -36,7 +34,7 @@ def render_markdown(result: TrialResult) -> str:
         if more:
             lines += ["", code_block("\n".join(line.strip() for line in more)), ""]
     if result.patch:
-        text = result.patch.decode("utf-8", "backslashreplace")
+        text = "\n".join(_patch_lines(result)).expandtabs(4)
         lines += ["", "<details><summary>The best arm as a patch</summary>", "", code_block(text, "diff"), "</details>"]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -105,6 +103,13 @@ def _sentences(result: TrialResult) -> list[str]:
     found += result.notes
     found += [f"By hand: {sentence}" for sentence in result.by_hand]
     return found
+
+
+def _patch_lines(result: TrialResult) -> list[str]:
+    """The patch as it may be shown: tabs, blanks and carriage returns at the ends of lines are part of it."""
+    lines = result.patch.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
+    shown = ["\t".join(map(printable, line.removesuffix("\r").split("\t"))) for line in lines]
+    return [text + "\r" * line.endswith("\r") for text, line in zip(shown, lines, strict=True)]
 
 
 def _n(each: ArmResult, result: TrialResult) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,15 @@ def test_the_text_says_which_is_faster_by_how_much_and_how_sure() -> None:
     assert "4 arms were compared with the first" in text
     assert "By hand: export A=1" in text and "\n+y\n" in text
     assert "\x1b" not in text
+
+
+def test_git_takes_the_text_as_the_patch_that_is_in_it(tmp_path: Path) -> None:
+    before, after = "def f():\n\tx = 1\n\n\n", "def f():\n\tx = 2\n\n\n"
+    (tmp_path / "train.py").write_text(before)
+    patch = "--- a/train.py\n+++ b/train.py\n@@ -1,4 +1,4 @@\n def f():\n-\tx = 1\n+\tx = 2\n \n \n"
+    text = render_text(result(patch=patch.encode()))
+    subprocess.run(["git", "apply", "-"], input=text, text=True, cwd=tmp_path, check=True)
+    assert (tmp_path / "train.py").read_text() == after
 
 
 def test_the_markdown_begins_with_the_verdict_and_escapes_what_is_hostile() -> None:
