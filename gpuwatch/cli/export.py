@@ -23,6 +23,7 @@ from gpuwatch.export.table_files import CsvWriter, MissingLibraryError, ParquetW
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import CannotOpenError
+from gpuwatch.text.escape import encodable
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -30,27 +31,31 @@ def export(arguments: argparse.Namespace) -> int:
     _check(arguments)
     try:
         with Recording(Path(arguments.file)) as recording:
-            start_ns, end_ns = span(recording, arguments.start, arguments.end)
-            axis = Axis(recording.start_ns + 1, recording.wall_time)  # a recording is (start, end]
-            if recording.meta.problem:
+            _export(arguments, recording)
+            if recording.meta.problem:  # damage is found as the file is read
                 say(f"gpuwatch: {recording.meta.problem}")
-            if arguments.format in ("csv", "parquet"):
-                _tables(arguments, recording, axis, start_ns, end_ns)
-                return ExitCode.OK
-            samples = samples_of(recording, start_ns, end_ns)
-            about = {
-                "label": recording.meta.label,
-                "host": recording.meta.hostname.encode("utf-8", "backslashreplace").decode(),
-                "start": axis.wall_text(axis.start_ns),
-                "gpuwatch": recording.meta.version,
-            }
-            texts = (
-                json_lines(samples, axis) if arguments.format == "jsonl" else chrome_trace(samples, axis, end_ns, about)
-            )
-            _write(texts, arguments.output)
     except (CannotOpenError, MissingLibraryError) as error:
         raise GpuwatchError(str(error).rstrip(".")) from error
     return ExitCode.OK
+
+
+def _export(arguments: argparse.Namespace, recording: Recording) -> None:
+    start_ns, end_ns = span(recording, arguments.start, arguments.end)
+    axis = Axis(recording.start_ns + 1, recording.wall_time)  # a recording is (start, end]
+    if arguments.format in ("csv", "parquet"):
+        _tables(arguments, recording, axis, start_ns, end_ns)
+        return
+    samples = samples_of(recording, start_ns, end_ns)
+    if arguments.format == "jsonl":
+        _write(json_lines(samples, axis), arguments.output)
+        return
+    about = {
+        "label": encodable(recording.meta.label),
+        "host": encodable(recording.meta.hostname),
+        "start": axis.wall_text(axis.start_ns),
+        "gpuwatch": recording.meta.version,
+    }
+    _write(chrome_trace(samples, axis, end_ns, about), arguments.output)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -85,7 +90,7 @@ def _tables(arguments: argparse.Namespace, recording: Recording, axis: Axis, sta
         tables.close()
     counted = ", ".join(f"{name} ({rows})" for name, rows in tables.rows.items())
     if folder is not None:
-        say(f"gpuwatch: {len(tables.rows)} tables in {folder}: {counted}")
+        say(f"gpuwatch: {len(tables.rows)} tables in {folder}: {counted or 'nothing was recorded'}")
     elif arguments.table is None:
         say(f"gpuwatch: table {counted}; for the others --table NAME, for all of them -o FOLDER/: {', '.join(TABLES)}")
 

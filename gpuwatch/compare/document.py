@@ -11,6 +11,7 @@ from gpuwatch._version import __version__
 from gpuwatch.compare import wording
 from gpuwatch.compare.comparison import Change, Comparison, FindingChange
 from gpuwatch.compare.gates import Judgement
+from gpuwatch.compare.likeness import gpus_in_words
 from gpuwatch.compare.measured import Measured
 from gpuwatch.compare.metrics import HEADLINE
 from gpuwatch.text.escape import encodable
@@ -134,7 +135,7 @@ def _about(each: Measured) -> str:
         None if subject.batch_size is None else f"batch {subject.batch_size}",
         None if subject.model_parameters is None else f"{_millions(subject.model_parameters)} parameters",
         None if subject.autocast is None else f"autocast {subject.autocast or 'off'}",
-        ", ".join(subject.gpu_names) or None,
+        gpus_in_words(subject),
     ]
     return " · ".join(part for part in parts if part)
 
@@ -150,6 +151,7 @@ def _measured(each: Measured) -> dict[str, Any]:
         "label": encodable(each.label),
         "seconds": _figure(each.seconds),
         "run": None if subject.title is None else encodable(subject.title),
+        "command": None if subject.command is None else encodable(subject.command),
         "gpus": [encodable(name) for name in subject.gpu_names],
         "batch_size": subject.batch_size,
         "model_parameters": subject.model_parameters,

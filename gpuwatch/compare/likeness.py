@@ -53,7 +53,8 @@ def _batch_size(subject: Subject) -> str | None:
     return None if subject.batch_size is None else str(subject.batch_size)
 
 
-def _gpus(subject: Subject) -> str | None:
+def gpus_in_words(subject: Subject) -> str | None:
+    """The names with their numbers: "8 x NVIDIA H200"."""
     names = subject.gpu_names
     if not names:
         return None
@@ -66,7 +67,7 @@ def _autocast(subject: Subject) -> str | None:
 
 
 _Read = Callable[[Subject], str | None]
-_SAME: tuple[tuple[str, _Read], ...] = (("model", _model), ("batch size", _batch_size), ("GPU", _gpus))
+_SAME: tuple[tuple[str, _Read], ...] = (("model", _model), ("batch size", _batch_size), ("GPU", gpus_in_words))
 _TOLD: tuple[tuple[str, _Read], ...] = (
     ("autocast", _autocast),
     ("torch", lambda subject: subject.torch),

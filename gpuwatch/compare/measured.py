@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -26,6 +27,7 @@ class Subject:
     parameter_bits: int | None = None
     autocast: str | None = None  # "" where it was off
     torch: str | None = None
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ def measured(name: str, summary: SessionSummary) -> Measured:
     """The run of a recording that trained longest, with its GPUs and findings."""
     run = summary.runs[0] if summary.runs else None
     used = set(run.gpu_uuids) if run else set()
-    gpus = [gpu for gpu in summary.gpus if not used or gpu.facts.uuid in used]
+    on_cpu = run is not None and run.facts.device == "cpu"
+    gpus = [gpu for gpu in summary.gpus if gpu.facts.uuid in used or not (used or on_cpu)]
     stood: dict[str, Stood] = {}
     for finding in summary.findings:
         if (finding.run in (None, run.id if run else None)) and (
@@ -91,12 +94,13 @@ def _subject(run: RunSummary | None, gpus: Sequence[GpuSummary]) -> Subject:
         return Subject(gpu_names=names)
     return Subject(
         title=run.title,
-        gpu_names=names,
+        gpu_names=names or (("CPU",) if run.facts.device == "cpu" else ()),
         batch_size=run.batch_size,
         model_parameters=run.model_parameters,
         parameter_bits=run.parameter_bits,
         autocast=run.autocast,
         torch=run.facts.torch,
+        command=shlex.join(run.facts.command),
     )
 
 

@@ -63,6 +63,7 @@ class _Run(msgspec.Struct):
     model: _Model = msgspec.field(default_factory=_Model)
     loaders: list[_Loader] = []
     torch: str | None = None
+    command: str | None = None
 
 
 class _Finding(msgspec.Struct):
@@ -141,6 +142,7 @@ def _subject(run: _Run | None, gpus: list[_Gpu]) -> Subject:
         parameter_bits=run.model.parameter_bits,
         autocast=run.model.autocast,
         torch=run.torch,
+        command=run.command,
     )
 
 

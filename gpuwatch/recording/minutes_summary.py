@@ -12,6 +12,7 @@ from gpuwatch.recording.types import Rollup
 from gpuwatch.samples import PhaseKind
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.runs import Run, gpus_of
+from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.timeline import Timeline
 
 MINUTE_NS = 60_000_000_000
@@ -46,7 +47,7 @@ def summarize_minutes(recording: Recording, start_ns: int, end_ns: int) -> tuple
     training: dict[str, frozenset[int]] = {}
     for run in timeline.runs(end_ns, end_ns - start_ns):
         warm = {trainer.trainer: _warm(minutes, trainer.trainer) for trainer in run.trainers}
-        summary = _run(run, warm, gpus_of(run, timeline.gpus, timeline.processes), minutes)
+        summary = _run(run, warm, gpus_of(run, timeline.gpus, timeline.processes), minutes, (start_ns, end_ns))
         if summary is not None:
             runs.append(summary)
             training |= dict.fromkeys(summary.gpu_uuids, _training_minutes(minutes, warm))
@@ -101,9 +102,13 @@ def _energy(minutes: Minutes, uuid: str, only: Collection[int] | None) -> float 
 
 
 def _run(
-    run: Run, warm: Mapping[str, Mapping[str, Sequence[Rollup]]], gpu_uuids: tuple[str, ...], minutes: Minutes
+    run: Run,
+    warm: Mapping[str, Mapping[str, Sequence[Rollup]]],
+    gpu_uuids: tuple[str, ...],
+    minutes: Minutes,
+    span: Span,
 ) -> RunSummary | None:
-    ranks = [_rank(trainer, warm[trainer.trainer]) for trainer in run.trainers]
+    ranks = [_rank(trainer, warm[trainer.trainer], span) for trainer in run.trainers]
     known = [rank for rank in ranks if rank is not None]
     if not known:
         return None
@@ -134,7 +139,7 @@ def _run(
     )
 
 
-def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]]) -> RunSummary | None:
+def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]], span: Span) -> RunSummary | None:
     """One trainer's figures; None of one that made no step."""
     facts = trainer.facts
     if facts is None:
@@ -159,7 +164,7 @@ def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]]) -> RunSu
     counted = pooled.total(own.get("counted_batches", ()))
     if not counted:
         return None
-    seconds = 60.0 * len(own["counted_batches"])
+    seconds = sum(_seconds_within(minute, span) for minute in own["counted_batches"])
     share = pooled.mean(own.get("stack_wait_train_share", ()))
     pauses = sum(pooled.total(own.get(f"{kind}_phase_seconds", ())) for kind in _PAUSES)
     train_seconds = max(0.0, seconds - pauses)
@@ -174,6 +179,11 @@ def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]]) -> RunSu
         wait_share=share,
         batch_size=batch_size,
     )
+
+
+def _seconds_within(minute: Rollup, span: Span) -> float:
+    """How much of the minute the stretch covers: its last one may have just begun."""
+    return max(0, min(minute.minute_ns + MINUTE_NS, span[1]) - max(minute.minute_ns, span[0])) / 1e9
 
 
 def _quotient(rates: Sequence[Rollup], samples: Sequence[Rollup]) -> float | None:
