@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import attrgetter
 
 from gpuwatch.samples import (
     HostSample,
@@ -91,7 +93,7 @@ class HostSensors:
             blocked[fetch.worker] += seconds * (1.0 - fetch.computing_share)
         self._fetches[rank.index] = [fetch for fetch in fetches if fetch.end > end]
         main = reading = 0.0
-        for one in rank.log:
+        for one in rank.log[bisect_right(rank.log, start, key=attrgetter("end")) :]:
             seconds = overlap(one.start, one.end, start, end)
             main += seconds * one.cores
             if one.phase == "wait" and not workers:
