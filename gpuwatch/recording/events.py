@@ -12,8 +12,9 @@ from gpuwatch.recording.schema import Operation, checksum
 from gpuwatch.samples import Candidates, GpuFacts, GpuLost, GpuSample, MachineFacts, PhaseSpan, RunFacts, Sample
 
 _MOST_KNOWN = 4_096
-_MOST_A_MINUTE = 2_000  # a hostile trainer's phases are in the samples still
+_MOST_A_MINUTE = 500  # a hostile trainer's phases are in the samples still
 _KINDS = frozenset(EVENT_KINDS)
+_FREQUENT = ("gc", "user")  # phases that every step may have
 _REPEATED = frozenset({GpuFacts, MachineFacts, RunFacts, Candidates})  # written when they say something new
 
 
@@ -41,7 +42,7 @@ class Events:
             if sample.uuid in self._lost:
                 yield self._found_again(sample.uuid, time_ns)
             return
-        if cls not in _KINDS or (isinstance(sample, PhaseSpan) and sample.kind == "gc"):
+        if cls not in _KINDS or (isinstance(sample, PhaseSpan) and sample.kind in _FREQUENT):
             return
         kind = KINDS[cls]
         subject = kind.subject(kind.row(sample))

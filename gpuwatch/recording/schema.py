@@ -9,7 +9,7 @@
 | `segment`   | sealed segments of a minute: when each of their rows arrived                                       |
 | `chunk`     | the rows of one kind and subject in a segment, as columns (see `chunks`); id is segment << 20 + n  |
 | `rollup_1m` | one row a minute: count, min, mean, max, p50, p95, sigma of each metric below                      |
-| `event`     | GpuFacts, MachineFacts, RunFacts, GpuLost, XidEvent, TrainerEnded, PhaseSpan (but gc), Candidates  |
+| `event`     | GpuFacts, MachineFacts, RunFacts, GpuLost, XidEvent, TrainerEnded, PhaseSpan, Candidates           |
 | `finding`   | each stretch in which a finding stood                                                              |
 
 All rows carry the CRC-32 of their blob or of all their values, so what a failing disk has changed is left out and

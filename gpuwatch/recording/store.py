@@ -17,6 +17,7 @@ Connect = Callable[..., sqlite3.Connection]
 
 _LOG_PAGES = 1_000  # SQLite's own default: 4 MB
 _CACHE_KIB = 512
+_LOCKED_SECONDS = 0.2  # that a stranger with the file open may hold up the monitor
 _SPARE_BYTES = 32_768  # pages that are partly empty
 _FULL = ("full", "disk i/o error", "unable to open")
 
@@ -137,7 +138,9 @@ class Store:
         """The connection; the tables come before the log, so that a reader finds the head in the file itself."""
         if self._connection is not None:
             return self._connection
-        connection = self._connect(str(self.path), timeout=2.0, isolation_level=None, check_same_thread=False)
+        connection = self._connect(
+            str(self.path), timeout=_LOCKED_SECONDS, isolation_level=None, check_same_thread=False
+        )
         try:
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             connection.execute("PRAGMA synchronous=NORMAL")
