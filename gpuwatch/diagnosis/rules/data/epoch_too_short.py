@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.edges import epoch_edges
+from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -82,6 +83,7 @@ def epoch_too_short(case: RunCase, limits: Thresholds) -> Draft | None:
             count,
         ),
         hint="no promise: it depends on what starting and filling the workers costs",
+        ruled_out=rivals(case) if "data-starvation" in case.holding else (),
         verify="Less waiting at the starts of epochs, and samples per second not lower",
         chart=("run.wait_share", "run.step_seconds"),
     )

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.shm import ShmMount, queued_bytes, shm_mount
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -76,6 +77,7 @@ def shm_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=share >= limits.fire_share,
         fix=_fix(case, max(needed, mount.used_bytes)),
         hint="no speed: it keeps the workers from crashing or hanging",
+        ruled_out=rivals(case) if "data-starvation" in case.holding else (),
         verify="At least 40 % of /dev/shm free",
     )
 

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -90,6 +91,7 @@ def host_memory_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=shortage.is_short,
         fix=_fix(case, shortage),
         hint=_hint(case),
+        ruled_out=rivals(case, "memory", "storage") if "data-starvation" in case.holding else (),
         verify="More than 20 % of the memory free, fewer than 100 major faults a second",
         chart=("host.cpu_percent", "run.wait_share"),
     )

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.edits import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, without
+from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, share_of, train_samples, trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
@@ -79,7 +80,8 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     if busy is None:
         return _hint(stacks, asking, line, limits, case.run.critical.train_loader)
-    starved = starvation.share if starvation is not None and not _loads_itself(case) else 0.0
+    counts_waits = starvation is not None and not _loads_itself(case)
+    starved = starvation.share if starvation is not None and counts_waits else 0.0
     idle = max(0.0, 1.0 - busy / 100.0 - starved)
     share = min(asking.value, idle)
     if share < limits.clear_share:
@@ -100,9 +102,10 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=share >= limits.fire_share,
         fix=_fix(asking, line, case.run.critical.train_loader),
         gain=from_share(0.0, share, "as far as the GPU idles because of it"),
-        ruled_out=(RuledOut("waiting for data", f"that explains {percent(starved)}"),)
-        if starvation and not _loads_itself(case)
-        else (),
+        ruled_out=(
+            *((RuledOut("waiting for data", f"that explains {percent(starved)}"),) if counts_waits else ()),
+            *idle_rivals(case, "waiting for data", "launches"),
+        ),
         verify="The line's share is down, utilization and samples per second are up",
         chart=("gpu.utilization_percent", "run.samples_per_second"),
     )
