@@ -33,10 +33,9 @@ def record(arguments: argparse.Namespace) -> int:
     path = Path(arguments.output or default_name(time.time()))
     _make_room(path, arguments.force)
     with _session(arguments) as session:
-        _begin(session, path, arguments)
         if arguments.command_line:
             return _beside_command(session, path, arguments)
-        return _until_stopped(session, arguments)
+        return _until_stopped(session, path, arguments)
 
 
 def _make_room(path: Path, force: bool) -> None:
@@ -76,13 +75,14 @@ def _begin(session: Session, path: Path, arguments: argparse.Namespace) -> None:
         say(f"gpuwatch: {now.note}")
 
 
-def _until_stopped(session: Session, arguments: argparse.Namespace) -> int:
+def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) -> int:
     """Records until the duration is over, the attached process has ended, or the user has had enough."""
     monitor = session.monitor
     started_ns = session.now_ns()
     deadline_ns = started_ns + round(arguments.duration * 1e9) if arguments.duration else None
     words = Progress(started_ns, arguments.duration or None, doing="recording", hint="Ctrl-C: end of the recording")
     with StopSignals(monitor.stop) as signals:
+        _begin(session, path, arguments)
         with words as progress:
             monitor.run_until(deadline_ns, on_tick=progress.show, stop=session.has_ended)
             if session.has_ended():
@@ -108,6 +108,7 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
 
     monitor, command = session.monitor, arguments.command_line
     with Child() as child:
+        _begin(session, path, arguments)
         try:
             pid = child.start(command, environment_for(command))
         except (OSError, ValueError) as error:

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import stat
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.recording.reader import Recording
+from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
+
+PYTHON = sys.executable
+
+COUNTS_SIGNALS = """\
+import signal, sys
+seen = []
+def take(number, frame):
+    seen.append(number)
+    print("took", signal.Signals(number).name, len(seen), flush=True)
+for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+    signal.signal(getattr(signal, name), take)
+print("ready", flush=True)
+sys.stdin.readline()
+sys.exit(40 + len(seen))
+"""
+
+
+@contextmanager
+def running(folder: Path, *arguments: str, **streams: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that is stopped by the test."""
+    process = subprocess.Popen(
+        [PYTHON, "-m", "gpuwatch", "record", *arguments], env=lonely_environment(folder), cwd=folder, **streams
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(PATIENCE_SECONDS)
+
+
+def read_until(descriptor: int, wanted: str) -> str:
+    got = ""
+    while wanted not in got:
+        ready, _, _ = select.select([descriptor], [], [], PATIENCE_SECONDS)
+        assert ready, f"{wanted!r} never came, only {got!r}"
+        got += os.read(descriptor, 4096).decode()
+    return got
+
+
+def is_closed(path: Path) -> bool:
+    with Recording(path) as recording:
+        return recording.meta.ended
+
+
+def test_a_simulated_machine_is_recorded_without_waiting_for_it(tmp_path: Path) -> None:
+    done = gpuwatch(tmp_path, "record", "--simulate", "starved", "--duration", "60", "-o", str(tmp_path / "a.gpuwatch"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "recorded 1:00 into" in done.stderr
+    with Recording(tmp_path / "a.gpuwatch") as recording:
+        assert recording.meta.label == "SIMULATED starved"
+        assert recording.end_ns - recording.start_ns == pytest.approx(60e9, abs=2e9)
+        assert {span.rule for span in recording.findings(recording.start_ns, recording.end_ns)} >= {"data-starvation"}
+    assert stat.S_IMODE((tmp_path / "a.gpuwatch").stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_there_is_replaced_only_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    path.write_text("precious")
+    command = ("record", "--simulate", "starved", "--duration", "5", "-o", str(path))
+    done = gpuwatch(tmp_path, *command)
+    assert (done.returncode, done.stdout, path.read_text()) == (2, "", "precious")
+    assert "exists" in done.stderr and "--force" in done.stderr
+    assert gpuwatch(tmp_path, *command, "--force").returncode == 0
+    assert is_closed(path)
+
+
+def test_without_a_name_it_is_the_moment_in_the_current_folder(tmp_path: Path) -> None:
+    done = gpuwatch(tmp_path, "record", "--simulate", "starved", "--duration", "5", cwd=tmp_path)
+    assert done.returncode == 0
+    (path,) = tmp_path.glob("gpuwatch-*-*.gpuwatch")
+    assert is_closed(path)
+
+
+def test_a_commands_streams_and_exit_code_are_its_own(tmp_path: Path) -> None:
+    script = "import sys; print(sys.stdin.read().upper()); print('oops', file=sys.stderr); sys.exit(7)"
+    done = subprocess.run(
+        [PYTHON, "-m", "gpuwatch", "record", "-o", "a.gpuwatch", "--", PYTHON, "-c", script],
+        env=lonely_environment(tmp_path),
+        cwd=tmp_path,
+        input="words",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (7, "WORDS\n")
+    said = done.stderr.splitlines()
+    assert "oops" in said
+    assert all(line.startswith("gpuwatch: ") for line in said if line != "oops")
+    with Recording(tmp_path / "a.gpuwatch") as recording:
+        assert recording.meta.ended
+        assert recording.meta.command == (PYTHON, "-c", script)
+
+
+def test_the_command_has_the_hook_and_its_own_words_behind_the_dashes(tmp_path: Path) -> None:
+    script = "import os, sys; print(os.environ['PYTHONPATH'].split(':')[0]); print(sys.argv[1:])"
+    done = gpuwatch(
+        tmp_path, "record", "-o", "a.gpuwatch", "--", PYTHON, "-c", script, "--interval", "--", cwd=tmp_path
+    )
+    assert done.returncode == 0
+    first, second = done.stdout.splitlines()
+    assert first.endswith("gpuwatch/hook/site")
+    assert second == "['--interval', '--']"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [(("no-such-command-here",), 127, "not on PATH"), (("./plain.txt",), 126, "not executable")],
+)
+def test_a_command_that_cannot_be_started_leaves_nothing_behind(
+    tmp_path: Path, command: tuple[str, ...], code: int, words: str
+) -> None:
+    (tmp_path / "plain.txt").write_text("text")
+    done = gpuwatch(tmp_path, "record", "-o", "a.gpuwatch", "--", *command, cwd=tmp_path)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert not (tmp_path / "a.gpuwatch").exists()
+
+
+def test_a_killed_command_is_told_as_shells_do(tmp_path: Path) -> None:
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    done = gpuwatch(tmp_path, "record", "-o", "a.gpuwatch", "--", PYTHON, "-c", script, cwd=tmp_path)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert is_closed(tmp_path / "a.gpuwatch")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_without_a_command_signals_end_the_recording_properly(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path, "-o", "a.gpuwatch", "--simulate", "starved", stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        read_until(process.stderr.fileno(), "recording into")
+        process.send_signal(number)
+        assert process.wait(PATIENCE_SECONDS) == 130
+    assert is_closed(tmp_path / "a.gpuwatch")
+
+
+def test_what_batch_systems_send_reaches_the_command_which_ends_as_it_likes(tmp_path: Path) -> None:
+    arguments = ("-o", "a.gpuwatch", "--", PYTHON, "-c", COUNTS_SIGNALS)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with running(tmp_path, *arguments, **pipes) as process:
+        assert process.stdout is not None and process.stdin is not None
+        read_until(process.stdout.fileno(), "ready")
+        for count, number in enumerate((signal.SIGUSR1, signal.SIGTERM), start=1):
+            process.send_signal(number)
+            read_until(process.stdout.fileno(), f"took {number.name} {count}")
+        assert process.poll() is None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.wait(PATIENCE_SECONDS) == 42
+    assert is_closed(tmp_path / "a.gpuwatch")
+
+
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
+    main, side = pty.openpty()
+    process = subprocess.Popen(
+        [PYTHON, "-m", "gpuwatch", "record", "-o", "a.gpuwatch", "--", PYTHON, "-c", COUNTS_SIGNALS],
+        env=lonely_environment(tmp_path),
+        cwd=tmp_path,
+        stdin=side,
+        stdout=side,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(side)
+    try:
+        read_until(main, "ready")
+        os.write(main, b"\x03")
+        read_until(main, "took SIGINT 1")
+        os.write(main, b"\n")
+        assert process.wait(PATIENCE_SECONDS) == 41
+    finally:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+        os.close(main)
+    assert is_closed(tmp_path / "a.gpuwatch")
+
+
+def test_a_recorder_that_is_killed_leaves_the_command_alone(tmp_path: Path) -> None:
+    arguments = ("-o", "a.gpuwatch", "--", PYTHON, "-c", COUNTS_SIGNALS + "print('unreached')")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with running(tmp_path, *arguments, **pipes) as process:
+        assert process.stdout is not None and process.stdin is not None
+        read_until(process.stdout.fileno(), "ready")
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stdout.read() == b""  # its end of the pipe closed: it has gone on to its own end
+    with Recording(tmp_path / "a.gpuwatch") as recording:
+        assert not recording.meta.ended
+
+
+def test_a_duration_ends_the_recording_but_not_the_command(tmp_path: Path) -> None:
+    arguments = ("-o", "a.gpuwatch", "--duration", "1", "--", PYTHON, "-c", COUNTS_SIGNALS)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with running(tmp_path, *arguments, **pipes) as process:
+        assert process.stderr is not None and process.stdin is not None
+        read_until(process.stderr.fileno(), "recorded 0:0")
+        assert is_closed(tmp_path / "a.gpuwatch")
+        assert process.poll() is None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.wait(PATIENCE_SECONDS) == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--attach", "1", "--", "ls"), "--attach and a command exclude each other"),
+        (("--simulate", "starved", "--", "ls"), "--simulate and a command exclude each other"),
+        (("--record-max", "some"), "is not a size such as 500M"),
+        (("-o", "nowhere/a.gpuwatch", "--simulate", "starved"), "there is no folder"),
+        (("-o", ".", "--simulate", "starved"), "is no file"),
+    ],
+)
+def test_wrong_use_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = gpuwatch(tmp_path, "record", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_replay_without_a_terminal_names_what_works_there(tmp_path: Path) -> None:
+    done = gpuwatch(tmp_path, "replay", "a.gpuwatch", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "gpuwatch report a.gpuwatch" in done.stderr
