@@ -53,6 +53,9 @@ def compare(arguments: argparse.Namespace) -> int:
         if judgement.outcome != "passed":
             say(f"gpuwatch: {judgement.sentence}")
     outcomes = {judgement.outcome for judgement in judgements}
+    if all(change.difference is None for change in comparison.changes):
+        say("gpuwatch: nothing could be compared: no figure is known on both sides")
+        return ExitCode.CANNOT_MEASURE
     if "unknown" in outcomes:
         return ExitCode.CANNOT_MEASURE
     return ExitCode.FINDINGS if "failed" in outcomes else ExitCode.OK

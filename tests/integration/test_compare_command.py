@@ -119,6 +119,13 @@ def test_a_gate_that_cannot_decide_is_exit_code_two(recordings: Path, capsys: py
     assert code == 2 and "cannot be compared" in said and "UNKNOWN" in text
 
 
+def test_recordings_that_hold_nothing_are_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = record_samples(tmp_path / "empty.gpuwatch", "starved", 0)
+    code, text, said = _compared(capsys, empty, empty)
+    assert code == 2 and "nothing could be compared" in said
+    assert _rows(text)["samples/s"] == ["-", "-", "-", "-"]
+
+
 def test_markdown_goes_to_the_summary_of_a_job(
     recordings: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
