@@ -50,11 +50,11 @@ def full_disk() -> Iterator[None]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
+    """A file system of 4 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = shutil.which("mount") and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)], capture_output=True, check=False
     )
     if not mounted or mounted.returncode:
         pytest.skip("mounting a file system takes root's rights")
@@ -266,3 +266,16 @@ def test_the_type_of_a_file_system_is_read_from_the_kernels_list(tmp_path: Path)
     assert filesystem_of(tmp_path, listed) == "lustre"
     assert filesystem_of(tmp_path, tmp_path / "none") is None
     assert filesystem_of(tmp_path / "none", listed) is None
+
+
+def test_what_a_kill_left_is_read_from_a_medium_that_cannot_be_written(small_disk: Path) -> None:
+    writer = RecordingWriter(small_disk / "a.gpuwatch", META)
+    added = record(writer, batches(100))
+    (small_disk / "closed").mkdir()
+    closed = recorded(small_disk / "closed" / "a.gpuwatch", 5)
+    for name in ("a.gpuwatch", "a.gpuwatch-wal"):
+        shutil.copyfile(small_disk / name, small_disk / "closed" / f"killed-{name}")
+    writer.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert everything(small_disk / "closed" / "killed-a.gpuwatch") == added
+    assert everything(small_disk / "closed" / "a.gpuwatch") == closed
