@@ -10,6 +10,7 @@ from gpuwatch.cli.output import OutputFile, say, write_stdout
 from gpuwatch.cli.report_options import check
 from gpuwatch.cli.step_summary import append_step_summary, is_asked_for
 from gpuwatch.report.document import build_report
+from gpuwatch.report.left_out import leave_out
 from gpuwatch.report.observation import Json, Observation
 
 _FAILING = {None: (), "warning": ("critical", "warning"), "critical": ("critical",)}
@@ -20,7 +21,7 @@ def report(arguments: argparse.Namespace) -> int:
     check(arguments)
     output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
     with_curves = arguments.format == "html" or arguments.series
-    seen = _seen(arguments, with_curves)
+    seen = leave_out(_seen(arguments, with_curves), arguments.config.settings.ignored)
     document = build_report(seen, with_series=with_curves)
     data = _patch(seen, document) if arguments.patch else _rendered(document, arguments)
     if output is None:

@@ -23,8 +23,7 @@ _END_SEEN_SECONDS = 2.0
 def watch_for_report(arguments: argparse.Namespace, *, with_curves: bool) -> Observation:
     """Watches as long as was asked for."""
     with open_session(arguments) as session:
-        seen = _watched(session, arguments.duration or None, with_curves)
-    return replace(seen, left_out=arguments.config.settings.ignored)
+        return _watched(session, arguments.duration or None, with_curves)
 
 
 def _watched(session: Session, duration_seconds: float | None, with_curves: bool) -> Observation:
