@@ -1,0 +1,1 @@
+"""Real trainings on the CPU with known troubles: what the diagnosis must name in them, hooked and attached."""

@@ -1,0 +1,73 @@
+"""`python -m tests.scenarios.real`: real trainings with known troubles, and what the diagnosis says of each.
+
+About 40 s for each workload and rung; on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.scenarios.real.catalogue import WORKLOADS
+from tests.scenarios.real.judging import Verdict, judged
+from tests.scenarios.real.playing import reports
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "real-workloads.md"
+HEAD = """# Real trainings on the CPU
+
+Written by `python -m tests.scenarios.real --write`: each training runs for real, hooked and attached to without a hook;
+a sleep stands for the accelerator's part of a step. Right: all that must be said is said, no other warning, the right
+line, the right state.
+
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", action="append", choices=tuple(WORKLOADS), help="only this one; may be repeated")
+    parser.add_argument("--how", choices=("hooked", "attached"), help="only on this rung (default: both)")
+    parser.add_argument("--twice", action="store_true", help="a second monitor after the first must say the same")
+    parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
+    args = parser.parse_args()
+    rows = ["| workload | how | right | said | what is wrong |", "|---|---|---|---|---|"]
+    print("\n".join(rows), flush=True)
+    wrong = 0
+    for name in args.workload or WORKLOADS:
+        for how in (args.how,) if args.how else ("hooked", "attached"):
+            row, is_right = _played(name, how == "attached", 2 if args.twice else 1)
+            wrong += not is_right
+            rows.append(row)
+            print(row, flush=True)
+    if args.write:
+        DOCUMENT.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
+    return int(wrong > 0)
+
+
+def _played(name: str, attached: bool, times: int) -> tuple[str, bool]:
+    """A row of the table, and whether all is right."""
+    workload = WORKLOADS[name]
+    head = f"| {name} {workload.title} | {'attached' if attached else 'hooked'} |"
+    reason = workload.needs()
+    if reason is not None:
+        return f"{head} - | not run: {reason} | |", True
+    verdicts = [
+        judged(workload, report, attached=attached) for report in reports(workload, attached=attached, times=times)
+    ]
+    is_right = all(each.is_right for each in verdicts)
+    said = " / ".join(", ".join(each.found) or "nothing" for each in verdicts)
+    return f"{head} {'yes' if is_right else '**no**'} | {said} | {' / '.join(map(_faults, verdicts))} |", is_right
+
+
+def _faults(verdict: Verdict) -> str:
+    faults = [
+        *(f"missing {each}" for each in verdict.missing),
+        *(f"false {each}" for each in verdict.false),
+        verdict.misplaced or "",
+        verdict.misnamed or "",
+    ]
+    return "; ".join(fault.replace("|", "·") for fault in faults if fault)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
