@@ -98,6 +98,10 @@ def _encode(values: Sequence[Any], exact: bool) -> tuple[int, bytes]:
         return (_PACKED, pack(values)) if whole is None else (_WHOLE, whole)
     if type(None) in types and types <= {int, float, type(None)}:
         return _MASKED, _masked(values, exact)
+    if types == {int, float}:  # what a driver gives as a whole number is an int in JSON
+        floats = [float(value) for value in values]
+        if floats == [*values]:
+            return _floats(floats, exact)
     return _PACKED, pack(values)
 
 
