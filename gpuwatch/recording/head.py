@@ -47,7 +47,7 @@ def _problems(
     for gap in gaps if isinstance(gaps, list) else ():
         if isinstance(gap, dict) and gap.get("lost"):
             times = [moment(_number(gap.get(name), 0.0)) for name in ("from", "to")]
-            found.append(f"{gap['lost']} samples are missing between {times[0]} and {times[1]}: the disk was full")
+            found.append(f"{gap['lost']} samples are missing between {times[0]} and {times[1]}: {gap.get('why')}")
     refused = head.get("refused")
     if isinstance(refused, int):
         found.append(f"{refused} samples could not be recorded")

@@ -82,6 +82,7 @@ class RecordingWriter:
         self._wall_time = meta.started_wall
         self._anchor: tuple[int, float] | None = None
         self._failed_wall: float | None = None
+        self._failure = ""
         self._lost = 0
         self._refused = 0
         self._gaps: list[dict[str, object]] = []
@@ -133,6 +134,8 @@ class RecordingWriter:
                 return
             self._turn_minute(None)
             self._notes.extend(self._findings.last_words())
+            if self._refused:
+                self._notes.append(meta_row("refused", self._refused))
             self._notes.append(meta_row("ended", True))
             self._flush()
             self._store.close()
@@ -220,6 +223,7 @@ class RecordingWriter:
     def _has_failed(self, error: StoreError) -> None:
         if self._failed_wall is None:
             self._failed_wall = self._wall_time
+        self._failure = str(error)
         since = self._moment(self._failed_wall)
         folder = self._place.path.parent
         self.problem = f"recording stopped at {since}: {error} on {folder}; it goes on when there is room"
@@ -231,7 +235,7 @@ class RecordingWriter:
         if self._failed_wall is None:
             self._say_refused()
             return
-        gap = {"from": self._failed_wall, "to": self._wall_time, "lost": self._lost, "why": str(self.problem)}
+        gap = {"from": self._failed_wall, "to": self._wall_time, "lost": self._lost, "why": self._failure}
         self._gaps = [*self._gaps[-_MOST_GAPS + 1 :], gap]
         self._failed_wall, self._lost, self.problem = None, 0, None
         self._notes.append(meta_row("gaps", self._gaps))

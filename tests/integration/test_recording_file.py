@@ -342,3 +342,14 @@ def test_a_copy_of_a_file_in_use_is_readable(tmp_path: Path) -> None:
         shutil.copyfile(tmp_path / name, copied / name)
     assert everything(copied / "a.gpuwatch") == added
     writer.close()
+
+
+def test_a_sample_that_no_file_can_hold_costs_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    writer = RecordingWriter(path, META)
+    writer.add([HostSample(1), HostSample(2, memory_total_bytes=2**70), HostSample(3)], START_NS, WALL)
+    writer.close()
+    assert writer.problem is not None and "1 samples" in writer.problem
+    assert everything(path) == [HostSample(1), HostSample(3)]
+    with Recording(path) as recording:
+        assert "1 samples could not be recorded" in (recording.meta.problem or "")
