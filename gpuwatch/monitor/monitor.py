@@ -198,7 +198,9 @@ class Monitor:
         """Waits for whatever comes first, and does all that is due then."""
         now_ns = self._clock.now_ns()
         files, due_ns = self._feed.plan(now_ns)
-        moments = (due_ns, deadline_ns, self._evaluation_due_ns, self._published_ns + self._snapshot_pause_ns())
+        # What is not to be shown yet must not be waited for either: its moment would be past, for ever.
+        show_ns = max(self._published_ns + self._snapshot_pause_ns(), self._quiet_until_ns)
+        moments = (due_ns, deadline_ns, self._evaluation_due_ns, show_ns)
         ready = self._clock.wait(
             (*files, self._waker.fileno()), min(moment for moment in moments if moment is not None)
         )
