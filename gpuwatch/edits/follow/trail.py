@@ -16,8 +16,8 @@ _FARTHEST = 6
 """Steps from the call to the literal; names that go round in a circle end here, too."""
 
 
-_SAME = 0.05
-"""Intervals that were counted from outside are off by a step or two."""
+_SAME = 0.25
+"""What was counted is off by some steps: a run that said 30 had 26 between two saves."""
 
 
 class SetElsewhereError(CannotEditError):
