@@ -35,6 +35,7 @@ def document(result: TrialResult, version: str) -> Json:
         },
         "arms": [_arm(each, result.metric) for each in result.arms],
         "best": None if best is None else best.arm.label,
+        "like_best": [each.arm.label for each in result.like_best],
         "patch": result.patch.decode("utf-8", "backslashreplace") or None,
         "by_hand": list(result.by_hand),
         "notes": list(result.notes),

@@ -91,7 +91,10 @@ def _sentences(result: TrialResult) -> list[str]:
     found = []
     best = result.best
     if best is not None:
-        found.append(f"Best: {best.arm.label}, {wording.change(best.judgement)} (95 % interval of {_n(best, result)})")
+        alike = result.like_best
+        unsure = f"; not told apart from {' and '.join(each.arm.label for each in alike)}" if alike else ""
+        interval = f"(95 % interval of {_n(best, result)})"
+        found.append(f"Best: {best.arm.label}, {wording.change(best.judgement)} {interval}{unsure}")
     for each in result.arms:
         said = wording.against_prediction(each)
         found += [said] if said else []

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.samples import LoaderFacts, RunFacts
-from gpuwatch.statistics.interval import Interval
+from gpuwatch.statistics.interval import Interval, log_ratio_interval
 from gpuwatch.trial.changes import Arm
 from gpuwatch.trial.meter import Steady
 
@@ -119,6 +119,16 @@ class TrialResult:
         """The quickest of the arms that are faster for sure."""
         faster = [each for each in self.arms if each.judgement.verdict == "faster"]
         return max(faster, key=lambda each: each.judgement.ratio or 0.0, default=None)
+
+    @property
+    def like_best(self) -> tuple[ArmResult, ...]:
+        """The other faster arms that may be as quick as the best one."""
+        best = self.best
+        if best is None:
+            return ()
+        others = [each for each in self.arms if each.judgement.verdict == "faster" and each is not best]
+        against = [(each, log_ratio_interval(each.rates(self.metric), best.rates(self.metric))) for each in others]
+        return tuple(each for each, interval in against if interval is None or interval.spans_no_change)
 
     @property
     def compares(self) -> bool:

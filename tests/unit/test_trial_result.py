@@ -61,6 +61,17 @@ def test_the_text_says_which_is_faster_by_how_much_and_how_sure() -> None:
     assert "\x1b" not in text
 
 
+def test_a_second_arm_that_may_be_as_quick_as_the_best_is_named() -> None:
+    arms = arms_of([], sweeps=["num_workers=2,4"])
+    speeds = (SPEEDS[0], SPEEDS[1], (287.0, 291.0, 293.0))
+    judged = [Judgement("-"), *judge(speeds[0], speeds[1:])]
+    runs = [tuple(run(place, speed) for place, speed in enumerate(each)) for each in speeds]
+    found = result(arms=tuple(map(ArmResult, arms, runs, judged)), patch=b"")
+    assert found.best is not None and found.best.arm.label == "num_workers=4"
+    assert "(95 % interval of 3+3 runs); not told apart from num_workers=2" in render_text(found)
+    assert result().like_best == ()
+
+
 def test_git_takes_the_text_as_the_patch_that_is_in_it(tmp_path: Path) -> None:
     before, after = "def f():\n\tx = 1\n\n\n", "def f():\n\tx = 2\n\n\n"
     (tmp_path / "train.py").write_text(before)
