@@ -12,6 +12,7 @@ HISTORY_BUCKETS = 60
 MOST_POINTS = 1500
 """Of a curve: a screen has no more columns."""
 _LEAST_SECONDS = 0.25  # the drivers' rings tell utilization and power some times a second
+_RING_SECONDS = 540.0  # what is kept of them reaches ten minutes back: beyond it, a fine curve would have a hole
 
 _HISTORY_OF_GPU: tuple[SeriesName, ...] = ("gpu.utilization_percent", "gpu.power_watts")
 _HISTORY_OF_RUN: tuple[SeriesName, ...] = ("run.wait_share", "run.step_seconds")
@@ -38,12 +39,17 @@ def short_history(
 
 
 def fine_curves(
-    timeline: Timeline, snapshot: Snapshot, start_ns: int, end_ns: int, interval_seconds: float
+    timeline: Timeline,
+    snapshot: Snapshot,
+    start_ns: int,
+    end_ns: int,
+    interval_seconds: float,
+    least_seconds: float = _LEAST_SECONDS,
 ) -> tuple[Chart, ...]:
-    """All that a page draws; without those of which nothing is known."""
+    """All that a page draws, in buckets of `least_seconds` at least; without those of which nothing is known."""
     seconds = (end_ns - start_ns) / 1e9
-    width = _LEAST_SECONDS if interval_seconds <= 1.0 else interval_seconds
-    buckets = max(1, min(MOST_POINTS, int(seconds / width)))
+    width = _LEAST_SECONDS if interval_seconds <= 1.0 and seconds <= _RING_SECONDS else max(1.0, interval_seconds)
+    buckets = max(1, min(MOST_POINTS, int(seconds / max(width, least_seconds))))
     found = _charts(timeline, _series(snapshot, OF_GPU, OF_RUN, OF_HOST), start_ns, end_ns, buckets)
     return tuple(chart for chart in found if any(value is not None for value in chart.mean))
 

@@ -50,6 +50,7 @@ def _about(seen: Observation) -> Json:
         "version": __version__,
         "source": snapshot.origin.kind,
         "label": encodable(snapshot.origin.label),
+        "started_at": iso_time(snapshot.wall_time - (snapshot.time_ns - snapshot.started_ns) / 1e9),
         "ended_at": iso_time(snapshot.wall_time),
         "duration_seconds": figure((snapshot.time_ns - snapshot.started_ns) / 1e9),
         "incomplete": seen.interrupted,
@@ -61,7 +62,7 @@ def _host(seen: Observation) -> Json:
     machine, scene_host, nvml = seen.snapshot.machine, seen.scene.host, seen.snapshot.nvml
     latest = seen.snapshot.host
     return {
-        "hostname": encodable(machine.hostname) if machine else None,
+        "hostname": encodable(machine.hostname if machine else seen.hostname) or None,
         "kernel": machine.kernel if machine else None,
         "cpu_model": encodable(machine.cpu_model) if machine and machine.cpu_model else None,
         "cpu_count": machine.cpu_count if machine else None,
@@ -96,6 +97,7 @@ def _data_quality(seen: Observation) -> Json:
     nvml = quality.nvml or seen.snapshot.nvml
     judged = seen.snapshot.scene
     return {
+        "problems": [encodable(problem) for problem in seen.problems],
         "window_seconds": figure(seen.scene.window_seconds),
         "findings_window_seconds": figure(judged.window_seconds) if judged else None,
         "poll_interval_seconds": figure(quality.poll_interval_seconds),

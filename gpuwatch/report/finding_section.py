@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.diagnosis.finding import Finding, Fix, PlanStep
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE, edits_of, origin_of
 from gpuwatch.text.escape import encodable
@@ -18,6 +18,7 @@ def finding_section(seen: Observation) -> list[Json]:
 def _finding(seen: Observation, finding: Finding) -> Json:
     since = seen.snapshot.wall_time - (seen.snapshot.time_ns - finding.since_ns) / 1e9
     gain = finding.gain
+    stood = seen.stood.get((finding.rule, finding.run, finding.gpu))
     return {
         "rule": finding.rule,
         "severity": finding.severity.value,
@@ -30,14 +31,23 @@ def _finding(seen: Observation, finding: Finding) -> Json:
         "ruled_out": [{"cause": each.cause, "reason": encodable(each.reason)} for each in finding.ruled_out],
         "fix": _fix(seen, finding),
         "gain": None if gain is None else {"low": figure(gain.low), "high": figure(gain.high), "cap": gain.cap},
+        "plan": _plan(finding.plan),
         "hint": finding.hint,
         "verify": encodable(finding.verify),
         "since": iso_time(since),
-        "state": finding.state,
+        "state": "over" if stood is not None and stood.is_over else finding.state,
+        "stood_seconds": None if stood is None else figure(stood.seconds),
         "behind": finding.behind,
         "window_seconds": figure(finding.window_seconds),
         "confidence_notes": list(finding.confidence_notes),
     }
+
+
+def _plan(step: PlanStep | None) -> Json | None:
+    if step is None:
+        return None
+    then, together = ({"low": figure(gain.low), "high": figure(gain.high)} for gain in (step.then, step.together))
+    return {"number": step.number, "of": step.of, "then": then, "together": together}
 
 
 def _fix(seen: Observation, finding: Finding) -> Json | None:

@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuwatch.edits.source import process_started
 from gpuwatch.monitor.snapshot import Snapshot
-from gpuwatch.report.stretches import Stretch
+from gpuwatch.report.stretches import Stood, Stretch
+from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.series import Chart
 from gpuwatch.timeline.windows import Scene
 
 Json = dict[str, Any]
 """A JSON object; gpuwatch/report/schema.json says what is in it."""
+
+
+def started_here(facts: RunFacts) -> float | None:
+    """When a process of this machine started."""
+    return process_started(facts.start_ticks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,14 @@ class Observation:
     """Reads the user's file for a diff; None where files named by the samples are not this machine's."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """By rule: why the user's settings leave it out."""
+    process_started: Callable[[RunFacts], float | None] = started_here
+    """When a process of the samples started, as wall time: a source file changed since is not what ran."""
+    hostname: str = ""
+    """Of a recording that does not hold the machine's facts."""
+    problems: tuple[str, ...] = ()
+    """What is missing of a recording, and how the rest was put together."""
+    stood: Mapping[tuple[str, str | None, str | None], Stood] = field(default_factory=dict)
+    """By rule, run and GPU: how long findings stood, where the report is of a long recording."""
     zero: int | None = None
     """What curves count their seconds from, where that is not the beginning: that of a recording."""
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatch.diagnosis.finding import Edit, Finding, Fix
-from gpuwatch.edits.source import process_started
 from gpuwatch.report.observation import Observation
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def origin_of(seen: Observation, finding: Finding) -> Origin | None:
         return None
     run = next((run for run in seen.scene.runs if run.id == finding.run), None)
     facts = run.critical.facts if run else None
-    started = process_started(facts.start_ticks) if facts else None
+    started = seen.process_started(facts) if facts else None
     folder = Path(facts.cwd) if facts and facts.cwd else None
 
     def read_unchanged(path: Path) -> bytes:

@@ -28,6 +28,20 @@ class Stretch:
     series: tuple[str, ...] = ()  # that show a finding
 
 
+Key = tuple[str, "str | None", "str | None"]
+"""Rule, run, GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stood:
+    """How long a finding stood in a stretch of a recording, and as what it was last written down."""
+
+    key: Key
+    seconds: float
+    is_over: bool
+    blob: bytes
+
+
 def phase_stretches(timeline: Timeline, start_ns: int, end_ns: int) -> tuple[Stretch, ...]:
     """The phases of all runs, each stretch of time once though several ranks had it."""
     with timeline.lock:

@@ -27,8 +27,10 @@ def banner(report: Json) -> list[str]:
     """What a reader must know before the first number: that it is made up, or that it was cut short."""
     about = report["gpuwatch"]
     lines = []
-    if about["source"] != "live":
+    if about["source"] == "simulated":
         lines.append(f"{about['label']}: these numbers are not of this machine")
+    elif "SIMULATED" in about["label"]:
+        lines.append(f"{about['label']}: these numbers were made up")
     if about["incomplete"]:
         lines.append(
             f"INCOMPLETE: stopped after {number(about['duration_seconds'], 1)} s; this is what was seen so far"
@@ -55,7 +57,8 @@ def verdict_lines(report: Json) -> list[tuple[str, str, str]]:
     lines = []
     for line in report["verdict"]:
         fix = line["fix"]
-        change = "" if fix is None else "  ".join(part for part in (place(fix), fix["code"]) if part)
+        code = "" if fix is None or "\n" in (fix["code"] or "") else fix["code"]  # of several lines the place will do
+        change = "" if fix is None else "  ".join(part for part in (place(fix), code) if part)
         lines.append((_severity_word(line), line["sentence"], change))
     return lines
 
@@ -228,6 +231,7 @@ def quality_lines(report: Json) -> list[str]:
     """How well this was measured."""
     quality = report["data_quality"]
     lines = [
+        *quality["problems"],
         f"window {number(quality['window_seconds'])} s; findings over the last "
         f"{number(quality['findings_window_seconds'])} s",
         f"{quality['gpu_samples']} GPU polls, every {seconds(quality['poll_interval_seconds'])} "
@@ -238,6 +242,12 @@ def quality_lines(report: Json) -> list[str]:
     windows = {gpu["sensor_window_seconds"] for gpu in report["gpus"]} - {None}
     if windows:
         lines.append(f"utilization sensor averages over {' or '.join(seconds(each) for each in sorted(windows))}")
+        steps = [run["step_seconds"]["p50"] for run in report["runs"] if run["step_seconds"]]
+        if steps and min(steps) < 2 * max(windows):
+            lines.append(
+                f"a step of {seconds(min(steps))} is shorter than twice that: fluctuation from step to step cannot be "
+                "seen in the utilization"
+            )
     cost = [] if quality["own_cpu_share"] is None else [f"{share(quality['own_cpu_share'])} of one core"]
     if quality["nvml_calls_per_gpu_second"]:
         cost.append(f"{number(quality['nvml_calls_per_gpu_second'], 1)} NVML calls per GPU and second")

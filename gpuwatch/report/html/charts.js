@@ -47,6 +47,7 @@
       if (span.kind === "finding" && !span.series.includes(series)) continue;
       const left = plot.valToPos(span.start_seconds, "x", true);
       const width = Math.max(1, plot.valToPos(span.end_seconds, "x", true) - left);
+      if (span.kind === "phase" && width < bbox.width * 0.003) continue; // many of them are a grey veil
       if (span.kind === "phase") {
         ctx.fillStyle = color(`--phase-${span.name}`) || color("--phase");
         ctx.globalAlpha = 0.16;

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwatch.report.durations import duration_words
 from gpuwatch.report.observation import Json
-from gpuwatch.report.tables import seconds
 
 _GIB = 1024**3
 WIDTH, HEIGHT = 560, 140
 _STATIC_POINTS = 280
 _MOST_LANES = 16
+_NARROWEST_BAND = 0.003  # of the chart: many narrower ones are a grey veil, and the lanes show them
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def _lane(name: str, subject: str, spans: Sequence[Json], start: float, end: flo
     total = sum(span["end_seconds"] - span["start_seconds"] for span in spans)
     times = f", {len(spans)} times" if len(spans) > 1 else ""
     tone = min(tones, key=_TONES.index) if tones else f"phase-{name}"
-    return Lane(name, subject, tone, bars, f"{seconds(total)}{times}")
+    return Lane(name, subject, tone, bars, f"{duration_words(total)}{times}")
 
 
 def _subject(report: Json, key: str) -> str:
@@ -165,6 +166,7 @@ def _chart(report: Json, kind: _Kind) -> Chart | None:
             )
             for span in report.get("spans", ())
             if span["kind"] == "phase"
+            and span["end_seconds"] - span["start_seconds"] >= (end - start) * _NARROWEST_BAND
         ),
         island={
             "series": kind.series,

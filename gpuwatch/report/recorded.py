@@ -1,0 +1,109 @@
+"""What a report sees of a recording.
+
+Up to 15 minutes are played through the ordinary timeline and rules, so that the report is the one that would have been
+written then. Of more, only the last minutes are played: they give what needs a scene. The figures of all of it are
+put together from the recording's minutes, and the findings are those that were written down, with how long they stood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwatch.edits.source import read_source
+from gpuwatch.monitor.recorded_findings import RecordedFindings
+from gpuwatch.monitor.replay_stage import Stage
+from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.recording.reader import Recording
+from gpuwatch.report.curves import fine_curves, short_history
+from gpuwatch.report.minutes_once import MinutesOnce
+from gpuwatch.report.observation import Observation
+from gpuwatch.report.recorded_findings import finding_spans, merged, stood_in
+from gpuwatch.report.recorded_minutes import METRICS, recorded_phases, scene_of_minutes
+from gpuwatch.report.stretches import phase_stretches
+from gpuwatch.samples import RunFacts
+
+LONGEST_PLAYED_NS = 900 * 1_000_000_000
+"""As far as the timeline keeps samples one by one."""
+_DAY_NS = 86_400 * 1_000_000_000
+_MINUTE = 60.0  # of which a long recording's curves are made
+_TICKS_PER_SECOND = 100
+_NOT_CLOSED = "the recording was not closed: it is still being written, or what wrote it was killed"
+_OF_MINUTES = (
+    "more than 15 minutes: the figures are those of the recording's minutes; percentiles of utilization are not kept, "
+    "and polls, records and stacks are those of the last minutes"
+)
+
+
+def observe(recording: Recording, start_ns: int, end_ns: int, *, with_curves: bool) -> Observation:
+    """The part (start, end] of a recording."""
+    is_long = end_ns - start_ns > LONGEST_PLAYED_NS
+    meta = recording.meta
+    if is_long and isinstance(recording, MinutesOnce):
+        recording.keep(max(recording.start_ns, min(start_ns, end_ns - _DAY_NS)), end_ns, METRICS)
+    recorded = RecordedFindings(recording)
+    stage = Stage(recording, recorded, end_ns, _origin(recording), 1.0, since_ns=None if is_long else start_ns)
+    try:
+        monitor = stage.monitor
+        monitor.run_until(end_ns)
+        snapshot = monitor.snapshot()
+        scene = monitor.final_scene((end_ns - start_ns) / 1e9)
+    finally:
+        stage.close()
+    standing, stood = snapshot.findings, stood_in(recording, start_ns, end_ns)
+    if is_long:
+        scene = scene_of_minutes(scene, recording, start_ns, end_ns)
+    snapshot = replace(
+        snapshot,
+        time_ns=end_ns,
+        started_ns=start_ns,
+        wall_time=recording.wall_time(end_ns),
+        findings=merged(standing, stood, start_ns, end_ns) if is_long else standing,
+    )
+    of_time = (stage.timeline, snapshot, start_ns, end_ns, meta.interval_seconds)
+    damage = recording.meta.problem  # as far as it has been read by now
+    problems = (
+        *((damage,) if damage else ()),
+        *(() if meta.ended else (_NOT_CLOSED,)),
+        *((_OF_MINUTES,) if is_long else ()),
+    )
+    return Observation(
+        snapshot=snapshot,
+        scene=scene,
+        charts=short_history(*of_time),
+        curves=fine_curves(*of_time, least_seconds=_MINUTE if is_long else 0.0) if with_curves else (),
+        stretches=(
+            *(
+                recorded_phases(recording, stage.timeline, start_ns, end_ns)
+                if is_long
+                else phase_stretches(stage.timeline, start_ns, end_ns)
+            ),
+            *finding_spans(recording, standing, start_ns, end_ns),
+        )
+        if with_curves
+        else (),
+        notes=snapshot.notices,
+        hostname=meta.hostname,
+        problems=problems,
+        stood={each.key: each for each in stood} if is_long else {},
+        read_source=read_source if meta.label == "LIVE" else None,
+        process_started=lambda facts: process_started(recording, facts),
+        zero=recording.start_ns,
+    )
+
+
+def _origin(recording: Recording) -> Origin:
+    label = recording.meta.label
+    made_up = "" if label == "LIVE" else f" ({label})"
+    return Origin("recording", f"RECORDING {recording.path.name}{made_up}")
+
+
+def process_started(recording: Recording, facts: RunFacts) -> float | None:
+    """When a recorded process started, as wall time; None where that is not known.
+
+    Its start is counted from the boot of the machine, and the recording's clock stands still in a suspend: a moment
+    that would lie behind the process's first word is no start.
+    """
+    if not facts.start_ticks:
+        return None
+    started_ns = facts.start_ticks * (1_000_000_000 // _TICKS_PER_SECOND)
+    return recording.wall_time(min(started_ns, facts.time_ns))

@@ -1,0 +1,199 @@
+"""The figures of a long recording in the place of those that its last minutes gave."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpuwatch.recording import pooled
+from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.session_summary import RunSummary
+from gpuwatch.recording.summary import summarize
+from gpuwatch.recording.types import Rollup
+from gpuwatch.report.stretches import Stretch, longest
+from gpuwatch.samples import PhaseSpan
+from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.windows import GpuWindow, HostWindow, PhaseTotals, RankWindow, RunWindow, Scene, Stats
+
+_GAUGES = ("utilization_percent", "power_watts", "memory_used_bytes", "temperature_celsius", "sm_clock_mhz")
+_CAUSES = {
+    "power": "throttled_power_share",
+    "sw-thermal": "throttled_sw_thermal_share",
+    "hw-thermal": "throttled_hw_thermal_share",
+    "power-brake": "throttled_power_brake_share",
+}
+_PHASES = ("warmup", "eval", "checkpoint", "compile", "gc", "stopped", "user")
+_HOST = ("cpu_percent", "pressure_cpu_percent", "pressure_io_percent", "pressure_memory_percent")
+_STEPS = (
+    "step_seconds",
+    "wait_seconds",
+    "gap_seconds",
+    "copy_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "optimizer_seconds",
+)
+_OF_SUMMARIES = (
+    "step_batches",
+    "step_samples",
+    "wait_share",
+    "samples_per_second",
+    "counted_batches",
+    "stack_wait_train_share",
+)
+METRICS = frozenset(
+    {
+        *_OF_SUMMARIES,
+        *_GAUGES,
+        *_CAUSES.values(),
+        *_HOST,
+        *_STEPS,
+        "energy_joules",
+        *(f"{kind}_phase_seconds" for kind in _PHASES),
+    }
+)
+"""All that a long report asks the minutes for: they are read once."""
+_UNKNOWN = math.nan
+
+Minutes = Mapping[tuple[str, str], Sequence[Rollup]]
+"""By subject and metric."""
+
+
+def scene_of_minutes(scene: Scene, recording: Recording, start_ns: int, end_ns: int) -> Scene:
+    """The scene with the means, extremes and sums of all minutes; what minutes do not hold is not known."""
+    minutes: dict[tuple[str, str], list[Rollup]] = defaultdict(list)
+    for row in recording.rollups(start_ns, end_ns, metrics=METRICS):
+        minutes[row.subject, row.metric].append(row)
+    seconds = (end_ns - start_ns) / 1e9
+    summaries = {run.id: run for run in summarize(recording, start_ns, end_ns).runs}
+    return replace(
+        scene,
+        started_ns=start_ns,
+        window_seconds=seconds,
+        gpus=tuple(_gpu(gpu, minutes, seconds) for gpu in scene.gpus),
+        runs=tuple(_run(run, summaries.get(run.id), minutes, seconds) for run in scene.runs),
+        host=None if scene.host is None else _host(scene.host, minutes),
+    )
+
+
+def _host(host: HostWindow, minutes: Minutes) -> HostWindow:
+    def mean(metric: str) -> float | None:
+        return pooled.mean(minutes.get(("host", metric), ()))
+
+    return replace(
+        host,
+        cpu_percent=mean("cpu_percent"),
+        pressure_cpu_percent=mean("pressure_cpu_percent"),
+        pressure_io_percent=mean("pressure_io_percent"),
+        pressure_memory_percent=mean("pressure_memory_percent"),
+    )
+
+
+def _gpu(gpu: GpuWindow, minutes: Minutes, seconds: float) -> GpuWindow:
+    uuid = gpu.facts.uuid
+
+    def stats(metric: str) -> Stats | None:
+        return _stats(minutes.get((uuid, metric), ()), with_percentiles=metric == "utilization_percent")
+
+    energy = minutes.get((uuid, "energy_joules"), ())
+    throttled = {cause: pooled.mean(minutes.get((uuid, metric), ())) for cause, metric in _CAUSES.items()}
+    return replace(
+        gpu,
+        window_seconds=seconds,
+        energy_joules=pooled.total(energy) if energy else None,
+        throttle_shares={cause: share for cause, share in throttled.items() if share is not None},
+        utilization=stats("utilization_percent"),
+        power_watts=stats("power_watts"),
+        memory_used_bytes=stats("memory_used_bytes"),
+        temperature_celsius=stats("temperature_celsius"),
+        sm_clock_mhz=stats("sm_clock_mhz"),
+    )
+
+
+def _stats(found: Sequence[Rollup], *, with_percentiles: bool = False) -> Stats | None:
+    """Low percentiles are not kept by the minute; the upper ones are asked for where they are shown."""
+    swing = pooled.swing(found)
+    if swing is None:
+        return None
+    p50, p95 = (pooled.quantile(found, share) for share in (0.5, 0.95)) if with_percentiles else (None, None)
+    return Stats(
+        count=pooled.count(found),
+        mean=swing.mean,
+        sigma=swing.sigma,
+        p5=_UNKNOWN,
+        p50=_UNKNOWN if p50 is None else p50,
+        p95=_UNKNOWN if p95 is None else p95,
+        min=min(minute.min for minute in found),
+        max=max(minute.max for minute in found),
+    )
+
+
+def _run(run: RunWindow, summary: RunSummary | None, minutes: Minutes, seconds: float) -> RunWindow:
+    ranks = tuple(_rank(rank, minutes, seconds) for rank in run.ranks)
+    critical = max(ranks, key=lambda rank: rank.wait_share or 0.0, default=run.critical)
+    if summary is None:
+        return replace(run, ranks=ranks, critical=critical)
+    if critical.step_seconds is None:  # seen from outside: its batches were counted
+        critical = replace(
+            critical, steps=summary.steps, train_seconds=summary.train_seconds, wait_share=summary.wait_share
+        )
+    return replace(run, ranks=ranks, critical=critical, samples_per_second=summary.samples_per_second)
+
+
+def _rank(rank: RankWindow, minutes: Minutes, seconds: float) -> RankWindow:
+    """One rank: shares are sums over sums, of all its steps."""
+
+    def rows(metric: str) -> Sequence[Rollup]:
+        return minutes.get((rank.trainer, metric), ())
+
+    def share(metric: str) -> float | None:
+        return pooled.total(rows(metric)) / train if rows(metric) and train > 0 else None
+
+    periods = rows("step_seconds")
+    train = pooled.total(periods)
+    phases = {kind: found for kind in _PHASES if (found := rows(f"{kind}_phase_seconds"))}
+    rank = replace(
+        rank,
+        window_seconds=seconds,
+        phases={kind: _phase(kind, found, seconds) for kind, found in phases.items()},
+    )
+    if not periods:
+        return rank
+    return replace(
+        rank,
+        steps=pooled.count(periods),
+        train_seconds=train,
+        step_seconds=_stats(periods, with_percentiles=True),
+        wait_share=share("wait_seconds"),
+        gap_share=share("gap_seconds"),
+        copy_share=share("copy_seconds"),
+        forward_share=share("forward_seconds"),
+        backward_share=share("backward_seconds"),
+        optimizer_share=share("optimizer_seconds"),
+    )
+
+
+def _phase(kind: str, rows: Sequence[Rollup], seconds: float) -> PhaseTotals:
+    total = pooled.total(rows)
+    return PhaseTotals(
+        kind=kind,
+        count=pooled.count(rows),
+        seconds=total,
+        share=total / seconds,
+        longest_seconds=max(row.max for row in rows),
+    )
+
+
+def recorded_phases(recording: Recording, timeline: Timeline, start_ns: int, end_ns: int) -> tuple[Stretch, ...]:
+    """The phases of a long recording, each stretch of time once though several ranks had it."""
+    runs = {trainer.trainer: run.id for run in timeline.runs(end_ns, end_ns - start_ns) for trainer in run.trainers}
+    found = {}
+    for sample in recording.samples(start_ns, end_ns, kinds=(PhaseSpan,)):
+        if isinstance(sample, PhaseSpan) and sample.end_ns is not None and sample.trainer in runs:
+            run = runs[sample.trainer]
+            found[run, sample.kind, sample.start_ns // 1_000_000_000] = Stretch(
+                "phase", sample.kind, max(start_ns, sample.start_ns), min(end_ns, sample.end_ns), run
+            )
+    return longest(found.values(), end_ns - start_ns)

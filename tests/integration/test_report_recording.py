@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.recording.reader import Recording
+from gpuwatch.report.document import build_report
+from gpuwatch.report.recorded import observe, process_started
+from gpuwatch.samples import RunFacts
+from tests.integration.command_line import gpuwatch
+from tests.integration.recorded_sessions import START_NS, START_WALL_TIME, record
+from tests.unit.test_report_document import check_schema
+
+
+@pytest.fixture(scope="module")
+def starved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two minutes of the starved demo."""
+    path = tmp_path_factory.mktemp("recorded") / "starved.gpuwatch"
+    record(path, "starved", 120)
+    return path
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty minutes of a run that evaluates and saves: more than is played."""
+    path = tmp_path_factory.mktemp("recorded") / "long.gpuwatch"
+    record(path, "fluctuation", 1200)
+    return path
+
+
+def report(path: Path, *arguments: str, **options: Any) -> Any:
+    done = gpuwatch(path.parent, "report", str(path), *arguments, "--format", "json", **options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def worded(summary: str) -> str:
+    """A sentence without its digits: the rules were asked at another second."""
+    return re.sub(r"\d+", "#", summary)
+
+
+def test_report_of_a_recording_has_the_findings_and_figures_of_the_live_one(tmp_path: Path) -> None:
+    for scenario in ("starved", "fluctuation", "attached"):
+        path = tmp_path / f"{scenario}.gpuwatch"
+        live = record(path, scenario, 200)
+        with Recording(path) as recording:
+            document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+        check_schema(document)
+        assert [(each["rule"], each["run"], each["gpu"]) for each in document["findings"]] == [
+            (each.rule, each.run, each.gpu) for each in live.findings
+        ]
+        for found, was in zip(document["findings"], live.findings, strict=True):
+            assert (worded(found["summary"]), found["severity"]) == (worded(was.summary), was.severity.value)
+            assert found["fix"] is None or (found["fix"]["code"], found["fix"]["line"]) == (was.fix.code, was.fix.line)
+
+
+def test_recording_says_what_it_is_and_that_it_was_made_up(starved: Path) -> None:
+    document = report(starved)
+    about = document["gpuwatch"]
+    assert about["source"] == "recording"
+    assert about["label"] == "RECORDING starved.gpuwatch (SIMULATED starved)"
+    assert (about["started_at"], about["ended_at"][:16]) == ("2026-11-20T14:00:00Z", "2026-11-20T14:01")
+    assert document["data_quality"]["problems"] == []
+    text = gpuwatch(starved.parent, "report", str(starved), "--format", "text").stdout
+    assert "these numbers were made up" in text
+
+
+def test_part_of_a_recording_is_reported_by_offsets_and_wall_times(starved: Path) -> None:
+    utc = {"TZ": "UTC"}
+    for options in (["--from", "30", "--to", "1:30"], ["--from", "14:00:30", "--to", "2026-11-20T14:01:30"]):
+        document = report(starved, *options, environment=utc)
+        assert document["gpuwatch"]["duration_seconds"] == pytest.approx(60, abs=0.1)
+        assert document["gpuwatch"]["ended_at"] == "2026-11-20T14:01:30Z"
+        assert document["findings"][0]["rule"] == "data-starvation"
+
+
+def test_curves_of_a_part_count_from_the_beginning_of_the_recording(starved: Path) -> None:
+    document = report(starved, "--from", "30", "--series")
+    assert {round(each["start_seconds"]) for each in document["series"]} == {30}
+    spans = {span["name"]: span for span in document["spans"]}
+    assert spans["data-starvation"]["start_seconds"] >= 29.9
+
+
+def test_long_recording_is_told_from_its_minutes(long: Path) -> None:
+    document = report(long, "--series")
+    check_schema(document)
+    assert document["gpuwatch"]["duration_seconds"] == pytest.approx(1200, abs=2)
+    (gpu,), (run,) = document["gpus"], document["runs"]
+    assert gpu["utilization_percent"]["p5"] is None
+    assert 50 < gpu["utilization_percent"]["mean"] < 85
+    assert run["steps"] > 3000, "all of it, and not the last minutes"
+    assert run["phases"]["eval"]["count"] > 30
+    assert any("15 minutes" in problem for problem in document["data_quality"]["problems"])
+    finding = next(each for each in document["findings"] if each["rule"] == "eval-stall")
+    assert 600 < finding["stood_seconds"] <= 1200
+    assert "min of 20 min" in finding["summary"]
+    assert 19 <= len(document["series"][0]["mean"]) <= 20
+    assert all(any(value is not None for value in each["mean"][:5]) for each in document["series"])
+    assert {span["name"] for span in document["spans"]} >= {"eval", "eval-stall"}
+
+
+def test_finding_that_is_over_is_told_with_how_long_it_stood(long: Path) -> None:
+    with Recording(long) as recording:
+        seen = observe(recording, recording.start_ns, recording.end_ns, with_curves=False)
+    standing = next(each for each in seen.snapshot.findings if each.rule == "eval-stall")
+    key = (standing.rule, standing.run, standing.gpu)
+    over = replace(seen.stood[key], is_over=True, seconds=600.0)
+    document = build_report(replace(seen, stood={key: over}))
+    found = next(each for each in document["findings"] if each["rule"] == "eval-stall")
+    assert (found["state"], found["stood_seconds"]) == ("over", 600)
+    check_schema(document)
+
+
+def test_recording_that_is_still_being_written_is_read_up_to_now(tmp_path: Path) -> None:
+    path = tmp_path / "growing.gpuwatch"
+    documents = []
+    record(path, "starved", 90, meanwhile=lambda: documents.append(report(path)))
+    (document,) = documents
+    assert document["findings"][0]["rule"] == "data-starvation"
+    assert any("still being written" in problem for problem in document["data_quality"]["problems"])
+    assert document["gpuwatch"]["duration_seconds"] > 80
+
+
+def test_torn_recording_is_reported_with_what_is_missing(starved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "torn.gpuwatch"
+    path.write_bytes(starved.read_bytes())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE chunk SET data = zeroblob(length(data)) WHERE rowid = (SELECT max(rowid) FROM chunk)"
+        )
+    document = report(path)
+    assert any("damaged" in problem for problem in document["data_quality"]["problems"])
+    assert "damaged" in gpuwatch(tmp_path, "report", str(path)).stdout
+
+
+def test_what_is_no_recording_is_one_sentence(tmp_path: Path, starved: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("no recording")
+    for file, said in ((tmp_path / "missing.gpuwatch", "missing.gpuwatch"), (other, "notes.txt"), (tmp_path, "")):
+        done = gpuwatch(tmp_path, "report", str(file))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert len(done.stderr.splitlines()) == 1
+        assert said in done.stderr
+    for arguments, said in (
+        (["--from", "2:00:00"], "lasts 0:0"),
+        (["--from", "soon"], "0:14:05"),
+        (["--duration", "5"], "--from and --to"),
+        (["--simulate", "starved"], "is for watching"),
+        (["--attach", "1"], "is for watching"),
+    ):
+        done = gpuwatch(tmp_path, "report", str(starved), *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+    assert "FILE" in gpuwatch(tmp_path, "report", "--from", "5").stderr
+
+
+def test_patch_from_a_recording_is_made_of_the_source_as_it_was(tmp_path: Path) -> None:
+    path, script = tmp_path / "live.gpuwatch", tmp_path / "train.py"
+    record(path, "starved", 60, origin=Origin("live", "LIVE"))
+    lines = ["import torch", *[""] * 86, "loader = DataLoader(data, num_workers=0)", ""]
+    script.write_text("\n".join(lines))
+    with Recording(path) as recording:
+        seen = observe(recording, recording.start_ns, recording.end_ns, with_curves=False)
+        facts = seen.scene.runs[0].critical.facts
+        started = process_started(recording, facts)
+        assert started is not None
+        assert started <= START_WALL_TIME
+
+        def diff(modified: float) -> str | None:
+            os.utime(script, (modified, modified))
+            assert seen.read_source is not None
+            read = seen.read_source
+            there = replace(seen, read_source=lambda named, not_newer: read(script, not_newer))
+            found: str | None = build_report(there)["findings"][0]["fix"]["diff"]
+            return found
+
+        assert "+loader = DataLoader(data, num_workers=3" in (diff(started - 3600) or "")
+        assert diff(time.time() + 3600 * 24 * 365 * 10) is None, "changed since"
+
+
+def test_start_of_a_recorded_process_is_not_behind_its_first_word(starved: Path) -> None:
+    with Recording(starved) as recording:
+        facts = RunFacts(START_NS, "1.2", 1, 10**12, ("python",))
+        assert process_started(recording, facts) == pytest.approx(START_WALL_TIME, abs=1)
+        assert process_started(recording, replace(facts, start_ticks=0)) is None
+
+
+def test_no_file_of_the_user_is_read_for_a_simulated_recording(starved: Path) -> None:
+    with Recording(starved) as recording:
+        assert observe(recording, recording.start_ns, recording.end_ns, with_curves=False).read_source is None
