@@ -129,6 +129,18 @@ def test_a_noisy_stretch_widens_the_range_a_quiet_run_keeps_it_tight() -> None:
     assert noisy.high / noisy.low > 1.5
 
 
+def test_the_gpus_first_launches_behind_a_wait_go_with_it_at_best() -> None:
+    trained = rank(step=0.2, wait=0.1, gap=0.1, loader=loader(num_workers=0), wait_cpu_share=0.02)
+
+    def gain(busy: float) -> Gain:
+        return cost_of(run_case(scene(run(trained), gpus=[gpu(utilization=busy)]))).gain(8)
+
+    assert gain(50).high == pytest.approx(2.0)
+    assert gain(48).high == pytest.approx(1 / 0.48, abs=0.001)
+    assert gain(30).high == pytest.approx(1 / 0.47, abs=0.001)
+    assert gain(48).low == gain(50).low
+
+
 def test_an_estimate_by_utilization_gives_half_of_it_at_worst() -> None:
     trained = rank(step=0.1, wait=0.05, loader=loader(num_workers=0))
     gain = cost_of(run_case(scene(run(trained), gpus=[gpu(utilization=60)]))).gain(8)

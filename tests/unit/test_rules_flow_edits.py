@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
@@ -123,3 +124,15 @@ def test_workers_get_one_thread_each_by_a_function_of_their_own() -> None:
 
 def test_arrow_has_a_call_for_it_too() -> None:
     assert "+    pyarrow.set_cpu_count(1)" in changed(of("thread-oversubscription", crowd("arrow")), SCRIPT)
+
+
+def test_loading_that_a_wait_for_the_gpu_exposes_is_hidden_again_for_the_most_part() -> None:
+    def gain(workers: int) -> tuple[float, float]:
+        trained = standing_in("sync", 0.3, "loss.item()")
+        trained = replace(trained, train_loader=replace(LOADER, num_workers=workers))
+        draft = check("sync-per-step", run_case(scene(run(trained), gpus=[gpu(utilization=80)])))
+        assert draft is not None and draft.gain is not None
+        return draft.gain.low, draft.gain.high
+
+    assert gain(0) == pytest.approx((1 / 0.85, 1 / 0.8), abs=0.001)
+    assert gain(4) == pytest.approx((1.0, 1 / 0.8), abs=0.001)
