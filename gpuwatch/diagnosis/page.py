@@ -78,6 +78,7 @@ def _window(rule: Rule) -> str:
     return (
         f"{_judged(rule)} It is asked every {every} s, said after {_times(rule.fire_after, every)}, and over after "
         f"{_times(rule.clear_after, every)} without it, but not before it stood for {HOLD_NS // SECOND_NS} s."
+        f"{' The end shows in the newest half of the window already.' if rule.fades else ''}"
     )
 
 
