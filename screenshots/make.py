@@ -46,6 +46,8 @@ PICTURES = (
     ("attach", "attached", (120, 24), ("a", "down", "down")),
 )
 REPORT = ("report", "starved")
+PAGE = ("report-page", "starved")
+PAGE_SIZE = (1440, 2040)
 
 
 def watched(scenario: str) -> Monitor:
@@ -73,46 +75,54 @@ async def picture(scenario: str, size: tuple[int, int], keys: tuple[str, ...]) -
         return app.export_screenshot(title="gpuwatch")
 
 
-def report_picture(scenario: str) -> str:
-    """The report as a terminal shows it."""
-    command = [
-        sys.executable,
-        "-m",
-        "gpuwatch",
-        "report",
-        "--simulate",
-        scenario,
-        "--duration",
-        "120",
-        "--format",
-        "text",
-    ]
+def report(scenario: str, form: str) -> str:
+    """The report of a simulated machine; the time at which it was made is the only part that the clock decides."""
+    command = [sys.executable, "-m", "gpuwatch", "report", "--simulate", scenario, "--duration", "120"]
+    command += ["--format", form]
     done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
     if not done.stdout:
         raise SystemExit(f"{' '.join(command)} printed nothing: {done.stderr.strip()}")
+    return re.sub(r"until \S+Z", "until 2026-11-20T14:02:00Z", done.stdout)
+
+
+def report_picture(scenario: str) -> str:
+    """The report as a terminal shows it."""
+    text = report(scenario, "text")
     console = Console(record=True, width=112, file=io.StringIO())
     console.print(Text(f"$ gpuwatch report --simulate {scenario} --duration 120 --format text\n", style="bold green"))
-    text = re.sub(r"until \S+Z", "until 2026-11-20T14:02:00Z", done.stdout)  # the only part that the clock decides
     for line in text.splitlines():
         heading = line.isupper() and not line.startswith(" ")
         console.print(Text(line, style="bold cyan" if heading else ""))
     return console.export_svg(title="gpuwatch report")
 
 
+def page_picture(scenario: str, png: Path) -> None:
+    """The top of the report's page, as a wide and light screen shows it."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        page.write_text(report(scenario, "html"), encoding="utf-8")
+        shoot(page, png, PAGE_SIZE)
+
+
 def to_png(svg: Path) -> None:
     """The PNG beside an SVG."""
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg.read_text(encoding="utf-8"))
+    assert size is not None, "rich's SVG has a view box"
+    width, height = (int(float(part)) + 1 for part in size.groups())
+    shoot(svg, svg.with_suffix(".png"), (width, height))
+
+
+def shoot(path: Path, png: Path, size: tuple[int, int]) -> None:
+    """A file as Chromium shows it, where there is one."""
     chromium = next(
         (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
     )
     if chromium is None:
-        sys.stderr.write(f"no Chromium is installed: {svg.stem}.png is not made\n")
+        sys.stderr.write(f"no Chromium is installed: {png.name} is not made\n")
         return
-    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg.read_text(encoding="utf-8"))
-    assert size is not None, "rich's SVG has a view box"
-    width, height = (int(float(part)) + 1 for part in size.groups())
     with tempfile.TemporaryDirectory() as profile:
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
-        shot = [f"--window-size={width},{height}", f"--screenshot={svg.with_suffix('.png')}", svg.as_uri()]
+        shot = [f"--window-size={size[0]},{size[1]}", f"--screenshot={png}", path.as_uri()]
         subprocess.run([chromium, *options, *shot], check=True, capture_output=True, timeout=60)
 
 
@@ -133,6 +143,9 @@ def main() -> None:
         svg.write_text(make(), encoding="utf-8")
         to_png(svg)
         sys.stderr.write(f"{svg.name}\n")
+    if not wanted or PAGE[0] in wanted:
+        page_picture(PAGE[1], HERE / f"{PAGE[0]}.png")
+        sys.stderr.write(f"{PAGE[0]}.png\n")
 
 
 if __name__ == "__main__":
