@@ -261,3 +261,8 @@ def range_error(promise: Promise) -> float:
         return 0.0
     nearest = promise.low if promise.real < promise.low else promise.high
     return abs(nearest - promise.real) / promise.real
+
+
+def middle_error(promise: Promise) -> float:
+    """How far the middle of the promised range lies from the truth: a range so wide that it is always right is none."""
+    return abs(0.5 * (promise.low + promise.high) / promise.real - 1.0)
