@@ -46,6 +46,7 @@ class ReplayMonitor:
         self._is_growing = False
         self._jumps = 0
         self._target_ns: int | None = None
+        self._jumping_ns: int | None = None  # the target of the jump that is being made
         self._recorded = RecordedFindings(recording)
         self._marks = self._recorded.marks
         start_ns = recording.start_ns if at_ns is None else at_ns
@@ -124,7 +125,8 @@ class ReplayMonitor:
     def seek(self, seconds: float) -> None:
         """Jumps by so many recorded seconds; keys that come faster than it can add up."""
         with self._lock:
-            from_ns = self._stage.clock.now_ns() if self._target_ns is None else self._target_ns
+            towards_ns = self._jumping_ns if self._target_ns is None else self._target_ns
+            from_ns = self._stage.clock.now_ns() if towards_ns is None else towards_ns
         self.seek_to(from_ns + round(seconds * 1e9))
 
     def seek_to(self, time_ns: int) -> None:
@@ -154,7 +156,8 @@ class ReplayMonitor:
     def _jump(self) -> None:
         """Begins a new stage where one was asked for."""
         with self._lock:
-            target_ns, self._target_ns = self._target_ns, None
+            target_ns = self._jumping_ns = self._target_ns
+            self._target_ns = None
         if target_ns is None:
             return
         old = self._stage
@@ -162,9 +165,9 @@ class ReplayMonitor:
         with self._lock:
             stage.clock.hold(self._is_held)
             stage.clock.run(self._speed)
-            self._stage, self._has_ended = stage, False
+            self._stage, self._has_ended, self._jumping_ns = stage, False, None
             self._jumps += 1
-        old.close()
+            old.close()
 
     def _wants_past(self) -> bool:
         """Shows the moment first, then completes the charts; whether a wish came in between."""
@@ -197,8 +200,9 @@ class ReplayMonitor:
                 return
 
     def _wake(self) -> None:
-        self._wanted.set()
-        self._stage.clock.interrupt()
+        with self._lock:  # a stage is closed under it: its pipe's number may be another file's by then
+            self._wanted.set()
+            self._stage.clock.interrupt()
 
     def _show(self, snapshot: Snapshot) -> None:
         """Takes a snapshot of the stage, in the thread that plays."""
