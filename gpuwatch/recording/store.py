@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from gpuwatch.recording.checkpoints import Checkpoints
 from gpuwatch.recording.kinds import KIND_BY_NUMBER, stored_shape
 from gpuwatch.recording.placement import Place
 from gpuwatch.recording.schema import APPLICATION_ID, CHUNK_BITS, TABLES, VERSION, Operation, checksum, meta_row
@@ -15,7 +16,8 @@ from gpuwatch.recording.types import CannotRecordError
 
 Connect = Callable[..., sqlite3.Connection]
 
-_LOG_PAGES = 1_000  # SQLite's own default: 4 MB
+_LOG_PAGES = 10_000
+"""40 MB, when the recorder has to bring the log in itself. A minute takes about 1 MB and ends with a checkpoint."""
 _CACHE_KIB = 512
 _LOCKED_SECONDS = 0.2  # that a stranger with the file open may hold up the monitor
 _SPARE_BYTES = 32_768  # pages that are partly empty
@@ -42,6 +44,7 @@ class Store:
         self._max_bytes = max_bytes
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
+        self._checkpoints = Checkpoints(place.path, connect)
         self._reserve()
 
     @property
@@ -68,6 +71,11 @@ class Store:
                 raise
         except (sqlite3.Error, OSError) as error:
             raise StoreError(_cause(error)) from error
+
+    def checkpoint(self) -> None:
+        """Has the log brought into the file, without waiting for it."""
+        if self._use_log and self._connection is not None:
+            self._checkpoints.ask()
 
     def trim(self, tail_bytes: int) -> None:
         """Drops the oldest samples where the file is about to outgrow its limit.
@@ -104,6 +112,7 @@ class Store:
 
     def close(self) -> None:
         """Puts everything into the one file, for readers in folders that they may not write to."""
+        self._checkpoints.finish()
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -196,6 +196,7 @@ class RecordingWriter:
                 self._notes.clear()
                 self._waiting.clear()
                 self._store.trim(self._largest_tail)
+                self._store.checkpoint()
             rows = self._segment.unsaved() if self._segment is not None else []
             if rows or self._notes:
                 self._store.write([*self._notes, *rows])
