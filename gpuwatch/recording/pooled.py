@@ -46,17 +46,27 @@ def level(minutes: Sequence[Rollup]) -> Level | None:
 
 
 def quantile(minutes: Sequence[Rollup], share: float) -> float | None:
-    """The value below which `share` of all values lie, with each minute's values spread evenly between its marks.
+    """The value below which `share` of all values lie; None without any. See `quantiles`."""
+    return quantiles(minutes, (share,))[0]
+
+
+def quantiles(minutes: Sequence[Rollup], shares: Sequence[float]) -> tuple[float | None, ...]:
+    """The values below which these shares of all values lie, with each minute's values spread evenly between its marks.
 
     The marks are its least value, median, 95th percentile and greatest value. Minutes that are alike give their own
     percentile back.
     """
     values = count(minutes)
     if not values:
-        return None
-    goal, below, density = share * values, 0.0, 0.0
-    at = -math.inf
-    for value, change, mass in sorted(edge for minute in minutes for edge in _edges(minute)):
+        return (None,) * len(shares)
+    edges = sorted(edge for minute in minutes for edge in _edges(minute))
+    return tuple(_reached(edges, share * values) for share in shares)
+
+
+def _reached(edges: Sequence[tuple[float, float, float]], goal: float) -> float:
+    """Where so many values lie below."""
+    below, density, at = 0.0, 0.0, -math.inf
+    for value, change, mass in edges:
         reached = below + density * (value - at) if density > 0 else below
         if reached >= goal and density > 0:
             return min(value, at + max(0.0, goal - below) / density)

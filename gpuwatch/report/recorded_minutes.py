@@ -67,7 +67,8 @@ def scene_of_minutes(scene: Scene, recording: Recording, start_ns: int, end_ns: 
     for row in recording.rollups(start_ns, end_ns, metrics=METRICS):
         minutes[row.subject, row.metric].append(row)
     seconds = (end_ns - start_ns) / 1e9
-    summaries = {run.id: run for run in summarize(recording, start_ns, end_ns).runs}
+    counted = any((rank.trainer, "step_seconds") not in minutes for run in scene.runs for rank in run.ranks)
+    summaries = {run.id: run for run in summarize(recording, start_ns, end_ns).runs} if counted else {}
     return replace(
         scene,
         started_ns=start_ns,
@@ -117,7 +118,7 @@ def _stats(found: Sequence[Rollup], *, with_percentiles: bool = False) -> Stats 
     swing = pooled.swing(found)
     if swing is None:
         return None
-    p50, p95 = (pooled.quantile(found, share) for share in (0.5, 0.95)) if with_percentiles else (None, None)
+    p50, p95 = pooled.quantiles(found, (0.5, 0.95)) if with_percentiles else (None, None)
     return Stats(
         count=pooled.count(found),
         mean=swing.mean,
@@ -133,12 +134,15 @@ def _stats(found: Sequence[Rollup], *, with_percentiles: bool = False) -> Stats 
 def _run(run: RunWindow, summary: RunSummary | None, minutes: Minutes, seconds: float) -> RunWindow:
     ranks = tuple(_rank(rank, minutes, seconds) for rank in run.ranks)
     critical = max(ranks, key=lambda rank: rank.wait_share or 0.0, default=run.critical)
+    if critical.step_seconds is not None:
+        rates = [rank.samples_per_second for rank in ranks if rank.samples_per_second is not None]
+        return replace(run, ranks=ranks, critical=critical, samples_per_second=sum(rates) if rates else None)
     if summary is None:
         return replace(run, ranks=ranks, critical=critical)
-    if critical.step_seconds is None:  # seen from outside: its batches were counted
-        critical = replace(
-            critical, steps=summary.steps, train_seconds=summary.train_seconds, wait_share=summary.wait_share
-        )
+    # Seen from outside: its batches were counted.
+    critical = replace(
+        critical, steps=summary.steps, train_seconds=summary.train_seconds, wait_share=summary.wait_share
+    )
     return replace(run, ranks=ranks, critical=critical, samples_per_second=summary.samples_per_second)
 
 
@@ -161,8 +165,10 @@ def _rank(rank: RankWindow, minutes: Minutes, seconds: float) -> RankWindow:
     )
     if not periods:
         return rank
+    amount, period = pooled.mean(rows("step_samples")), pooled.mean(periods)
     return replace(
         rank,
+        samples_per_second=amount / period if amount and period else None,
         steps=pooled.count(periods),
         train_seconds=train,
         step_seconds=_stats(periods, with_percentiles=True),
