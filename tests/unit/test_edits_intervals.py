@@ -148,6 +148,15 @@ class TestPlainLoops:
         reason = refused(rarer(STEPS, "losses[k] =", 3, "evaluate", 500), STEPS)
         assert reason == "eval_interval is 2000, but the run was seen to have 500: it is set elsewhere"
 
+    def test_made_once_it_is_not_made_again(self) -> None:
+        bare = "for step, x in enumerate(loader):\n    print(loss.item())\n"
+        once = "for step, x in enumerate(loader):\n    if step % 12 == 0:\n        print(loss.item())\n"
+        assert changed(logging(bare), bare)[1:] == ["+    if step % 12 == 0:", "+        print(loss.item())"]
+        assert "already does it every 12 times only" in refused(logging(once), once)
+        # What the run was seen to do is no longer what the file says.
+        raised = STEPS.replace("= 2000", "= 6000")
+        assert "set elsewhere" in refused(rarer(raised, "losses[k] =", 3, "evaluate", 2000), raised)
+
     def test_two_fixes_of_one_interval_change_it_once(self) -> None:
         diff = diff_of([rarer(STEPS, "losses[k] =", 3, "evaluate"), rarer(STEPS, "torch.save", 5, "save")], STEPS)
         assert diff.text is not None and "+eval_interval = 6000" in diff.text

@@ -163,6 +163,8 @@ def _remainder(condition: ast.If) -> ast.BinOp | None:
 def _raised(under: ast.BinOp, edit: IntervalEdit, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
     number = under.right
     if edit.times is not None:
+        if isinstance(number, ast.Constant) and number.value == edit.every:  # what this edit makes where there is none
+            raise AlreadySoError(f"line {number.lineno} of {module.file} already does it every {edit.every} times only")
         return scaled(number, "the interval", edit, module, workspace, origin)
     if isinstance(number, SOURCES):
         return followed(number, Setting("the interval", str(edit.every)), module, workspace, origin)
