@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from gpuwatch.diagnosis.finding import Finding, Fix, PlanStep
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE, edits_of, origin_of
+from gpuwatch.report.trial_command import trial_command
 from gpuwatch.text.escape import encodable
 
 
@@ -55,6 +56,7 @@ def _fix(seen: Observation, finding: Finding) -> Json | None:
     if fix is None:
         return None
     diff, reason = _diff(seen, finding, fix)
+    trial = trial_command(fix, next((run for run in seen.scene.runs if run.id == finding.run), None))
     return {
         "text": encodable(fix.text),
         "code": None if fix.code is None else encodable(fix.code),
@@ -63,6 +65,7 @@ def _fix(seen: Observation, finding: Finding) -> Json | None:
         "file": None if fix.file is None else encodable(fix.file),
         "line": fix.line,
         "value": _value(fix.value),
+        "trial": None if trial is None else encodable(trial),
     }
 
 

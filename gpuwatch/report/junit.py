@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from gpuwatch.report import tables
 from gpuwatch.report.observation import Json
-from gpuwatch.report.verdict import gain_text
+from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import printable
 
 FAILING = {"warning": ("critical", "warning"), "critical": ("critical",)}
@@ -104,6 +104,11 @@ def _lines(finding: Json) -> Iterator[str]:
         yield from (fix["diff"] or fix["code"] or "").splitlines()
     if gain is not None:
         yield f"gain: {gain_text(gain['low'], gain['high'])}" + (f", {gain['cap']}" if gain["cap"] else "")
+    planned = plan_text(finding["plan"])
+    if planned:
+        yield planned
+    if fix is not None and fix["trial"]:
+        yield f"prove it first: {fix['trial']}"
     if finding["verify"]:
         yield f"verify: {finding['verify']}"
 

@@ -52,6 +52,8 @@ def finding_part(finding: Json) -> str:
         facts.append(f"- after {code_span(finding['behind'])} is solved")
     facts += [f"- {markdown(note)}" for note in finding["confidence_notes"]]
     parts = [title, markdown(finding["summary"]), "\n".join(facts), _fix(finding["fix"]), _gain(finding)]
+    if finding["fix"] and finding["fix"]["trial"]:
+        parts.append(f"**Prove it first:** {code_span(finding['fix']['trial'])}")
     if finding["verify"]:
         parts.append(f"**Verify:** {markdown(finding['verify'])}")
     return "\n\n".join(part for part in parts if part)

@@ -86,6 +86,8 @@ def _details(finding: Json) -> Iterable[str]:
             yield planned
     elif finding["hint"]:
         yield f"hint: {finding['hint']}"
+    if finding["fix"] and finding["fix"]["trial"]:
+        yield f"prove it first: {finding['fix']['trial']}"
     if finding["verify"]:
         yield f"verify: {finding['verify']}"
     fix = finding["fix"]
