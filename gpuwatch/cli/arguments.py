@@ -28,6 +28,7 @@ ANY_PROCESS = 0
 """What `--attach` is without a pid: whichever trains here. No process has this number."""
 
 _ATTACHING = {
+    "record": "gpuwatch record --attach [PID]",
     "report": "gpuwatch report --attach [PID]",
     "watch": "gpuwatch watch --attach [PID]",
     "stacks": "gpuwatch stacks PID",

@@ -70,7 +70,7 @@ def pick_candidate(command: str) -> int:
     """The pid of the only process that trains and may be looked at; says which that is.
 
     Args:
-        command: the one that needs a pid: "report", "watch".
+        command: the one that needs a pid: "record", "report", "watch".
 
     Raises:
         GpuwatchError: there are none, or several to choose from, which are listed.
