@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
@@ -88,12 +88,14 @@ def moment(text: str) -> Moment:
 
 
 def one_moment(recorded: Recorded, at: Moment, option: str) -> int:
-    """The moment, inside the recording.
+    """The moment, inside the recording. What is no time of day there may be an offset with a leading zero: 00:14:05.
 
     Raises:
         GpuwatchError: it lies beside it.
     """
     time_ns = at.in_recording(recorded)
+    if at.counted == "of day" and not recorded.start_ns <= time_ns <= recorded.end_ns:
+        time_ns = replace(at, counted="from start").in_recording(recorded)
     if not recorded.start_ns <= time_ns <= recorded.end_ns:
         raise GpuwatchError(f"{option} {at.text} is outside the recording, which {extent(recorded)}")
     return time_ns

@@ -70,6 +70,12 @@ def test_what_is_no_moment_is_refused_with_the_forms(text: str) -> None:
         moment(text)
 
 
+def test_offset_with_a_leading_zero_is_one_where_it_is_no_time_of_day_of_the_recording() -> None:
+    assert one_moment(Tape(), moment("00:14:05"), "--from") == START_NS + 845 * SECOND
+    with pytest.raises(GpuwatchError, match="outside the recording"):
+        one_moment(Tape(), moment("01:14:05"), "--from")
+
+
 def test_time_of_day_before_the_beginning_is_of_the_next_day() -> None:
     assert one_moment(Tape(86_400), moment("02:00:00"), "--from") == START_NS + 12 * 3600 * SECOND
 
