@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.report import stack_tables, tables
+from gpuwatch.report import about_lines, stack_tables, tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text, plan_text
@@ -30,9 +30,9 @@ def render_markdown(report: Json) -> str:
         "## History",
         _history(report),
         "## Data quality",
-        bullets(tables.quality_lines(report)),
+        bullets(about_lines.quality_lines(report)),
         "## Environment",
-        bullets(tables.environment_lines(report)),
+        bullets(about_lines.environment_lines(report)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.report import stack_tables, tables
+from gpuwatch.report import about_lines, stack_tables, tables
 from gpuwatch.report.markdown import bullets, finding_part, table_part, verdict_line
 from gpuwatch.report.observation import Json
 from gpuwatch.text.escape import markdown
@@ -20,7 +20,7 @@ def render_step_summary(report: Json) -> str:
         _folded("Checklist", [table_part(tables.checklist_table(report))]),
         _folded("GPUs", _rows(tables.gpu_table(report))),
         _folded("Runs", _rows(stack_tables.runs(report))),
-        _folded("Data quality", [bullets(tables.quality_lines(report))]),
+        _folded("Data quality", [bullets(about_lines.quality_lines(report))]),
         markdown(tables.subtitle(report)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

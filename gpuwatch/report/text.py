@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from gpuwatch.report import stack_tables, tables
+from gpuwatch.report import about_lines, stack_tables, tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text, plan_text
@@ -26,8 +26,8 @@ def render_text(report: Json) -> str:
         _block("LOADERS", tables.loader_lines(report)),
         *(_stack_block(block) for block in stack_tables.stack_blocks(report)),
         ["HISTORY", *_history(report)],
-        _block("DATA QUALITY", tables.quality_lines(report)),
-        _block("ENVIRONMENT", tables.environment_lines(report)),
+        _block("DATA QUALITY", about_lines.quality_lines(report)),
+        _block("ENVIRONMENT", about_lines.environment_lines(report)),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1 or block[0].startswith("gpu")) + "\n"
 

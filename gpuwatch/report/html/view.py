@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwatch.report import stack_tables, tables
+from gpuwatch.report import about_lines, stack_tables, tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text, plan_text
@@ -57,8 +57,8 @@ def page_view(report: Json) -> dict[str, Any]:
         "run_sparks": [_sparks(report, run["id"]) for run in report["runs"]],
         "loaders": tables.loader_lines(report),
         "blocks": stack_tables.stack_blocks(report),
-        "quality": tables.quality_lines(report),
-        "environment": tables.environment_lines(report),
+        "quality": about_lines.quality_lines(report),
+        "environment": about_lines.environment_lines(report),
         "gain": lambda gain: gain_text(gain["low"], gain["high"]),
         "plan": plan_text,
         "place": tables.place,
