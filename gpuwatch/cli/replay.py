@@ -31,6 +31,8 @@ def replay(arguments: argparse.Namespace) -> int:
         except CannotOpenError as error:
             raise GpuwatchError(str(error).rstrip(".")) from error
         with recording:
+            if recording.end_ns <= recording.start_ns:
+                raise GpuwatchError(f"{path} holds no samples: there is nothing to play")
             at_ns = None if arguments.start is None else one_moment(recording, arguments.start, "--from")
             player = ReplayMonitor(recording, speed=arguments.speed, at_ns=at_ns)
             label = player.snapshot().origin.label

@@ -41,7 +41,6 @@ __all__ = ["DashboardApp", "run_dashboard"]
 
 FREEZE_AFTER_SECONDS = 3.0
 SILENCE_CHECK_SECONDS = 1.0
-
 MIN_FRAME_SECONDS = 0.5
 """At most two frames a second, whatever the poll interval: cost follows painted area, eyes do not."""
 
@@ -226,7 +225,7 @@ class DashboardApp(App[int]):
 
     def action_record(self) -> None:
         """Begins a recording, or ends it."""
-        self.run_worker(requests.toggle_recording(self), group="recording", exclusive=True)
+        self.run_worker(requests.toggle_recording(self))
 
     def _open(self, screen: ViewScreen) -> None:
         """Shows a screen; the same one asked for twice is left again, as pressing its key twice means."""

@@ -40,9 +40,9 @@ def gpu_indices(candidate: Candidate, snapshot: Snapshot) -> str:
 
 
 def offer(snapshot: Snapshot) -> str:
-    """What the user can do about processes that train unseen; empty where there is none."""
+    """What the user can do about processes that train unseen; empty where there is none, and in a replay."""
     count = len(unhooked(snapshot))
-    if not count:
+    if not count or snapshot.origin.kind == "recording":
         return ""
     return f"{count} process{' trains' if count == 1 else 'es train'} here without a hook: press a to attach"
 

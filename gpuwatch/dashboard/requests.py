@@ -14,6 +14,7 @@ from gpuwatch.monitor.recorder import default_name
 if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp
 
+
 async def change_focus(app: DashboardApp, pid: int | None, words: str) -> None:
     """Has the monitor watch one process, or everything again."""
     try:

@@ -143,12 +143,7 @@ class Monitor:
         self._waker.wake()
 
     def record(self, path: Path, *, command: Sequence[str] = (), max_bytes: int | None = None) -> None:
-        """Records into a file from now on; from any thread.
-
-        Args:
-            path: of a file that is not there yet.
-            command: that was started to be recorded.
-            max_bytes: the file's most; beyond it the oldest raw samples go.
+        """Records into a file from now on; from any thread. Arguments as for `Recorder.begin`.
 
         Raises:
             CannotRecordError: it cannot be written; one sentence with the cure.

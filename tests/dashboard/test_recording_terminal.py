@@ -48,6 +48,7 @@ def test_a_recording_is_played_on_a_terminal(tmp_path: Path) -> None:
     [
         (("no-such.gpuwatch",), "no-such.gpuwatch does not exist"),
         (("notes.txt",), "notes.txt"),
+        (("empty.gpuwatch",), "holds no samples"),
         (("run.gpuwatch", "--from", "2:00"), "--from 2:00 is outside the recording"),
         (("run.gpuwatch", "--speed", "100"), "is not between 0.25 and 60"),
     ],
@@ -56,6 +57,7 @@ def test_what_cannot_be_played_is_one_sentence_on_the_normal_screen(
     tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     record_samples(tmp_path / "run.gpuwatch", "starved", 5)
+    record_samples(tmp_path / "empty.gpuwatch", "starved", 0)
     (tmp_path / "notes.txt").write_text("no recording")
     with PseudoTerminal(COMMAND, str(tmp_path), "replay", *arguments) as terminal:
         assert terminal.wait() == 2

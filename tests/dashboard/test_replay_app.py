@@ -133,6 +133,13 @@ async def test_what_needs_a_living_machine_is_refused_in_words(key: str, words: 
         assert driver.monitor.attached == driver.monitor.recorded == []
 
 
+async def test_nothing_offers_to_attach() -> None:
+    async with playing(replayed(situations.unwatched())) as driver:
+        assert "attach" not in driver.text
+        await driver.press("p")
+        assert "attach" not in driver.rows[-1]
+
+
 async def test_a_jump_is_drawn_at_once_with_the_charts_of_its_own_timeline() -> None:
     async with playing(replayed(situations.starved())) as driver:
         before = driver.app.history

@@ -91,6 +91,11 @@ class ProcessesScreen(PageScreen):
     CAN_FILTER = True
     KEYS: ClassVar[list[Key]] = [BACK, Key("a", "attach", "app.attach"), Key("/", "filter", "app.filter"), HELP, QUIT]
 
+    def keys(self, view: View) -> list[Key]:
+        """Less attaching, where there is nothing to attach to."""
+        replays = view.snapshot is not None and view.snapshot.replay is not None
+        return [key for key in self.KEYS if not (replays and key.key == "a")]
+
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         """The table."""
         return process_page(view, width, look)
