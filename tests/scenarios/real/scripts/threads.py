@@ -17,7 +17,7 @@ class Projections(Dataset):
 
     def __getitem__(self, index):
         projected = self.matrix
-        for _ in range(6):
+        for _ in range(2):
             projected = projected @ self.matrix / 192.0
         return torch.from_numpy(projected[0, :64].copy()), index % 10
 
