@@ -92,6 +92,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments: argparse.Namespace = _parser().parse_args(compare_options.with_sides(own))
     if behind:
         arguments.command_line = behind
+    elif arguments.command == "record" and "--" in argv:  # `-- $COMMAND` of a script that forgot to set it
+        raise GpuwatchError("no command was given behind --: gpuwatch record -- python train.py")
     arguments.interval_given = "interval" in arguments
     if not arguments.interval_given:
         arguments.interval = DEFAULT_INTERVAL_SECONDS

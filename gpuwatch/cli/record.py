@@ -20,7 +20,7 @@ from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.dashboard.recording import recorded_words
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.recorder import default_name
-from gpuwatch.monitor.snapshot import RecordingNow
+from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
 from gpuwatch.recording.types import CannotRecordError
 
 _END_SEEN_SECONDS = 1.0
@@ -84,13 +84,17 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
     with StopSignals(monitor.stop) as signals:
         _begin(session, path, arguments)
         with words as progress:
-            monitor.run_until(deadline_ns, on_tick=progress.show, stop=session.has_ended)
+            monitor.run_until(
+                deadline_ns, on_tick=progress.show, stop=lambda: session.has_ended() or _is_over(monitor.snapshot())
+            )
             if session.has_ended():
                 monitor.run_until(
                     session.now_ns() + round(_END_SEEN_SECONDS * 1e9),
                     stop=lambda: all(run.ended for run in monitor.snapshot().runs),
                 )
         ended = monitor.stop_recording()
+    if ended is not None and ended.is_over:
+        raise GpuwatchError((ended.problem or "the recording has ended").rstrip("."))
     _tell(ended)
     if session.has_ended():
         say(f"gpuwatch: {session.narrowed_to} ended, and so did the recording")
@@ -118,6 +122,7 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
             say(f"gpuwatch: {sentence}")
             return code
         monitor.attach(pid)
+        monitor.subscribe(_OverTeller().hear)
         monitor.start()
         ended = _wait(child, arguments.duration or None)
         if ended is not None:
@@ -143,8 +148,26 @@ def _let_end(monitor: Monitor) -> None:
     seen.wait(_END_SEEN_SECONDS)
 
 
+def _is_over(snapshot: Snapshot) -> bool:
+    return snapshot.recording is not None and snapshot.recording.is_over
+
+
+class _OverTeller:
+    """Tells at once that a recording is over by itself: a command beside it may go on for days."""
+
+    def __init__(self) -> None:
+        self._has_told = False
+
+    def hear(self, snapshot: Snapshot) -> None:
+        """Takes a snapshot."""
+        if not self._has_told and snapshot.recording is not None and snapshot.recording.is_over:
+            self._has_told = True
+            say(f"gpuwatch: {snapshot.recording.problem}; the command goes on")
+
+
 def _tell(ended: RecordingNow | None) -> None:
-    if ended is None:
+    """What has become of it, unless that was told when it happened."""
+    if ended is None or ended.is_over:
         return
     say(f"gpuwatch: {recorded_words(ended, 'recorded')}")
     say(f"gpuwatch: `gpuwatch replay {shlex.quote(str(ended.path))}` plays it, `gpuwatch report` writes it up")

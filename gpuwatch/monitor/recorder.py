@@ -102,6 +102,7 @@ class Recorder:
             bytes=writer.bytes_written,
             problem=writer.problem,
             note=writer.note,
+            is_over=writer.is_lost,
         )
 
     def end(self) -> RecordingNow | None:
@@ -138,7 +139,8 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - the boundary named above
             _log.warning("recording failed", exc_info=True)
             last = self.now(self._clock.now_ns())
-            self._writer, self._failed = None, None if last is None else replace(last, problem=_failed(error))
+            failed = None if last is None else replace(last, problem=_failed(error), is_over=True)
+            self._writer, self._failed = None, failed
 
 
 def _meta(snapshot: Snapshot, interval_seconds: float, command: tuple[str, ...], wall_time: float) -> RecordingMeta:

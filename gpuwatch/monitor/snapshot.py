@@ -128,6 +128,7 @@ class RecordingNow:
     bytes: int
     problem: str | None = None
     note: str | None = None  # what is unusual about the place, such as a network's file system
+    is_over: bool = False  # by itself: nothing is written any more, whatever happens
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 _LAST_SECONDS = 5.0
 
@@ -36,7 +38,11 @@ class Checkpoints:
             self._thread.join(_LAST_SECONDS)
 
     def _make(self) -> None:
-        """A disk that is full or failing tells the recorder itself; the log keeps everything until the next one."""
-        with suppress(sqlite3.Error), closing(self._connect(str(self._path), isolation_level=None)) as connection:
+        """A disk that is full or failing tells the recorder itself; the log keeps everything until the next one.
+
+        A file that somebody removed is not made anew, empty: hence `mode=rw`.
+        """
+        uri = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw"
+        with suppress(sqlite3.Error), closing(self._connect(uri, uri=True, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")

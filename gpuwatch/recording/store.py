@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuwatch.recording.checkpoints import Checkpoints
+from gpuwatch.recording.held_file import HeldFile
 from gpuwatch.recording.kinds import KIND_BY_NUMBER, stored_shape
 from gpuwatch.recording.placement import Place
 from gpuwatch.recording.schema import APPLICATION_ID, CHUNK_BITS, TABLES, VERSION, Operation, checksum, meta_row
@@ -45,6 +46,7 @@ class Store:
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._checkpoints = Checkpoints(place.path, connect)
+        self._held: HeldFile | None = None
         self._reserve()
 
     @property
@@ -57,7 +59,10 @@ class Store:
 
         Raises:
             StoreError: none were made.
+            LostFileError: the file is no longer there, and nothing can be written to it any more.
         """
+        if self._held is not None:
+            self._held.check()
         try:
             connection = self._opened()
             try:
@@ -110,29 +115,37 @@ class Store:
             ]
         )
 
+    def abandon(self) -> None:
+        """Lets go of a file that is lost, and takes away what lies beside its place, if nothing else lies there."""
+        self.close()
+        if not self.path.exists():
+            self._remove_log()
+
     def close(self) -> None:
         """Puts everything into the one file, for readers in folders that they may not write to."""
         self._checkpoints.finish()
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        with suppress(sqlite3.Error):
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with suppress(sqlite3.Error):  # a reader that has it open keeps the log, empty
-            connection.execute("PRAGMA journal_mode=DELETE")
-        with suppress(sqlite3.Error):
-            connection.close()
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if self._held is not None and self._held.is_in_place:  # else the log of that name may be another one's
+                with suppress(sqlite3.Error):  # a reader that has it open keeps the log, empty
+                    connection.execute("PRAGMA journal_mode=DELETE")
+            with suppress(sqlite3.Error):
+                connection.close()
+        if self._held is not None:
+            self._held.close()
 
     def _reserve(self) -> None:
         """Makes the empty file, which nobody else can read."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                if os.fstat(descriptor).st_size:
-                    raise CannotRecordError(f"{self.path} exists: choose another name, or remove it first.")
-                os.fchmod(descriptor, 0o600)
-            finally:
-                os.close(descriptor)
+            self._held = HeldFile(self.path, descriptor)
+            if os.fstat(descriptor).st_size:
+                self._held.close()
+                raise CannotRecordError(f"{self.path} exists: choose another name, or remove it first.")
+            os.fchmod(descriptor, 0o600)
+            self._remove_log()  # beside an empty file it is of one that was removed
         except OSError as error:
             raise CannotRecordError(
                 f"{self.path} cannot be recorded to: {(error.strerror or str(error)).lower()}; choose another place."
@@ -141,7 +154,12 @@ class Store:
             self._opened()
         except (sqlite3.Error, OSError) as error:
             if not _is_full(error):
+                self._held.close()
                 raise CannotRecordError(f"{self.path} cannot be recorded to: {_cause(error)}.") from None
+
+    def _remove_log(self) -> None:
+        for suffix in ("wal", "shm", "journal"):
+            self.path.with_name(f"{self.path.name}-{suffix}").unlink(missing_ok=True)
 
     def _opened(self) -> sqlite3.Connection:
         """The connection; the tables come before the log, so that a reader finds the head in the file itself."""

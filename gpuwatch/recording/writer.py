@@ -1,6 +1,7 @@
 """Writes a recording as samples come: each second into the file's tail, each minute as columns and its figures.
 
 Nothing that the disk does reaches the caller: what cannot be written waits in a bounded space and is tried again.
+Only where the file itself is gone there is nothing to wait for, and the recording has ended.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from pathlib import Path
 
 from gpuwatch.recording.events import Events
 from gpuwatch.recording.findings import Findings
+from gpuwatch.recording.held_file import LostFileError
 from gpuwatch.recording.homecoming import bring_home
+from gpuwatch.recording.hours import HourGatherer
 from gpuwatch.recording.placement import FilesystemOf, filesystem_of, place_for
-from gpuwatch.recording.rollups import MINUTE_NS, Minutes
+from gpuwatch.recording.rollups import MINUTE_NS, Minutes, pack_minute
 from gpuwatch.recording.schema import Operation, checksum, meta_row
 from gpuwatch.recording.segment import Batch, Segment
 from gpuwatch.recording.store import Connect, Store, StoreError
@@ -69,6 +72,7 @@ class RecordingWriter:
         self._events = Events()
         self._findings = Findings()
         self._minutes = Minutes()
+        self._hours = HourGatherer()
         self._pending: list[Batch] = []
         self._notes: deque[Operation] = deque(_meta_rows(meta), maxlen=_MOST_NOTES)
         self._segment: Segment | None = None
@@ -89,6 +93,8 @@ class RecordingWriter:
         self._closed = False
         self._home = path
         self.problem: str | None = None
+        self.is_lost = False
+        """Whether somebody has removed, replaced or emptied the file: nothing more is recorded."""
         self._write()
 
     @property
@@ -138,6 +144,8 @@ class RecordingWriter:
                 self._notes.append(meta_row("refused", self._refused))
             self._notes.append(meta_row("ended", True))
             self._flush()
+            if self.is_lost:
+                return
             self._store.close()
             self._home = self._place.path
             if self._place.home is not None:
@@ -164,12 +172,17 @@ class RecordingWriter:
         if self._minute_ns is not None:
             self._flush()
             self._seal()
-            rollup = self._minutes.finish(self._minute_ns)
-            if rollup is not None:
+            rows = self._minutes.finished(self._minute_ns)
+            if rows:
+                rollup = pack_minute(rows)
                 values = (self._minute_ns, rollup, zlib.crc32(rollup))
                 self._notes.append(("INSERT OR REPLACE INTO rollup_1m VALUES (?, ?, ?)", values))
+                self._hours.add(rows)
+            self._notes.extend(self._hours.turn(minute_ns))
             self._events.begin_minute()
             self._write()
+        else:
+            self._notes.extend(self._hours.turn(minute_ns))
         self._minute_ns = minute_ns
 
     def _flush(self) -> None:
@@ -190,6 +203,8 @@ class RecordingWriter:
 
     def _write(self) -> None:
         """One transaction for what is sealed, so that its figures and its samples come together; one for the rest."""
+        if self.is_lost:
+            return
         try:
             if self._waiting:
                 self._store.write([*self._notes, *(each for segment in self._waiting for each in segment.sealed())])
@@ -203,6 +218,8 @@ class RecordingWriter:
                 self._notes.clear()
                 if self._segment is not None:
                     self._segment.is_saved()
+        except LostFileError as error:
+            self._has_lost(error)
         except StoreError as error:
             self._has_failed(error)
         else:
@@ -230,6 +247,15 @@ class RecordingWriter:
         self.problem = f"recording stopped at {since}: {error} on {folder}; it goes on when there is room"
         if "no space" not in str(error):
             self.problem = f"recording stopped at {since}: {error} in {folder}; it goes on when that is mended"
+
+    def _has_lost(self, error: LostFileError) -> None:
+        """Whoever removed the file has it removed: nothing is put in its place."""
+        since = self._moment(self._wall_time)
+        self.problem = f"recording ended at {since}: {error} while it was written; begin another one"
+        self._closed = self.is_lost = True
+        self._waiting.clear()
+        self._segment, self._pending = None, []
+        self._store.abandon()
 
     def _has_succeeded(self) -> None:
         """Notes the gap behind it, in the file too."""

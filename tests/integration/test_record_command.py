@@ -244,3 +244,33 @@ def test_a_replay_without_a_terminal_names_what_works_there(tmp_path: Path) -> N
     done = gpuwatch(tmp_path, "replay", "a.gpuwatch", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "gpuwatch report a.gpuwatch" in done.stderr
+
+
+def test_a_recording_that_is_removed_ends_the_watch_with_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    with running(tmp_path, "-o", str(path), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        read_until(process.stderr.fileno(), "Ctrl-C ends it")
+        path.unlink()
+        said = process.communicate(timeout=PATIENCE_SECONDS)[1].decode()
+    assert process.returncode == 2
+    assert "was removed while it was written; begin another one" in said and "replay" not in said
+    assert not list(tmp_path.glob("a.gpuwatch*"))
+
+
+def test_a_recording_that_is_removed_is_told_at_once_and_the_command_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    command = ("-o", str(path), "--", "sh", "-c", "read line; exit 6")
+    with running(tmp_path, *command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stderr is not None
+        read_until(process.stderr.fileno(), "it ends with the command")
+        path.unlink()
+        read_until(process.stderr.fileno(), "was removed while it was written; begin another one; the command goes on")
+        process.communicate(b"go\n", timeout=PATIENCE_SECONDS)
+    assert process.returncode == 6
+
+
+def test_dashes_without_a_command_are_refused_and_not_taken_for_a_watch(tmp_path: Path) -> None:
+    done = gpuwatch(tmp_path, "record", "-o", str(tmp_path / "a.gpuwatch"), "--")
+    assert done.returncode == 2 and "no command was given behind --" in done.stderr
+    assert not (tmp_path / "a.gpuwatch").exists()

@@ -279,3 +279,55 @@ def test_what_a_kill_left_is_read_from_a_medium_that_cannot_be_written(small_dis
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert everything(small_disk / "closed" / "killed-a.gpuwatch") == added
     assert everything(small_disk / "closed" / "a.gpuwatch") == closed
+
+
+def test_a_recording_that_is_removed_while_it_is_written_has_ended_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    writer = RecordingWriter(path, META)
+    given = batches(200)
+    record(writer, [next(given) for _ in range(70)])
+    path.unlink()
+    record(writer, given)
+    assert writer.is_lost and writer.problem is not None
+    assert f"{path} was removed while it was written; begin another one" in writer.problem
+    writer.close()
+    assert not path.exists()
+
+
+def test_a_recording_that_is_emptied_while_it_is_written_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    writer = RecordingWriter(path, META)
+    given = batches(200)
+    record(writer, [next(given) for _ in range(100)])
+    os.truncate(path, 0)
+    record(writer, given)
+    assert writer.is_lost and "was cut short while it was written" in (writer.problem or "")
+    writer.close()
+
+
+def test_a_recording_that_was_replaced_leaves_its_successor_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    first = RecordingWriter(path, META)
+    given = batches(200)
+    record(first, [next(given) for _ in range(70)])
+    path.unlink()
+    second = RecordingWriter(path, META)
+    added = record(second, batches(30))
+    record(first, given)
+    first.close()
+    assert first.is_lost and "was replaced" in (first.problem or "")
+    assert everything(path) == added  # not closed yet: what lies beside it in its log is still there
+    second.close()
+    assert everything(path) == added
+
+
+def test_a_recording_that_is_renamed_while_it_is_written_is_whole_at_its_end(tmp_path: Path) -> None:
+    path, kept = tmp_path / "a.gpuwatch", tmp_path / "kept.gpuwatch"
+    writer = RecordingWriter(path, META)
+    given = batches(200)
+    added = record(writer, [next(given) for _ in range(70)])
+    path.rename(kept)
+    added += record(writer, given)
+    writer.close()
+    assert not writer.is_lost and not path.exists()
+    assert everything(kept) == added
