@@ -33,7 +33,7 @@ def read_for_report(arguments: argparse.Namespace, *, with_curves: bool) -> Obse
             raise GpuwatchError(f"{arguments.file} holds no samples yet: wait for the first second of it")
         gc.disable()  # a long recording's figures are made once and none is garbage: looking for it costs a tenth
         try:
-            seen = observe(recording, start_ns, end_ns, with_curves=with_curves)
+            seen = observe(recording, start_ns, end_ns, with_curves=with_curves, settings=arguments.config.settings)
         finally:
             gc.enable()
         if is_empty(seen.snapshot):

@@ -162,6 +162,10 @@ class Monitor:
         """Calls `callback` with each new snapshot, in the monitor's thread: it must hand it on and return."""
         self._subscribers.append(callback)
 
+    def judge_with(self, engine: Judge) -> None:
+        """Has other rules judge from now on."""
+        self._engine = engine
+
     def run_until(
         self,
         deadline_ns: int | None,

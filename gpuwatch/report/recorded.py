@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.edits.source import read_source
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay_stage import Stage
@@ -19,7 +21,7 @@ from gpuwatch.report.minutes_once import MinutesOnce
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.recorded_findings import finding_spans, merged, stood_in
 from gpuwatch.report.recorded_minutes import METRICS, recorded_phases, scene_of_minutes
-from gpuwatch.report.stretches import phase_stretches
+from gpuwatch.report.stretches import finding_stretches, phase_stretches
 from gpuwatch.samples import RunFacts
 
 LONGEST_PLAYED_NS = 900 * 1_000_000_000
@@ -32,10 +34,24 @@ _OF_MINUTES = (
     "more than 15 minutes: the figures are those of the recording's minutes; percentiles of utilization are not kept, "
     "and polls, records and stacks are those of the last minutes"
 )
+_OF_THEIR_TIME = (
+    "thresholds of the config count for a report of up to 15 minutes: these findings are those of the time of recording"
+)
+_DEFAULTS = Settings()
 
 
-def observe(recording: Recording, start_ns: int, end_ns: int, *, with_curves: bool) -> Observation:
-    """The part (start, end] of a recording."""
+def observe(
+    recording: Recording, start_ns: int, end_ns: int, *, with_curves: bool, settings: Settings = _DEFAULTS
+) -> Observation:
+    """The part (start, end] of a recording.
+
+    Args:
+        recording: that is reported on.
+        start_ns: where the part begins.
+        end_ns: where it ends.
+        with_curves: whether they are needed: for a page.
+        settings: thresholds that the rules are to judge by, where it is played; the recording has words for its own.
+    """
     is_long = end_ns - start_ns > LONGEST_PLAYED_NS
     meta = recording.meta
     if is_long and isinstance(recording, MinutesOnce):
@@ -44,6 +60,8 @@ def observe(recording: Recording, start_ns: int, end_ns: int, *, with_curves: bo
     stage = Stage(recording, recorded, end_ns, _origin(recording), 1.0, since_ns=None if is_long else start_ns)
     try:
         monitor = stage.monitor
+        if settings.thresholds and not is_long:
+            monitor.judge_with(Engine(settings=settings))
         monitor.run_until(end_ns)
         snapshot = monitor.snapshot()
         scene = monitor.final_scene((end_ns - start_ns) / 1e9)
@@ -65,6 +83,7 @@ def observe(recording: Recording, start_ns: int, end_ns: int, *, with_curves: bo
         *((damage,) if damage else ()),
         *(() if meta.ended else (_NOT_CLOSED,)),
         *((_OF_MINUTES,) if is_long else ()),
+        *((_OF_THEIR_TIME,) if is_long and settings.thresholds else ()),
     )
     return Observation(
         snapshot=snapshot,
@@ -77,7 +96,11 @@ def observe(recording: Recording, start_ns: int, end_ns: int, *, with_curves: bo
                 if is_long
                 else phase_stretches(stage.timeline, start_ns, end_ns)
             ),
-            *finding_spans(recording, standing, start_ns, end_ns),
+            *(
+                finding_stretches(standing, start_ns, end_ns)
+                if settings.thresholds and not is_long
+                else finding_spans(recording, standing, start_ns, end_ns)
+            ),
         )
         if with_curves
         else (),

@@ -198,3 +198,22 @@ def test_start_of_a_recorded_process_is_not_behind_its_first_word(starved: Path)
 def test_no_file_of_the_user_is_read_for_a_simulated_recording(starved: Path) -> None:
     with Recording(starved) as recording:
         assert observe(recording, recording.start_ns, recording.end_ns, with_curves=False).read_source is None
+
+
+@pytest.mark.parametrize("first", [0, 60])
+def test_thresholds_of_the_config_judge_a_recording_as_they_judge_live(
+    starved: Path, tmp_path: Path, first: int
+) -> None:
+    lax = tmp_path / "lax.toml"
+    lax.write_text("[rules.data-starvation]\nfire-share = 0.99\nclear-share = 0.98\ncritical-share = 1.0\n")
+    part = ("--from", str(first)) if first else ()
+    plain = {each["rule"] for each in report(starved, *part)["findings"]}
+    judged = {each["rule"] for each in report(starved, *part, "--config", str(lax))["findings"]}
+    assert "data-starvation" in plain and "data-starvation" not in judged
+
+
+def test_a_long_report_says_that_its_findings_are_not_of_the_configs_thresholds(long: Path, tmp_path: Path) -> None:
+    lax = tmp_path / "lax.toml"
+    lax.write_text("[rules.low-util]\nfire-percent = 20\nhardly-percent = 10\nclear-percent = 25\n")
+    problems = report(long, "--config", str(lax))["data_quality"]["problems"]
+    assert any("those of the time of recording" in each for each in problems)
