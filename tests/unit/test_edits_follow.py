@@ -233,8 +233,20 @@ def test_keywords_from_a_dictionary_are_set_in_it() -> None:
         "+                   'persistent_workers': True,",
         "+                   'prefetch_factor': 4}",
     ]
-    on_cpu = loader_edit(KWARGS, {"num_workers": "0"}, num_workers="6")
-    assert "but the run has 0" in refused(on_cpu, KWARGS)
+
+
+@pytest.mark.parametrize("workers", ["1", "6"])
+def test_keywords_of_a_branch_that_the_run_did_not_take_are_left_alone(workers: str) -> None:
+    on_cpu = loader_edit(KWARGS, {"num_workers": "0"}, num_workers=workers, persistent_workers="True")
+    assert changed(on_cpu, KWARGS) == [
+        "-train_kwargs = {'batch_size': args.batch_size}",
+        f"+train_kwargs = {{'batch_size': args.batch_size, 'num_workers': {workers}, 'persistent_workers': True}}",
+    ]
+
+
+def test_an_update_that_is_sure_to_happen_must_say_what_the_run_has() -> None:
+    source = "k = {'shuffle': True}\nk.update({'num_workers': 1})\nDataLoader(x, **k)\n"
+    assert "but the run has 0" in refused(of(source, present="0"), source)
 
 
 def test_settings_that_need_workers_stand_where_the_number_can_be_read() -> None:

@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from gpuwatch.edits.module import CannotEditError, Change, Module
 from gpuwatch.edits.names import called, calls_in
 
+_CONDITIONS = (ast.If, ast.IfExp, ast.For, ast.While, ast.Try, ast.Match)
 _REST = re.compile(r"[ \t]*(,?)[ \t]*(#[^\r\n]*)?(\r\n|\r|\n)")
 
 
-def displays_of(value: ast.expr, module: Module) -> list[ast.Dict]:
+def displays_of(value: ast.expr, module: Module, present: Mapping[str, str]) -> list[ast.Dict]:
     """The dictionary displays that a `**value` is made of: assigned once, and what it is updated with.
+
+    An update under a condition is left out where it says otherwise than `present`, what the running process has: that
+    branch was not taken, and a key added to it would change nothing.
 
     Raises:
         CannotEditError: something else goes into it as well.
@@ -26,7 +30,9 @@ def displays_of(value: ast.expr, module: Module) -> list[ast.Dict]:
     for call in calls_in(module.tree):
         if called(call) == "update" and isinstance(call.func, ast.Attribute) and _is(call.func.value, value):
             for argument in call.args:
-                made += [argument] if isinstance(argument, ast.Dict) else _assigned(argument, module)
+                displays = [argument] if isinstance(argument, ast.Dict) else _assigned(argument, module)
+                is_sure = not any(isinstance(each, _CONDITIONS) for each in module.ancestors(call))
+                made += [each for each in displays if is_sure or not _says_otherwise(each, present)]
     if any(
         isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and _is(node.value, value)
         for node in ast.walk(module.tree)
@@ -62,6 +68,16 @@ def _assigned(value: ast.expr, module: Module) -> list[ast.Dict]:
     if any(key is None for key in parent.value.keys):
         raise CannotEditError(f"{module.source(value)} takes items from ** in line {parent.lineno} of {module.file}")
     return [parent.value]
+
+
+def _says_otherwise(display: ast.Dict, present: Mapping[str, str]) -> bool:
+    return any(
+        isinstance(key, str)
+        and key in present
+        and isinstance(value, ast.Constant)
+        and ast.dump(value) != ast.dump(ast.parse(present[key], mode="eval").body)
+        for key, value in _pairs(display)
+    )
 
 
 def _pairs(display: ast.Dict) -> list[tuple[object, ast.expr]]:

@@ -90,7 +90,7 @@ def keyword_changes(
     spread = [each.value for each in call.keywords if each.arg is None]
     if len(spread) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
         raise CannotEditError(f"the call takes its arguments from * or **: set {', '.join(edit.keywords)} there")
-    displays = displays_of(spread[0], module) if spread else []
+    displays = displays_of(spread[0], module, edit.present) if spread else []
     own_workers = argument(call, "num_workers", edit.call)
     elsewhere: list[Change] = []
     here: dict[str, str] = {}
