@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import mul
 
+from gpuwatch.recording.hours import HOUR_NS
+from gpuwatch.recording.minute_columns import MinuteColumns
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import Rollup
+from gpuwatch.timeline.columns import NAN
 from gpuwatch.timeline.gpu_history import TIERED as GPU_METRICS
 from gpuwatch.timeline.host_history import TIERED as HOST_METRICS
 from gpuwatch.timeline.step_tiers import StepTiers
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.timeline import Timeline
 
-_AT_ONCE_NS = 60 * MINUTE_NS
 _RUN_METRICS = ("step_seconds", "wait_seconds", "wait_share", "samples_per_second")
 
 
@@ -21,7 +23,7 @@ def fill_past(
 ) -> None:
     """Fills the minutes before a moment, for a day at most, of all GPUs, runs and the host that the timeline knows.
 
-    An hour at a time, the newest first: a day of eight ranks is half a million figures.
+    An hour at a time, as they are written, the newest first: a day of eight ranks is half a million figures.
 
     The minute that holds the moment is left out: samples will fill the rest of it, and half of it counted twice would
     be a lie. Its seconds are marked as not reaching back, so that charts take the minutes where they begin earlier.
@@ -30,52 +32,61 @@ def fill_past(
     last_ns = until_ns // MINUTE_NS * MINUTE_NS
     metrics = {*GPU_METRICS, *HOST_METRICS, *_RUN_METRICS}
     while start_ns < last_ns and not stop():
-        hour_ns = max(start_ns, last_ns - _AT_ONCE_NS)
-        rows = [row for row in recording.rollups(hour_ns, last_ns, metrics=metrics) if row.minute_ns < last_ns]
+        hour_ns = max(start_ns, (last_ns - 1) // HOUR_NS * HOUR_NS)
+        found = recording.minutes(hour_ns, last_ns - 1, metrics=metrics)
         with timeline.lock:
-            _put(timeline, rows)
+            _put(timeline, found)
         last_ns = hour_ns
 
 
-def _put(timeline: Timeline, rows: Iterable[Rollup]) -> None:
-    runs: dict[tuple[str, int], dict[str, Rollup]] = {}
-    for row in rows:
-        tiers = _value_tiers(timeline, row)
+def _put(timeline: Timeline, found: Mapping[tuple[str, str], MinuteColumns]) -> None:
+    for (subject, metric), minutes in found.items():
+        tiers = _value_tiers(timeline, subject, metric)
         if tiers is not None:
-            tiers.minutes.put(row.minute_ns, row.count, row.mean, row.min, row.max)
+            figures = {name: minutes.column(name) for name in ("count", "mean", "min", "max")}
+            tiers.minutes.fill(minutes.column("minute_ns"), figures)
             tiers.seconds.trimmed = True
-        elif row.subject in timeline.trainers:
-            runs.setdefault((row.subject, row.minute_ns), {})[row.metric] = row
-    for (trainer, minute_ns), figures in runs.items():
-        _add_minute(timeline.trainers[trainer].tiers, minute_ns, figures)
+        elif metric == "step_seconds" and subject in timeline.trainers:
+            own = {name: found[subject, name] for name in _RUN_METRICS if (subject, name) in found}
+            _fill_steps(timeline.trainers[subject].tiers, own)
 
 
-def _value_tiers(timeline: Timeline, row: Rollup) -> ValueTiers | None:
-    if row.subject == "host":
-        return timeline.host.tiers.get(row.metric)
-    gpu = timeline.gpus.get(row.subject)
-    return gpu.tiers.get(row.metric) if gpu is not None else None
+def _value_tiers(timeline: Timeline, subject: str, metric: str) -> ValueTiers | None:
+    if subject == "host":
+        return timeline.host.tiers.get(metric)
+    gpu = timeline.gpus.get(subject)
+    return gpu.tiers.get(metric) if gpu is not None else None
 
 
-def _add_minute(tiers: StepTiers, minute_ns: int, rows: Mapping[str, Rollup]) -> None:
-    """A minute's steps: their sums, and the range of their periods and waits."""
-    steps = rows.get("step_seconds")
-    if steps is None:
-        return
-    train = steps.count * steps.mean
-    wait, share, speed = rows.get("wait_seconds"), rows.get("wait_share"), rows.get("samples_per_second")
-    tiers.put_minute(
-        minute_ns,
+def _fill_steps(tiers: StepTiers, own: Mapping[str, MinuteColumns]) -> None:
+    """Minutes of steps: their sums, and the range of their periods and waits."""
+    periods = own["step_seconds"]
+    times_ns, counts = periods.column("minute_ns"), periods.column("count")
+    train = list(map(mul, counts, periods.column("mean")))
+    by_metric = {
+        name: dict(zip(minutes.column("minute_ns"), _rows(minutes), strict=True)) for name, minutes in own.items()
+    }
+    waits, shares, speeds = (by_metric.get(name, {}) for name in ("wait_seconds", "wait_share", "samples_per_second"))
+    unknown = (0, 0.0, NAN, NAN)
+    wait = [waits.get(at, unknown) for at in times_ns]
+    speed = [speeds.get(at, unknown) for at in times_ns]
+    share = [shares.get(at, unknown) for at in times_ns]
+    tiers.fill_minutes(
+        times_ns,
         {
-            "steps": float(steps.count),
+            "steps": counts,
             "train": train,
-            "wait": wait.count * wait.mean if wait is not None else 0.0,
-            "wait_train": train if wait is not None else 0.0,
-            "samples": speed.mean * train if speed is not None else 0.0,
-            "samples_train": train if speed is not None else 0.0,
-        },
-        {
-            "period": (steps.min, steps.max),
-            **({"share": (share.min, share.max)} if share is not None else {}),
+            "wait": [count * mean for count, mean, _, _ in wait],
+            "wait_train": [seconds if row[0] else 0.0 for row, seconds in zip(wait, train, strict=True)],
+            "samples": [row[1] * seconds for row, seconds in zip(speed, train, strict=True)],
+            "samples_train": [seconds if row[0] else 0.0 for row, seconds in zip(speed, train, strict=True)],
+            "period_min": periods.column("min"),
+            "period_max": periods.column("max"),
+            "share_min": [row[2] for row in share],
+            "share_max": [row[3] for row in share],
         },
     )
+
+
+def _rows(minutes: MinuteColumns) -> Iterator[tuple[int, float, float, float]]:
+    return zip(*(minutes.column(name) for name in ("count", "mean", "min", "max")), strict=True)

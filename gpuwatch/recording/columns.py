@@ -53,6 +53,17 @@ class ColumnReader:
         self._at += 1
         return self._data[self._at - 1 : self._at]
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether no column is left."""
+        return self._at >= len(self._data)
+
+    def cut(self) -> bytes:
+        """The bytes of the next column, which another reader may take off later."""
+        begin = self._at
+        self._at += 5 + int.from_bytes(self._data[begin + 1 : begin + 5], "little")
+        return self._data[begin : self._at]
+
     def read(self, count: int) -> Sequence[Any]:
         """The next column, of so many values.
 

@@ -14,11 +14,13 @@ from typing import Any
 
 from gpuwatch.recording.chunks import Arrivals, samples_of_chunk, samples_of_row
 from gpuwatch.recording.columns import DamagedError
+from gpuwatch.recording.hours import HOUR_NS
 from gpuwatch.recording.kinds import KindReader
 from gpuwatch.recording.opening import open_recording
 from gpuwatch.recording.schema import CHUNK_BITS, checksum
 from gpuwatch.samples import Sample
 
+_FIRST_TIME = -(2**62)
 _MALFORMED = (DamagedError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 
@@ -42,6 +44,7 @@ class Contents:
         self._opened = open_recording(path)
         self._lock = threading.RLock()
         self.damaged: set[str] = {"its end"} if self._opened.is_cut_off else set()
+        self._has_hours = bool(self.rows("its index", "SELECT 1 FROM sqlite_master WHERE name = 'rollup_1h'"))
 
     def close(self) -> None:
         """Idempotent."""
@@ -120,6 +123,20 @@ class Contents:
             finally:
                 self._transaction("COMMIT")
         return self._open(what, tail, (start_ns, end_ns), kinds, subjects)
+
+    def hours(self, start_ns: int, end_ns: int) -> list[tuple[int, Any]]:
+        """The hours that may touch (start, end], in order."""
+        if not self._has_hours:
+            return []
+        statement = "SELECT hour_ns, data FROM rollup_1h WHERE hour_ns > ? AND hour_ns <= ? ORDER BY hour_ns"
+        return self.rows("its hours", statement, (max(_FIRST_TIME, start_ns - HOUR_NS), min(-_FIRST_TIME, end_ns)))
+
+    def minutes(self, first_ns: int, last_ns: int) -> list[tuple[int, Any, Any]]:
+        """The minutes that began in [first, last], in order."""
+        statement = (
+            "SELECT minute_ns, data, crc FROM rollup_1m WHERE minute_ns >= ? AND minute_ns <= ? ORDER BY minute_ns"
+        )
+        return self.rows("its minutes", statement, (max(_FIRST_TIME, first_ns), min(-_FIRST_TIME, last_ns)))
 
     def tail_rows(self) -> list[bytes]:
         """The rows of segments that are not sealed."""

@@ -3,64 +3,110 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from operator import attrgetter, mul
+from typing import Any
 
+from gpuwatch.recording.minute_columns import MARKS, MinuteColumns
 from gpuwatch.recording.session_summary import Level, Swing
 from gpuwatch.recording.types import Rollup
 
-_HALVINGS = 28
+_NEARLY = 1 - 1e-9  # shares of a whole, added up again
+
+Minutes = Sequence[Rollup] | MinuteColumns
+Marks = tuple[float, Sequence[tuple[float, float]]]
+"""How many values, and the shares of them that lie below some."""
 
 
-def total(minutes: Sequence[Rollup]) -> float:
+def total(minutes: Minutes) -> float:
     """The sum of all values."""
-    return math.fsum(minute.count * minute.mean for minute in minutes)
+    return math.fsum(map(mul, _column(minutes, "count"), _column(minutes, "mean")))
 
 
-def count(minutes: Sequence[Rollup]) -> int:
+def count(minutes: Minutes) -> int:
     """How many values there were."""
-    return sum(minute.count for minute in minutes)
+    return sum(_column(minutes, "count"))
 
 
-def mean(minutes: Sequence[Rollup]) -> float | None:
+def mean(minutes: Minutes) -> float | None:
     """Of all values; None without any."""
     values = count(minutes)
     return total(minutes) / values if values else None
 
 
-def swing(minutes: Sequence[Rollup]) -> Swing | None:
+def least(minutes: Minutes) -> float:
+    """The least value, of one minute at least."""
+    found: float = min(_column(minutes, "min"))
+    return found
+
+
+def greatest(minutes: Minutes) -> float:
+    """The greatest value."""
+    found: float = max(_column(minutes, "max"))
+    return found
+
+
+def swing(minutes: Minutes) -> Swing | None:
     """Mean and standard deviation of all values: what each minute scattered, and how far its mean lies from theirs."""
-    values, middle = count(minutes), mean(minutes)
-    if middle is None:
+    counts, means = _column(minutes, "count"), _column(minutes, "mean")
+    values = sum(counts)
+    if not values:
         return None
+    middle = math.fsum(map(mul, counts, means)) / values
     squares = math.fsum(
-        (minute.count - 1) * minute.sigma**2 + minute.count * (minute.mean - middle) ** 2 for minute in minutes
+        (amount - 1) * sigma * sigma + amount * (own - middle) ** 2
+        for amount, own, sigma in zip(counts, means, _column(minutes, "sigma"), strict=True)
     )
     return Swing(middle, math.sqrt(squares / (values - 1)) if values > 1 else 0.0)
 
 
-def level(minutes: Sequence[Rollup]) -> Level | None:
+def level(minutes: Minutes) -> Level | None:
     """Mean and greatest value."""
     middle = mean(minutes)
-    return None if middle is None else Level(middle, max(minute.max for minute in minutes))
+    return None if middle is None else Level(middle, greatest(minutes))
 
 
-def quantile(minutes: Sequence[Rollup], share: float) -> float | None:
+def quantile(minutes: Minutes, share: float) -> float | None:
     """The value below which `share` of all values lie; None without any. See `quantiles`."""
     return quantiles(minutes, (share,))[0]
 
 
-def quantiles(minutes: Sequence[Rollup], shares: Sequence[float]) -> tuple[float | None, ...]:
+def quantiles(minutes: Minutes, shares: Sequence[float]) -> tuple[float | None, ...]:
     """The values below which these shares of all values lie, with each minute's values spread evenly between its marks.
 
-    The marks are its least value, median, 95th percentile and greatest value. Minutes that are alike give their own
-    percentile back.
+    The marks are its least value, 5th percentile, median, 95th percentile and greatest value. Minutes that are alike
+    give their own percentile back. Of whole hours, the percentiles that were kept of them take the minutes' place.
     """
     values = count(minutes)
     if not values:
         return (None,) * len(shares)
-    edges = sorted(edge for minute in minutes for edge in _edges(minute))
+    edges = sorted(edge for marks in _distributions(minutes) for edge in _edges(marks))
     return tuple(_reached(edges, share * values) for share in shares)
+
+
+def _column(minutes: Minutes, name: str) -> list[Any]:
+    return minutes.column(name) if isinstance(minutes, MinuteColumns) else list(map(attrgetter(name), minutes))
+
+
+def _distributions(minutes: Minutes) -> Iterator[Marks]:
+    if not isinstance(minutes, MinuteColumns):
+        yield from _of_minutes(map(attrgetter("count", "min", "p5", "p50", "p95", "max"), minutes))
+        return
+    for part in minutes.parts:
+        if part.marks is None:
+            columns = (part.column(name) for name in ("count", "min", "p5", "p50", "p95", "max"))
+            yield from _of_minutes(zip(*columns, strict=True))
+        else:
+            yield sum(part.column("count")), list(zip(part.marks, MARKS, strict=True))
+
+
+def _of_minutes(rows: Iterable[tuple[float, ...]]) -> Iterator[Marks]:
+    for amount, low, p5, p50, p95, high in rows:
+        if p5 == p5:
+            yield amount, ((low, 0.0), (p5, 0.05), (p50, 0.5), (p95, 0.95), (high, 1.0))
+        else:
+            yield amount, ((low, 0.0), (p50, 0.5), (p95, 0.95), (high, 1.0))
 
 
 def _reached(edges: Sequence[tuple[float, float, float]], goal: float) -> float:
@@ -71,17 +117,17 @@ def _reached(edges: Sequence[tuple[float, float, float]], goal: float) -> float:
         if reached >= goal and density > 0:
             return min(value, at + max(0.0, goal - below) / density)
         below, at = reached + mass, value
-        if below >= goal and mass:
+        if mass and below >= goal * _NEARLY:
             return value
         density += change
     return at
 
 
-def _edges(minute: Rollup) -> Iterator[tuple[float, float, float]]:
-    """Where a minute's values begin and end to be, how densely, and how many lie on one point."""
-    marks = ((minute.min, 0.0), (minute.p50, 0.5), (minute.p95, 0.95), (minute.max, 1.0))
+def _edges(distribution: Marks) -> Iterator[tuple[float, float, float]]:
+    """Where values begin and end to be, how densely, and how many lie on one point."""
+    amount, marks = distribution
     for (low, share), (high, next_share) in pairwise(marks):
-        mass = minute.count * (next_share - share)
+        mass = amount * (next_share - share)
         if high > low:
             density = mass / (high - low)
             yield low, density, 0.0

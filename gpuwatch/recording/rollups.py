@@ -32,13 +32,8 @@ class Minutes:
                 if derive is not None:
                     derive(stream, self._metrics)
 
-    def finish(self, minute_ns: int) -> bytes | None:
-        """The minute as a blob, None of one in which nothing was measured; the next one begins."""
-        rows = self.finished(minute_ns)
-        return pack_minute(rows) if rows else None
-
     def finished(self, minute_ns: int) -> list[Rollup]:
-        """As `finish`."""
+        """The minute's figures; the next one begins."""
         rows = [
             _rollup(minute_ns, subject, metric, values, self._metrics.means.get((subject, metric)))
             for (subject, metric), values in self._metrics.values.items()
@@ -72,7 +67,7 @@ def unpack_minute(
         raise DamagedError("the checksum does not match")
     plain = inflated(data)
     count, columns = int.from_bytes(plain[:4], "little"), ColumnReader(plain[4:])
-    read = [columns.read(count) for _ in range(len(Rollup._fields) - 1)]
+    read = [columns.read(count) for _ in Rollup._fields[1:] if not columns.is_at_end]  # the first ones had no p5
     return [
         Rollup(minute_ns, *row)
         for row in zip(*read, strict=True)
@@ -95,8 +90,8 @@ def _rollup(
         said, mean = figures
     else:
         said = count
-    least, most = ordered[0], ordered[-1]
-    return Rollup(minute_ns, subject, metric, said, least, mean, most, _at(ordered, 0.5), _at(ordered, 0.95), sigma)
+    marks = (_at(ordered, 0.5), _at(ordered, 0.95), sigma, _at(ordered, 0.05))
+    return Rollup(minute_ns, subject, metric, said, ordered[0], mean, ordered[-1], *marks)
 
 
 def _at(ordered: Sequence[float], share: float) -> float:

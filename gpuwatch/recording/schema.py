@@ -8,14 +8,15 @@
 | `tail`      | the open segment: one row a second, MessagePack of [[arrival_ns, [[kind, [field, ...]], ...]], ...] |
 | `segment`   | sealed segments of a minute: when each of their rows arrived                                       |
 | `chunk`     | the rows of one kind and subject in a segment, as columns (see `chunks`); id is segment << 20 + n  |
-| `rollup_1m` | one row a minute: count, min, mean, max, p50, p95, sigma of each metric below                      |
+| `rollup_1m` | one row a minute: count, min, mean, max, p50, p95, sigma, p5 of each metric below                  |
+| `rollup_1h` | one row an hour that is over: its minutes once more, by metric and column (see `hours`)            |
 | `event`     | GpuFacts, MachineFacts, RunFacts, GpuLost, XidEvent, TrainerEnded, PhaseSpan, Candidates           |
 | `finding`   | each stretch in which a finding stood                                                              |
 
 All rows carry the CRC-32 of their blob or of all their values, so what a failing disk has changed is left out and
-told, not shown.
+told, not shown. An hour has one in the blob for its index and one for each metric.
 
-Metrics of `rollup_1m`. Those of a subject without a value in a minute have no row there. `count * mean` is a sum.
+Metrics of minutes. Those of a subject without a value in a minute have no row there. `count * mean` is a sum.
 
 * GPU (subject: UUID). Gauges: utilization_percent and power_watts (of the driver's ring where it has one, else of the
   polls), memory_utilization_percent, memory_used_bytes, temperature_celsius, memory_temperature_celsius, sm_clock_mhz,
@@ -59,6 +60,7 @@ TABLES = (
     " crc INTEGER)",
     "CREATE TABLE chunk (id INTEGER PRIMARY KEY, kind INTEGER, subject TEXT, count INTEGER, crc INTEGER, data BLOB)",
     "CREATE TABLE rollup_1m (minute_ns INTEGER PRIMARY KEY, data BLOB, crc INTEGER)",
+    "CREATE TABLE rollup_1h (hour_ns INTEGER PRIMARY KEY, data BLOB)",
     "CREATE TABLE event (id INTEGER PRIMARY KEY, time_ns INTEGER, kind TEXT, subject TEXT, until_ns INTEGER,"
     " json TEXT, crc INTEGER)",
     "CREATE TABLE finding (id INTEGER PRIMARY KEY, key TEXT, start_ns INTEGER, end_ns INTEGER, state TEXT, rule TEXT,"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,3 +74,4 @@ class Rollup(NamedTuple):
     p50: float
     p95: float
     sigma: float  # sample standard deviation
+    p5: float = math.nan  # which the first recordings do not have

@@ -178,10 +178,11 @@ class RecordingWriter:
                 values = (self._minute_ns, rollup, zlib.crc32(rollup))
                 self._notes.append(("INSERT OR REPLACE INTO rollup_1m VALUES (?, ?, ?)", values))
                 self._hours.add(rows)
-            self._notes.extend(self._hours.turn(minute_ns))
+            if minute_ns is not None:
+                self._notes.extend(self._hours.turn(minute_ns))
             self._events.begin_minute()
             self._write()
-        else:
+        elif minute_ns is not None:
             self._notes.extend(self._hours.turn(minute_ns))
         self._minute_ns = minute_ns
 

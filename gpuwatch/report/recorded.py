@@ -17,22 +17,20 @@ from gpuwatch.monitor.replay_stage import Stage
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.recording.reader import Recording
 from gpuwatch.report.curves import fine_curves, short_history
-from gpuwatch.report.minutes_once import MinutesOnce
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.recorded_findings import finding_spans, merged, stood_in
-from gpuwatch.report.recorded_minutes import METRICS, recorded_phases, scene_of_minutes
+from gpuwatch.report.recorded_minutes import recorded_phases, scene_of_minutes
 from gpuwatch.report.stretches import finding_stretches, phase_stretches
 from gpuwatch.samples import RunFacts
 
 LONGEST_PLAYED_NS = 900 * 1_000_000_000
 """As far as the timeline keeps samples one by one."""
-_DAY_NS = 86_400 * 1_000_000_000
 _MINUTE = 60.0  # of which a long recording's curves are made
 _TICKS_PER_SECOND = 100
 _NOT_CLOSED = "the recording was not closed: it is still being written, or what wrote it was killed"
 _OF_MINUTES = (
-    "more than 15 minutes: the figures are those of the recording's minutes; percentiles of utilization are not kept, "
-    "and polls, records and stacks are those of the last minutes"
+    "more than 15 minutes: the figures are those of the recording's minutes, percentiles are put together from theirs; "
+    "polls, records and stacks are those of the last minutes"
 )
 _OF_THEIR_TIME = (
     "thresholds of the config count for a report of up to 15 minutes: these findings are those of the time of recording"
@@ -54,8 +52,6 @@ def observe(
     """
     is_long = end_ns - start_ns > LONGEST_PLAYED_NS
     meta = recording.meta
-    if is_long and isinstance(recording, MinutesOnce):
-        recording.keep(max(recording.start_ns, min(start_ns, end_ns - _DAY_NS)), end_ns, METRICS)
     recorded = RecordedFindings(recording)
     stage = Stage(recording, recorded, end_ns, _origin(recording), 1.0, since_ns=None if is_long else start_ns)
     try:

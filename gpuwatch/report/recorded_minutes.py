@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuwatch.recording import pooled
+from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.session_summary import RunSummary
 from gpuwatch.recording.summary import summarize
-from gpuwatch.recording.types import Rollup
 from gpuwatch.report.stretches import Stretch, longest
 from gpuwatch.samples import PhaseSpan
 from gpuwatch.timeline.timeline import Timeline
@@ -54,18 +53,16 @@ METRICS = frozenset(
         *(f"{kind}_phase_seconds" for kind in _PHASES),
     }
 )
-"""All that a long report asks the minutes for: they are read once."""
+"""All that a long report asks the minutes for."""
 _UNKNOWN = math.nan
 
-Minutes = Mapping[tuple[str, str], Sequence[Rollup]]
+Minutes = Mapping[tuple[str, str], MinuteColumns]
 """By subject and metric."""
 
 
 def scene_of_minutes(scene: Scene, recording: Recording, start_ns: int, end_ns: int) -> Scene:
     """The scene with the means, extremes and sums of all minutes; what minutes do not hold is not known."""
-    minutes: dict[tuple[str, str], list[Rollup]] = defaultdict(list)
-    for row in recording.rollups(start_ns, end_ns, metrics=METRICS):
-        minutes[row.subject, row.metric].append(row)
+    minutes = recording.minutes(start_ns, end_ns, metrics=METRICS)
     seconds = (end_ns - start_ns) / 1e9
     counted = any((rank.trainer, "step_seconds") not in minutes for run in scene.runs for rank in run.ranks)
     summaries = {run.id: run for run in summarize(recording, start_ns, end_ns).runs} if counted else {}
@@ -81,7 +78,7 @@ def scene_of_minutes(scene: Scene, recording: Recording, start_ns: int, end_ns: 
 
 def _host(host: HostWindow, minutes: Minutes) -> HostWindow:
     def mean(metric: str) -> float | None:
-        return pooled.mean(minutes.get(("host", metric), ()))
+        return pooled.mean(minutes.get(("host", metric), NO_MINUTES))
 
     return replace(
         host,
@@ -96,10 +93,10 @@ def _gpu(gpu: GpuWindow, minutes: Minutes, seconds: float) -> GpuWindow:
     uuid = gpu.facts.uuid
 
     def stats(metric: str) -> Stats | None:
-        return _stats(minutes.get((uuid, metric), ()), with_percentiles=metric == "utilization_percent")
+        return _stats(minutes.get((uuid, metric), NO_MINUTES), with_percentiles=metric == "utilization_percent")
 
-    energy = minutes.get((uuid, "energy_joules"), ())
-    throttled = {cause: pooled.mean(minutes.get((uuid, metric), ())) for cause, metric in _CAUSES.items()}
+    energy = minutes.get((uuid, "energy_joules"), NO_MINUTES)
+    throttled = {cause: pooled.mean(minutes.get((uuid, metric), NO_MINUTES)) for cause, metric in _CAUSES.items()}
     return replace(
         gpu,
         window_seconds=seconds,
@@ -113,21 +110,23 @@ def _gpu(gpu: GpuWindow, minutes: Minutes, seconds: float) -> GpuWindow:
     )
 
 
-def _stats(found: Sequence[Rollup], *, with_percentiles: bool = False) -> Stats | None:
-    """Low percentiles are not kept by the minute; the upper ones are asked for where they are shown."""
+def _stats(found: MinuteColumns, *, with_percentiles: bool = False) -> Stats | None:
+    """Percentiles are asked for where they are shown."""
     swing = pooled.swing(found)
     if swing is None:
         return None
-    p50, p95 = pooled.quantiles(found, (0.5, 0.95)) if with_percentiles else (None, None)
+    p5, p50, p95 = pooled.quantiles(found, (0.05, 0.5, 0.95)) if with_percentiles else (None, None, None)
+    if not all(part.has_p5 for part in found.parts):
+        p5 = None
     return Stats(
         count=pooled.count(found),
         mean=swing.mean,
         sigma=swing.sigma,
-        p5=_UNKNOWN,
+        p5=_UNKNOWN if p5 is None else p5,
         p50=_UNKNOWN if p50 is None else p50,
         p95=_UNKNOWN if p95 is None else p95,
-        min=min(minute.min for minute in found),
-        max=max(minute.max for minute in found),
+        min=pooled.least(found),
+        max=pooled.greatest(found),
     )
 
 
@@ -149,8 +148,8 @@ def _run(run: RunWindow, summary: RunSummary | None, minutes: Minutes, seconds: 
 def _rank(rank: RankWindow, minutes: Minutes, seconds: float) -> RankWindow:
     """One rank: shares are sums over sums, of all its steps."""
 
-    def rows(metric: str) -> Sequence[Rollup]:
-        return minutes.get((rank.trainer, metric), ())
+    def rows(metric: str) -> MinuteColumns:
+        return minutes.get((rank.trainer, metric), NO_MINUTES)
 
     def share(metric: str) -> float | None:
         return pooled.total(rows(metric)) / train if rows(metric) and train > 0 else None
@@ -181,14 +180,14 @@ def _rank(rank: RankWindow, minutes: Minutes, seconds: float) -> RankWindow:
     )
 
 
-def _phase(kind: str, rows: Sequence[Rollup], seconds: float) -> PhaseTotals:
+def _phase(kind: str, rows: MinuteColumns, seconds: float) -> PhaseTotals:
     total = pooled.total(rows)
     return PhaseTotals(
         kind=kind,
         count=pooled.count(rows),
         seconds=total,
         share=total / seconds,
-        longest_seconds=max(row.max for row in rows),
+        longest_seconds=pooled.greatest(rows),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpuwatch.samples import StackTally
 from gpuwatch.timeline.columns import number
@@ -73,16 +73,9 @@ class StepTiers:
         period = (end_ns - start_ns) / SECOND_NS / batches
         self._spread(start_ns, end_ns, amounts, (period, number(None)))
 
-    def put_minute(self, minute_ns: int, sums: Mapping[str, float], ranges: Mapping[str, tuple[float, float]]) -> None:
-        """Fills a minute whose steps are known only by their sums; its seconds are not known any more."""
-        place = self.minutes.place(minute_ns)
-        if place < 0:
-            return
-        for name, amount in sums.items():
-            self.minutes.arrays[name][place] = amount
-        for name, (least, greatest) in ranges.items():
-            self.minutes.arrays[f"{name}_min"][place] = least
-            self.minutes.arrays[f"{name}_max"][place] = greatest
+    def fill_minutes(self, times_ns: Sequence[int], columns: Mapping[str, Sequence[float]]) -> None:
+        """Fills minutes whose steps are known only by their sums; their seconds are not known any more."""
+        self.minutes.fill(times_ns, columns)
         self.seconds.trimmed = True
 
     def sums(self, start_ns: int, end_ns: int) -> Mapping[str, float]:

@@ -59,6 +59,22 @@ class Buckets:
         """The sum of one column over a stretch."""
         return sum(self.arrays[name][self.span(start_ns, end_ns)])
 
+    def fill(self, times_ns: Sequence[int], columns: Mapping[str, Sequence[float]]) -> None:
+        """Sets buckets, in the order of time, to what is known of them as a whole."""
+        if not times_ns:
+            return
+        self.place(times_ns[-1])  # makes room for all at once
+        first, count = self.place(times_ns[0]), len(times_ns)
+        if first >= 0 and times_ns[-1] // self.width_ns - times_ns[0] // self.width_ns == count - 1:
+            for name, values in columns.items():
+                self.arrays[name][first : first + count] = array(self.arrays[name].typecode, values)
+            return
+        for time_ns, *values in zip(times_ns, *columns.values(), strict=True):
+            place = self.place(time_ns)
+            if place >= 0:
+                for name, value in zip(columns, values, strict=True):
+                    self.arrays[name][place] = value
+
     def reaches(self, time_ns: int) -> bool:
         """Whether everything since `time_ns` is still here."""
         return not self.trimmed or self.first * self.width_ns <= time_ns
@@ -123,14 +139,10 @@ class ValueBuckets(Buckets):
         elif value > greatest[place]:
             greatest[place] = value
 
-    def put(self, time_ns: int, count: int, mean: float, least: float, greatest: float) -> None:
-        """Fills an empty bucket with what is known of it as a whole."""
-        place = self.place(time_ns)
-        if place < 0:
-            return
-        counts, means, lows, highs = self.arrays.values()
-        counts[place] = min(count, _MOST_COUNTED)
-        means[place], lows[place], highs[place] = mean, least, greatest
+    def fill(self, times_ns: Sequence[int], columns: Mapping[str, Sequence[float]]) -> None:
+        """As of any buckets; the count is kept as far as it can be."""
+        counts = [min(int(count), _MOST_COUNTED) for count in columns["count"]]
+        super().fill(times_ns, {**columns, "count": counts})
 
 
 class ValueTiers:

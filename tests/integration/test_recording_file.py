@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import VERSION
-from gpuwatch.recording.types import CannotOpenError, CannotRecordError, FindingRecord
+from gpuwatch.recording.types import CannotOpenError, CannotRecordError, FindingRecord, Rollup
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import (
     GpuFacts,
@@ -353,3 +353,50 @@ def test_a_sample_that_no_file_can_hold_costs_only_itself(tmp_path: Path) -> Non
     assert everything(path) == [HostSample(1), HostSample(3)]
     with Recording(path) as recording:
         assert "1 samples could not be recorded" in (recording.meta.problem or "")
+
+
+def test_minutes_of_hours_are_those_that_were_written_minute_by_minute(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    writer = RecordingWriter(path, META)
+    record(writer, batches(2 * 3600 + 600, interval_seconds=10.0))
+    writer.close()
+    with Recording(path) as recording:
+        span = (recording.start_ns, recording.end_ns)
+        part = (START_NS + 1000 * SECOND_NS, START_NS + 5000 * SECOND_NS)
+        rows, rows_of_part = recording.rollups(*span), recording.rollups(*part)
+        minutes = recording.minutes(*span, metrics={"step_seconds"})[TRAINER, "step_seconds"]
+    without = tmp_path / "without.gpuwatch"
+    shutil.copy(path, without)
+    with closing(sqlite3.connect(without)) as connection, connection:
+        assert connection.execute("SELECT count(*) FROM rollup_1h").fetchone()[0] >= 2
+        connection.execute("DROP TABLE rollup_1h")
+    with Recording(without) as recording:
+        wanted = recording.rollups(*span)
+        assert recording.meta.problem is None, "recordings without hours are whole"
+        assert_same(rows, wanted)
+        assert_same(rows_of_part, recording.rollups(*part))
+        assert 0 < len(rows_of_part) < len(rows)
+        assert [row.minute_ns for row in rows] == sorted(row.minute_ns for row in rows)
+    steps = {row.minute_ns: row.count for row in wanted if row.metric == "step_seconds"}
+    assert dict(zip(minutes.column("minute_ns"), minutes.column("count"), strict=True)) == steps
+
+
+def test_a_damaged_hour_is_told_from_its_minutes(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    recorded(path, 2 * 3600, 10.0)
+    with Recording(path) as recording:
+        wanted = recording.rollups(recording.start_ns, recording.end_ns)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        first = connection.execute("SELECT min(hour_ns) FROM rollup_1h").fetchone()
+        connection.execute("UPDATE rollup_1h SET data = zeroblob(99) WHERE hour_ns = ?", first)
+    with Recording(path) as recording:
+        assert_same(recording.rollups(recording.start_ns, recording.end_ns), wanted)
+        assert recording.meta.problem is not None
+
+
+def assert_same(rows: list[Rollup], wanted: list[Rollup]) -> None:
+    """As far as single precision tells figures apart."""
+    found = {row[:3]: row[3:] for row in rows}
+    assert len(found) == len(rows) and found.keys() == {row[:3] for row in wanted}
+    for row in wanted:
+        assert found[row[:3]] == pytest.approx(row[3:], rel=2e-7, abs=1e-9)

@@ -96,7 +96,7 @@ def test_long_recording_is_told_from_its_minutes(long: Path) -> None:
     check_schema(document)
     assert document["gpuwatch"]["duration_seconds"] == pytest.approx(1200, abs=2)
     (gpu,), (run,) = document["gpus"], document["runs"]
-    assert gpu["utilization_percent"]["p5"] is None
+    assert 0 <= gpu["utilization_percent"]["p5"] < gpu["utilization_percent"]["mean"]
     assert 50 < gpu["utilization_percent"]["mean"] < 85
     assert run["steps"] > 3000, "all of it, and not the last minutes"
     assert run["phases"]["eval"]["count"] > 30

@@ -46,7 +46,7 @@ def test_a_gauge_is_counted_without_what_is_unknown() -> None:
     polls = [GpuSample(n * SECOND_NS, "GPU-1", temperature_celsius=value) for n, value in enumerate((50.0, None, 70.0))]
     found = figures(*polls, GpuSample(0, "GPU-2"))
     row = found["GPU-1", "temperature_celsius"]
-    assert row[3:] == (2, 50.0, 60.0, 70.0, 60.0, 69.0, pytest.approx(200**0.5))
+    assert row[3:] == (2, 50.0, 60.0, 70.0, 60.0, 69.0, pytest.approx(200**0.5), 51.0)
     assert not any(subject == "GPU-2" for subject, _ in found)
 
 
