@@ -61,6 +61,11 @@ def parse_gate(text: str) -> Gate:
         near = difflib.get_close_matches(name, list(BY_NAME), n=1, cutoff=0.5)
         guess = f" (did you mean {near[0]!r}?)" if near else ""
         raise CannotCompareError(f"unknown metric {name!r} in --fail-if{guess}; there are: {', '.join(BY_NAME)}")
+    if number.startswith("-") and not is_percent:
+        raise CannotCompareError(
+            f"--fail-if {text!r} asks for a negative {name}, which there is none; a change is written with %, "
+            f"such as {_EXAMPLES}"
+        )
     limit = float(number) / (100 if is_percent else 1)
     return Gate(text.strip(), metric, sign[0] == "<", sign.endswith("="), limit, bool(is_percent))
 

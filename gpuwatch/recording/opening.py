@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ def open_recording(path: Path) -> Opened:
 
 def _head(path: Path) -> bytes:
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):  # opening it would wait for a writer, for ever
+            raise CannotOpenError(f"{path} is a pipe: a recording is read from a file.")
         with path.open("rb") as file:
             return file.read(_HEAD_BYTES)
     except FileNotFoundError:

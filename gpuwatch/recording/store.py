@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -147,6 +148,8 @@ class Store:
             os.fchmod(descriptor, 0o600)
             self._remove_log()  # beside an empty file it is of one that was removed
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise CannotRecordError(f"{self.path} is a symbolic link: name the file itself.") from None
             raise CannotRecordError(
                 f"{self.path} cannot be recorded to: {(error.strerror or str(error)).lower()}; choose another place."
             ) from None

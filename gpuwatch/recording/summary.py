@@ -6,7 +6,7 @@ What is longer is put together from the minutes: a day of eight GPUs then takes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwatch.recording.minutes_summary import summarize_minutes
 from gpuwatch.recording.reader import Recording
@@ -18,6 +18,7 @@ from gpuwatch.recording.session_summary import (
     SessionSummary,
     Swing,
 )
+from gpuwatch.samples import ProcessSample
 from gpuwatch.timeline.per_batch import wait_seconds_per_batch
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import GpuWindow, RunWindow, Scene, Stats
@@ -45,11 +46,25 @@ def summarize(recording: Recording, start_ns: int, end_ns: int) -> SessionSummar
         end_ns=end_ns,
         basis="samples" if basis == "samples" else "minutes",
         gpus=tuple(gpus),
-        runs=tuple(sorted(runs, key=lambda run: -run.train_seconds)),
+        runs=tuple(sorted(_watched(recording, runs, start_ns, end_ns), key=lambda run: -run.train_seconds)),
         findings=tuple(_findings(recording, start_ns, end_ns)),
         problem=meta.problem,
         ended=meta.ended,
     )
+
+
+def _watched(recording: Recording, runs: Sequence[RunSummary], start_ns: int, end_ns: int) -> Sequence[RunSummary]:
+    """The runs that the recording is of: hooked runs of the machine speak up, too, where only a command is watched."""
+    meta = recording.meta
+    if len(runs) < 2 or (meta.attached_pid is None and not meta.command):
+        return runs
+    wanted, seen = {run.facts.pid for run in runs}, set()
+    for sample in recording.samples(start_ns, end_ns, kinds=(ProcessSample,)):  # /proc is read of what is watched only
+        if isinstance(sample, ProcessSample):
+            seen.add(sample.pid)
+        if wanted <= seen:
+            break
+    return [run for run in runs if run.facts.pid in seen] or runs
 
 
 def _from_samples(recording: Recording, start_ns: int, end_ns: int) -> tuple[list[GpuSummary], list[RunSummary]] | None:

@@ -311,7 +311,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_link_at_the_end_of_the_path_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CannotRecordError):
+    with pytest.raises(CannotRecordError, match="is a symbolic link: name the file itself"):
         RecordingWriter(tmp_path / "link", META)
     assert not (tmp_path / "elsewhere").exists()
 

@@ -10,6 +10,9 @@ from gpuwatch.recording.minutes_summary import summarize_minutes
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.session_summary import RunSummary, SessionSummary
 from gpuwatch.recording.summary import summarize
+from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.writer import RecordingWriter
+from gpuwatch.samples import ProcessSample, RunFacts, Sample, StepEnd
 from gpuwatch.timeline.per_batch import wait_seconds_per_batch
 from tests.integration.simulated_recordings import record, record_samples, recording_monitor
 
@@ -107,3 +110,23 @@ def test_a_recording_that_is_still_written_can_be_summed_up(tmp_path: Path) -> N
         monitor.stop()
     assert not summary.ended
     assert summary.seconds > 80 and summary.runs[0].samples_per_second
+
+
+def test_a_recording_of_a_command_is_told_by_its_run_and_not_by_a_longer_one_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.gpuwatch"
+    writer = RecordingWriter(path, RecordingMeta("node07", "0.1.0", command=("python", "mine.py")))
+    second_ns = 10**9
+    for tick in range(1, 101):
+        now_ns = tick * second_ns
+        samples: list[Sample] = [ProcessSample(now_ns, 1, 11)]
+        if tick == 1:
+            samples += [
+                RunFacts(now_ns, "1.11", 1, 11, ("python", "mine.py")),
+                RunFacts(now_ns, "2.22", 2, 22, ("python", "beside.py")),
+            ]
+        samples += [StepEnd("2.22", tick, now_ns - second_ns, now_ns, 0.1, samples=8)]
+        if tick > 30:
+            samples += [StepEnd("1.11", tick - 30, now_ns - second_ns, now_ns, 0.1, samples=8)]
+        writer.add(samples, now_ns, 1_700_000_000.0 + tick)
+    writer.close()
+    assert [run.facts.pid for run in _summary(path).runs] == [1]

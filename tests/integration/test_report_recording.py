@@ -146,7 +146,15 @@ def test_torn_recording_is_reported_with_what_is_missing(starved: Path, tmp_path
 def test_what_is_no_recording_is_one_sentence(tmp_path: Path, starved: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("no recording")
-    for file, said in ((tmp_path / "missing.gpuwatch", "missing.gpuwatch"), (other, "notes.txt"), (tmp_path, "")):
+    pipe = tmp_path / "pipe.gpuwatch"
+    os.mkfifo(pipe)
+    wrong = (
+        (tmp_path / "missing.gpuwatch", "missing.gpuwatch"),
+        (other, "notes.txt"),
+        (tmp_path, ""),
+        (pipe, "a pipe"),
+    )
+    for file, said in wrong:
         done = gpuwatch(tmp_path, "report", str(file))
         assert (done.returncode, done.stdout) == (2, "")
         assert len(done.stderr.splitlines()) == 1

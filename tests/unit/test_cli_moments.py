@@ -99,5 +99,7 @@ def test_span_ends_with_the_recording() -> None:
 
 
 def test_empty_span_is_refused() -> None:
-    with pytest.raises(GpuwatchError, match="nothing was recorded --from 90 --to 60"):
+    with pytest.raises(GpuwatchError, match="--from 90 is not before --to 60"):
         span(Tape(), moment("90"), moment("60"))
+    with pytest.raises(GpuwatchError, match="nothing was recorded --from 2:00:00 --to 3:00:00"):
+        span(Tape(), moment("2:00:00"), moment("3:00:00"))

@@ -170,6 +170,7 @@ def test_a_gate_on_what_is_not_known_or_not_comparable_decides_nothing() -> None
         ("samples_per_second=3%", "is not METRIC<NUMBER"),
         ("it_per_second<3%", "unknown metric 'it_per_second'"),
         ("", "is not METRIC<NUMBER"),
+        ("samples_per_second<-3", "negative samples_per_second"),
     ],
 )
 def test_a_gate_that_cannot_be_read_is_one_sentence(text: str, says: str) -> None:
