@@ -141,7 +141,7 @@ def _about(each: Measured) -> str:
 
 
 def _millions(count: int) -> str:
-    return f"{count / 1e6:.3g} M" if count >= 1e6 else str(count)
+    return f"{count / 1e6:.3g} M" if count >= 1e5 else str(count)
 
 
 def _measured(each: Measured) -> dict[str, Any]:
