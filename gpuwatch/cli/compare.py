@@ -86,4 +86,8 @@ def _measured(path: Path, start: Moment | None, end: Moment | None) -> Measured:
                 raise GpuwatchError(f"{path} is no recording: --from and --to choose a part of one")
             return measured_report(str(path), data + file.read(_MOST_REPORT_BYTES))
     with Recording(path) as recording:
-        return measured(str(path), summarize(recording, *span(recording, start, end)))
+        try:
+            part = span(recording, start, end)
+        except GpuwatchError as error:  # of several files, one is too short
+            raise GpuwatchError(f"{path}: {error}") from None
+        return measured(str(path), summarize(recording, *part))

@@ -101,6 +101,8 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
     snapshot = monitor.snapshot()
     if signals.received:
         return ExitCode.INTERRUPTED
+    if ended is not None and ended.problem:  # it has been told
+        return ExitCode.CANNOT_MEASURE
     if is_empty(snapshot):
         raise GpuwatchError(explanation(snapshot))
     return ExitCode.OK
@@ -170,4 +172,6 @@ def _tell(ended: RecordingNow | None) -> None:
     if ended is None or ended.is_over:
         return
     say(f"gpuwatch: {recorded_words(ended, 'recorded')}")
+    if not ended.bytes:
+        return
     say(f"gpuwatch: `gpuwatch replay {shlex.quote(str(ended.path))}` plays it, `gpuwatch report` writes it up")

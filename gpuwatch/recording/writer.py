@@ -146,6 +146,9 @@ class RecordingWriter:
             self._flush()
             if self.is_lost:
                 return
+            if self._failed_wall is not None:
+                since = self._moment(self._failed_wall)
+                self.problem = f"recording stopped at {since}: {self._failure}; what came after is not in it"
             self._store.close()
             self._home = self._place.path
             if self._place.home is not None:

@@ -216,3 +216,11 @@ def test_wrong_input_is_one_sentence_and_exit_code_two(
     code, text, said = _compared(capsys, *(each.format(**places) for each in arguments))
     assert (code, text) == (2, "")
     assert said.startswith("gpuwatch: ") and says in said and said.count("\n") == 1
+
+
+def test_a_recording_that_is_too_short_for_the_part_is_named(
+    recordings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = next(recordings.rglob("*.gpuwatch"))
+    code, out, err = _compared(capsys, recording, recording, "--from", "90000")
+    assert (code, out) == (2, "") and f"{recording}: nothing was recorded --from 90000" in err

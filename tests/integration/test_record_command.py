@@ -200,7 +200,7 @@ def test_a_recorder_that_is_killed_leaves_the_command_alone(tmp_path: Path) -> N
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with running(tmp_path, *arguments, **pipes) as process:
         assert process.stdout is not None and process.stdin is not None
-        read_until(process.stdout.fileno(), "ready")
+        read_until(process.stdout.fileno(), "ready\n")
         process.kill()
         process.wait(PATIENCE_SECONDS)
         process.stdin.write(b"\n")
@@ -274,3 +274,20 @@ def test_dashes_without_a_command_are_refused_and_not_taken_for_a_watch(tmp_path
     done = gpuwatch(tmp_path, "record", "-o", str(tmp_path / "a.gpuwatch"), "--")
     assert done.returncode == 2 and "no command was given behind --" in done.stderr
     assert not (tmp_path / "a.gpuwatch").exists()
+
+
+def test_a_recording_that_could_not_be_written_to_its_end_fails_and_says_what_is_missing(tmp_path: Path) -> None:
+    words = (PYTHON, "-m", "gpuwatch", "record", "--simulate", "starved", "--duration", "200", "-o", "a.gpuwatch")
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 200; exec "$@"', "sh", *words],
+        env=lonely_environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "recording stopped at" in done.stderr and "what came after is not in it" in done.stderr
+    with Recording(tmp_path / "a.gpuwatch") as recording:
+        assert recording.end_ns > recording.start_ns
