@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
@@ -71,14 +73,13 @@ class Arrivals:
 
     def places(self, start_ns: int, end_ns: int) -> range:
         """The places of the rows that came in (start, end]."""
-        before = sum(count for time_ns, count in zip(self.times_ns, self.counts, strict=True) if time_ns <= start_ns)
-        until = sum(count for time_ns, count in zip(self.times_ns, self.counts, strict=True) if time_ns <= end_ns)
-        return range(before, until)
+        before, until = bisect_right(self.times_ns, start_ns), bisect_right(self.times_ns, end_ns)
+        return range(sum(self.counts[:before]), sum(self.counts[:until]))
 
-    def of(self, places: range) -> list[int]:
+    def of(self, places: Iterable[int]) -> list[int]:
         """When the rows at these places came."""
-        times = [time_ns for time_ns, count in zip(self.times_ns, self.counts, strict=True) for _ in range(count)]
-        return times[places.start : places.stop]
+        ends = list(accumulate(self.counts))
+        return [self.times_ns[bisect_right(ends, place)] for place in places]
 
 
 _KEYS = tuple(kind.subject_key for kind in KIND_BY_NUMBER)
@@ -131,8 +132,10 @@ def gathered(rows: Iterable[bytes], kinds: Mapping[int, KindReader]) -> Gatherin
     return found
 
 
-def samples_of_chunk(kind: KindReader, count: int, data: bytes) -> Iterator[tuple[int, Sample]]:
-    """The samples of a chunk with their places.
+def samples_of_chunk(
+    kind: KindReader, count: int, data: bytes, wanted: range | None = None
+) -> Iterator[tuple[int, Sample]]:
+    """The samples of a chunk with their places; None: all.
 
     Raises:
         DamagedError: the bytes are not what was written.
@@ -141,8 +144,10 @@ def samples_of_chunk(kind: KindReader, count: int, data: bytes) -> Iterator[tupl
     places = columns.read(count)
     try:
         read = [read_values(shape, count, columns) for _, shape in kind.shape.fields]
-        rows = zip(*read, strict=True)
-        made = [kind.sample(row) for row in rows]
+        if wanted is not None:
+            first, last = bisect_left(places, wanted.start), bisect_left(places, wanted.stop)
+            places, read = places[first:last], [values[first:last] for values in read]
+        made = [kind.sample(row) for row in zip(*read, strict=True)]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedError("a chunk does not decode") from error
     return zip(places, made, strict=True)

@@ -138,6 +138,21 @@ class Contents:
         )
         return self.rows("its minutes", statement, (max(_FIRST_TIME, first_ns), min(-_FIRST_TIME, last_ns)))
 
+    def segments_with(self, kinds: Collection[int], first: int, last: int) -> set[int] | None:
+        """The segments from `first` to `last` that may hold any of these kinds; None where that is not known."""
+        number = f"id >> {CHUNK_BITS}"
+        known = ", ".join(str(int(kind)) for kind in kinds)
+        statement = f"SELECT DISTINCT {number} FROM chunk WHERE id >= ? AND id < ? AND kind IN ({known})"
+        with self._lock:
+            before = set(self.damaged)
+            self._transaction("BEGIN")  # a segment that is sealed meanwhile is in one of the two
+            try:
+                found = self.rows("its index", statement, (first << CHUNK_BITS, last + 1 << CHUNK_BITS))
+                found += self.rows("its tail", "SELECT DISTINCT segment FROM tail")
+            finally:
+                self._transaction("COMMIT")
+            return None if self.damaged != before else {row[0] for row in found}
+
     def tail_rows(self) -> list[bytes]:
         """The rows of segments that are not sealed."""
         rows = self.rows("its tail", "SELECT data, crc FROM tail WHERE segment NOT IN (SELECT id FROM segment)")
@@ -166,12 +181,6 @@ class Contents:
         subjects: Collection[str] | None,
     ) -> list[tuple[int, Sample]]:
         what = f"segment {number}"
-        try:
-            arrivals = Arrivals.unpacked(_intact(*head))
-            places = arrivals.places(*span)
-        except _MALFORMED:
-            self.damaged.add(what)
-            return []
         first = number << CHUNK_BITS
         chunks = self.rows(
             what,
@@ -179,16 +188,22 @@ class Contents:
             f"({', '.join(str(int(kind)) for kind in kinds)})",
             (first, first + (1 << CHUNK_BITS)),
         )
-        found: list[Sample | None] = [None] * len(places)
+        if not chunks:
+            return []
+        try:
+            arrivals = Arrivals.unpacked(_intact(*head))
+            places = arrivals.places(*span)
+        except _MALFORMED:
+            self.damaged.add(what)
+            return []
+        found: dict[int, Sample] = {}
         for kind, subject, count, data, crc in chunks:
             if subjects is not None and subject not in subjects:
                 continue
             with self.noting(what):
-                for place, sample in samples_of_chunk(kinds[kind], count, _intact(data, crc)):
-                    if place in places:
-                        found[place - places.start] = sample
-        times_ns = arrivals.of(places)
-        return [(time_ns, sample) for time_ns, sample in zip(times_ns, found, strict=True) if sample is not None]
+                found.update(samples_of_chunk(kinds[kind], count, _intact(data, crc), places))
+        in_order = sorted(place for place in found if place in places)
+        return list(zip(arrivals.of(in_order), map(found.__getitem__, in_order), strict=True))
 
     def _open(
         self,

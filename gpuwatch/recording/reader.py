@@ -19,6 +19,9 @@ from gpuwatch.recording.standing import Events
 from gpuwatch.recording.types import FindingSpan, RecordingMeta, Rollup
 from gpuwatch.samples import GpuFacts, Sample
 
+_MANY_STRETCHES = 8
+"""Of time, beyond which it is asked first which of them hold the kinds that are wanted."""
+
 
 class Recording:
     """A recording that is open for reading, from any thread. Also a context manager.
@@ -125,8 +128,12 @@ class Recording:
             for number, kind in self._kinds.items()
             if kind.is_known and (names is None or kind.name in names)
         }
-        for stretch in self._stretches:
-            if stretch.end_ns > start_ns and stretch.start_ns <= end_ns:
+        touched = [each for each in self._stretches if each.end_ns > start_ns and each.start_ns <= end_ns]
+        holding = None
+        if kinds is not None and len(touched) > _MANY_STRETCHES:
+            holding = self._contents.segments_with(wanted, touched[0].number, touched[-1].number)
+        for stretch in touched:
+            if holding is None or stretch.number in holding:
                 yield from self._contents.samples(stretch.number, start_ns, end_ns, wanted, subjects)
 
     def standing_facts(self, time_ns: int) -> list[Sample]:

@@ -39,7 +39,7 @@ def merged(standing: Sequence[Finding], stood: Iterable[Stood], start_ns: int, e
         finding = now.pop(each.key, None) or from_blob(each.blob)
         is_brief = each.is_over and each.seconds < _LEAST_SECONDS and finding.severity is not Severity.CRITICAL
         if not is_brief:
-            told.append((each.seconds, _with_length(finding, each.seconds, total)))
+            told.append((each.seconds, _with_length(finding, each, total)))
     told += [(0.0, finding) for finding in now.values()]
     return tuple(
         finding
@@ -81,5 +81,8 @@ def key_of(finding: Finding) -> Key:
     return (finding.rule, finding.run, finding.gpu)
 
 
-def _with_length(finding: Finding, seconds: float, total: float) -> Finding:
-    return replace(finding, summary=f"{finding.summary}; so for {duration_words(seconds)} of {duration_words(total)}")
+def _with_length(finding: Finding, stood: Stood, total: float) -> Finding:
+    """Its sentence is of when it stood: one that is over says that it is."""
+    length = f"{duration_words(stood.seconds)} of {duration_words(total)}"
+    told = f"it stood for {length} and is over" if stood.is_over else f"so for {length}"
+    return replace(finding, summary=f"{finding.summary}; {told}")

@@ -25,7 +25,7 @@ _UNITS = {
     "host.cpu_percent": "%",
     "host.pressure_io_percent": "%",
 }
-_DIGITS = 4
+_FORMAT = "%.4g"
 
 
 def series_section(seen: Observation) -> list[Json]:
@@ -70,7 +70,7 @@ def _spread(values: Sequence[float | None], mean: Sequence[float | None]) -> lis
 
 
 def _short(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None or value != value else float(f"{value:.{_DIGITS}g}") for value in values]
+    return [None if value is None or value != value else float(_FORMAT % value) for value in values]
 
 
 def _seconds(seen: Observation, time_ns: int) -> float:

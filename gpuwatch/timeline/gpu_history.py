@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
+from operator import attrgetter
 
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuLost, GpuSample, GpuStatus, XidEvent
-from gpuwatch.timeline.columns import NAN, Table, number
+from gpuwatch.timeline.columns import NAN, Table
 from gpuwatch.timeline.link_log import LinkLog
 from gpuwatch.timeline.odometer import Odometer
 from gpuwatch.timeline.tiers import SECOND_NS, ValueTiers
@@ -51,6 +52,12 @@ REASON_HW_THERMAL = 0x40
 REASON_POWER_BRAKE = 0x80
 SLOWED = REASON_POWER | REASON_HARDWARE | REASON_SW_THERMAL | REASON_HW_THERMAL | REASON_POWER_BRAKE
 NO_REASONS_KNOWN = -1
+
+# A poll is taken up 10 times a second for each GPU, and 6 000 times when a replay begins.
+_READINGS = attrgetter(*PLAUSIBLE)
+_RANGES = tuple(PLAUSIBLE.values())
+_TOTALS = attrgetter(*COUNTERS)
+_TIERED_VALUES = attrgetter(*TIERED)
 
 _LOADED_PERCENT = 50.0  # below it the clock may be down because there is nothing to do
 
@@ -130,8 +137,8 @@ class GpuHistory:
         self.latest = sample
         self.seen_ns = sample.time_ns
         reasons = NO_REASONS_KNOWN if sample.event_reasons is None else sample.event_reasons
-        totals = [meter.read(getattr(sample, name)) for meter, name in zip(self.odometers, COUNTERS, strict=True)]
-        readings = [number(getattr(sample, name)) for name in PLAUSIBLE]
+        totals = [meter.read(value) for meter, value in zip(self.odometers, _TOTALS(sample), strict=True)]
+        readings = [NAN if value is None else value for value in _READINGS(sample)]
         self.polls.add(sample.time_ns, [*readings, *totals, reasons])
         if not self.marks.times or sample.time_ns - self.marks.times[-1] >= _MARK_NS:
             self.marks.add(sample.time_ns, totals)
@@ -162,6 +169,11 @@ class GpuHistory:
 
     def _add_to_tiers(self, sample: GpuSample) -> None:
         """The rings where they were drained, for they hold what happened between the polls; else the poll."""
+        if not sample.utilization_ring and not sample.power_ring:
+            for tiers, value in zip(self.tiers.values(), _TIERED_VALUES(sample), strict=True):
+                if value is not None:
+                    tiers.add(sample.time_ns, value)
+            return
         rings = {
             "utilization_percent": self.utilization_ring.drain(sample.utilization_ring),
             "power_watts": self.power_ring.drain(sample.power_ring),
@@ -173,6 +185,12 @@ class GpuHistory:
                 tiers.add(time_ns, each)
 
     def _without_sentinels(self, sample: GpuSample) -> GpuSample:
+        if not sample.utilization_ring and not sample.power_ring:
+            for value, (low, high) in zip(_READINGS(sample), _RANGES, strict=True):
+                if value is not None and not low <= value <= high:
+                    break
+            else:
+                return sample
         wrong = {
             name: None
             for name, (low, high) in PLAUSIBLE.items()

@@ -115,17 +115,20 @@ class Buckets:
 class ValueBuckets(Buckets):
     """Mean, least and greatest of the values that fell into each bucket."""
 
-    __slots__ = ()
+    __slots__ = ("_figures",)
 
     def __init__(self, width_ns: int, keep: int) -> None:
         super().__init__(width_ns, keep, {"count": ("H", 0), "mean": ("f", NAN), "min": ("f", NAN), "max": ("f", NAN)})
+        self._figures = tuple(self.arrays.values())
 
     def add(self, time_ns: int, value: float) -> None:
         """Counts a value into its bucket."""
-        place = self.place(time_ns)
-        if place < 0:
-            return
-        counts, means, least, greatest = self.arrays.values()
+        place = time_ns // self.width_ns - self.first
+        if not 0 <= place < self.length:
+            place = self._make(time_ns // self.width_ns)
+            if place < 0:
+                return
+        counts, means, least, greatest = self._figures
         count = counts[place]
         if not count:
             counts[place] = 1

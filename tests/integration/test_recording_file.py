@@ -381,6 +381,19 @@ def test_minutes_of_hours_are_those_that_were_written_minute_by_minute(tmp_path:
     assert dict(zip(minutes.column("minute_ns"), minutes.column("count"), strict=True)) == steps
 
 
+def test_rare_samples_of_a_long_recording_are_found_sealed_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    writer = RecordingWriter(path, META)
+    rare = [PhaseSpan(TRAINER, "eval", at, at + 1) for at in (START_NS + n * 700 * SECOND_NS for n in (1, 2, 3))]
+    for time_ns, batch in batches(2110, interval_seconds=5.0):
+        writer.add([*batch, *(span for span in rare if span.start_ns == time_ns)], time_ns, wall_at(time_ns))
+    with Recording(path) as recording:
+        span = (recording.start_ns, recording.end_ns)
+        assert list(recording.samples(*span, kinds=(PhaseSpan,))) == rare
+        writer.close()
+        assert list(recording.samples(*span, kinds=(PhaseSpan,))) == rare, "the last was in the tail when it was opened"
+
+
 def test_a_damaged_hour_is_told_from_its_minutes(tmp_path: Path) -> None:
     path = tmp_path / "a.gpuwatch"
     recorded(path, 2 * 3600, 10.0)
