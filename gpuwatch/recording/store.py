@@ -20,6 +20,7 @@ Connect = Callable[..., sqlite3.Connection]
 
 _LOG_PAGES = 10_000
 """40 MB, when the recorder has to bring the log in itself. A minute takes about 1 MB and ends with a checkpoint."""
+_LEAST_BYTES = 64 << 20
 _CACHE_KIB = 512
 _LOCKED_SECONDS = 0.2  # that a stranger with the file open may hold up the monitor
 _SPARE_BYTES = 32_768  # pages that are partly empty
@@ -79,8 +80,12 @@ class Store:
             raise StoreError(_cause(error)) from error
 
     def checkpoint(self) -> None:
-        """Has the log brought into the file, without waiting for it."""
-        if self._use_log and self._connection is not None:
+        """Has the log brought into the file, without waiting for it.
+
+        A log that must stay small the recorder brings in itself: a thread that gets no turn would let it grow.
+        """
+        has_room = self._max_bytes is None or self._max_bytes >= _LEAST_BYTES
+        if has_room and self._use_log and self._connection is not None:
             self._checkpoints.ask()
 
     def trim(self, tail_bytes: int) -> None:
