@@ -91,7 +91,7 @@ def _encode(values: Sequence[Any], exact: bool) -> tuple[int, bytes]:
     if not count:
         return _EMPTY, b""
     first = values[0]
-    if values.count(first) == count:
+    if first == values[-1] == values[count // 2] and values.count(first) == count:
         return _CONSTANT, pack(first)
     try:
         entries = set(values[:_PROBE])
@@ -169,22 +169,22 @@ def _from_masked(payload: bytes, count: int) -> list[Any]:
 def _whole(values: Sequence[int]) -> bytes | None:
     """As 64-bit integers; None beyond."""
     try:
-        return _integers(array("q", values))
+        return _integers(array("q", values), values)
     except OverflowError:
         return None
 
 
-def _integers(values: array[int]) -> bytes:
-    """As they are, or if they only grow as differences."""
-    count = len(values)
-    grows = count > 3 and values[0] < values[count // 3] < values[2 * count // 3] < values[-1]
-    if grows and values[-1] - values[0] < _INT64:
+def _integers(values: array[int], listed: Sequence[int]) -> bytes:
+    """As they are, or if they only grow as differences; `listed` are the same, which need not be made into objects."""
+    count = len(listed)
+    grows = count > 3 and listed[0] < listed[count // 3] < listed[2 * count // 3] < listed[-1]
+    if grows and listed[-1] - listed[0] < _INT64:
         try:
-            steps = array("q", map(sub, values[1:], values))
+            steps = array("q", list(map(sub, listed[1:], listed)))
         except OverflowError:
             grows = False
         else:
-            return bytes((_DELTA,)) + values[0].to_bytes(8, "little", signed=True) + _planes(steps)
+            return bytes((_DELTA,)) + listed[0].to_bytes(8, "little", signed=True) + _planes(steps)
     return bytes((_DIRECT,)) + _planes(values)
 
 
@@ -203,7 +203,8 @@ def _floats(values: Sequence[float], exact: bool) -> tuple[int, bytes]:
             continue
         shifted = array("d", [value * scale + _SHIFT for value in values])
         if [(value - _SHIFT) / scale for value in shifted] == [*values]:
-            return _DECIMAL, bytes((exponent,)) + _integers(array("q", shifted.tobytes()))
+            whole = array("q", shifted.tobytes())
+            return _DECIMAL, bytes((exponent,)) + _integers(whole, whole.tolist())
     if not exact:
         single = array("f", values)
         if isfinite(sum(single)):

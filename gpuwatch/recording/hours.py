@@ -22,9 +22,10 @@ from gpuwatch.recording.types import Rollup
 
 MINUTE_NS = 60_000_000_000
 HOUR_NS = 60 * MINUTE_NS
-_NAMES = ("minute_ns", *Rollup._fields[3:])
+_NAMES = ("minute", *Rollup._fields[3:])  # of the hour
+_LAST_MINUTE = 59
 _WIDTH = len(_NAMES)
-_WHOLE_NUMBERS = ("minute_ns", "count")
+_WHOLE_NUMBERS = ("minute", "count")
 _MARKED = frozenset({"utilization_percent", "step_seconds"})
 """Whose percentiles a report of a long time shows."""
 
@@ -139,13 +140,17 @@ class _Metric:
             if zlib.crc32(self._data) != self._crc:
                 raise DamagedError("the checksum does not match")
             self._columns = _Columns(inflated(self._data), sum(self._lengths), self._hour_ns)
-        times, at = self._columns["minute_ns"], 0
+        before, until = (start_ns - MINUTE_NS - self._hour_ns) // MINUTE_NS, (end_ns - self._hour_ns) // MINUTE_NS
+        at = 0
         for place, (subject, length) in enumerate(zip(self._subjects, self._lengths, strict=True)):
             begin, at = at, at + length
             if subjects is not None and subject not in subjects:
                 continue
-            first = bisect.bisect_right(times, start_ns - MINUTE_NS, begin, at)
-            last = bisect.bisect_right(times, end_ns, first, at)
+            first, last = begin, at
+            if before >= 0:
+                first = bisect.bisect_right(self._columns["minute"], before, begin, at)
+            if until < _LAST_MINUTE:
+                last = bisect.bisect_right(self._columns["minute"], until, first, at)
             marks = self._marks[place] if self._marks is not None and (first, last) == (begin, at) else None
             if first < last:
                 yield subject, Part(self._columns, first, last, marks)
@@ -161,8 +166,10 @@ class _Columns(dict[str, Sequence[Any]]):
         self._count, self._hour_ns = count, hour_ns
 
     def __missing__(self, name: str) -> Sequence[Any]:
-        values = ColumnReader(self._raw.pop(name)).read(self._count)
         if name == "minute_ns":
-            values = [self._hour_ns + minute * MINUTE_NS for minute in values]
+            times_ns = range(self._hour_ns, self._hour_ns + HOUR_NS, MINUTE_NS)
+            values: Sequence[Any] = list(map(times_ns.__getitem__, self["minute"]))
+        else:
+            values = ColumnReader(self._raw.pop(name)).read(self._count)
         self[name] = values
         return values

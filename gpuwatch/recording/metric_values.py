@@ -23,10 +23,14 @@ class Metrics:
 
     def add(self, subject: str, metric: str, values: Sequence[float | None]) -> None:
         """Values of a gauge; None is left out."""
-        known = known_of(values)
+        try:
+            known, total = cast("Sequence[float]", values), sum(cast("Sequence[float]", values))
+        except TypeError:  # None is among them: a sum finds it in half the time that looking for it takes
+            known = [value for value in values if value is not None]
+            total = sum(known)
         if not known:
             return
-        if not math.isfinite(sum(known)):
+        if not math.isfinite(total):
             known = [value for value in known if abs(value) < _MOST]
         self._of(subject, metric).extend(known)
 
@@ -60,9 +64,9 @@ class Metrics:
             readings: of the counter.
             scale: for the growth per nanosecond; None: the growth itself.
         """
-        values = known_of(readings)
-        if not values:
+        if not readings or (readings[-1] is None and readings.count(None) == len(readings)):
             return
+        values = known_of(readings)
         if len(values) < len(times_ns):
             times_ns = [at_ns for at_ns, value in zip(times_ns, readings, strict=True) if value is not None]
         key = (subject, metric)
