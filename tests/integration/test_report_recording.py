@@ -4,6 +4,8 @@ import json
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -225,3 +227,17 @@ def test_a_long_report_says_that_its_findings_are_not_of_the_configs_thresholds(
     lax.write_text("[rules.low-util]\nfire-percent = 20\nhardly-percent = 10\nclear-percent = 25\n")
     problems = report(long, "--config", str(lax))["data_quality"]["problems"]
     assert any("those of the time of recording" in each for each in problems)
+
+
+@pytest.mark.parametrize("form", ["text", "md", "json"])
+def test_report_of_a_recording_imports_no_library_that_it_does_not_show(starved: Path, form: str) -> None:
+    heavy = ("jinja2", "textual", "rich", "scipy", "numpy", "psutil")
+    script = (
+        "import sys\n"
+        "from gpuwatch.cli.dispatch import dispatch\n"
+        f"code = dispatch(['report', {str(starved)!r}, '--format', {form!r}])\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
