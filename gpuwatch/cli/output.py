@@ -26,8 +26,7 @@ def write_stdout(text: str | bytes) -> None:
         PipeClosedError: the reader is gone.
         GpuwatchError: it cannot be written, as on a full disk.
     """
-    if sys.stdout is None:
-        raise GpuwatchError("stdout is closed: write to a file with -o FILE")
+    check_stdout()
     try:
         if isinstance(text, bytes) and not sys.stdout.isatty():
             sys.stdout.flush()
@@ -43,6 +42,16 @@ def write_stdout(text: str | bytes) -> None:
         raise GpuwatchError(
             f"stdout cannot be written ({error.strerror}): free some space, or write elsewhere with -o FILE"
         ) from error
+
+
+def check_stdout() -> None:
+    """Asked before minutes are spent on what nobody could be given.
+
+    Raises:
+        GpuwatchError: it is closed.
+    """
+    if sys.stdout is None:
+        raise GpuwatchError("stdout is closed: write to a file with -o FILE")
 
 
 def _shown(data: bytes) -> str:

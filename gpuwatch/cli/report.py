@@ -6,7 +6,7 @@ import argparse
 import json
 
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import OutputFile, say, write_stdout
+from gpuwatch.cli.output import OutputFile, check_stdout, say, write_stdout
 from gpuwatch.cli.report_options import check
 from gpuwatch.cli.step_summary import append_step_summary, is_asked_for
 from gpuwatch.report.document import build_report
@@ -20,6 +20,8 @@ def report(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     check(arguments)
     output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
+    if output is None:
+        check_stdout()
     with_curves = arguments.format == "html" or arguments.series
     seen = leave_out(_seen(arguments, with_curves), arguments.config.settings.ignored)
     document = build_report(seen, with_series=with_curves)

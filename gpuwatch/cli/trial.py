@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuwatch._version import __version__
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import OutputFile, say, write_stdout
+from gpuwatch.cli.output import OutputFile, check_stdout, say, write_stdout
 from gpuwatch.cli.run import flag_that_ignores_the_environment, hooked_environment
 from gpuwatch.cli.step_summary import append_step_summary
 from gpuwatch.cli.stopping import StopSignals
@@ -42,6 +42,8 @@ def trial(arguments: argparse.Namespace) -> int:
         raise GpuwatchError(str(error)) from error
     _check_hook(command)
     output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
+    if output is None:
+        check_stdout()
     seconds = None if arguments.steps else arguments.seconds or DEFAULT_SECONDS
     enough = Enough(seconds, arguments.steps, arguments.patience)
     environment = dict(os.environ)

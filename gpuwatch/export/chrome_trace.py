@@ -43,6 +43,8 @@ def chrome_trace(samples: Iterable[Any], axis: Axis, end_ns: int, about: dict[st
 def _rows(maker: TraceEvents, samples: Iterable[Any], end_ns: int) -> Iterator[tuple[float, float, str]]:
     for sample in samples:
         for event in maker.events(sample):
+            if event["ph"] == "X" and event["ts"] == event["dur"] == 0.0:  # of the hook's past: over before the start
+                continue
             yield event["ts"], event.get("dur", 0.0), _json(event)
     for event in maker.close(end_ns):
         yield event["ts"], event.get("dur", 0.0), _json(event)

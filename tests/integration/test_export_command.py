@@ -333,3 +333,21 @@ def test_wrong_input_is_one_sentence_and_exit_code_two(
     assert main(["export", *(each.format(**places) for each in arguments)]) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and says in shown.err and shown.err.startswith("gpuwatch: ") and shown.err.count("\n") == 1
+
+
+def test_what_was_over_before_the_recording_began_is_no_slice_of_no_length(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    writer = RecordingWriter(tmp_path / "a.gpuwatch", RecordingMeta("node07", "0.1.0"))
+    told = [
+        PhaseSpan("1.1", "gc", _S, 2 * _S),
+        StepEnd("1.1", 1, _S, 2 * _S, 0.1),
+        StepEnd("1.1", 2, 9 * _S, 11 * _S, 0.1),
+    ]
+    writer.add(told, 10 * _S, 1_700_000_010.0)
+    writer.add([], 12 * _S, 1_700_000_012.0)
+    writer.close()
+    events = _trace(capsysbinary, tmp_path / "a.gpuwatch")
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["step 2"]
+    text, _ = _exported(capsysbinary, tmp_path / "a.gpuwatch", "--csv", "--table", "phase")
+    assert float(_csv(text)[0]["end_seconds"]) == -8
