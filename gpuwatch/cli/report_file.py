@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 from pathlib import Path
 
 from gpuwatch.cli.errors import GpuwatchError
@@ -31,11 +30,7 @@ def read_for_report(arguments: argparse.Namespace, *, with_curves: bool) -> Obse
         start_ns, end_ns = span(recording, arguments.start, arguments.end)
         if start_ns >= end_ns:
             raise GpuwatchError(f"{arguments.file} holds no samples yet: wait for the first second of it")
-        gc.disable()  # a long recording's figures are made once and none is garbage: looking for it costs a tenth
-        try:
-            seen = observe(recording, start_ns, end_ns, with_curves=with_curves, settings=arguments.config.settings)
-        finally:
-            gc.enable()
+        seen = observe(recording, start_ns, end_ns, with_curves=with_curves, settings=arguments.config.settings)
         if is_empty(seen.snapshot):
             problem = recording.meta.problem
             if problem:
