@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any
 
 from gpuwatch.recording.types import Rollup
@@ -60,8 +60,7 @@ class MinuteColumns:
     def rows(self, subject: str, metric: str) -> Iterator[Rollup]:
         """As rows."""
         minutes, *figures = (self.column(name) for name in ("minute_ns", *Rollup._fields[3:]))
-        for minute_ns, *row in zip(minutes, *figures, strict=True):
-            yield Rollup(minute_ns, subject, metric, *row)
+        return map(Rollup._make, zip(minutes, repeat(subject), repeat(metric), *figures, strict=False))
 
 
 NO_MINUTES = MinuteColumns(())
