@@ -14,6 +14,13 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps a file's tests together, and all that start processes in one row: side by side they see each other's."""
+    for item in items:
+        place = item.path.relative_to(Path(__file__).parent)
+        item.add_marker(pytest.mark.xdist_group("integration" if place.parts[0] == "integration" else str(place)))
+
+
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the simulated libnvidia-ml.so.1, compiled once per session."""

@@ -41,7 +41,7 @@ def parsed(data: bytes, path: Path) -> dict[str, Any]:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}, line {line}: the file is not UTF-8, as TOML has to be") from error
     try:
-        return tomllib.loads(text)
+        found: dict[str, Any] = tomllib.loads(text)
     except ValueError as error:  # of TOML, or a number of thousands of digits
         said = str(error)
         place = _PLACE.search(said)
@@ -49,3 +49,4 @@ def parsed(data: bytes, path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}, line {line}: {_PLACE.sub('', said)}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: its tables lie too deep in each other to be read") from error
+    return found

@@ -20,7 +20,7 @@ from tests.integration.command_line import gpuwatch
         (["watch", "--simulate", ""], ["unknown scenario ''", "healthy"]),
         (["demo", "eight"], ["unknown scenario 'eight'", "eight-gpus"]),
         (["report", "--formt", "json"], ["'--formt'", "did you mean '--format'"]),
-        (["report", "--format", "html"], ["unknown --format 'html'", "md, json, text"]),
+        (["report", "--format", "htm"], ["unknown --format 'htm'", "did you mean 'html'"]),
         (["report", "--fail-on", "waring"], ["did you mean 'warning'"]),
         (["report", "--duration", "-5"], ["-5", "between 0 and"]),
         (["report", "--duration", "nan"], ["nan", "between 0 and"]),
