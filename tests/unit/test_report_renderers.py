@@ -138,3 +138,14 @@ def test_a_later_step_of_the_plan_says_what_it_then_brings(render) -> None:
     assert "step 2 of 2 of the plan: then 1.5-1.7x faster, 2.2-2.9x faster together with those before it" in text
     alone = replace(starvation(), plan=PlanStep(1, 1, Gain(1.5, 1.7), Gain(1.5, 1.7)))
     assert "of the plan" not in render(report(build.scene(trained), [alone]))
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_text])
+def test_steps_that_the_sensor_averages_away_are_said(render) -> None:
+    gpus = [build.gpu(sensor_window_seconds=0.25)]
+    short, long = (
+        " ".join(render(report(build.scene(build.run(build.rank(step=step)), gpus=gpus))).split())
+        for step in (0.2, 0.6)
+    )
+    assert "a step of 200 ms is shorter than twice that" in short
+    assert "averages over 250 ms" in long and "shorter than twice that" not in long
