@@ -87,6 +87,13 @@ _ALL = (
         may=frozenset({"low-util", "util-fluctuation"}),
     ),
     Scenario(
+        name="fed",
+        description="the starved run after its fix: 3 workers keep up",
+        gpu=_H100,
+        loader=replace(_IMAGES, num_workers=3, batch_seconds=0.21, batch_size=64),
+        compute=replace(_COMPUTE, gpu_seconds=0.11),
+    ),
+    Scenario(
         name="augmentation",
         description="12 workers at full load: the augmentation costs more CPU than the machine has",
         gpu=_H100,
