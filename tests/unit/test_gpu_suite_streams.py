@@ -95,6 +95,7 @@ def test_what_is_published_names_neither_the_machine_nor_its_folders() -> None:
         gzip.compress(b'{"format": "gpuwatch sample stream", "version": 2}'),
         gzip.compress(b"\xff\xfe"),
     ],
+    ids=["no gzip", "empty", "a list", "another format", "a later version", "no text"],
 )
 def test_a_file_that_is_none_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "stream.jsonl.gz"
