@@ -15,8 +15,9 @@ _WATCHING = re.compile(r"/test_(attach|discovery|hook|host|inject|main_job|monit
 
 
 def pytest_sessionstart() -> None:
-    """A shell ignores Ctrl-C for what it runs in the background, and the programs under test would inherit that."""
+    """A shell ignores Ctrl-C for what it runs in the background, nohup a hangup: programs under test would inherit it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Rows(LoadScopeScheduling):
