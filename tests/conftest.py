@@ -15,7 +15,7 @@ _WATCHING = re.compile(r"/test_(attach|discovery|hook|host|inject|main_job|monit
 
 
 def pytest_sessionstart() -> None:
-    """A shell ignores Ctrl-C for what it runs in the background, nohup a hangup: programs under test would inherit it."""
+    """A shell ignores Ctrl-C for what it runs in the background, nohup hangups; the programs here would inherit it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
