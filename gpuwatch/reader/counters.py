@@ -26,6 +26,7 @@ _NEXT, _DELETE = "__next__", "__del__"
 _IDENTITY = ("_index_sampler", "_dataset")
 _FORGET_AFTER = 1024  # looks: a class may die, and another be made at its address
 _MOST_ITERATORS = 16
+_SURE_MISSES = 3  # in a row: one in some hundred looks for the loop's frame comes when the target has moved on
 
 
 class ReadableInterpreter(Protocol):
@@ -150,23 +151,30 @@ class LoaderReader:
         if known is None:
             return iterator
         if self._looks >= known.next_look:
-            known.loop = iterator
             for frame in stack.frames[start:]:
                 if not self._loops.record(frame.code).of_library:
                     around = [loop for loop in self._loops.find([frame])[0] if iterator in loop.members]
                     known.misses = 0 if around else known.misses + 1
-                    known.loop = around[0].iterator if around else iterator
-                    known.holder = frame.address if around else None
+                    if around:
+                        known.loop, known.holder = around[0].iterator, frame.address
+                    elif known.misses >= _SURE_MISSES:
+                        known.loop, known.holder = iterator, None
                     break
             known.next_look = self._looks + (min(known.misses, LONGEST_PAUSE) or LONGEST_PAUSE)
-        return known.loop
+        return known.loop or iterator
 
     def _frames_of_loop(self, stack: Stack, start: int, iterator: int) -> tuple[Frame, ...]:
-        """Those that stand in its loop: up to the one that holds it, beyond which there are other loops later."""
+        """Those that stand in its loop: up to the one that holds it, beyond which there are other loops later.
+
+        None of them while it is not sure which one that is, for what is remembered of them is not asked again.
+        """
         known = self._known.get(iterator)
-        holder = None if known is None else known.holder
-        ends = (index + 1 for index, frame in enumerate(stack.frames[start:], start) if frame.address == holder)
-        return stack.frames[start : next(ends, None)]
+        if known is None or (known.holder is None and known.misses < _SURE_MISSES):
+            return ()
+        if known.holder is None:
+            return stack.frames[start:]
+        ends = (index + 1 for index, frame in enumerate(stack.frames[start:], start) if frame.address == known.holder)
+        return stack.frames[start : next(ends, start)]
 
     def _held(self, stack: Stack, start: int) -> Iterator[tuple[int, int]]:
         """The indices of frames from `start` outward, innermost first, and the iterators that they hold."""

@@ -31,9 +31,9 @@ def test_evaluation_that_is_over_is_not_taken_for_the_loop_around_it(tmp_path: P
         interpreter.close()
     usual = {True: most_seen(seen, True), False: most_seen(seen, False)}
     assert usual[True] != usual[False]
-    # Until the next batch is asked for, an evaluation that has just ended is named: 28 % of looks on a busy machine.
+    # A stack and its loop are read one after the other, so some looks fall between two loops.
     strange = sum(count for (inside, loader), count in seen.items() if loader != usual[inside])
-    assert strange < seen.total() / 3, seen
+    assert strange < seen.total() / 10, seen
 
 
 def evaluated(seen: Counter[tuple[bool, int]]) -> int:
