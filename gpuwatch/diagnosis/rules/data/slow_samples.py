@@ -7,9 +7,10 @@ Evidence:
     The waits' shape: the worst 5 % of the steps hold 75 % of the lost time, the median step loses less than 2 %, no
     rhythm of the workers (autocorrelation at lag N below 0.3), over at least 200 steps. Batches multiply slow items:
     with 1 % of them a batch of 16 holds one 15 % of the time. So where workers idle in between (busy less than 85 %)
-    the tail is all steps whose wait is above the median by 8 median deviations, up to 25 % of them. Where the workers
-    tell how long they made each batch, those times have to differ too (deviation over mean of at least 0.5: 1 % of
-    the batches eight times as slow); from 1 on 60 steps are enough, for then the shape is not the only witness.
+    the tail is all steps whose wait is above the median by 8 median deviations and costs 2 % of a step, up to 25 % of
+    them. Where the workers tell how long they made each batch, those times have to differ too (deviation over mean of
+    at least 0.5: 1 % of the batches eight times as slow); from 1 on 60 steps are enough, for then the shape is not the
+    only witness.
 Fires:
     That shape and 5 % lost.
 Clears:
@@ -138,13 +139,15 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int, limits: Thresh
     # A ready batch costs its handover: that is no loss that an item could cause.
     lost = [max(0.0, wait - (0.0 if exact_gpu else HANDOVER_SECONDS)) for _, wait in rows]
     total, usual = sum(lost), median(lost)
-    outlying = usual + OUTLYING * robust_sigma(lost)
+    unnoticed = USUAL_LOSS * fmean(period for period, _ in rows)
+    # Where most batches are ready the spread is 0, and a late handover of a millisecond is no slow item.
+    outlying = max(unnoticed, usual + OUTLYING * robust_sigma(lost))
     outliers = [wait for wait in sorted(lost, reverse=True) if wait > outlying]
     worst = outliers[: max(1, int(WORST * len(lost)))]
     if sum(worst) < limits.held_share * total and _idle_between(rank) and len(outliers) <= WORST_OF_IDLE * len(lost):
         worst = outliers
     # The mean step: where a slow item takes hundreds of steps, the median one is all handover.
-    if not worst or sum(worst) < limits.held_share * total or usual >= USUAL_LOSS * fmean(period for period, _ in rows):
+    if not worst or sum(worst) < limits.held_share * total or usual >= unnoticed:
         return None
     if _have_ceased([period for period, _ in rows], lost, worst):
         return None
