@@ -164,7 +164,8 @@ class StackLog:
             with_lines: to add them up is most of the work, and nobody asks for those of every rank.
         """
         total = _Block(end_ns, start_ns)
-        for block in self._blocks(start_ns, end_ns):
+        blocks = list(self._blocks(start_ns, end_ns))
+        for block in blocks:
             total.add(block, with_lines=with_lines)
         if not total.span_ns:
             return None
@@ -173,6 +174,7 @@ class StackLog:
         seconds = total.span_ns / SECOND_NS
         counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
         is_fresh = self.standing is not None and start_ns < self.standing.time_ns <= end_ns + SECOND_NS
+        log_quiet, log_pause = _pauses_of_logging(blocks)
         return StackWindow(
             seconds=seconds,
             samples=total.samples,
@@ -183,6 +185,8 @@ class StackLog:
             eval_wait_share=_part(total.eval_waiting, total.phases["eval"]),
             receiving_share=_part(total.receiving, total.samples),
             first_wait_share=_part(total.first_wait, total.samples),
+            log_quiet_seconds=log_quiet,
+            log_pause_seconds=log_pause,
             workers=_usual(total.workers),
             workers_mean=sum(count * times for count, times in total.workers.items()) / total.workers.total(),
             worker_samples=total.worker_samples,
@@ -269,6 +273,26 @@ class StackLog:
 def _shares(counts: Mapping[str, int], names: Collection[str], samples: int) -> dict[str, Share]:
     """Those of all names: one that was never seen in so many looks has a share of 0 with an upper bound."""
     return {name: wilson(counts.get(name, 0), samples) for name in names} if samples > 0 else {}
+
+
+def _pauses_of_logging(blocks: Iterable[_Block]) -> tuple[float | None, float | None]:
+    """Seconds of training since the last look at logging, and the most that passed from one to the next.
+
+    What a tally saw lies anywhere in its second: the first figure is the least, the second the most it can be.
+    """
+    quiet: float | None = None
+    longest: float | None = None
+    before = 0.0
+    for block in sorted(blocks):
+        training = block.samples - sum(block.phases[phase] for phase in NOT_TRAINING)
+        seconds = block.span_ns / SECOND_NS * training / block.samples if block.samples else 0.0
+        if not block.phases["log"]:
+            quiet = quiet if quiet is None else quiet + seconds
+            continue
+        if quiet is not None:
+            longest = max(longest or 0.0, before + quiet + seconds)
+        quiet, before = 0.0, seconds
+    return quiet, longest
 
 
 def _part(count: int, of: int) -> float | None:

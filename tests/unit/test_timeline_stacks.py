@@ -89,6 +89,21 @@ def test_parts_of_the_wait_are_of_all_looks() -> None:
     assert (seen.receiving_share, seen.first_wait_share) == (pytest.approx(0.1), pytest.approx(0.2))
 
 
+def test_pauses_between_looks_at_logging_count_training_only() -> None:
+    logs, trains, evaluates = {"log": 5, "forward": 95}, {"forward": 100}, {"eval": 100}
+    seen = [logs, trains, trains, logs, *[evaluates] * 20, logs, trains, trains, trains]
+    made = log(*(tally(second, phases) for second, phases in enumerate(seen, start=1)))
+    found = window(made, 0, 60)
+    assert (found.log_quiet_seconds, found.log_pause_seconds) == (pytest.approx(3.0), pytest.approx(4.0))
+
+
+def test_logging_that_was_seen_once_or_never_has_no_pauses() -> None:
+    once = window(log(tally(1, {"log": 100}), tally(2, {"forward": 100})), 0, 60)
+    assert (once.log_quiet_seconds, once.log_pause_seconds) == (pytest.approx(1.0), None)
+    never = window(log(*tallies(10, {"forward": 100})), 0, 60)
+    assert (never.log_quiet_seconds, never.log_pause_seconds) == (None, None)
+
+
 def test_lines_are_ranked_and_count_with_all_their_leaves() -> None:
     split = (
         line(7, 30, leaf="PIL/Image.py:resize"),

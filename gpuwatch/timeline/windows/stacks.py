@@ -49,6 +49,8 @@ class StackWindow:
     eval_wait_share: float | None = None  # of the evaluation's samples
     receiving_share: float | None = None  # of all samples: taking over what a worker sent
     first_wait_share: float | None = None  # of all samples: waits for the first batch of an epoch, part of "wait"
+    log_quiet_seconds: float | None = None  # of training since the last look at logging; None without one
+    log_pause_seconds: float | None = None  # at most so much of it passed from one to the next; None without two
     workers: int = 0
     workers_mean: float | None = None  # over time: those of an evaluation loader, and none between epochs, count too
     worker_samples: int = 0

@@ -8,7 +8,7 @@ Evidence:
 Fires:
     5 % of the time.
 Clears:
-    Below 3 %.
+    Below 3 %, or when none has come for half as long again as there ever was between two.
 Not when:
     Only one checkpoint was seen, such as the last one.
 Causes:
@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.ceased import has_ceased
 from gpuwatch.diagnosis.advice.edits import rarer_edit
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, phase_shares, without
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
@@ -62,6 +63,8 @@ def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     rank = case.run.critical
     total = rank.phases.get("checkpoint")
     if total is None or total.count < limits.checkpoints or total.share < limits.clear_share:
+        return None
+    if has_ceased(case, rank, total):
         return None
     times = _times(total)
     least, most = phase_shares(total)

@@ -10,7 +10,8 @@ Evidence:
 Fires:
     25 % of the time; or 5 % of which at least half is waiting for batches (then a warning).
 Clears:
-    Below 15 % and not waiting; below 3 % in any case.
+    Below 15 % and not waiting; below 3 % in any case; when none has come for half as long again as there ever was
+    between two.
 Not when:
     Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning. A low utilization
     of the evaluation alone: its metrics may compute on the CPU. That it waits for batches is what makes it a warning.
@@ -33,6 +34,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from gpuwatch.diagnosis.advice.ceased import has_ceased
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of, worker_keywords
 from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.advice.edits import rarer_edit
@@ -72,7 +74,7 @@ def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that spends a quarter of its time in evaluation, or evaluates while waiting for data."""
     rank = case.run.critical
     total = rank.phases.get("eval")
-    if total is None or total.count < limits.evaluations:
+    if total is None or total.count < limits.evaluations or has_ceased(case, rank, total):
         return None
     waiting = _waiting(rank, total)
     starved = total.share >= limits.clear_starved_share and (waiting or 0.0) >= limits.clear_wait_share

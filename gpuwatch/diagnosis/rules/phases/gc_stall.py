@@ -9,7 +9,8 @@ Evidence:
 Fires:
     2 % of the time, or a pause of half a second, seen over a minute; 10 % in any time. A warning with several ranks.
 Clears:
-    Below 1 % and no pause of a quarter of a second.
+    Below 1 % and no pause of a quarter of a second, or when none has come for half as long again as there ever was
+    between two that count.
 Not when:
     Imports and set-up: what they leave behind is collected in the first seconds of the run.
 Causes:
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.ceased import has_ceased
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
@@ -57,7 +59,8 @@ class Thresholds:
 @rule("gc-stall", subject="run", level=Level.E2, thresholds=Thresholds)
 def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose training thread is paused by garbage collection."""
-    found = [rank.phases["gc"] for rank in case.run.ranks if "gc" in rank.phases]
+    seen = [(rank, rank.phases["gc"]) for rank in case.run.ranks if "gc" in rank.phases]
+    found = [total for rank, total in seen if not has_ceased(case, rank, total)]
     if not found:
         return None
     total = max(found, key=lambda one: one.share)

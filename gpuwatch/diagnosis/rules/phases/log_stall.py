@@ -9,7 +9,7 @@ Evidence:
 Fires:
     5 % of the time. Where the GPU's idle time is not known, as a hint.
 Clears:
-    Below 3 %.
+    Below 3 %, or when no look has stood in logging for half as long again as there ever was between two.
 Not when:
     The GPU is busy meanwhile. Waiting for a number from the GPU before it is printed is sync-per-step. Stacks cannot
     be read.
@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.ceased import has_stopped_logging
 from gpuwatch.diagnosis.advice.edits import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
@@ -67,7 +68,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     busy = train_busy_percent(case) if device == "cuda" else None
     known = device == "cpu" or busy is not None
     share = logging.value if busy is None else min(logging.value, 1.0 - busy / 100.0)
-    if share < limits.clear_share:
+    if share < limits.clear_share or has_stopped_logging(case.run.critical):
         return None
     line = hottest_of_thread(stacks, "log")
     fix = _fix(logging, line, case.run.critical.train_loader)
