@@ -96,7 +96,7 @@ class HostSensors:
         for one in rank.log[bisect_right(rank.log, start, key=attrgetter("end")) :]:
             seconds = overlap(one.start, one.end, start, end)
             main += seconds * one.cores
-            if one.phase == "wait" and not workers:
+            if one.phase in ("wait", "first-wait") and not workers:
                 reading += seconds * (1.0 - one.cores)
         return Load(main, tuple(wall), tuple(blocked), reading)
 

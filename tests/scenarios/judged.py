@@ -139,7 +139,7 @@ def judge(drawn: Draw) -> Judged:
     """Plays one draw and tells what was said."""
     scenario = drawn.scenario
     judged = Judged(scenario.id, drawn.seed, drawn.tried, drawn.truth.data_loss)
-    source = StreamSource(drawn.job, drawn.name, START_NS)
+    source = StreamSource(drawn.job, drawn.name, START_NS, hooked=scenario.hooked)
     monitor = Monitor([source], origin=Origin("simulated", scenario.id), clock=VirtualClock(START_NS), engine=Engine())
     log = _Log(judged)
     try:

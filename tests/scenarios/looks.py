@@ -14,6 +14,8 @@ from tests.scenarios.training import SCRIPT
 
 LOOKS_HZ, WORKER_LOOKS_HZ = 25, 20
 """Of hooked runs: what the stack source does unless told otherwise."""
+WAITS = {"first-wait": "wait", "eval-wait": "eval"}
+"""Stretches that are counted apart, and the phase that they are part of."""
 LINES = {
     "wait": (120, "for images, labels in loader:"),
     "copy": (122, "images = images.to(device)"),
@@ -29,10 +31,20 @@ LINES = {
 
 
 class Looks:
-    """Samples of the training thread's stack and of its workers' at the rates of a hooked run."""
+    """Samples of the training thread's stack and of its workers'.
 
-    def __init__(self, rng: random.Random) -> None:
+    Args:
+        rng: when each look falls.
+        rates: of looks per second at the training thread and at each worker: by default those of a hooked run.
+        torn_share: of the looks at the training thread.
+    """
+
+    def __init__(
+        self, rng: random.Random, rates: tuple[int, int] = (LOOKS_HZ, WORKER_LOOKS_HZ), torn_share: float = 0.0
+    ) -> None:
         self._rng = rng
+        self._rate, self._worker_rate = rates
+        self._torn_share = torn_share
 
     def second(
         self, rank: Rank, trainer: str, fetches: list[Fetch], end: float, start_ns: int, end_ns: int
@@ -40,18 +52,28 @@ class Looks:
         """The looks of the second up to `end`; None where the process was not there."""
         starts = [one.start for one in rank.log]
         phases: Counter[str] = Counter()
-        for moment in self._moments(end, LOOKS_HZ):
+        apart: Counter[str] = Counter()
+        torn = receiving = 0
+        for moment in self._moments(end, self._rate):
             place = bisect_right(starts, moment) - 1
-            if place >= 0:
-                inside: Stretch = rank.log[place]
-                phases[inside.phase if moment < inside.end else "other"] += 1
+            if place < 0:
+                continue
+            if self._torn_share and self._rng.random() < self._torn_share:
+                torn += 1
+                continue
+            inside: Stretch = rank.log[place]
+            phase = inside.phase if moment < inside.end else "other"
+            apart[phase] += 1
+            phase = WAITS.get(phase, phase)
+            phases[phase] += 1
+            receiving += phase == "wait" and moment >= inside.end - rank.job.loading.handover_seconds
         if not phases:
             return None
         workers = rank.job.loading.workers
         at_work: Counter[str] = Counter()
         for worker in range(workers):
             mine = [fetch for fetch in fetches if fetch.worker == worker]
-            for moment in self._moments(end, WORKER_LOOKS_HZ):
+            for moment in self._moments(end, self._worker_rate):
                 busy = any(fetch.start <= moment < fetch.end for fetch in mine)
                 at_work["item" if busy else "idle"] += 1
         lines = tuple(
@@ -71,6 +93,10 @@ class Looks:
             samples=sum(phases.values()),
             phases=phases,
             lines=lines,
+            rejected=torn,
+            eval_waiting_samples=apart["eval-wait"],
+            receiving_samples=receiving if workers else 0,
+            first_wait_samples=apart["first-wait"] if workers else 0,
             workers=workers,
             worker_samples=sum(at_work.values()),
             worker_phases=at_work,

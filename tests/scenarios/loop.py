@@ -72,7 +72,8 @@ class Rank:
         entered = self.now
         returned, cpu = self.queue.next(entered)
         gap = max(returned, self.gpu_free) - max(entered, self.gpu_free)
-        self.run_for(returned, "wait", min(1.0, cpu / max(returned - entered, 1e-9)))
+        phase = "wait" if self.queue.position else "first-wait"
+        self.run_for(returned, phase, min(1.0, cpu / max(returned - entered, 1e-9)))
         return entered, returned, gap
 
     def copy(self, share: float) -> float:
@@ -150,7 +151,7 @@ class Rank:
             each = seconds / pause.batches
             for _ in range(pause.batches):
                 entered = self.now
-                self.run_for(entered + each * (1.0 - pause.gpu_share), "eval", 0.2)
+                self.run_for(entered + each * (1.0 - pause.gpu_share), "eval-wait", 0.2)
                 waits.append((entered, self.now))
                 self.compute_on_gpu(each * pause.gpu_share, 0.55)
                 self.drain("eval")

@@ -6,14 +6,14 @@ import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.scenarios.catalogue import SCENARIOS
+from tests.scenarios.attached import EVERY
 from tests.scenarios.judged import Judged, judge
 from tests.scenarios.scenario import draw
 
 
 def play(streams: Sequence[tuple[str, int]], jobs: int) -> list[Judged]:
     """Judges streams of (scenario, seed), the longest first, in so many processes."""
-    longest = sorted(streams, key=lambda one: -SCENARIOS[one[0]].seconds * max(1, SCENARIOS[one[0]].job.ranks))
+    longest = sorted(streams, key=lambda one: -EVERY[one[0]].seconds * max(1, EVERY[one[0]].job.ranks))
     if jobs <= 1:
         results = [play_one(one) for one in longest]
     else:
@@ -26,4 +26,4 @@ def play(streams: Sequence[tuple[str, int]], jobs: int) -> list[Judged]:
 def play_one(stream: tuple[str, int]) -> Judged:
     """Judges one."""
     name, seed = stream
-    return judge(draw(SCENARIOS[name], seed))
+    return judge(draw(EVERY[name], seed))

@@ -30,6 +30,8 @@ STAYING = frozenset(
 )
 """Rules that by their definition end minutes after their cause, at a restart, or with a setting of the script."""
 DRAWS = 60
+ATTACHED = "attached-"
+"""Before the name of a scenario that is played without a hook."""
 LOW = frozenset({"low-util", "util-fluctuation", "periodic-dips"})
 """What a GPU that idles for any reason may be called beside the reason."""
 
@@ -73,8 +75,14 @@ class Scenario:
     deadlines: Mapping[str, float] = field(default_factory=dict)
     holds: Holds = is_fed
     fixed: bool = False  # its parameters are drawn by itself, not perturbed
+    hooked: bool = True  # else it is attached to: seen by its stacks, its loaders' counters and /proc
     make: Callable[[Job, random.Random], Job] | None = None
     every: int = 1  # played for one seed in so many of them: 8 where a stream lasts an hour
+
+    @property
+    def stream(self) -> str:
+        """What it is called with a hook: the same draws are seen from outside."""
+        return self.id.removeprefix(ATTACHED)
 
     def is_played(self, seed: int) -> bool:
         """Whether this seed is one of its."""
@@ -87,7 +95,7 @@ class Scenario:
     @property
     def healthy(self) -> bool:
         """Whether no warning may be said of it; of the borderline one some may."""
-        return self.id.startswith("H") and "data-starvation" not in self.may
+        return self.stream.startswith("H") and "data-starvation" not in self.may
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +111,20 @@ class Draw:
     @property
     def name(self) -> str:
         """What seeds everything random in it."""
-        return f"{self.scenario.id} {self.seed}"
+        return f"{self.scenario.stream} {self.seed}"
 
 
 @cache
 def _drawn(scenario_id: str, seed: int) -> Draw:
-    from tests.scenarios.catalogue import SCENARIOS
+    from tests.scenarios.attached import EVERY
 
-    scenario = SCENARIOS[scenario_id]
-    rng = random.Random(f"{scenario.id} {seed} parameters")
+    scenario = EVERY[scenario_id]
+    rng = random.Random(f"{scenario.stream} {seed} parameters")
     for tried in range(DRAWS):
         job = scenario.job if scenario.fixed else perturbed(scenario.job, rng)
         if scenario.make is not None:
             job = scenario.make(job, rng)
-        truth = truth_of(job, f"{scenario.id} {seed}")
+        truth = truth_of(job, f"{scenario.stream} {seed}")
         if scenario.holds(truth):
             return Draw(scenario, seed, job, truth, tried)
     raise RuntimeError(f"{scenario.id}, seed {seed}: none of {DRAWS} draws deserves its label")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from tests.scenarios.attached import EVERY
 from tests.scenarios.baselines import BASELINES
-from tests.scenarios.catalogue import SCENARIOS
 from tests.scenarios.judged import WARNED, Judged, Promise, Said
 from tests.scenarios.scenario import CLEARED_WITHIN_SECONDS
 
@@ -159,10 +159,9 @@ def scored(results: Sequence[Judged], built: Iterable[str]) -> Score:
         wrong_never=[],
         causes=[],
         right_causes=0,
-        healthy_hours=sum(SCENARIOS[one.scenario].seconds for one in results if SCENARIOS[one.scenario].healthy)
-        / 3600.0,
+        healthy_hours=sum(EVERY[one.scenario].seconds for one in results if EVERY[one.scenario].healthy) / 3600.0,
         healthy_warnings=0,
-        flips_per_hour=[one.flips * 3600.0 / SCENARIOS["H20"].seconds for one in results if one.scenario == "H20"],
+        flips_per_hour=[one.flips * 3600.0 / EVERY["H20"].seconds for one in results if one.scenario == "H20"],
         ideal_errors=[],
         promises=[(one, promise) for one in results for promise in one.promises],
         baselines={name: Confusion(name) for name in (GPUWATCH, *BASELINES)},
@@ -181,7 +180,7 @@ def scored(results: Sequence[Judged], built: Iterable[str]) -> Score:
 
 
 def _count_musts(one: Judged, of: Callable[[str], RuleScore], score: Score) -> None:
-    scenario = SCENARIOS[one.scenario]
+    scenario = EVERY[one.scenario]
     begun = max(scenario.onset, one.begun if one.begun is not None else 0.0)
     for rule in sorted(scenario.must):
         row = of(rule)
@@ -209,7 +208,7 @@ def _count_clearing(one: Judged, rule: str, row: RuleScore, score: Score) -> Non
 
 
 def _count_warnings(one: Judged, of: Callable[[str], RuleScore], score: Score) -> None:
-    scenario = SCENARIOS[one.scenario]
+    scenario = EVERY[one.scenario]
     for rule, said in one.said.items():
         if rule in scenario.never:
             score.wrong_never.append(FalseWarning(one.scenario, one.seed, said))
@@ -225,7 +224,7 @@ def _count_warnings(one: Judged, of: Callable[[str], RuleScore], score: Score) -
 
 
 def _count_causes(one: Judged, of: Callable[[str], RuleScore], score: Score) -> None:
-    expected = SCENARIOS[one.scenario].cause
+    expected = EVERY[one.scenario].cause
     if expected is None or "data-starvation" not in one.said:
         return
     score.causes.append((one, expected))
@@ -237,7 +236,7 @@ def _count_causes(one: Judged, of: Callable[[str], RuleScore], score: Score) -> 
 
 
 def _count_starved(one: Judged, score: Score) -> None:
-    if one.scenario == "H20" or any(fault.kind in ("hang", "stall") for fault in SCENARIOS[one.scenario].job.faults):
+    if one.scenario == "H20" or any(fault.kind in ("hang", "stall") for fault in EVERY[one.scenario].job.faults):
         return
     so = one.ideal_factor >= TRULY_STARVED
     score.baselines[GPUWATCH].add(not LOADING.isdisjoint(one.said), so)

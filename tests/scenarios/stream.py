@@ -24,6 +24,7 @@ from tests.scenarios.host import HostSensors
 from tests.scenarios.job import Job
 from tests.scenarios.loading import Fetch
 from tests.scenarios.looks import Looks
+from tests.scenarios.outside import TORN_SHARE, Outside, rates
 from tests.scenarios.training import (
     EVAL_LOADER,
     FIRST_PID,
@@ -48,11 +49,12 @@ class StreamSource:
         job: what runs.
         seed: of everything random.
         start_ns: of the stream.
+        hooked: whether a hook is in the run; else it is seen by its stacks and counters alone.
     """
 
     name = "scenario"
 
-    def __init__(self, job: Job, seed: str, start_ns: int) -> None:
+    def __init__(self, job: Job, seed: str, start_ns: int, *, hooked: bool = True) -> None:
         self._job = job
         self._start_ns = start_ns
         self._rng = random.Random(f"{seed} sensors")
@@ -61,12 +63,14 @@ class StreamSource:
         self._second = 0
         self._brakes = 0
         self._lost = False
+        workers = job.loading.workers
+        self._outside = None if hooked else Outside(random.Random(f"{seed} looks"), self._ns, workers)
         count = len(job.gpus_of_one_process) or job.ranks
         self._gpus = [self._gpu(index) for index in range(count)]
         ranks = [self._gpus] if job.gpus_of_one_process else [[gpu] for gpu in self._gpus]
         self.training = Training(job, seed, ranks, self._emit, self._ns)
         self._host = HostSensors(job, self._rng)
-        self._looks = Looks(self._rng)
+        self._looks = Looks(self._rng) if hooked else Looks(self._rng, rates(workers), TORN_SHARE)
         self._recent: dict[int, list[Fetch]] = {}
         self._generation = 0
         self._introduce()
@@ -101,6 +105,13 @@ class StreamSource:
         return self._start_ns + round(seconds * 1e9)
 
     def _emit(self, time: float, sample: Sample) -> None:
+        if self._outside is None:
+            self._put(time, sample)
+            return
+        for moment, known in self._outside.seen(time, sample):
+            self._put(moment, known)
+
+    def _put(self, time: float, sample: Sample) -> None:
         self._order += 1
         heapq.heappush(self._waiting, (time, self._order, sample))
 
@@ -249,5 +260,8 @@ class StreamSource:
             if tally is not None:
                 self._emit(end, tally)
             self._recent[rank.index] = [fetch for fetch in fetches if fetch.end > end]
+        for moment, count in self._outside.second(end) if self._outside is not None else ():
+            self._put(moment, count)
+        for rank in ranks:
             if rank.log and rank.log[0].end < end - LEFT_OVER_SECONDS:
                 rank.log[:] = [one for one in rank.log if one.end >= end - 1.0]

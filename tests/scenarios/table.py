@@ -14,9 +14,20 @@ from tests.scenarios.score import GAIN_TOLERANCE, Miss, Score, by_rule, middle_e
 Rows = list[list[str]]
 
 
-def text(score: Score, seeds: Sequence[int], seconds: float) -> str:
-    """For a terminal; with every false warning and miss by its numbers."""
-    parts = [f"{score.streams} simulated streams, seeds {_ranges(seeds)}, in {seconds:.0f} s", *_gates(score)]
+def text(score: Score, outside: Score, seeds: Sequence[int], seconds: float) -> str:
+    """For a terminal; with every false warning and miss by its numbers. `outside`: of runs without a hook."""
+    played = score.streams + outside.streams
+    parts = [f"{played} simulated streams, seeds {_ranges(seeds)}, in {seconds:.0f} s"]
+    if score.streams:
+        parts += _of_hooked(score)
+    if outside.streams:
+        parts += ["", f"{outside.streams} of them without a hook", *_gates_outside(outside)]
+        parts += ["", _plain(*_table_outside(outside)), "", *_wrong_outside(outside)]
+    return "\n".join(parts)
+
+
+def _of_hooked(score: Score) -> list[str]:
+    parts = _gates(score)
     for title, header, rows in _tables(score):
         parts += ["", title, _plain(header, rows)]
     parts += ["", "False warnings", *_false_lines(score), "", "Missed or late", *_missed_lines(score, score.missed)]
@@ -34,11 +45,11 @@ def text(score: Score, seeds: Sequence[int], seconds: float) -> str:
             "gpuwatch's own trouble",
             *(f"  {one.scenario} seed {one.seed}: {what}" for one, what in score.troubles),
         ]
-    return "\n".join(parts)
+    return parts
 
 
-def markdown(score: Score, seeds: Sequence[int]) -> str:
-    """For the documentation."""
+def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
+    """For the documentation. `outside`: of runs without a hook."""
     parts = [
         "# How often the diagnosis is right",
         "",
@@ -64,6 +75,22 @@ def markdown(score: Score, seeds: Sequence[int]) -> str:
     parts += ["", "## Missed or late", "", *_listed(_missed_lines(score, score.missed))]
     parts += ["", "## Still there 60 s after the end", "", *_listed(_missed_lines(score, score.stayed))]
     parts += ["", "## Wrong causes", "", *_listed(_cause_lines(score))]
+    if outside.streams:
+        parts += [
+            "",
+            "## Without a hook",
+            "",
+            f"{outside.streams} of the same streams, seen as `gpuwatch --attach` sees a run: 100 looks a second at the",
+            "training thread's stack and 20 at each worker (half of that beside more than eight), a hundredth of them",
+            "torn, the loaders' counters once a second, /proc and NVML. No step, wait or event pair is known, so rules",
+            "that read steps one by one (slow-samples) are not asked for, and all evidence is E1.",
+            "",
+            *_listed(_gates_outside(outside)),
+            "",
+            _piped(*_table_outside(outside)),
+            "",
+            *_listed(_wrong_outside(outside)),
+        ]
     return "\n".join(parts) + "\n"
 
 
@@ -86,6 +113,37 @@ def _gates(score: Score) -> list[str]:
         "flips per hour on the borderline stream: "
         + (f"median {median(flips):.0f}, most {max(flips):.0f} (goal 1)" if flips else "not played"),
     ]
+
+
+def _gates_outside(score: Score) -> list[str]:
+    """Those of the gates that stacks and counters can meet."""
+    causes = len(score.causes)
+    middles = [middle_error(promise) for _, promise in score.promises]
+    return [
+        f"healthy: {score.healthy_warnings} warnings in {score.healthy_hours:.1f} simulated hours",
+        f"recall {_percent(score.recall)}, precision {_percent(score.precision)}",
+        f"right cause, given data-starvation: {score.right_causes} of {causes}",
+        f"middle of the promised range against the simulated fix: within 15 % in {_within(middles)} of {len(middles)}",
+        f"gone within 60 s of the end of their cause: {sum(rule.cleared for rule in score.rules.values())} of "
+        f"{len(score.clearings)} findings",
+    ]
+
+
+def _table_outside(score: Score) -> tuple[list[str], Rows]:
+    """The rules by their figures."""
+    _, header, rows = next(iter(_tables(score)))
+    return header, rows
+
+
+def _wrong_outside(score: Score) -> list[str]:
+    """Whatever went wrong, in one list."""
+    lists = {
+        "false": _false_lines(score, short=True) if score.false else [],
+        "missed or late": _missed_lines(score, score.missed) if score.missed else [],
+        "still there 60 s after the end": _missed_lines(score, score.stayed) if score.stayed else [],
+        "wrong cause": _cause_lines(score) if score.right_causes < len(score.causes) else [],
+    }
+    return [f"{title}: {line}" for title, lines in lists.items() for line in lines] or ["nothing went wrong"]
 
 
 def _tables(score: Score) -> Iterable[tuple[str, list[str], Rows]]:

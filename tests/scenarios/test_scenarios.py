@@ -8,16 +8,21 @@ import random
 import pytest
 
 from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.samples import BatchCount, BatchWait, GpuGap, RunMemory, StackTally, StepEnd, WorkerFetch
 from tests.scenarios.__main__ import main
+from tests.scenarios.attached import EVERY
 from tests.scenarios.catalogue import SCENARIOS
 from tests.scenarios.job import PERTURBATION, Job, Loading, perturbed
-from tests.scenarios.judged import Judged
+from tests.scenarios.judged import START_NS, Judged
 from tests.scenarios.playing import play_one
 from tests.scenarios.score import scored
+from tests.scenarios.stream import SECOND_NS, StreamSource
 from tests.scenarios.truth import factor, truth_of
 
 FOUND = ("01-w0-heavy", "04-few-3of16", "08-quota", "09-io-bound", "13-ckpt-stall", "17-launch-bound", "27-shared")
 WELL = ("H01", "H03", "H05", "H11", "H14", "H22")
+FOUND_OUTSIDE = ("attached-01-w0-heavy", "attached-04-few-3of16", "attached-09-io-bound", "attached-13-ckpt-stall")
+WELL_OUTSIDE = ("attached-H01", "attached-H03", "attached-H14")
 KNOWN = frozenset(rule.id for rule in all_rules())
 
 
@@ -26,7 +31,7 @@ def played(scenario: str, seed: int) -> Judged:
     return play_one((scenario, seed))
 
 
-@pytest.mark.parametrize("scenario", FOUND)
+@pytest.mark.parametrize("scenario", [*FOUND, *FOUND_OUTSIDE])
 def test_problem_is_found_in_time_with_its_cause_and_without_a_false_warning(scenario: str) -> None:
     score = scored([played(scenario, 1)], KNOWN)
     assert not score.missed
@@ -34,7 +39,7 @@ def test_problem_is_found_in_time_with_its_cause_and_without_a_false_warning(sce
     assert score.right_causes == len(score.causes)
 
 
-@pytest.mark.parametrize("scenario", WELL)
+@pytest.mark.parametrize("scenario", [*WELL, *WELL_OUTSIDE])
 def test_nothing_is_warned_of_where_all_is_well(scenario: str) -> None:
     judged = played(scenario, 1)
     assert judged.begun is not None
@@ -46,6 +51,20 @@ def test_gain_of_workers_is_what_the_same_job_gains_with_them() -> None:
     (promise,) = (one for one in played("04-few-3of16", 1).promises if one.rule == "workers-too-few")
     assert promise.real > 1.3
     assert promise.low * 0.85 <= promise.real <= promise.high * 1.15
+
+
+def test_seen_from_outside_no_step_and_no_wait_is_told_but_batches_are_counted() -> None:
+    source = StreamSource(Job(Loading(workers=2, cpu_seconds=0.4)), "outside", START_NS, hooked=False)
+    found = list(source.collect(START_NS + 20 * SECOND_NS))
+    kinds = {type(sample) for sample in found}
+    assert kinds.isdisjoint({StepEnd, BatchWait, GpuGap, WorkerFetch, RunMemory})
+    counts = [sample.batches for sample in found if isinstance(sample, BatchCount)]
+    assert counts == sorted(counts)
+    assert counts[-1] == pytest.approx(20.0 / 0.2, rel=0.1)
+    tallies = [sample for sample in found if isinstance(sample, StackTally)]
+    waited = sum(tally.phases.get("wait", 0) for tally in tallies) / sum(tally.samples for tally in tallies)
+    assert waited == pytest.approx(truth_of(Job(Loading(workers=2, cpu_seconds=0.4)), "outside").wait_share, abs=0.06)
+    assert sum(tally.rejected for tally in tallies) > 0
 
 
 def test_wait_behind_queued_kernels_costs_nothing_and_a_sync_exposes_it() -> None:
@@ -76,9 +95,9 @@ def test_every_perturbed_quantity_stays_within_its_bounds() -> None:
 
 
 def test_labels_name_rules_that_exist() -> None:
-    named = set().union(*(one.must | one.may | one.never for one in SCENARIOS.values()))
+    named = set().union(*(one.must | one.may | one.never for one in EVERY.values()))
     assert named <= KNOWN
-    assert {one.cause for one in SCENARIOS.values() if one.cause} <= named
+    assert {one.cause for one in EVERY.values() if one.cause} <= named
 
 
 def test_command_prints_the_table_and_refuses_unknown_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
