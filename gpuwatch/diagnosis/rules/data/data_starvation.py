@@ -15,7 +15,8 @@ Fires:
     steps.
 Clears:
     Below 6 %, and in five minutes below 5 % or twice as much as now: the better minutes of a run that wavers are no
-    end. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before.
+    end. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before, unless a
+    few slow items hold the loss: those pause as long by chance.
 Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
@@ -110,7 +111,7 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     share = avoidable_share(rank, starvation)
     has_ended = share < limits.clear_share and not wavers(rank, starvation, share, limits.clear_share)
-    if has_ended or is_over(rank, starvation, share):
+    if has_ended or (is_over(rank, starvation, share) and not _pauses_between_slow_items(case)):
         return None
     cause, draft = _cause(case)
     return Draft(
@@ -141,6 +142,11 @@ def _cause(case: RunCase) -> tuple[str | None, Draft | None]:
         if draft is not None and draft.fires and _explains(case, cause, draft):
             return cause.id, draft
     return None, None
+
+
+def _pauses_between_slow_items(case: RunCase) -> bool:
+    """Whether 20 s without a loss are no end of it: single items take long, and the next one will come."""
+    return slow_samples.id not in case.settings.ignored and slow_samples.check(case) is not None
 
 
 def _asks_all(case: RunCase) -> bool:

@@ -14,7 +14,8 @@ Evidence:
 Fires:
     That shape and 5 % lost.
 Clears:
-    Below 3 % lost.
+    Below 3 % lost, or after a time without late batches that as many as the window holds leave by chance once in
+    20 times.
 Not when:
     Checkpoints, evaluation and epoch starts (left out); many workers that deliver all together and then let the run
     wait all together, each batch having taken about as long as the next; waits in rhythm, which mean workers too slow
@@ -41,7 +42,6 @@ from statistics import fmean, median
 
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.gains import from_share, without
-from gpuwatch.diagnosis.advice.lull import is_over
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, starvation_of
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, batch_deviation, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
@@ -93,7 +93,7 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
     if starvation is None or starvation.share < limits.clear_share or loader is None or not loader.num_workers:
         return None
     tail = _tail(rank, starvation, loader.num_workers, limits)
-    if tail is None or is_over(rank, starvation, starvation.share):
+    if tail is None:
         return None
     return Draft(
         summary=(
@@ -160,7 +160,8 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int, limits: Thresh
 def _have_ceased(periods: list[float], lost: list[float], worst: list[float]) -> bool:
     """Whether so many late steps would hardly all lie so far back by chance: then what made all steps late has passed.
 
-    A window that holds the end of any starvation has the shape of a tail too, until the calm in it prevails.
+    A window that holds the end of any starvation has the shape of a tail too, until the calm in it prevails. Slow items
+    pause by chance, 40 s and more where one comes in 15: no shorter calm tells their end.
     """
     last = max(place for place, wait in enumerate(lost) if wait >= worst[-1])
     return (sum(periods[: last + 1]) / sum(periods)) ** len(worst) < UNLIKELY
