@@ -10,6 +10,7 @@ from typing import get_args
 from gpuwatch.samples import LineCount, StackPhase, StackTally, Standing, WorkerPhase
 from gpuwatch.timeline.batch_counts import BatchCounts
 from gpuwatch.timeline.spans import Span
+from gpuwatch.timeline.stack_stretches import Stretch, pauses_of_logging, waits_of
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import LineShare, Share, StackWindow
@@ -83,6 +84,12 @@ class _Block:
         if with_lines:
             self.lines.update(other.lines)
             self.worker_lines.update(other.worker_lines)
+
+    def stretch(self) -> Stretch:
+        """What it holds of training."""
+        each = self.span_ns / SECOND_NS / self.samples if self.samples else 0.0
+        training = self.samples - sum(self.phases[phase] for phase in NOT_TRAINING)
+        return Stretch(each * training, each * (self.phases["wait"] - self.first_wait), bool(self.phases["log"]))
 
     def forget_rare_lines(self) -> None:
         """Keeps the lines with the most samples: shares are of all samples, so those of the others stay right."""
@@ -174,7 +181,8 @@ class StackLog:
         seconds = total.span_ns / SECOND_NS
         counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
         is_fresh = self.standing is not None and start_ns < self.standing.time_ns <= end_ns + SECOND_NS
-        log_quiet, log_pause = _pauses_of_logging(blocks)
+        stretches = [block.stretch() for block in sorted(blocks)]
+        log_quiet, log_pause = pauses_of_logging(stretches)
         return StackWindow(
             seconds=seconds,
             samples=total.samples,
@@ -187,6 +195,7 @@ class StackLog:
             first_wait_share=_part(total.first_wait, total.samples),
             log_quiet_seconds=log_quiet,
             log_pause_seconds=log_pause,
+            waits=waits_of(stretches),
             workers=_usual(total.workers),
             workers_mean=sum(count * times for count, times in total.workers.items()) / total.workers.total(),
             worker_samples=total.worker_samples,
@@ -273,26 +282,6 @@ class StackLog:
 def _shares(counts: Mapping[str, int], names: Collection[str], samples: int) -> dict[str, Share]:
     """Those of all names: one that was never seen in so many looks has a share of 0 with an upper bound."""
     return {name: wilson(counts.get(name, 0), samples) for name in names} if samples > 0 else {}
-
-
-def _pauses_of_logging(blocks: Iterable[_Block]) -> tuple[float | None, float | None]:
-    """Seconds of training since the last look at logging, and the most that passed from one to the next.
-
-    What a tally saw lies anywhere in its second: the first figure is the least, the second the most it can be.
-    """
-    quiet: float | None = None
-    longest: float | None = None
-    before = 0.0
-    for block in sorted(blocks):
-        training = block.samples - sum(block.phases[phase] for phase in NOT_TRAINING)
-        seconds = block.span_ns / SECOND_NS * training / block.samples if block.samples else 0.0
-        if not block.phases["log"]:
-            quiet = quiet if quiet is None else quiet + seconds
-            continue
-        if quiet is not None:
-            longest = max(longest or 0.0, before + quiet + seconds)
-        quiet, before = 0.0, seconds
-    return quiet, longest
 
 
 def _part(count: int, of: int) -> float | None:

@@ -9,6 +9,7 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.timeline.windows import RankWindow
 from tests.unit.scene_builder import later, rank, run, run_case, scene
+from tests.unit.stack_windows import sampled, watched
 
 SECONDS = [1.0 / 8] * 480  # 60 s of steps of 125 ms
 
@@ -42,6 +43,30 @@ def over(member: RankWindow) -> bool:
     ],
 )
 def test_losses_are_over_when_none_comes_for_longer_than_they_ever_paused(member: RankWindow, expected: bool) -> None:
+    assert over(member) is expected
+
+
+def seen(*waited: tuple[int, float]) -> RankWindow:
+    """A minute of looks without a hook: so many seconds in which a share was waited, one stretch after the other."""
+    waits = [(1.0, share) for seconds, share in waited for _ in range(seconds)]
+    mean = sum(share for _, share in waits) / len(waits)
+    return sampled(watched({"wait": mean}, samples=6000, seconds=60.0, waits=waits))
+
+
+@pytest.mark.parametrize(
+    ("member", "expected"),
+    [
+        pytest.param(seen((60, 0.4)), False, id="goes on"),
+        pytest.param(seen((45, 0.4), (15, 0.01)), False, id="fifteen seconds without a wait"),
+        pytest.param(seen((40, 0.4), (20, 0.01)), True, id="twenty seconds without a wait"),
+        pytest.param(
+            seen((5, 0.9), (15, 0.01), (5, 0.9), (35, 0.01)), False, id="single slow items pause as long by chance"
+        ),
+        pytest.param(seen((60, 0.01)), True, id="never waited"),
+        pytest.param(seen((3, 0.01)), False, id="too short to say"),
+    ],
+)
+def test_without_a_hook_the_waits_of_the_looks_tell_the_same(member: RankWindow, expected: bool) -> None:
     assert over(member) is expected
 
 

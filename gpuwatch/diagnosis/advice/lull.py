@@ -19,6 +19,7 @@ CALM_SHARE = 5.0 / 6.0
 """Of the clearing threshold, over five minutes: a run that loses 8 % there, 10 % in its worst minutes and 6 % in its
 best, was said and unsaid 3.8 times an hour by its minutes alone, once by this (20 simulated hours)."""
 FALLEN_SHARE = 0.5
+UNLIKELY = 0.05
 
 
 def is_over(rank: RankWindow, starvation: Starvation, avoidable: float, over_seconds: float = OVER_SECONDS) -> bool:
@@ -27,14 +28,29 @@ def is_over(rank: RankWindow, starvation: Starvation, avoidable: float, over_sec
     After a cause has gone a minute's mean still holds it: a run that lost half of its time falls below 6 % after 53 s.
     Where single items take long, the time without a loss is no end but the usual pause.
     """
-    lost = rank.columns.gap_seconds if _is_of_gpu(starvation) else rank.columns.wait_seconds
     most = CLEAN_SHARE + starvation.share - avoidable
+    if starvation.wait is not None:
+        return _is_over_outside(rank, most, over_seconds)
+    lost = rank.columns.gap_seconds if _is_of_gpu(starvation) else rank.columns.wait_seconds
     clean = [share <= most for share in _block_shares(settled(rank, rank.columns.period_seconds, lost))]
     runs = [(is_clean, len(list(run))) for is_clean, run in groupby(clean)]
     if not runs or not runs[-1][0]:
         return False
     paused = max((length for is_clean, length in runs[:-1] if is_clean), default=0)
     return runs[-1][1] * BLOCK_SECONDS >= over_seconds and runs[-1][1] >= TIMES_LONGER * paused
+
+
+def _is_over_outside(rank: RankWindow, most: float, over_seconds: float) -> bool:
+    """The same of waits that samples show: so many blocks with a loss would hardly all lie so far back by chance.
+
+    Steps are not seen one by one, so slow items that come at random are told from other waits by that alone.
+    """
+    lost = [share > most for share in _block_shares(rank.stacks.waits if rank.stacks else ())]
+    if True not in lost:
+        return bool(lost) and len(lost) * BLOCK_SECONDS >= over_seconds
+    calm = lost[::-1].index(True)
+    chance = (1.0 - calm / len(lost)) ** sum(lost)
+    return calm * BLOCK_SECONDS >= over_seconds and chance < UNLIKELY
 
 
 def wavers(rank: RankWindow, starvation: Starvation, avoidable: float, clear_share: float) -> bool:

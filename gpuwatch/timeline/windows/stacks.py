@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuwatch.samples import Standing
@@ -51,6 +51,7 @@ class StackWindow:
     first_wait_share: float | None = None  # of all samples: waits for the first batch of an epoch, part of "wait"
     log_quiet_seconds: float | None = None  # of training since the last look at logging; None without one
     log_pause_seconds: float | None = None  # at most so much of it passed from one to the next; None without two
+    waits: Sequence[tuple[float, float]] = ()  # seconds of training and of waiting in it, tally by tally, oldest first
     workers: int = 0
     workers_mean: float | None = None  # over time: those of an evaluation loader, and none between epochs, count too
     worker_samples: int = 0
