@@ -13,6 +13,8 @@ from .quiet import quietly
 REFRESH_NS = 30_000_000_000
 RETRY_NS = 1_000_000_000
 
+_joined: Dict[str, int] = {}  # its place in the process group, which it keeps when it leaves the group to end
+
 
 def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
     """All facts as they are now. The model is only looked at on the thread that trains it."""
@@ -46,15 +48,27 @@ def _ranks(environment: Mapping[str, str], torch: Any) -> Dict[str, Any]:
     ranks: Dict[str, Any] = {key: _number(environment.get(name)) for key, name in names.items()}
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        ranks["rank"], ranks["world_size"] = distributed.get_rank(), distributed.get_world_size()
-    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+        _joined.update(rank=distributed.get_rank(), world_size=distributed.get_world_size())
+    ranks.update(_joined)
+    job = _job(environment, ranks["world_size"])
     ranks["group"] = None
-    if address and port:
+    if job is not None:
         import hashlib  # loads OpenSSL, 4 ms: only for distributed jobs
 
-        job = ":".join(filter(None, (address, port, environment.get("TORCHELASTIC_RUN_ID"))))
         ranks["group"] = hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return ranks
+
+
+def _job(environment: Mapping[str, str], world_size: Optional[int]) -> Optional[str]:
+    """What the ranks of one job have in common and others have not: where they meet, else who started them."""
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    if address and port:
+        return ":".join(filter(None, (address, port, environment.get("TORCHELASTIC_RUN_ID"))))
+    # torch.multiprocessing.spawn with an init_method of tcp:// or file:// leaves nothing in the environment.
+    starter = os.getppid()  # 0 where it is outside this container
+    if world_size is None or world_size < 2 or not starter:
+        return None
+    return "{}.{}".format(starter, process.start_ticks(starter))
 
 
 def debug_modes(torch: Any) -> List[str]:

@@ -9,6 +9,7 @@ from typing import Any, Dict, Optional
 from .version import VERSION
 
 _ARGUMENTS = 64
+_SPAWNED = b"--multiprocessing-fork"  # the mark of a process that multiprocessing started anew
 _TEXT = 512
 _DEBUG_SWITCHES = (
     "CUDA_LAUNCH_BLOCKING",
@@ -24,7 +25,9 @@ def facts() -> Dict[str, Any]:
     """pid, start, command, folder and versions, read once."""
     if not _facts:
         with open("/proc/self/cmdline", "rb") as file:
-            words = file.read().rstrip(b"\0").split(b"\0")[:_ARGUMENTS]
+            words = file.read().rstrip(b"\0").split(b"\0")
+        if _SPAWNED in words:  # multiprocessing hands the arguments of its program on in sys.argv alone
+            words = [words[0], *(os.fsencode(word) for word in sys.argv)]
         try:
             folder: Optional[str] = os.getcwd()
         except OSError:
@@ -32,7 +35,7 @@ def facts() -> Dict[str, Any]:
         _facts.update(
             pid=os.getpid(),
             start_ticks=start_ticks("self"),
-            command=[word[:_TEXT].decode("utf-8", "backslashreplace") for word in words],
+            command=[word[:_TEXT].decode("utf-8", "backslashreplace") for word in words[:_ARGUMENTS]],
             cwd=folder,
             python="{}.{}.{}".format(*sys.version_info[:3]),
             hook=VERSION,

@@ -112,6 +112,37 @@ dist.destroy_process_group()
     assert all(len(peer.of("OPTIMIZER")) == 2 for peer in listener.trainers)
 
 
+def test_spawned_ranks_that_meet_in_a_file_share_a_group_and_the_name_of_their_script(folder: Path) -> None:
+    indented = "\n".join(f"    {line}" for line in PREAMBLE.splitlines())
+    (folder.parent / "ranks.py").write_text(
+        f"""
+import sys
+import torch.distributed as dist
+import torch.multiprocessing
+
+def train(rank, meeting):
+{indented}
+    dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)
+    net = torch.nn.parallel.DistributedDataParallel(net)
+    for batch in DataLoader(data, batch_size=16):
+        train_on(batch)
+    del net
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, (sys.argv[1],), nprocs=2)
+"""
+    )
+    command = [sys.executable, "ranks.py", str(folder.parent / "meeting")]
+    listener, result = heard_while(folder, *command, OMP_NUM_THREADS="1")
+    assert result.returncode == 0, result.stderr
+    first, second = (peer.facts for peer in listener.trainers if peer.of("OPTIMIZER"))
+    assert sorted((first["rank"], second["rank"])) == [0, 1]
+    assert first["group"] == second["group"] is not None
+    assert [facts["command"][1:] for facts in (first, second)] == [command[1:]] * 2
+
+
 def test_the_sitecustomize_that_ours_shadows_still_runs(folder: Path) -> None:
     shadowed = folder.parent / "site"
     shadowed.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from recorded_proc import Clock, RecordedHost
 
 from gpuwatch.samples import ProcessSample
 from gpuwatch.sources.host import HostSource
-from gpuwatch.sources.host.process import TreeCpu, TreeWalker, parse_stat, read_arguments, tree_cpu_ticks
+from gpuwatch.sources.host.process import TreeCpu, TreeWalker, parse_stat, read_arguments, read_program, tree_cpu_ticks
 
 WORKER = "pt_data_worker"
 
@@ -356,6 +357,20 @@ def test_bytes_of_a_command_line_that_are_no_text_are_shown_as_such(host: Record
     assert read_arguments(host.proc, 100) == ("python", r"daten\xfc.py", r"\x1b[31m")
 
 
+def test_a_process_that_multiprocessing_started_belongs_to_its_program(host: RecordedHost) -> None:
+    program, spawned = [b"python", b"train.py"], [b"python", b"-c", b"spawn_main()", b"--multiprocessing-fork"]
+    host.process(100, arguments=program)
+    host.process(201, parent=100, arguments=spawned)
+    orphan = ("python", "-c", "spawn_main()", "--multiprocessing-fork")
+    assert read_program(host.proc, 201) == orphan, "nobody knows whether its parent runs the same interpreter"
+    for pid in (100, 201):
+        (host.proc / str(pid) / "exe").symlink_to(sys.executable)
+    assert read_program(host.proc, 201) == read_program(host.proc, 100) == ("python", "train.py")
+    (host.proc / "100/exe").unlink()
+    (host.proc / "100/exe").symlink_to("/bin/sh")
+    assert read_program(host.proc, 201) == orphan
+
+
 FILES = ("stat", "status", "io", "schedstat", "cgroup", "cmdline", "environ", "maps", "task/100/children")
 WORKER_FILES = ("201/stat", "201/smaps_rollup", "201/task/201/stat")
 MACHINE_FILES = ("stat", "loadavg", "meminfo", "vmstat", "diskstats", "net/dev", "pressure/io", "uptime")
@@ -379,5 +394,5 @@ def test_no_content_of_any_file_raises(tmp_path_factory: pytest.TempPathFactory,
     host.process(201, name=WORKER, parent=100)
     watched.poll()
     host.write(name, content)
-    watched.poll()
-    watched.poll(6.0)
+    samples = [*watched.poll(), *watched.poll(6.0)]
+    assert {sample.pid for sample in samples} <= {100}

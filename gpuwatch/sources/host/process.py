@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gpuwatch.sources.host.procfs import read_all, read_once, shown, to_int
 
 _COMMAND_LIMIT = 4096
+_SPAWNED = "--multiprocessing-fork"
 _LAST_CORE = 36  # the field's place behind the name
 
 
@@ -89,6 +90,28 @@ def read_arguments(proc_root: Path | str, pid: int) -> tuple[str, ...]:
     if not raw:
         return ()
     return tuple(shown(argument) for argument in raw.removesuffix(b"\0").split(b"\0"))
+
+
+def read_program(proc_root: Path | str, pid: int) -> tuple[str, ...]:
+    """The command line of the program that the process is part of.
+
+    A process that multiprocessing started anew has only `-c` and a call of multiprocessing's in its own.
+    """
+    arguments = read_arguments(proc_root, pid)
+    if _SPAWNED not in arguments:
+        return arguments
+    stat = read_stat(proc_root, pid)
+    if stat is None or not _same_program(proc_root, pid, stat.parent):
+        return arguments
+    return read_program(proc_root, stat.parent)
+
+
+def _same_program(proc_root: Path | str, pid: int, other: int) -> bool:
+    """Whether both run one interpreter: an orphan's new parent is something else."""
+    try:
+        return os.path.samefile(f"{proc_root}/{pid}/exe", f"{proc_root}/{other}/exe")
+    except OSError:
+        return False
 
 
 def boot_ticks(proc_root: Path | str, ticks_per_second: int) -> int | None:

@@ -7,12 +7,13 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from gpuwatch.reader.types import CannotReadError
 from gpuwatch.samples.run import LoaderFacts, RunFacts
 from gpuwatch.sources.hook_link.processes import Processes
-from gpuwatch.sources.host.process import read_arguments
+from gpuwatch.sources.host.numa import core_list
+from gpuwatch.sources.host.process import read_program
 from gpuwatch.sources.host.procfs import read_all
 
 _GPU_DEVICES: Final = re.compile(r"/dev/(?:nvidia\d+|nvidia-uvm|dxg)")
@@ -30,7 +31,7 @@ class ProcessFacts:
         self.start_ticks = start_ticks
         self.trainer = f"{pid}.{start_ticks}"
         self._folder = f"{proc_root}/{pid}"
-        self.command = read_arguments(proc_root, pid)
+        self.command = read_program(proc_root, pid)
         environment = Processes(proc_root).environment(pid) or {}
         self._group, self._ranks = ranks(environment)
         self._cwd = _link(f"{self._folder}/cwd")
@@ -61,7 +62,7 @@ class ProcessFacts:
         now_ns: int,
         python: str | None,
         loaders: tuple[LoaderFacts, ...],
-        rung: str,
+        rung: Literal["sampled", "proc"],
         climb: str | None,
         notes: tuple[str, ...],
     ) -> RunFacts:
@@ -82,7 +83,7 @@ class ProcessFacts:
             device=self.device,
             cpu_affinity=self._affinity(),
             loaders=loaders,
-            rung="sampled" if rung == "sampled" else "proc",
+            rung=rung,
             climb=climb,
             notes=notes,
         )
@@ -108,10 +109,7 @@ class ProcessFacts:
     def _affinity(self) -> int | None:
         status = read_all(f"{self._folder}/status") or b""
         found = re.search(rb"^Cpus_allowed_list:\s*(\S+)", status, re.M)
-        if found is None:
-            return None
-        ranges = [part.split("-") for part in found[1].decode("ascii", "replace").split(",")]
-        return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
+        return None if found is None else len(core_list(found[1]))
 
 
 def ranks(environment: Mapping[str, str]) -> tuple[str | None, dict[str, int | None]]:
