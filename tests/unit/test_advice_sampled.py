@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scene_builder import gpu, host, machine, process, quality, rank, run, run_case, scene, workers
+from scene_builder import START_NS, gpu, host, machine, process, quality, rank, run, run_case, scene, workers
 from scene_builder import loader as hooked_loader
-from stack_windows import from_outside, line, sampled, watched
+from stack_windows import from_outside, line, sampled, standing, watched
 
 from gpuwatch.diagnosis.advice.cores import batch_cpu_share, worker_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
@@ -21,6 +21,7 @@ from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.samples import NvmlState
 from gpuwatch.timeline.windows import RankWindow, Share
 
+SECOND_NS = 1_000_000_000
 TRAINING = {"forward": 0.2, "backward": 0.2}
 
 
@@ -59,6 +60,13 @@ class TestTheWait:
 
     def test_waits_for_the_first_batch_of_an_epoch_do_not_count(self) -> None:
         assert settled_wait(watched({"wait": 0.3}, first_wait_share=0.1)).value == pytest.approx(0.2)
+
+    def test_a_wait_that_has_not_ended_does_not_count(self) -> None:
+        stalled = watched({"wait": 0.7, "forward": 0.3}, samples=3000, seconds=60.0, standing=standing(60, since=160.0))
+        found = starvation_of(case_of(sampled(stalled, device="cpu", last_step_ns=START_NS + 160 * SECOND_NS)))
+        assert found is not None and found.wait_share == pytest.approx((2100 - 2000) / (3000 - 2000))
+        moves = starvation_of(case_of(sampled(stalled, device="cpu", last_step_ns=START_NS + 200 * SECOND_NS)))
+        assert moves is not None and moves.wait_share == pytest.approx(0.7)
 
     def test_six_hundred_samples_must_be_of_training(self) -> None:
         mostly_eval = sampled(watched({"wait": 0.3, "eval": 0.5}, samples=1100), device="cpu")

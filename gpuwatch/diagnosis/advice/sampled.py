@@ -65,10 +65,26 @@ def phase_samples(stacks: StackWindow, *names: str) -> int:
     return round(stacks.samples * share_in(stacks.phases, *names))
 
 
-def settled_wait(stacks: StackWindow) -> Share:
-    """Waits for batches as a share of the training time, but for those for an epoch's first batch."""
+def settled_wait(stacks: StackWindow, unended: int = 0) -> Share:
+    """Waits for batches as a share of the training time, but for those for an epoch's first batch.
+
+    `unended` are the samples of a wait that has not ended (`unended_wait`).
+    """
     first = round(stacks.samples * (stacks.first_wait_share or 0.0))
-    return share_of(phase_samples(stacks, "wait") - first, train_samples(stacks))
+    return share_of(phase_samples(stacks, "wait") - first - unended, train_samples(stacks) - unended)
+
+
+def unended_wait(rank: RankWindow) -> int:
+    """Samples of the wait that the training thread is in: it may never end, so the hook does not count it either.
+
+    It began after the last batch at the earliest. A thread that waits nearly always is seen on one line for many.
+    """
+    stacks, last_ns = rank.stacks, rank.last_step_ns
+    standing = stacks.standing if stacks is not None else None
+    if stacks is None or standing is None or standing.phase != "wait" or last_ns is None:
+        return 0
+    seconds = (standing.time_ns - max(standing.since_ns, last_ns)) / 1e9
+    return round(stacks.samples * min(1.0, max(0.0, seconds) / stacks.seconds))
 
 
 def epoch_start_share(stacks: StackWindow) -> float:

@@ -17,6 +17,7 @@ from gpuwatch.diagnosis.advice.sampled import (
     settled_wait,
     train_samples,
     trains_on,
+    unended_wait,
     worker_busy,
 )
 from gpuwatch.diagnosis.advice.stream import settled
@@ -73,12 +74,12 @@ def starvation_of(case: RunCase) -> Starvation | None:
 def _sampled(case: RunCase) -> Starvation | None:
     """The figure of a run that only its stacks tell of; None on too few samples, or where no wait can be seen."""
     rank, device = case.run.critical, trains_on(case)
-    stacks = rank.stacks
-    if stacks is None or train_samples(stacks) < SAMPLES or device is None:
+    stacks, unended = rank.stacks, unended_wait(rank)
+    if stacks is None or train_samples(stacks) - unended < SAMPLES or device is None:
         return None
     if rank.train_loader is None and not phase_samples(stacks, "wait"):
         return None
-    wait, share, busy = settled_wait(stacks), 0.0, None
+    wait, share, busy = settled_wait(stacks, unended), 0.0, None
     if device == "cuda":
         busy = train_busy_percent(case)
         if busy is None:
