@@ -7,13 +7,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from gpuwatch.sources.host.process import read_stat
+from gpuwatch.trial import leash
 from gpuwatch.trial.errors import TrialError
 
 GRACE_SECONDS = 10.0
@@ -24,6 +25,8 @@ _TAIL_BYTES = 64 * 1024
 
 class Training:
     """A process group of its own, so that Ctrl-C in the terminal reaches the trial and not the program behind its back.
+
+    It does not outlive the trial, however that ends: see `leash`.
 
     Args:
         command: what is started.
@@ -43,25 +46,28 @@ class Training:
         self._grace_seconds = grace_seconds
         self._folder = Path(tempfile.mkdtemp(prefix="gpuwatch-trial-"))
         self._log = self._folder / "output.log"
-        self._left: set[tuple[int, int]] = set()
+        self._place = environment.get("GPUWATCH_DIR")
         work = self._folder / "scratch"
         work.mkdir()
+        waits, self._leash = os.pipe()
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    command,
+                    [sys.executable, "-I", "-S", leash.__file__, str(waits), *command],
                     env=environment,
                     cwd=work if scratch else None,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    pass_fds=(waits,),
                 )
         except OSError as error:
+            os.close(self._leash)
             shutil.rmtree(self._folder, ignore_errors=True)
-            raise TrialError(
-                f"{command[0]} cannot be started ({error.strerror}); give a program, or its interpreter first"
-            ) from error
+            raise TrialError(f"{command[0]} cannot be started: {error.strerror}") from error
+        finally:
+            os.close(waits)
 
     def __enter__(self) -> Training:
         return self
@@ -75,16 +81,13 @@ class Training:
         finally:
             self._kill_group(signal.SIGKILL)
             self._process.wait()
+            os.close(self._leash)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that killed it."""
         return self._process.poll()
-
-    def note(self, pid: int, start_ticks: int) -> None:
-        """A trainer of this run: some launchers put them into sessions that no signal to the group reaches."""
-        self._left.add((pid, start_ticks))
 
     def end(self) -> None:
         """Asks it to end as Ctrl-C would, then harder; what is left of it is killed."""
@@ -97,11 +100,7 @@ class Training:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(self._grace_seconds)
         self._kill_group(signal.SIGKILL)
-        for pid, start_ticks in self._left:
-            stat = read_stat("/proc", pid)
-            if stat is not None and stat.start_ticks == start_ticks:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+        leash.send(signal.SIGKILL, self._process.pid, self._place)
 
     def last_lines(self) -> tuple[str, ...]:
         """The end of what it printed."""

@@ -106,8 +106,6 @@ def watch_run(
     started_ns = time.monotonic_ns()
 
     def on_tick(snapshot: Snapshot) -> None:
-        for rank in (rank for run in snapshot.runs for rank in run.ranks):
-            training.note(rank.facts.pid, rank.facts.start_ticks)
         if meter.began_ns is not None:
             heat.see(snapshot)
         on_progress(meter.steady())

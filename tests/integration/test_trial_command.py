@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_what_nobody_can_change_is_refused_before_any_run(script: Path) -> None:
 
 
 def test_fail_if_makes_a_pull_request_fail(script: Path) -> None:
-    result = tried(script, "--arg", "pause=0.02", "--runs", "2", "--fail-if", "slower", behind=("--pause", "0.004"))
+    result = tried(script, "--arg", "pause=0.03", "--runs", "3", "--fail-if", "slower", behind=("--pause", "0.004"))
     assert result.returncode == 1, result.stdout
     assert "slower" in result.stdout
 
@@ -190,6 +191,40 @@ def test_ctrl_c_ends_the_training_too_and_tells_what_is_known(script: Path, tmp_
     assert "Traceback" not in err
     pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]
     assert not any(map(psutil.pid_exists, pids))
+
+
+RANKS = """\
+import os, subprocess, sys
+if sys.argv[1:] == ["rank"]:
+    exec(open("loop.py").read())
+open("written.txt", "a").write(f"{os.getpid()}\\n")
+helper = subprocess.Popen(["sleep", "1000"])
+open("written.txt", "a").write(f"{helper.pid}\\n")
+subprocess.run([sys.executable, __file__, "rank"], start_new_session=True)
+"""
+"""A launcher with a rank in a session of its own, and a helper in its group."""
+
+
+def test_a_trial_that_is_killed_takes_its_training_along(script: Path, tmp_path: Path) -> None:
+    (script.parent / "ranks.py").write_text(RANKS)
+    command = [sys.executable, "-m", "gpuwatch", "trial", "env.SPEED=2", "--runs", "2", "--seconds", "600", "--"]
+    with subprocess.Popen(
+        [*command, sys.executable, "ranks.py"],
+        env=lonely_environment(tmp_path),
+        cwd=script.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as trial:
+        written = script.parent / "written.txt"
+        reached = time.monotonic() + PATIENCE_SECONDS
+        while not (written.exists() and len(written.read_text().splitlines()) == 3):
+            assert trial.poll() is None and time.monotonic() < reached
+            time.sleep(0.05)
+        pids = [int(line.split()[0]) for line in written.read_text().splitlines()]
+        training = [psutil.Process(pid) for pid in pids]
+        trial.kill()
+    assert psutil.wait_procs(training, timeout=PATIENCE_SECONDS)[1] == []
 
 
 def test_workers_make_a_slow_dataset_faster_and_reach_its_loader(tmp_path: Path) -> None:
