@@ -49,13 +49,19 @@ class AttachedTree:
         self._judged_ns: int | None = None
         self._now: frozenset[int] = frozenset((root,))
         self._trainers: frozenset[int] = frozenset()
+        self._known: frozenset[int] = frozenset()
         self._found: dict[int, int] = {}  # when each was last in the tree
         self._has_trained = False
 
     def pids(self) -> frozenset[int]:
-        """The tree, with the trainers that were in it."""
-        self._walk()
-        self._trainers = frozenset(pid for pid in self._trainer_pids() if pid in self._now or pid in self._trainers)
+        """The tree, with the trainers that were in it.
+
+        A trainer that is new has it walked at once: it is to be told from others' from its first sample on.
+        """
+        known = frozenset(self._trainer_pids())
+        self._walk(now=not known <= self._known)
+        self._known = known
+        self._trainers = frozenset(pid for pid in known if pid in self._now or pid in self._trainers)
         return self._now | self._trainers
 
     def targets(self, live_trainers: Iterable[int]) -> list[int]:
@@ -87,13 +93,13 @@ class AttachedTree:
         self._found.update(dict.fromkeys(found, now_ns))
         self._found = {pid: seen_ns for pid, seen_ns in self._found.items() if now_ns - seen_ns <= _KEPT_NS}
 
-    def _walk(self) -> None:
+    def _walk(self, *, now: bool = False) -> None:
         now_ns = self._clock()
-        if self._walked_ns is not None and now_ns - self._walked_ns < _WALK_NS:
+        if self._walked_ns is not None and now_ns - self._walked_ns < _WALK_NS and not now:
             return
         self._walked_ns = now_ns
         self._is_gone = self._start_ticks is not None and self._root_start_ticks() != self._start_ticks
-        thorough = self._walks % _THOROUGH_EVERY == 0
+        thorough = now or self._walks % _THOROUGH_EVERY == 0
         self._walks += 1
         below = () if self._is_gone else self._walker.descendants(self.root, thorough=thorough)
         self._now = frozenset((self.root, *below))

@@ -80,7 +80,7 @@ class Monitor:
         self._only_pids = only_pids
         self._focus = focus
         self._has_refocused = threading.Event()
-        self._recorder = Recorder(self.timeline, clock)
+        self._recorder = Recorder(self.timeline, clock, pids=self._asked_pids)
         self._own_cost = own_cost
         self._own_cpu_share = own_cost.share(now_ns) if own_cost else None
         self._evaluation = Evaluation()

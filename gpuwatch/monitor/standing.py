@@ -24,6 +24,14 @@ def standing_samples(timeline: Timeline, now_ns: int) -> list[Sample]:
     return [sample for sample in found if sample is not None]
 
 
+def standing_of(timeline: Timeline, subject: str) -> list[Sample]:
+    """The same of one GPU, by its UUID, or of one trainer."""
+    with timeline.lock:
+        gpu, trainer = timeline.gpus.get(subject), timeline.trainers.get(subject)
+        found = [*(_of_gpu(gpu) if gpu else ()), *(_of_trainer(trainer) if trainer else ())]
+    return [sample for sample in found if sample is not None]
+
+
 def _of_gpu(gpu: GpuHistory) -> Iterator[Sample | None]:
     yield gpu.facts
     yield gpu.latest_status

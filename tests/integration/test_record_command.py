@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.recording.reader import Recording
+from gpuwatch.samples import RunFacts, StepEnd
 from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
 
 PYTHON = sys.executable
@@ -208,6 +209,45 @@ def test_a_recorder_that_is_killed_leaves_the_command_alone(tmp_path: Path) -> N
         assert process.stdout.read() == b""  # its end of the pipe closed: it has gone on to its own end
     with Recording(tmp_path / "a.gpuwatch") as recording:
         assert not recording.meta.ended
+
+
+LOOP = """\
+import sys, time
+import gpuwatch
+step = 0
+while step != int(sys.argv[1]):
+    time.sleep(0.005)
+    gpuwatch.step(8)
+    step += 1
+    if step == 20:
+        print("trains", flush=True)
+"""
+
+
+def test_another_training_beside_the_command_is_not_recorded(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    other = subprocess.Popen(
+        [PYTHON, "-m", "gpuwatch", "run", PYTHON, "loop.py", "-1"],
+        env=lonely_environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert other.stdout is not None
+        read_until(other.stdout.fileno(), "trains")
+        in_a_shell = f"{PYTHON} loop.py 300; exit 3"
+        done = gpuwatch(tmp_path, "record", "-o", "a.gpuwatch", "--", "sh", "-c", in_a_shell, cwd=tmp_path)
+        assert done.returncode == 3
+    finally:
+        other.kill()
+        other.communicate()
+    with Recording(tmp_path / "a.gpuwatch") as recording:
+        found = list(recording.samples(recording.start_ns, recording.end_ns))
+    (run,) = {sample.pid for sample in found if isinstance(sample, RunFacts)}
+    assert run != other.pid
+    steps = [sample for sample in found if isinstance(sample, StepEnd)]
+    assert {sample.trainer.partition(".")[0] for sample in steps} == {str(run)}
+    assert min(sample.number for sample in steps) <= 2 and len(steps) > 200
 
 
 def test_a_duration_ends_the_recording_but_not_the_command(tmp_path: Path) -> None:

@@ -48,3 +48,14 @@ def test_host_looks_at_the_root_and_the_trainers_below_it(tmp_path: Path) -> Non
 
 def test_dead_root_is_a_tree_of_itself(tmp_path: Path) -> None:
     assert AttachedTree(1, tuple, tmp_path, lambda: 0).pids() == {1}
+
+
+def test_a_new_trainer_has_the_tree_walked_at_once(tmp_path: Path) -> None:
+    trainers: list[int] = []
+    children(tmp_path, 1)
+    tree = AttachedTree(1, lambda: trainers, tmp_path, lambda: 0)
+    assert tree.pids() == {1}
+    children(tmp_path, 1, 2, 3)
+    assert tree.pids() == {1}
+    trainers.append(2)
+    assert tree.pids() == {1, 2, 3}
