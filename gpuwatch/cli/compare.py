@@ -81,7 +81,7 @@ def _measured(path: Path, start: Moment | None, end: Moment | None) -> Measured:
         raise GpuwatchError(f"there is no file {path}{hint}")
     with path.open("rb") as file:
         data = file.read(len(_RECORDING))
-        if data != _RECORDING:
+        if data != _RECORDING and path.suffix != ".gpuwatch":
             if start or end:
                 raise GpuwatchError(f"{path} is no recording: --from and --to choose a part of one")
             return measured_report(str(path), data + file.read(_MOST_REPORT_BYTES))

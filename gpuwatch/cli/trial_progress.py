@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
 from collections.abc import Callable
 
 from gpuwatch.cli.output import say
@@ -25,7 +27,12 @@ class TrialProgress:
         """A run begins; the look at the beginning has place 0."""
         self._head = f"a look at it {arm.label}, not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
         self._show("starting")
-        return lambda steady: self._show("settling" if steady is None else _speed(steady))
+        began = time.monotonic()
+
+        def go_on(steady: Steady | None) -> None:
+            self._show(f"not settled after {time.monotonic() - began:.0f} s" if steady is None else _speed(steady))
+
+        return go_on
 
     def ended(self, run: RunResult) -> None:
         """The run has ended: its line stays."""
@@ -40,7 +47,10 @@ class TrialProgress:
     def _show(self, what: str) -> None:
         if not self._is_terminal:
             return
-        line = printable(f"{self._head}: {what} ")
+        # A line that wraps could not be taken back. Its end is what changes, so the arm's name gives way.
+        room = max(20, shutil.get_terminal_size().columns - len(what) - 4)
+        head = self._head if len(self._head) <= room else f"{self._head[: room - 3]}..."
+        line = printable(f"{head}: {what} ")
         self._clear()
         sys.stderr.write(line)
         sys.stderr.flush()
