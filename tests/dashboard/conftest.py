@@ -20,7 +20,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def matches_snapshot() -> Callable[[str, str], None]:
+def assert_snapshot() -> Callable[[str, str], None]:
     """Compares text with a kept file; GPUWATCH_UPDATE_SNAPSHOTS=1 writes the file instead.
 
     A plugin for this exists (pytest-textual-snapshot), but it pins pytest below 9.

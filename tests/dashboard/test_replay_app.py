@@ -75,16 +75,16 @@ async def playing(
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36)], ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_the_replayed_screen_reads_as_it_did(
-    size: tuple[int, int], matches_snapshot: Callable[[str, str], None]
+    size: tuple[int, int], assert_snapshot: Callable[[str, str], None]
 ) -> None:
     async with playing(replayed(situations.starved()), size) as driver:
-        matches_snapshot(f"replay-{size[0]}x{size[1]}.txt", driver.text)
+        assert_snapshot(f"replay-{size[0]}x{size[1]}.txt", driver.text)
 
 
-async def test_the_help_of_a_replay_tells_its_keys(matches_snapshot: Callable[[str, str], None]) -> None:
+async def test_the_help_of_a_replay_tells_its_keys(assert_snapshot: Callable[[str, str], None]) -> None:
     async with playing(replayed(situations.starved()), (120, 44)) as driver:
         await driver.press("question_mark")
-        matches_snapshot("replay-help-120x44.txt", driver.text)
+        assert_snapshot("replay-help-120x44.txt", driver.text)
 
 
 @pytest.mark.parametrize(

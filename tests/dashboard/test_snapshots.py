@@ -21,20 +21,20 @@ SCREENS = {
 @pytest.mark.parametrize("name", SCREENS)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_the_main_screen_reads_as_it_did(
-    name: str, size: tuple[int, int], matches_snapshot: Callable[[str, str], None]
+    name: str, size: tuple[int, int], assert_snapshot: Callable[[str, str], None]
 ) -> None:
     async with driven(SCREENS[name](), size) as driver:
-        matches_snapshot(f"{name}-{size[0]}x{size[1]}.txt", driver.text)
+        assert_snapshot(f"{name}-{size[0]}x{size[1]}.txt", driver.text)
 
 
 @pytest.mark.parametrize(("name", "keys"), [("finding", ("enter",)), ("timeline", ("t",)), ("processes", ("p",))])
 async def test_the_other_screens_read_as_they_did(
-    name: str, keys: tuple[str, ...], matches_snapshot: Callable[[str, str], None]
+    name: str, keys: tuple[str, ...], assert_snapshot: Callable[[str, str], None]
 ) -> None:
     async with driven(situations.starved(), (120, 44)) as driver:
         await driver.press(*keys)
         await driver.settle()
-        matches_snapshot(f"{name}-120x44.txt", driver.text)
+        assert_snapshot(f"{name}-120x44.txt", driver.text)
 
 
 @pytest.mark.parametrize(
@@ -47,17 +47,17 @@ async def test_the_other_screens_read_as_they_did(
     ],
 )
 async def test_the_screens_around_attaching_read_as_they_did(
-    name: str, situation: Callable[[], Snapshot], keys: tuple[str, ...], matches_snapshot: Callable[[str, str], None]
+    name: str, situation: Callable[[], Snapshot], keys: tuple[str, ...], assert_snapshot: Callable[[str, str], None]
 ) -> None:
     async with driven(situation(), (100, 30)) as driver:
         await driver.press(*keys)
         await driver.settle()
-        matches_snapshot(f"{name}-100x30.txt", driver.text)
+        assert_snapshot(f"{name}-100x30.txt", driver.text)
 
 
 @pytest.mark.parametrize("theme", ["gpuwatch-night", "gpuwatch-colour-blind"])
-async def test_colours_are_as_they_were(theme: str, matches_snapshot: Callable[[str, str], None]) -> None:
+async def test_colours_are_as_they_were(theme: str, assert_snapshot: Callable[[str, str], None]) -> None:
     async with driven(situations.starved(), (80, 24)) as driver:
         driver.app.theme = theme
         await driver.pilot.pause()
-        matches_snapshot(f"colours-{theme}.txt", driver.painted)
+        assert_snapshot(f"colours-{theme}.txt", driver.painted)

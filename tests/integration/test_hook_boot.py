@@ -81,12 +81,14 @@ def test_a_torch_of_another_shape_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(HOOK.rglob("*.py")), ids=lambda path: path.name)
 def test_the_hook_parses_on_python_3_8(path: Path) -> None:
-    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
+    assert isinstance(ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8)), ast.Module)
 
 
 def test_what_every_python_loads_holds_nothing_that_python_2_cannot_parse() -> None:
     newer = (ast.JoinedStr, ast.AnnAssign, ast.AsyncFunctionDef, ast.Await, ast.Nonlocal, ast.NamedExpr)
-    for path in SITE.glob("*.py"):
+    paths = list(SITE.glob("*.py"))
+    assert paths
+    for path in paths:
         source = path.read_bytes()
         assert source.isascii()
         for node in ast.walk(ast.parse(source)):

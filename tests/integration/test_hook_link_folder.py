@@ -90,6 +90,8 @@ def test_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
         Peer(Path(f"/proc/self/fd/{descriptor}")).hello()
         os.close(descriptor)
         monitor.until(lambda: bool(monitor.of(RunFacts)))
+        assert {facts.pid for facts in monitor.of(RunFacts)} == {os.getpid()}
+        assert monitor.source.problem is None
 
 
 def test_sockets_of_dead_monitors_are_removed_and_living_ones_kept(tmp_path: Path) -> None:

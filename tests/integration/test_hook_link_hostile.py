@@ -124,7 +124,10 @@ def test_packet_over_the_limit_ends_its_sender(folder: Path, monitor: LinkMonito
     peer.hello()
     peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400_000)
     peer.socket.send(packet(RECORDS, bytes(100_000), 2500))
-    monitor.until(lambda: is_closed(peer))
+    monitor.until(lambda: bool(monitor.of(LinkLoss)))
+    assert is_closed(peer)
+    assert "a packet that no trainer sends" in monitor.of(LinkLoss)[0].detail
+    assert [ended.how for ended in monitor.of(TrainerEnded)] == ["lost"]
 
 
 def test_files_sent_along_are_not_kept(folder: Path, monitor: LinkMonitor) -> None:
@@ -145,7 +148,9 @@ def test_second_link_of_one_process_is_refused_and_the_first_goes_on(folder: Pat
     double.hello()
     monitor.until(lambda: is_closed(double))
     peer.records(steps(4, time.monotonic_ns()))
-    monitor.until(lambda: bool(monitor.of(StepEnd)))
+    monitor.until(lambda: len(monitor.of(StepEnd)) == 3)
+    assert not is_closed(peer)
+    assert monitor.of(TrainerEnded) == []
 
 
 def test_ten_thousand_connections_are_bounded_and_told_in_a_few_words(folder: Path, monitor: LinkMonitor) -> None:

@@ -74,8 +74,10 @@ def test_last_step_of_a_trainer_that_fell_silent_comes_without_further_input(
 ) -> None:
     peer = Peer(folder)
     peer.hello()
-    peer.records(steps(4, time.monotonic_ns()))
+    end_ns = time.monotonic_ns()
+    peer.records(steps(4, end_ns))
     monitor.until(lambda: len(monitor.of(StepEnd)) == 3)
+    assert monitor.of(StepEnd)[-1].end_ns == end_ns
 
 
 def test_changed_facts_are_merged_over_the_first(folder: Path, monitor: LinkMonitor) -> None:

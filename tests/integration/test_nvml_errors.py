@@ -206,7 +206,7 @@ def test_the_users_folder_and_its_modules_do_not_matter(
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the training script has a module of this name')\n")
     monkeypatch.chdir(tmp_path)
     with reading(simulated_driver) as reader:
-        reader.until(GpuSample)
+        assert reader.until(GpuSample).uuid == simulated_driver.uuid(0)
 
 
 def test_a_child_that_cannot_be_started_is_named(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:

@@ -74,5 +74,6 @@ def test_without_events_and_log_the_samples_come_all_the_same(
 ) -> None:
     simulated_driver.write("fault nvmlEventSetCreate * error 3")
     with reading(simulated_driver, kernel_log=tmp_path / "none") as reader:
-        reader.until(GpuSample)
-        reader.until(GpuSample)
+        first, second = reader.until(GpuSample), reader.until(GpuSample)
+    assert first.time_ns < second.time_ns
+    assert reader.each(XidEvent) == []

@@ -61,16 +61,18 @@ def test_virtual_clock_refuses_to_wait_for_ever() -> None:
 
 
 def test_catching_up_jumps_through_the_past_and_then_sleeps(pipe: tuple[int, int]) -> None:
+    before = time.time()
     clock = CatchUpClock(60_000_000_000)
+    after = time.time()
     start = clock.now_ns()
     assert time.monotonic_ns() - start >= 60_000_000_000
     for second in range(1, 60):
         clock.wait((pipe[0],), start + second * 1_000_000_000)
         assert clock.now_ns() == start + second * 1_000_000_000
-    assert time.time() - clock.wall_time() == pytest.approx(1, abs=1)
+    assert before - 1.1 < clock.wall_time() < after - 0.9
     os.write(pipe[1], b"x")
     assert clock.wait((pipe[0],), time.monotonic_ns() + 60_000_000_000) == {pipe[0]}
-    assert time.monotonic_ns() - clock.now_ns() < 10_000_000_000
+    assert time.monotonic_ns() <= clock.now_ns(), "it is the machine's by now"
 
 
 def test_waker_ends_a_wait_in_another_thread() -> None:
@@ -90,6 +92,12 @@ def test_waker_takes_any_number_of_wakes_and_outlives_its_close() -> None:
     waker = Waker()
     for _ in range(100_000):
         waker.wake()
+    assert SystemClock().wait((waker.fileno(),), None) == {waker.fileno()}
     waker.close()
+    read, write = os.pipe()  # has the numbers that the waker gave back
     waker.wake()
     waker.close()
+    os.write(write, b"x")
+    assert os.read(read, 10) == b"x"
+    os.close(read)
+    os.close(write)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
@@ -110,16 +109,20 @@ def test_samples_of_an_older_version_get_defaults_and_lose_what_is_gone() -> Non
 
 @settings(max_examples=200, deadline=None)
 @given(place=st.integers(0, 10**6), flip=st.integers(1, 255))
-def test_changed_bytes_of_a_chunk_are_refused_or_decode_never_crash(place: int, flip: int) -> None:
+def test_changed_bytes_of_a_chunk_are_refused_or_change_nothing(place: int, flip: int) -> None:
     gathering = Gathering()
     kind = RECORDED[GpuSample]
     for number in range(30):
         gathering.add(number, [(kind.number, kind.row(GpuSample(number, "GPU-1", power_watts=number / 7)))])
     (stream,) = gathering.streams()
-    data = bytearray(stream.packed())
+    whole = stream.packed()
+    data = bytearray(whole)
     data[place % len(data)] ^= flip
-    with contextlib.suppress(DamagedError):
-        list(samples_of_chunk(READERS[kind.number], 30, bytes(data)))
+    try:
+        read = list(samples_of_chunk(READERS[kind.number], 30, bytes(data)))
+    except DamagedError:
+        read = None
+    assert read in (None, list(samples_of_chunk(READERS[kind.number], 30, whole)))
 
 
 def test_a_chunk_that_inflates_without_end_is_refused() -> None:

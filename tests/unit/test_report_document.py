@@ -29,6 +29,7 @@ def check_schema(document: Json) -> None:
 
 def test_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["required"], "an empty schema would accept everything"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,9 @@ def test_schema_is_a_schema() -> None:
     ids=["nothing", "gap", "two-runs", "lost-gpu", "no-steps", "phases"],
 )
 def test_every_scene_gives_a_document_that_the_schema_accepts(scene: Scene) -> None:
-    check_schema(report(scene, [starvation(), starvation(fix=None, gain=None, run=None)]))
+    document = report(scene, [starvation(), starvation(fix=None, gain=None, run=None)])
+    check_schema(document)
+    assert (len(document["runs"]), len(document["gpus"])) == (len(scene.runs), len(scene.gpus))
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,11 @@ WANDB = line("log", 71, 0.10, text="wandb.log({'loss': x})", leaf="wandb/wandb_r
 def of(said: tuple[Finding, ...], rule: str) -> Finding:
     (finding,) = [finding for finding in said if finding.rule == rule]
     return finding
+
+
+def says_figures(found: Draft | Finding) -> bool:
+    """Whether it has a summary, and none of what is not known slipped into it as a figure."""
+    return bool(found.summary) and not {"None", "nan", "inf"} & set(re.findall(r"[A-Za-z]+", found.summary))
 
 
 def texts(found: Draft | Finding) -> str:
@@ -233,14 +239,15 @@ def test_every_rule_bears_what_is_missing(
     for member in (replace(base, **facts), replace(base, **facts, **bare), replace(base, **facts, steps=0)):
         moment = scene(run(member), gpus=[gpu(utilization=60)] if device == "cuda" else [])
         holding = frozenset({"data-starvation"})
+        drafts: list[Draft | None] = []
         for rule in all_rules():
             if rule.subject == "run":
-                rule.check(run_case_of(moment, moment.runs[0], holding))
+                drafts.append(rule.check(run_case_of(moment, moment.runs[0], holding)))
             elif rule.subject == "gpu" and moment.gpus:
-                rule.check(gpu_case_of(moment, moment.gpus[0], holding))
+                drafts.append(rule.check(gpu_case_of(moment, moment.gpus[0], holding)))
             elif rule.subject == "machine":
-                rule.check(machine_case_of(moment, holding))
-        findings(moment)
+                drafts.append(rule.check(machine_case_of(moment, holding)))
+        assert all(draft is None or says_figures(draft) for draft in (*drafts, *findings(moment)))
 
 
 def test_a_healthy_run_is_silent() -> None:
