@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.config.errors import ConfigError
 from gpuwatch.config.load import Config, load
+from tests.file_modes import file_modes_count
 
 
 @pytest.fixture
@@ -185,8 +185,7 @@ def test_a_folder_is_no_config(tmp_path: Path) -> None:
         load(config=str(tmp_path))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_a_file_that_may_not_be_read_is_refused(project: Path) -> None:
     pyproject(project, "[tool.gpuwatch]").chmod(0)
-    with pytest.raises(ConfigError, match="Permission denied"):
+    with file_modes_count(), pytest.raises(ConfigError, match="Permission denied"):
         load(folder=project, environ={})
