@@ -16,7 +16,11 @@ import time, pynvml
 pynvml.nvmlInit()
 handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 def energy():
-    return pynvml.nvmlDeviceGetTotalEnergyConsumption(handle), time.monotonic()
+    while True:
+        before = time.monotonic()
+        told = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        if time.monotonic() - before < 0.001:
+            return told, before
 (first, began), _ = energy(), time.sleep(0.3)
 second, ended = energy()
 print((second - first) / 1000 / (ended - began))

@@ -31,14 +31,14 @@ def test_each_function_has_a_cost_or_a_refusal(simulated_driver: SimulatedDriver
 
 
 def test_the_cost_is_the_drivers(simulated_driver: SimulatedDriver) -> None:
-    simulated_driver.write("fault nvmlDeviceGetMigMode 0 delay 0.02")
+    simulated_driver.write("fault nvmlDeviceGetMigMode 0 delay 0.2")
     costs = {answer.tells: answer.microseconds or 0 for answer in ask(simulated_driver).answers}
-    assert costs["MIG"] >= 20_000 > costs["SM clock"]
+    assert costs["MIG"] >= 200_000 > costs["SM clock"]
 
 
 def test_a_hang_keeps_what_was_answered_and_is_named(simulated_driver: SimulatedDriver) -> None:
     simulated_driver.write("fault nvmlDeviceGetPerformanceState 0 hang")
-    found = ask(simulated_driver, timeout_seconds=2.0)
+    found = ask(simulated_driver, timeout_seconds=4.0)
     assert not found.complete and "nvmlDeviceGetPerformanceState" in (found.reason or "")
     assert "temperature" in {answer.tells for answer in found.answers}
 

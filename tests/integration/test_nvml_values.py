@@ -55,9 +55,9 @@ def test_energy_and_counters_grow_with_their_signal(simulated_driver: SimulatedD
         first = reader.until(GpuSample)
         last = reader.until(GpuSample, lambda sample: sample.time_ns > first.time_ns + 1_000_000_000)
     seconds = (last.time_ns - first.time_ns) / 1e9
-    assert (last.energy_joules - first.energy_joules) / seconds == pytest.approx(500, rel=0.05)
-    assert (last.throttled_power_ns - first.throttled_power_ns) / seconds == pytest.approx(0.25e9, rel=0.05)
-    assert (last.pcie_rx_bytes - first.pcie_rx_bytes) / seconds == pytest.approx(2e9, rel=0.05)
+    assert (last.energy_joules - first.energy_joules) / seconds == pytest.approx(500, rel=0.1)
+    assert (last.throttled_power_ns - first.throttled_power_ns) / seconds == pytest.approx(0.25e9, rel=0.1)
+    assert (last.pcie_rx_bytes - first.pcie_rx_bytes) / seconds == pytest.approx(2e9, rel=0.1)
     assert last.event_reasons == 0x4
 
 
