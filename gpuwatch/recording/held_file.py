@@ -25,9 +25,18 @@ class HeldFile:
         self._path = path
         self._descriptor: int | None = descriptor
         self._least_bytes = 0
+        self._mark: int | None = None
+
+    def watch(self, mark: int) -> None:
+        """From now on `check` sees, too, when an emptied file has grown again: SQLite was just bringing its log in.
+
+        Args:
+            mark: the place of a byte that is not 0 and is never written again. What was never written reads as 0.
+        """
+        self._mark = mark
 
     def check(self) -> None:
-        """Two looks at the file, 3 us. A file that was only renamed is written to the end: SQLite still holds it.
+        """Three looks at the file, 4 us. A file that was only renamed is written to the end: SQLite still holds it.
 
         Raises:
             LostFileError: says what has happened to it.
@@ -37,9 +46,14 @@ class HeldFile:
         held = os.fstat(self._descriptor)
         if not held.st_nlink:
             raise LostFileError(f"{self._path} was {'replaced' if self._path.exists() else 'removed'}")
-        if held.st_size < self._least_bytes:
+        if held.st_size < self._least_bytes or self._is_hollow(self._descriptor):
             raise LostFileError(f"{self._path} was cut short")
         self._least_bytes = held.st_size  # it only grows: what is dropped from it leaves room for what comes
+
+    def _is_hollow(self, descriptor: int) -> bool:
+        with suppress(OSError):  # what a disk that fails says, it says to SQLite too
+            return self._mark is not None and os.pread(descriptor, 1, self._mark) in (b"", b"\0")
+        return False
 
     @property
     def is_in_place(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class Store:
         """What the file and its log take."""
         return sum(_size(path) for path in (self.path, self.path.with_name(f"{self.path.name}-wal")))
 
-    def write(self, operations: Iterable[Operation]) -> None:
+    def write(self, operations: Sequence[Operation]) -> None:
         """Makes all of the changes, or none.
 
         Raises:
@@ -67,6 +67,9 @@ class Store:
             self._held.check()
         try:
             connection = self._opened()
+            if len(operations) == 1:  # a statement alone is a transaction
+                connection.execute(*operations[0])
+                return
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 for statement, values in operations:
@@ -179,9 +182,13 @@ class Store:
         try:
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             connection.execute("PRAGMA synchronous=NORMAL")
+            # Debian's SQLite overwrites what is deleted with zeros: each minute's tail, 1 MB, is written again for it.
+            connection.execute("PRAGMA secure_delete=OFF")
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 _create(connection)
             self._set_journal(connection)
+            if self._held is not None:
+                self._held.watch(_place_of_kinds(connection))
         except BaseException:
             connection.close()
             raise
@@ -218,6 +225,13 @@ def _create(connection: sqlite3.Connection) -> None:
         values = (kind.number, kind.name, stored_shape(kind))
         connection.execute("INSERT INTO kind VALUES (?, ?, ?, ?)", (*values, checksum(values)))
     connection.execute("COMMIT")
+
+
+def _place_of_kinds(connection: sqlite3.Connection) -> int:
+    """Where the page of the table lies that is written once; it begins with what kind of page it is, which is not 0."""
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'kind'").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return int((page - 1) * size)
 
 
 def _is_full(error: Exception) -> bool:

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +301,22 @@ def test_a_recording_that_is_emptied_while_it_is_written_has_ended(tmp_path: Pat
     record(writer, [next(given) for _ in range(30)])  # no minute is over yet, so no log is just being brought in
     os.truncate(path, 0)
     record(writer, given)
+    assert writer.is_lost and "was cut short while it was written" in (writer.problem or "")
+    writer.close()
+
+
+def test_a_recording_that_is_emptied_while_its_log_is_brought_in_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    writer = RecordingWriter(path, META)
+    given = batches(50)
+    record(writer, [next(given) for _ in range(30)])
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("SELECT count(*) FROM meta").fetchone()
+        size = path.stat().st_size
+        os.truncate(path, 0)
+        other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        assert path.stat().st_size >= size, "its size tells nothing any more"
+        record(writer, given)
     assert writer.is_lost and "was cut short while it was written" in (writer.problem or "")
     writer.close()
 
