@@ -27,6 +27,7 @@ from gpuwatch.samples import BatchWait, GpuFacts, GpuSample, HostSample, RunFact
 DAY_MINUTES = 24 * 60
 GPUS = 8
 SECOND_NS = 1_000_000_000
+STEP_NS = 200_000_000
 START_NS = 3_600 * SECOND_NS
 WALL = 1_700_000_000.0
 
@@ -95,13 +96,14 @@ def machine(minutes: float, interval_seconds: float, *, with_runs: bool) -> Iter
             batch.append(HostSample(time_ns, cpu_percent=rng.random() * 100, load_1m=round(rng.random() * 16, 2)))
         if with_runs:
             for name in trainers:
-                for part in range(max(1, round(5 * interval_seconds))) if tick % 2 == 0 or every == 1 else ():
-                    batch += _step(name, time_ns, tick * 5 + part, rng)
+                parts = max(1, round(5 * interval_seconds)) if tick % 2 == 0 or every == 1 else 0
+                for part in range(parts):
+                    batch += _step(name, time_ns - (parts - 1 - part) * STEP_NS, tick * 5 + part, rng)
         yield time_ns + 4_000_000, batch
 
 
 def _step(trainer: str, time_ns: int, number: int, rng: random.Random) -> list[Sample]:
-    begin, wait = time_ns - 200_000_000, rng.randrange(1_000_000, 60_000_000)
+    begin, wait = time_ns - STEP_NS, rng.randrange(1_000_000, 60_000_000)
     return [
         BatchWait(trainer, 1, "train", begin, begin + wait, number % 5000),
         StepEnd(trainer, number, begin, time_ns - rng.randrange(0, 900_000), wait / 1e9, 1, 256, number % 5000),

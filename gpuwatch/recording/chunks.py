@@ -19,7 +19,7 @@ from gpuwatch.recording.packing import unpack
 from gpuwatch.recording.shred import read_values, write_values
 from gpuwatch.samples import Sample
 
-_LEVEL = 4  # 1 % larger than with 6, in three quarters of the time
+_LEVEL = 3  # 1.5 % larger than with 6, in 40 % of the time
 _MOST_BYTES = 1 << 26
 """No chunk inflates to more: a few bytes of a hostile file may stand for gigabytes."""
 
@@ -35,7 +35,7 @@ class Stream:
 
     def column(self, name: str) -> Sequence[Any]:
         """One field's values."""
-        return self.columns[[field for field, _ in self.kind.shape.fields].index(name)]
+        return self.columns[self.kind.places[name]]
 
     def packed(self) -> bytes:
         """As a chunk."""
@@ -86,11 +86,14 @@ _KEYS = tuple(kind.subject_key for kind in KIND_BY_NUMBER)
 
 
 class Gathering:
-    """The samples of a segment by kind and subject, as they come."""
+    """The samples of a segment by kind and subject, as they come: the values of all rows one after the other.
+
+    A column is then every so manieth of them, which is found in a third of the time that it takes to go through rows.
+    """
 
     def __init__(self) -> None:
         self._times_ns, self._counts = array("q"), array("q")
-        self._streams: dict[tuple[int, object], tuple[Kind, array[int], list[tuple[Any, ...]]]] = {}
+        self._streams: dict[tuple[int, object], tuple[array[int], list[Any]]] = {}
         self._place = 0
 
     def add(self, time_ns: int, rows: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
@@ -100,9 +103,9 @@ class Gathering:
             key = (number, _KEYS[number](row))
             stream = streams.get(key)
             if stream is None:
-                stream = streams[key] = (KIND_BY_NUMBER[number], array("I"), [])
-            stream[1].append(place)
-            stream[2].append(row)
+                stream = streams[key] = (array("I"), [])
+            stream[0].append(place)
+            stream[1].extend(row)
             place += 1
         self._times_ns.append(time_ns)
         self._counts.append(place - self._place)
@@ -114,8 +117,11 @@ class Gathering:
 
     def streams(self) -> Iterator[Stream]:
         """Column by column."""
-        for kind, places, rows in self._streams.values():
-            yield Stream(kind, kind.subject(rows[0]), places.tolist(), list(zip(*rows, strict=True)))
+        for (number, _), (places, values) in self._streams.items():
+            kind = KIND_BY_NUMBER[number]
+            width = len(kind.places)
+            columns = [values[place::width] for place in range(width)]
+            yield Stream(kind, kind.subject(values[:width]), places.tolist(), columns)
 
 
 def gathered(rows: Iterable[bytes], kinds: Mapping[int, KindReader]) -> Gathering:

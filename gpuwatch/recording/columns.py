@@ -8,10 +8,12 @@ whole numbers one after the other let deflate find the ones that do not change: 
 
 from __future__ import annotations
 
+import itertools
 import sys
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
+from contextlib import suppress
 from math import isfinite
 from operator import sub
 from typing import Any
@@ -94,19 +96,18 @@ def _encode(values: Sequence[Any], exact: bool) -> tuple[int, bytes]:
     if first == values[-1] == values[count // 2] and values.count(first) == count:
         return _CONSTANT, pack(first)
     try:
-        entries = set(values[:_PROBE])
-        if len(entries) <= _PROBE // 2:
-            entries = set(values)
-            if len(entries) <= min(_MOST_ENTRIES, count // 2 + 1):
-                return _DICTIONARY, _dictionary(values, entries)
+        listed = _dictionary(values) if len(set(values[:_PROBE])) <= _PROBE // 2 else None
     except TypeError:
         return _PACKED, pack(values)
+    if listed is not None:
+        return _DICTIONARY, listed
+    return _whole(values) or _decimals(values) or _others(values, exact)
+
+
+def _others(values: Sequence[Any], exact: bool) -> tuple[int, bytes]:
     types = set(map(type, values))
     if types == {float}:
         return _floats(values, exact)
-    if types == {int}:
-        whole = _whole(values)
-        return (_PACKED, pack(values)) if whole is None else (_WHOLE, whole)
     if type(None) in types and types <= {int, float, type(None)}:
         return _MASKED, _masked(values, exact)
     if types == {int, float}:  # what a driver gives as a whole number is an int in JSON
@@ -142,13 +143,24 @@ def _hashable(value: Any) -> Any:
     return tuple(_hashable(each) for each in value) if isinstance(value, list) else value
 
 
-def _dictionary(values: Sequence[Any], entries: set[Any]) -> bytes:
-    listed = list(entries)
+def _dictionary(values: Sequence[Any]) -> bytes | None:
+    """The place of each among those that are different; None where there are too many of those."""
+    places: dict[Any, int] = defaultdict(itertools.count().__next__)
+    try:
+        codes = bytes(map(places.__getitem__, values))
+    except ValueError:  # a 257th
+        return None
+    if len(places) > len(values) // 2 + 1:
+        return None
+    listed = [*places]
     if all(type(entry) in (int, float) for entry in listed):
         listed.sort()
-    places = {entry: place for place, entry in enumerate(listed)}
+        order = bytearray(_MOST_ENTRIES)
+        for place, entry in enumerate(listed):
+            order[places[entry]] = place
+        codes = codes.translate(order)
     head = pack(listed)
-    return len(head).to_bytes(4, "little") + head + bytes(map(places.__getitem__, values))
+    return len(head).to_bytes(4, "little") + head + codes
 
 
 def _masked(values: Sequence[Any], exact: bool) -> bytes:
@@ -166,50 +178,69 @@ def _from_masked(payload: bytes, count: int) -> list[Any]:
     return [next(known) if bit == "1" else None for bit in bits]
 
 
-def _whole(values: Sequence[int]) -> bytes | None:
-    """As 64-bit integers; None beyond."""
+def _whole(values: Sequence[Any]) -> tuple[int, bytes] | None:
+    """As 64-bit integers; None where one is none."""
     try:
-        return _integers(array("q", values), values)
-    except OverflowError:
+        return _WHOLE, _integers(array("q", values))
+    except (TypeError, OverflowError):
         return None
 
 
-def _integers(values: array[int], listed: Sequence[int]) -> bytes:
-    """As they are, or if they only grow as differences; `listed` are the same, which need not be made into objects."""
-    count = len(listed)
-    grows = count > 3 and listed[0] < listed[count // 3] < listed[2 * count // 3] < listed[-1]
-    if grows and listed[-1] - listed[0] < _INT64:
-        try:
-            steps = array("q", list(map(sub, listed[1:], listed)))
-        except OverflowError:
-            grows = False
-        else:
-            return bytes((_DELTA,)) + listed[0].to_bytes(8, "little", signed=True) + _planes(steps)
-    return bytes((_DIRECT,)) + _planes(values)
+def _integers(values: array[int]) -> bytes:
+    """As they are, or if they only grow as differences."""
+    length = len(values)
+    grows = length > 3 and values[0] < values[length // 3] < values[2 * length // 3] < values[-1]
+    if grows and values[-1] - values[0] < _INT64:
+        with suppress(OverflowError):
+            steps = _steps(values) or _little_endian(array("q", list(map(sub, values[1:], values))))
+            return bytes((_DELTA,)) + values[0].to_bytes(8, "little", signed=True) + _planes(steps, 8)
+    return bytes((_DIRECT,)) + _planes(_little_endian(values), 8)
+
+
+def _steps(values: array[int]) -> bytes | None:
+    """The differences of numbers of which the last is greater than the first; None where they do not only grow.
+
+    All of them are made by one subtraction of two long numbers whose digits the values are, in a quarter of the time:
+    as long as none is negative, none takes anything from the one above it, and the first that is has its highest bit
+    set.
+    """
+    if values[0] < 0:
+        return None
+    data = _little_endian(values)
+    steps = (int.from_bytes(data[8:], "little") - int.from_bytes(data[:-8], "little")).to_bytes(len(data) - 8, "little")
+    return steps if steps[7::8].isascii() else None
 
 
 def _from_integers(payload: bytes, count: int) -> array[int]:
     if payload[0] == _DIRECT:
         return _from_planes("q", payload[1:], count)
     first = int.from_bytes(payload[1:9], "little", signed=True)
-    return array("q", accumulate(_from_planes("q", payload[9:], count - 1), initial=first))
+    return array("q", itertools.accumulate(_from_planes("q", payload[9:], count - 1), initial=first))
+
+
+def _decimals(values: Sequence[Any]) -> tuple[int, bytes] | None:
+    """As whole multiples of a decimal; None where one is none."""
+    shift = _SHIFT  # a local name is found sooner
+    try:
+        for exponent in _EXPONENTS:
+            scale = 10.0**exponent
+            if not all(_is_whole(value * scale, scale, value) for value in values[:: len(values) // 4 + 1]):
+                continue
+            shifted = [value * scale + shift for value in values]
+            if [(value - shift) / scale for value in shifted] == [*values]:
+                return _DECIMAL, bytes((exponent,)) + _integers(array("q", array("d", shifted).tobytes()))
+    except (TypeError, OverflowError):  # something that is no number, or too great a one
+        pass
+    return None
 
 
 def _floats(values: Sequence[float], exact: bool) -> tuple[int, bytes]:
-    """As whole multiples of a decimal where all of them are; else in single precision."""
-    for exponent in _EXPONENTS:
-        scale = 10.0**exponent
-        if not all(_is_whole(value * scale, scale, value) for value in values[:: len(values) // 4 + 1]):
-            continue
-        shifted = array("d", [value * scale + _SHIFT for value in values])
-        if [(value - _SHIFT) / scale for value in shifted] == [*values]:
-            whole = array("q", shifted.tobytes())
-            return _DECIMAL, bytes((exponent,)) + _integers(whole, whole.tolist())
+    """In single precision, if that may be and can."""
     if not exact:
         single = array("f", values)
         if isfinite(sum(single)):
-            return _SINGLE, _planes(single)
-    return _DOUBLE, _planes(array("d", values))
+            return _SINGLE, _planes(_little_endian(single), 4)
+    return _DOUBLE, _planes(_little_endian(array("d", values)), 8)
 
 
 def _from_decimals(payload: bytes, count: int) -> list[float]:
@@ -221,13 +252,19 @@ def _is_whole(scaled: float, scale: float, value: float) -> bool:
     return abs(scaled) < _MOST_SHIFTED and (scaled + _SHIFT - _SHIFT) / scale == value
 
 
-def _planes(values: array[Any]) -> bytes:
+def _little_endian(values: array[Any]) -> bytes:
+    if not _BIG_ENDIAN:
+        return values.tobytes()
+    swapped = values[:]
+    swapped.byteswap()
+    return swapped.tobytes()
+
+
+def _planes(data: bytes, size: int) -> bytes:
     """The bytes of all values, all first ones first; a place where all are equal takes one byte."""
-    if _BIG_ENDIAN:
-        values.byteswap()
-    data, size, count = values.tobytes(), values.itemsize, len(values)
+    length = len(data) // size
     planes = [data[place::size] for place in range(size)]
-    same = [plane.count(plane[:1]) == count for plane in planes]
+    same = [plane.count(plane[:1]) == length for plane in planes]
     mask = sum(1 << place for place, is_same in enumerate(same) if is_same)
     return bytes((mask,)) + b"".join(
         plane[:1] if is_same else plane for plane, is_same in zip(planes, same, strict=True)

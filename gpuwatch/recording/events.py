@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,11 +30,11 @@ class Events:
         """There is room again."""
         self._room = _MOST_A_MINUTE
 
-    def of(self, samples: Iterable[Sample], time_ns: int) -> Iterator[Operation]:
-        """What to write for samples that came at a time."""
-        if self._lost or not _KINDS.isdisjoint(map(type, samples)):
-            for sample in samples:
-                yield from self._of(sample, time_ns)
+    def of(self, samples: Iterable[Sample], time_ns: int) -> Sequence[Operation]:
+        """What to write for samples that came at a time; mostly nothing."""
+        if not self._lost and _KINDS.isdisjoint(map(type, samples)):
+            return ()
+        return [operation for sample in samples for operation in self._of(sample, time_ns)]
 
     def _of(self, sample: Sample, time_ns: int) -> Iterator[Operation]:
         cls = type(sample)

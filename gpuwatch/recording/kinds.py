@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, get_args
@@ -35,6 +35,7 @@ class Kind:
     row: Callable[[Any], tuple[Any, ...]]
     subject_key: Callable[[Sequence[Any]], Any]  # equal for rows of one subject
     subject_places: tuple[int, ...]  # in a row
+    places: Mapping[str, int]  # of the fields
 
     def subject(self, row: Sequence[Any]) -> str:
         """A GPU's UUID, a trainer's name, or "" for the machine."""
@@ -104,7 +105,10 @@ def _kind(number: int, cls: type) -> Kind:
     shape = record_of(cls)
     names = [name for name, _ in shape.fields]
     places = _subject_places(names)
-    return Kind(number, cls.__name__, shape, attrgetter(*names), itemgetter(*places) if places else _no_subject, places)
+    key = itemgetter(*places) if places else _no_subject
+    return Kind(
+        number, cls.__name__, shape, attrgetter(*names), key, places, {name: at for at, name in enumerate(names)}
+    )
 
 
 def _no_subject(_: Sequence[Any]) -> None:

@@ -73,8 +73,10 @@ class Metrics:
         begin_ns, before = self._counters.get(key, (times_ns[0], values[0]))
         grown = 0.0
         if not before == values[0] == values[-1]:
-            steps = list(map(sub, values, [before, *values]))
-            grown = values[-1] - before if min(steps) >= 0 else sum(step for step in steps if step > 0)
+            if before <= values[0] and [*values] == sorted(values):
+                grown = values[-1] - before
+            else:
+                grown = sum(step for step in map(sub, values, [before, *values]) if step > 0)
         self._counters[key] = (times_ns[-1], values[-1])
         seconds = times_ns[-1] - begin_ns
         if seconds <= 0 or not math.isfinite(grown):

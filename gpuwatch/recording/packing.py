@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ _STRING, _MAPPING = 1, 2
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    raise NotImplementedError(f"{type(value).__name__} is not a plain value")
+    raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
 def _restore(code: int, data: memoryview) -> Any:
@@ -40,8 +40,11 @@ def pack(value: Any) -> bytes:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         return _encoder.encode(_escaped(value))
-    except NotImplementedError as error:
-        raise TypeError(str(error)) from None
+
+
+def pack_list(packed: Sequence[bytes]) -> bytes:
+    """Bytes of the list of values that are packed already."""
+    return b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
 
 
 def unpack(data: bytes) -> Any:

@@ -251,7 +251,8 @@ class Recording:
         if not rows:
             return []
         with self._contents.noting("its tail"):
-            minutes.take(gathered(rows, self._kinds).streams())
+            for stream in gathered(rows, self._kinds).streams():
+                minutes.take(stream)
         return minutes.finished(last.end_ns // MINUTE_NS * MINUTE_NS)
 
     def _events(self) -> Events:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from gpuwatch.recording.chunks import Stream, inflated
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
@@ -22,15 +22,14 @@ class Minutes:
     def __init__(self) -> None:
         self._metrics = Metrics()
 
-    def take(self, streams: Iterable[Stream]) -> None:
-        """Counts a segment's samples."""
-        for stream in streams:
-            if stream.kind.name == "GpuSample":
-                gpu_metrics(stream, self._metrics)
-            else:
-                derive = RUN_METRICS.get(stream.kind.name)
-                if derive is not None:
-                    derive(stream, self._metrics)
+    def take(self, stream: Stream) -> None:
+        """Counts a segment's samples of one kind and subject."""
+        if stream.kind.name == "GpuSample":
+            gpu_metrics(stream, self._metrics)
+        else:
+            derive = RUN_METRICS.get(stream.kind.name)
+            if derive is not None:
+                derive(stream, self._metrics)
 
     def finished(self, minute_ns: int) -> list[Rollup]:
         """The minute's figures; the next one begins."""

@@ -9,13 +9,10 @@ from typing import Any
 from gpuwatch.recording.chunks import Gathering
 from gpuwatch.recording.events import printable
 from gpuwatch.recording.kinds import KINDS
-from gpuwatch.recording.packing import pack
+from gpuwatch.recording.packing import pack, pack_list
 from gpuwatch.recording.rollups import Minutes
 from gpuwatch.recording.schema import CHUNK_BITS, Operation
 from gpuwatch.samples import Sample
-
-Batch = tuple[int, Sequence[Sample]]
-"""When some samples came, and they."""
 
 _NUMBERS: dict[type, int] = {cls: kind.number for cls, kind in KINDS.items()}
 _VALUES: dict[type, Callable[[Any], tuple[Any, ...]]] = {cls: kind.row for cls, kind in KINDS.items()}
@@ -31,36 +28,47 @@ class Segment:
         self.bytes = 0  # of what would go into the file
         self.unsaved_samples = 0
         self.refused = 0
+        self._row: list[bytes] = []
+        self._row_start_ns = 0
         self._gathering: Gathering | None = Gathering()
         self._unsaved: list[Operation] = []
         self._sealed: list[Operation] = []
 
-    def add(self, batches: Sequence[Batch]) -> None:
-        """The next second or so."""
+    def add(self, time_ns: int, samples: Sequence[Sample]) -> None:
+        """Samples that came at once.
+
+        They are taken apart at once: a second later the processor has to fetch them again, which takes three times as
+        long.
+        """
         assert self._gathering is not None
-        rows = [
-            (time_ns, [(_NUMBERS[type(sample)], _VALUES[type(sample)](sample)) for sample in samples])
-            for time_ns, samples in batches
-        ]
+        rows = [(_NUMBERS[type(sample)], _VALUES[type(sample)](sample)) for sample in samples]
         try:
-            data = pack(rows)
+            data = pack((time_ns, rows))
         except (TypeError, OverflowError):
-            count = sum(len(each) for _, each in rows)
-            rows = [(time_ns, [row for row in each if _packs(row)]) for time_ns, each in rows]
-            self.refused += count - sum(len(each) for _, each in rows)
-            data = pack(rows)
-        for time_ns, each in rows:
-            self._gathering.add(time_ns, each)
-            self.unsaved_samples += len(each)
-        self.start_ns = self.start_ns or batches[0][0]
-        self.end_ns = batches[-1][0]
+            count = len(rows)
+            rows = [row for row in rows if _packs(row)]
+            self.refused += count - len(rows)
+            data = pack((time_ns, rows))
+        self._gathering.add(time_ns, rows)
+        self.unsaved_samples += len(rows)
+        self.start_ns = self.start_ns or time_ns
+        self.end_ns = time_ns
+        self._row_start_ns = self._row_start_ns or time_ns
+        self._row.append(data)
+
+    def end_row(self) -> None:
+        """What has come since the last one is a row of the tail."""
+        if not self._row:
+            return
+        data = pack_list(self._row)
         self.bytes += len(data)
         self._unsaved.append(
             (
                 "INSERT INTO tail (segment, start_ns, end_ns, data, crc) VALUES (?, ?, ?, ?, ?)",
-                (self.number, batches[0][0], self.end_ns, data, zlib.crc32(data)),
+                (self.number, self._row_start_ns, self.end_ns, data, zlib.crc32(data)),
             )
         )
+        self._row, self._row_start_ns = [], 0
 
     def unsaved(self) -> list[Operation]:
         """What is to be written to the tail."""
@@ -71,16 +79,14 @@ class Segment:
         self._unsaved, self.unsaved_samples = [], 0
 
     def seal(self, minutes: Minutes) -> None:
-        """Turns the rows into columns, and lets go of them."""
+        """Turns the rows into columns, and lets go of them: one stream after the other, whose values are then near."""
         assert self._gathering is not None
-        streams = list(self._gathering.streams())
-        minutes.take(streams)
         arrivals = self._gathering.arrivals().packed()
-        chunks = [
-            (stream.kind.number, printable(stream.subject), len(stream.places), zlib.crc32(data), data)
-            for stream in streams
-            for data in (stream.packed(),)
-        ]
+        chunks: list[tuple[int, str, int, int, bytes]] = []
+        for stream in self._gathering.streams():
+            minutes.take(stream)
+            data = stream.packed()
+            chunks.append((stream.kind.number, printable(stream.subject), len(stream.places), zlib.crc32(data), data))
         self.bytes = len(arrivals) + sum(len(chunk[-1]) for chunk in chunks)
         head = (self.number, self.start_ns, self.end_ns, self.bytes, arrivals, zlib.crc32(arrivals))
         first = self.number << CHUNK_BITS

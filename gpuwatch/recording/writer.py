@@ -23,7 +23,7 @@ from gpuwatch.recording.hours import HourGatherer
 from gpuwatch.recording.placement import FilesystemOf, filesystem_of, place_for
 from gpuwatch.recording.rollups import MINUTE_NS, Minutes, pack_minute
 from gpuwatch.recording.schema import Operation, checksum, meta_row
-from gpuwatch.recording.segment import Batch, Segment
+from gpuwatch.recording.segment import Segment
 from gpuwatch.recording.store import Connect, Store, StoreError
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.samples import Sample
@@ -73,7 +73,6 @@ class RecordingWriter:
         self._findings = Findings()
         self._minutes = Minutes()
         self._hours = HourGatherer()
-        self._pending: list[Batch] = []
         self._notes: deque[Operation] = deque(_meta_rows(meta), maxlen=_MOST_NOTES)
         self._segment: Segment | None = None
         self._waiting: deque[Segment] = deque()
@@ -122,7 +121,11 @@ class RecordingWriter:
             self._turn_minute(now_ns // MINUTE_NS * MINUTE_NS)
             batch = samples if isinstance(samples, (list, tuple)) else list(samples)
             if batch:
-                self._pending.append((now_ns, batch))
+                if self._segment is None:
+                    self._segments += 1
+                    self._segment = Segment(self._segments)
+                self._segment.add(now_ns, batch)
+                self._notes.extend(self._events.of(batch, now_ns))
             if self._flushed_ns is None or now_ns - self._flushed_ns >= _FLUSH_NS:
                 self._flushed_ns = now_ns
                 self._flush()
@@ -191,14 +194,8 @@ class RecordingWriter:
 
     def _flush(self) -> None:
         """Writes what has come, and what has been waiting."""
-        if self._pending:
-            if self._segment is None:
-                self._segments += 1
-                self._segment = Segment(self._segments)
-            self._segment.add(self._pending)
-            for time_ns, samples in self._pending:
-                self._notes.extend(self._events.of(samples, time_ns))
-            self._pending = []
+        if self._segment is not None:
+            self._segment.end_row()
         self._write()
         if self._segment is not None and self._segment.bytes >= _SEALED_AT_BYTES:
             self._seal()
@@ -258,7 +255,7 @@ class RecordingWriter:
         self.problem = f"recording ended at {since}: {error} while it was written; begin another one"
         self._closed = self.is_lost = True
         self._waiting.clear()
-        self._segment, self._pending = None, []
+        self._segment = None
         self._store.abandon()
 
     def _has_succeeded(self) -> None:

@@ -21,7 +21,7 @@ BEGIN_NS = 7 * HOUR_NS
 
 def minute(minute_ns: int, *samples: Sample) -> list[Rollup]:
     segment, minutes = Segment(1), Minutes()
-    segment.add([(minute_ns, samples)])
+    segment.add(minute_ns, samples)
     segment.seal(minutes)
     return minutes.finished(minute_ns)
 

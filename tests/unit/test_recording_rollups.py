@@ -33,7 +33,8 @@ def gathered(minutes: Minutes, samples: list[Sample]) -> None:
     for time_ns, sample in enumerate(samples):
         kind = KINDS[type(sample)]
         gathering.add(time_ns, [(kind.number, kind.row(sample))])
-    minutes.take(gathering.streams())
+    for stream in gathering.streams():
+        minutes.take(stream)
 
 
 def figures(*samples: Sample) -> dict[tuple[str, str], Rollup]:
