@@ -127,7 +127,7 @@ def _all_busy(rank: RankWindow, rhythm: float | None, limits: Thresholds) -> boo
 def _has_room(cost: StepCost, count: int, advised: int, free: float | None, limits: Thresholds) -> bool:
     """Whether the cores carry more workers: those that mostly wait need little of one, and get it on a full machine."""
     carried = cpu_workers(cost.allowed_cores, cost.batch_demand_share, cost.training_cores_busy)
-    wanted = min(limits.free_cores, cost.batch_demand_share * (advised - count))
+    wanted = min(limits.free_cores, cost.batch_cpu_share * (advised - count))
     return count < limits.room_share * carried and (free is None or free >= wanted or _mostly_wait(cost))
 
 
