@@ -38,7 +38,8 @@ class TrialProgress:
         """The run has ended: its line stays."""
         self._clear()
         if run.failure is not None:
-            say(f"{self._head}: {run.failure.reason}")
+            if run.place >= 0:  # a look that fails ends the trial, which says why
+                say(f"{self._head}: {run.failure.reason}")
         elif run.interrupted:
             say(f"{self._head}: stopped")
         elif run.steady is not None:

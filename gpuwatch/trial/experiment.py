@@ -67,7 +67,7 @@ class Experiment:
         """Makes the runs, up to the end or to the user's wish.
 
         Raises:
-            TrialError: the program as it is does not train, or does already all that is to be tried.
+            TrialError: the program as it is gives no figure, or does already all that is to be tried.
         """
         total = len(self.arms) * self.runs_per_arm
         self.look, self._promised = runs.look(self.arms, narrator.begins(Arm(), 0, total))
@@ -133,7 +133,7 @@ class Experiment:
         if is_first and not any(each.counts for each in self._runs.get(self.arms[0], ())):
             printed = "".join(f"\n  {line}" for line in run.failure.last_lines)
             raise TrialError(
-                f"the program does not train as it is: {run.failure.reason}"
+                f"the program as it is gives nothing to compare with: {run.failure.reason}"
                 + (f"; its last lines:{printed}" if printed else "; it printed nothing")
             )
         return False

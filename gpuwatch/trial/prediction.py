@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import middle
+from gpuwatch.diagnosis.advice.queue_gain import queue_model
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import LEAST_PROMISE, advise
 from gpuwatch.diagnosis.cases import run_case_of
@@ -16,6 +17,8 @@ from gpuwatch.trial.changes import Arm
 
 WORKERS = ("workers-zero", "workers-too-few")
 """The rules that choose a number of workers by the same formula."""
+QUEUES = ("slow-samples", "bursty-prefetch")
+"""The rules that choose a queue by the same model."""
 _STATEMENTS = {
     'torch.set_float32_matmul_precision("high")': ("tf32", "True"),
     "torch.backends.cudnn.benchmark = True": ("cudnn_benchmark", "True"),
@@ -38,6 +41,9 @@ def predict(arm: Arm, scene: Scene | None, findings: Sequence[Finding]) -> Predi
     if scene is None or not arm.changes:
         return None
     asked = {change.name: str(change.value) for change in arm.changes}
+    queued = _of_queue(asked, scene, {finding.rule for finding in findings})
+    if queued is not None:
+        return queued
     for finding in findings:
         if finding.gain is not None and finding.fix is not None and _is_of(finding.fix.edit, asked):
             return Prediction(finding.gain, finding.rule)
@@ -58,6 +64,24 @@ def _is_of(edit: Edit | None, asked: dict[str, str]) -> bool:
             return ".compile(" in edit.statement and asked == {"compile": "True"}
         case _:
             return False
+
+
+def _of_queue(asked: dict[str, str], scene: Scene, found: Set[str]) -> Prediction | None:
+    """What the rules' model of a loader's queue says of any depth and order, where one of them blames the queue."""
+    rule = next((rule for rule in QUEUES if rule in found), None)
+    if rule is None or not scene.runs or asked.keys() - {"prefetch_factor", "in_order"}:
+        return None
+    case = run_case_of(scene, scene.runs[0])
+    starvation = starvation_of(case)
+    model = queue_model(case, starvation) if starvation is not None else None
+    if model is None:
+        return None
+    queue = replace(
+        model.present,
+        prefetch=int(asked.get("prefetch_factor", model.present.prefetch)),
+        in_order=asked.get("in_order", str(model.present.in_order)) == "True",
+    )
+    return Prediction(model.gain(queue), rule)
 
 
 def _workers_now(scene: Scene) -> int | None:

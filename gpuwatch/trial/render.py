@@ -10,6 +10,9 @@ from gpuwatch.trial import wording
 from gpuwatch.trial.results import ArmResult, TrialResult
 from gpuwatch.trial.verdict import scatter
 
+_TERMINAL_COLUMNS = 80
+_LONGEST_LABEL = 24
+
 
 def render_text(result: TrialResult) -> str:
     """For a terminal."""
@@ -75,15 +78,30 @@ def _row(each: ArmResult, result: TrialResult) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Columns side by side: figures to the right, the rest to the left."""
+    """Columns side by side: figures to the right, the rest to the left.
+
+    What makes a line too long for a terminal has one of its own: a long label before its figures, a verdict below them.
+    """
     rows = [tuple(printable(cell) for cell in row) for row in rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if place in (1, 2) else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield f"  {'  '.join(cells)}".rstrip()
+    is_long = [len(row[0]) > _LONGEST_LABEL for row in rows]
+    beside = [("", *row[1:]) if long else row for row, long in zip(rows, is_long, strict=True)]
+    widths = [max(len(row[place]) for row in beside) for place in range(len(rows[0]))]
+    for row, (label, *_), long in zip(beside, rows, is_long, strict=True):
+        if long:
+            yield f"  {label}"
+        line = _line(row, widths)
+        if len(line) <= _TERMINAL_COLUMNS:
+            yield line
+        else:
+            yield from (_line(row[:-1], widths[:-1]), f"      {row[-1]}")
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [
+        cell.rjust(width) if place in (1, 2) else cell.ljust(width)
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return f"  {'  '.join(cells)}".rstrip()
 
 
 def _sentences(result: TrialResult) -> list[str]:

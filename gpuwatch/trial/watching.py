@@ -146,8 +146,14 @@ def _failure(
     """Why the run gives no figure; None where it ended by itself and gives one."""
     lines = training.last_lines()
     if exit_code is None:
-        seen = "its hook was heard, but it makes none that gpuwatch knows" if is_hooked else "no hook was heard in it"
-        return Failure(f"it made no training step for {enough.patience_seconds:.0f} s: {seen}", None, lines)
+        seen = (
+            "its hook was heard, but saw none: where no torch optimizer steps, call gpuwatch.step() once per step"
+            if is_hooked
+            else "no hook was heard in it: it does not import torch, or what starts it drops PYTHONPATH (sudo, docker)"
+        )
+        return Failure(
+            f"it made no training step for {enough.patience_seconds:.0f} s and was stopped; {seen}", None, lines
+        )
     if exit_code < 0:
         return Failure(f"it was killed by {_signal_name(-exit_code)}", exit_code, lines)
     if exit_code > 0:

@@ -7,6 +7,8 @@ from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric
 
 _FACTOR_FROM = 1.5
 """A change by so much and more is told as a factor: "+190 %" is harder to read than "2.9x"."""
+_HOPELESS = 9.0
+"""A change by ten times would have been missed: that is no figure to plan by."""
 
 UNITS: dict[Metric, str] = {"samples_per_second": "samples/s", "steps_per_second": "steps/s"}
 
@@ -41,6 +43,8 @@ def _one(factor: float, as_factor: bool) -> str:
 def verdict(judgement: Judgement) -> str:
     """The word, with what it leaves open."""
     if judgement.verdict == "no detectable change" and judgement.detectable is not None:
+        if judgement.detectable > _HOPELESS:
+            return "no detectable change (runs scatter too much to see one: more --runs)"
         return f"no detectable change (could have seen >= {_least(judgement.detectable)})"
     if judgement.verdict == "anecdote":
         return "anecdote, not proof: it takes two runs of each arm for an interval"

@@ -118,7 +118,7 @@ def test_an_arm_that_fails_is_told_with_its_last_lines_and_the_others_go_on(scri
 def test_a_program_that_does_not_train_is_told_in_a_sentence_with_its_last_lines(script: Path) -> None:
     result = tried(script, "env.SPEED=2", behind=("--fails-at", "0"))
     assert result.returncode == 2
-    assert "does not train as it is: it ended with exit code 1" in result.stderr
+    assert "gives nothing to compare with: it ended with exit code 1" in result.stderr
     assert "ValueError: this arm cannot train" in result.stderr
     assert result.stdout == ""
 
@@ -126,7 +126,7 @@ def test_a_program_that_does_not_train_is_told_in_a_sentence_with_its_last_lines
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["sleep", "60"], "it made no training step for 2 s: no hook was heard in it"),
+        (["sleep", "60"], "it made no training step for 2 s and was stopped; no hook was heard in it"),
         (["sh", "-c", "kill -9 $$"], "it was killed by SIGKILL"),
         (["sh", "-c", "trap '' INT TERM; echo stubborn; exit 7"], "it ended with exit code 7"),
     ],

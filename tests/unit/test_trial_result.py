@@ -17,6 +17,7 @@ from gpuwatch.trial.patch import patch_of
 from gpuwatch.trial.render import render_markdown, render_text
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, TrialResult
 from gpuwatch.trial.verdict import judge
+from gpuwatch.trial.wording import verdict
 
 SPEEDS = {0: (100.0, 101.0, 99.0), 1: (290.0, 288.0, 292.0), 2: (100.2, 100.9, 99.4)}
 
@@ -59,6 +60,23 @@ def test_the_text_says_which_is_faster_by_how_much_and_how_sure() -> None:
     assert "4 arms were compared with the first" in text
     assert "By hand: export A=1" in text and "\n+y\n" in text
     assert "\x1b" not in text
+
+
+def test_the_table_fits_into_a_terminal_of_80_columns() -> None:
+    arms = arms_of(["pin_memory=true", "prefetch_factor=4"], sweeps=["num_workers=2,4"])
+    judged = [Judgement("-"), *judge(SPEEDS[0], [SPEEDS[1], SPEEDS[2]])]
+    runs = [tuple(run(place, speed) for place, speed in enumerate(SPEEDS[each])) for each in range(3)]
+    table = render_text(result(arms=tuple(map(ArmResult, arms, runs, judged)))).split("\n\n")[1].splitlines()
+    assert max(map(len, table)) <= 80
+    assert table[1].split() == ["as", "it", "is", "100", "1.0", "%"]
+    assert table[2].strip() == arms[1].label and table[3].endswith("faster")
+    assert table[4].strip() == arms[2].label and table[6].strip().startswith("no detectable change (could have seen")
+
+
+def test_runs_that_scatter_wildly_promise_no_figure() -> None:
+    judged = judge((60.0, 120.0), [(100.0, 300.0)])
+    assert judged[0].verdict == "no detectable change"
+    assert verdict(judged[0]) == "no detectable change (runs scatter too much to see one: more --runs)"
 
 
 def test_a_second_arm_that_may_be_as_quick_as_the_best_is_named() -> None:
