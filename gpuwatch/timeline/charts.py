@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean
 
@@ -74,7 +75,7 @@ def empty(grid: Grid) -> Lines:
 def value_lines(tiers: ValueTiers, grid: Grid, hold_seconds: float) -> Lines:
     """One metric. A value holds for `hold_seconds`: polls are jittered, so some seconds have none and are no gap."""
     tier: ValueBuckets = tiers.minutes if _wants_minutes(grid, tiers.seconds) else tiers.seconds
-    ranges = _ranges(tier, grid)
+    ranges = _ranges(tier.width_ns, tier.first, tier.length, grid)
     hold = int(hold_seconds * SECOND_NS / grid.width_ns)
     return Lines(
         _held(_folded(tier.arrays["mean"], ranges, fmean), hold),
@@ -139,7 +140,7 @@ RUN_LINES: Mapping[SeriesName, Callable[[Sequence[TrainerHistory], Grid], Lines]
 def _ratio_lines(trainer: TrainerHistory, grid: Grid, amount: str, of: str, spread: str | None) -> Lines:
     tiers = trainer.tiers
     tier = tiers.minutes if _wants_minutes(grid, tiers.seconds) else tiers.seconds
-    ranges = _ranges(tier, grid)
+    ranges = _ranges(tier.width_ns, tier.first, tier.length, grid)
     mean = _quotients(tier.arrays[amount], tier.arrays[of], ranges)
     if spread is None:
         return Lines(mean, mean, mean)
@@ -150,25 +151,28 @@ def _ratio_lines(trainer: TrainerHistory, grid: Grid, amount: str, of: str, spre
     )
 
 
-def _folded(column: array[float], ranges: list[tuple[int, int]], fold: Callable[[list[float]], float]) -> Line:
+def _folded(column: array[float], ranges: Sequence[tuple[int, int]], fold: Callable[[list[float]], float]) -> Line:
     """One value per range, most often of a single bucket; None where nothing is known."""
-    line: Line = []
-    for low, high in ranges:
-        values = known(column[low:high]) if high - low != 1 else None
-        if values is None:
-            line.append(column[low] if column[low] == column[low] else None)
-        else:
-            line.append(fold(values) if values else None)
-    return line
+    return [
+        (value if (value := column[low]) == value else None) if high - low == 1 else _fold(column[low:high], fold)
+        for low, high in ranges
+    ]
 
 
-def _quotients(amounts: array[float], of: array[float], ranges: list[tuple[int, int]]) -> Line:
+def _fold(column: array[float], fold: Callable[[list[float]], float]) -> float | None:
+    values = known(column)
+    return fold(values) if values else None
+
+
+def _quotients(amounts: array[float], of: array[float], ranges: Sequence[tuple[int, int]]) -> Line:
     totals = [(sum(amounts[low:high]), sum(of[low:high])) for low, high in ranges]
     return [amount / total if total > 0 else None for amount, total in totals]
 
 
 def _held(line: Line, most: int) -> Line:
     """Gaps of up to `most` buckets show the value before them."""
+    if None not in line:
+        return line
     held: Line = []
     last, age = None, 0
     for value in line:
@@ -194,18 +198,19 @@ def _wants_minutes(grid: Grid, seconds: Buckets) -> bool:
     return grid.width_ns >= MINUTE_NS or not seconds.reaches(grid.start_ns)
 
 
-def _ranges(tier: Buckets, grid: Grid) -> list[tuple[int, int]]:
-    """The places in the tier that belong to each bucket of the chart.
+@lru_cache(maxsize=8)
+def _ranges(width_ns: int, first: int, length: int, grid: Grid) -> Sequence[tuple[int, int]]:
+    """The places in a tier that belong to each bucket of the chart; the curves of a chart mostly share them.
 
     Those whose middle it holds; where the chart is finer than the tier, the one that holds its middle.
     """
-    half, width = tier.width_ns / 2, grid.width_ns
-    if width < tier.width_ns:
-        middles = [math.floor((grid.start_ns + (place + 0.5) * width) / tier.width_ns) for place in range(grid.buckets)]
-        places = [min(max(middle - tier.first, -1), tier.length) for middle in middles]
-        return [(place, place + 1) if 0 <= place < tier.length else (0, 0) for place in places]
+    half, width = width_ns / 2, grid.width_ns
+    if width < width_ns:
+        middles = [math.floor((grid.start_ns + (place + 0.5) * width) / width_ns) for place in range(grid.buckets)]
+        places = [min(max(middle - first, -1), length) for middle in middles]
+        return [(place, place + 1) if 0 <= place < length else (0, 0) for place in places]
     edges = [
-        min(max(math.ceil((grid.start_ns + place * width - half) / tier.width_ns) - tier.first, 0), tier.length)
+        min(max(math.ceil((grid.start_ns + place * width - half) / width_ns) - first, 0), length)
         for place in range(grid.buckets + 1)
     ]
     return list(pairwise(edges))
