@@ -77,6 +77,8 @@ def test_the_number_of_workers_has_a_fifth_of_margin() -> None:
         pytest.param(on_cpu(0.0328, 0.0155, 1.0), {1: 1.43, 2: 1.6}, id="items that compute, one thread"),
         pytest.param(on_cpu(0.033, 0.0107, 1.0, threads=2, busy=2.0), {1: 1.33, 2: 1.47}, id="items that compute"),
         pytest.param(on_cpu(0.0667, 0.0124, 0.26, threads=2, busy=2.0), {2: 2.1, 4: 3.0}, id="items that do both"),
+        pytest.param(on_cpu(0.0205, 0.00163, 0.02), {19: 9.87}, id="steps of a millisecond"),
+        pytest.param(on_cpu(0.0832, 0.00548, 0.03), {20: 11.0}, id="steps of five milliseconds"),
     ],
 )
 def test_speed_ups_of_real_runs_lie_in_the_predicted_range(case: RunCase, measured: dict[int, float]) -> None:

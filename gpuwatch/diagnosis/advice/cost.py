@@ -24,6 +24,10 @@ from gpuwatch.timeline.windows import RankWindow
 
 SHIPPING_SECONDS = (0.001, 0.003)
 """What a worker spends on a batch beyond loading it: 0.8-2.8 ms over six runs with one and two workers."""
+CPU_HANDOVER_SECONDS = (0.0009, 0.0024)
+"""Of a ready batch where training computes on the workers' cores: 18 and 19 workers on two of them, batches of 1 and 8."""
+COLD_SECONDS, WARM_SHARE = 0.0005, 0.7
+"""What a step on the CPU loses after a long wait to cold caches, at most: one of 1.63 ms took 1.12 ms without it."""
 LEAST_FREE_CORES = 0.25
 FULL_CPU_PERCENT = 90.0
 LONGEST_RAMP = 0.03
@@ -100,17 +104,24 @@ class StepCost:
         computation costs more than its own seconds, because threads that work in lockstep wait for the one that
         was put off its core: `contention` is the measured range of that factor.
         """
-        compute = block.compute_high if slow else max(block.compute_low - self.ramp_share * block.period, 0.0)
+        compute = block.compute_high if slow else self._warm(block)
         factor = self.contention[1] if slow else self.contention[0]
         computing = 0.0 if self.on_gpu else compute * self.training_cores_busy
         # GPU work still queued hides the handover unless the loop waits for the GPU every step.
-        handover = 0.0 if self.on_gpu and not slow else HANDOVER_SECONDS * self.batches_per_step
+        best, worst = (0.0, HANDOVER_SECONDS) if self.on_gpu else CPU_HANDOVER_SECONDS
+        handover = (worst if slow else best) * self.batches_per_step
         shipping = SHIPPING_SECONDS[1 if slow else 0] * self.batches_per_step
         return {
             "compute": compute + handover,
             "workers": (block.batch * (self._crowding(workers) if slow else 1.0) + shipping) / workers,
             "cores": (block.batch * self.batch_cpu_share * factor + computing) / self.loading_cores(slow=slow),
         }
+
+    def _warm(self, block: Block) -> float:
+        """The computing at best, once no wait comes before it."""
+        if self.on_gpu:
+            return max(block.compute_low - self.ramp_share * block.period, 0.0)
+        return max(block.compute_low - COLD_SECONDS, WARM_SHARE * block.compute_low)
 
     def _crowding(self, workers: int) -> float:
         """How much longer a worker takes at worst, because the threads of the training compete for its core.
@@ -179,7 +190,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
     threads = rank.facts.torch_threads or (math.ceil(allowed) if is_sampled(rank) else 1)
     training = _training_cores(rank, found, workers, known, starvation, threads)
     # What training got of the cores while it computed it will get again, whoever else is there.
-    left = min(allowed, max(LEAST_FREE_CORES, allowed - foreign_cores(case), training))
+    left = min(allowed, max(LEAST_FREE_CORES, allowed - (foreign_cores(case) or 0.0), training))
     return StepCost(
         blocks=found,
         pace_seconds=pace,
