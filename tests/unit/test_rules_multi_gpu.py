@@ -1,5 +1,7 @@
 """The multi-GPU family: unequal loads and the rank that everybody waits for."""
 
+import dataclasses
+
 import pytest
 
 from gpuwatch.diagnosis.finding import Severity
@@ -70,6 +72,16 @@ def test_the_straggler_is_the_rank_that_waits_least_and_its_excess_is_the_cause(
     assert draft.fires and draft.severity is Severity.CRITICAL
     assert "Rank 2" in draft.summary and "loader" in draft.summary
     assert draft.gain.high == pytest.approx(1 / (1 - 0.35), abs=0.01)
+
+
+def test_a_slow_forward_pass_on_the_cpu_is_not_blamed_on_a_gpu():
+    members = [
+        dataclasses.replace(member, facts=dataclasses.replace(member.facts, device="cpu", gpu_uuids=()))
+        for member in ranks([0.10, 0.07], straggling=(1,), forward_share=0.35)
+    ]
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members), gpus=[])))
+    assert "forward pass" in draft.summary
+    assert "GPU" not in draft.fix.text and "its cores" in draft.fix.text
 
 
 def test_two_ranks_are_compared_with_each_other():

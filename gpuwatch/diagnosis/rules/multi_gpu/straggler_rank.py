@@ -52,6 +52,8 @@ CAUSES = {
     "forward_share": ("computes its forward pass more slowly", "Check this GPU's clock and heat, and rank-only work"),
 }
 
+ON_THE_CPU = "Compare what only this rank does in it, its threads, and what else runs on its cores"
+
 NO_SLOWED_GPU = RuledOut("a slowed GPU", "its GPU reports no throttling")
 
 
@@ -135,6 +137,8 @@ def _cause(
     words, fix = CAUSES[name]
     if name == "wait_share":
         fix = _fewer_workers(straggler, others) or fix
+    if name == "forward_share" and straggler.facts.device == "cpu":
+        fix = ON_THE_CPU
     label = name.removesuffix("_share")
     return (
         words,
