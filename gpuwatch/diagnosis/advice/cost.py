@@ -25,7 +25,7 @@ from gpuwatch.timeline.windows import RankWindow
 SHIPPING_SECONDS = (0.001, 0.003)
 """What a worker spends on a batch beyond loading it: 0.8-2.8 ms over six runs with one and two workers."""
 CPU_HANDOVER_SECONDS = (0.0009, 0.0024)
-"""Of a ready batch where training computes on the workers' cores: 18 and 19 workers on two of them, batches of 1 and 8."""
+"""Of a ready batch where training computes on the workers' cores: 19 of them on two cores, batches of 1 and of 8."""
 COLD_SECONDS, WARM_SHARE = 0.0005, 0.7
 """What a step on the CPU loses after a long wait to cold caches, at most: one of 1.63 ms took 1.12 ms without it."""
 LEAST_FREE_CORES = 0.25
