@@ -6,8 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
+from gpuwatch.text.escape import printable
 
 _UNKNOWN = "n/a"
 _GIB = 1024**3
@@ -119,17 +121,19 @@ def _throttled(gpus: Sequence[GpuNow]) -> list[str]:
 
 
 def _runs(runs: Sequence[RunNow]) -> list[str]:
-    """The run that waits most; the others are counted."""
+    """The run that waits most, by its name where there are others, which are counted."""
     living = [run for run in runs if run.state != "ended"]
     if not living:
         return ["no run"]
     run = max(living, key=lambda each: (each.wait_share is not None, each.wait_share or 0.0))
-    step = f"step {_seconds(run.step_seconds_p50 or run.step_seconds)}"
-    wait = f"wait {_UNKNOWN}" if run.wait_share is None else f"wait {100 * run.wait_share:.0f} %"
+    step_seconds = run.step_seconds_p50 or run.step_seconds
+    step = f"step {_UNKNOWN if step_seconds is None else seconds(step_seconds)}"
+    wait = f"wait {_UNKNOWN if run.wait_share is None else percent(run.wait_share)}"
     rung = [] if run.rung == "exact" else [_RUNGS.get(run.rung, run.rung)]
     others = [f"+{len(living) - 1} runs"] if len(living) > 1 else []
+    name = [f"{printable(run.title)} ({run.pid})"] if others else []
     state = [] if run.state in ("training", "not hooked") else [run.state]
-    return [step, *_rate(run), wait, *rung, *state, *others]
+    return [*name, step, *_rate(run), wait, *rung, *state, *others]
 
 
 def _rate(run: RunNow) -> list[str]:
@@ -138,9 +142,3 @@ def _rate(run: RunNow) -> list[str]:
         return []
     least = "" if run.batches_exact else "at least "
     return [f"{least}{run.batches_per_second:.3g} batches/s"]
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return _UNKNOWN
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"

@@ -118,17 +118,12 @@ def span(value_seconds: float) -> str:
 
 
 def count(value: float | None) -> str:
-    """A count with its thousands apart: "18 204"; small rates keep a decimal."""
+    """A count with its thousands apart: "18 204"; small rates keep a decimal, "0.04" what it takes not to read as 0."""
     if value is None or math.isnan(value):
         return UNKNOWN
+    if 0 < abs(value) < 0.1:
+        return f"{value:.1g}"
     return f"{value:.1f}" if abs(value) < 10 and value != int(value) else f"{value:,.0f}".replace(",", " ")
-
-
-def factors(low: float, high: float) -> str:
-    """A speed-up as its range of factors: "1.5-1.7x"; small ones with two decimals."""
-    decimals = 1 if high >= 1.2 else 2
-    least, most = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
-    return f"{most}x" if least == most else f"{least}-{most}x"
 
 
 def clock(wall_time: float, *, seconds_too: bool = True) -> str:

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.attaching import offer
 from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, PlanStep, Severity
+from gpuwatch.diagnosis.wording import factors
 from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
 from gpuwatch.timeline.windows import RunWindow
 
@@ -82,7 +83,7 @@ NOTHING = 1.005
 def gain_words(finding: Finding) -> str:
     """The expected speed-up as factors, or the word hint."""
     if finding.gain is not None:
-        return f"{say.factors(finding.gain.low, finding.gain.high)} faster"
+        return f"{factors(finding.gain.low, finding.gain.high)} faster"
     return "hint" if finding.hint is not None or finding.severity is Severity.HINT else ""
 
 
@@ -93,7 +94,7 @@ def plan_words(plan: PlanStep) -> str:
         return f"{text}: the others bring what is left after it."
     if plan.then.high < NOTHING:
         return f"{text}: then nothing more, for those before it win the same time."
-    then, together = (say.factors(gain.low, gain.high) for gain in (plan.then, plan.together))
+    then, together = (factors(gain.low, gain.high) for gain in (plan.then, plan.together))
     return f"{text}: then {then} faster, {together} together with those before it."
 
 
@@ -102,7 +103,7 @@ def brings_words(finding: Finding) -> str:
     plan = finding.plan
     if plan is None or plan.number == 1:
         return gain_words(finding)
-    return f"then {say.factors(plan.then.low, plan.then.high)}" if plan.then.high >= NOTHING else "then nothing"
+    return f"then {factors(plan.then.low, plan.then.high)}" if plan.then.high >= NOTHING else "then nothing"
 
 
 def place_of(finding: Finding) -> str:

@@ -25,6 +25,13 @@ def seconds(value: float) -> str:
     return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
+def factors(low: float, high: float) -> str:
+    """A speed-up as its range of factors: "1.5-1.7x", "2.0x" where both ends say the same, "1.04x" of small ones."""
+    decimals = 1 if high >= 1.2 else 2
+    least, most = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
+    return f"{most}x" if least == most else f"{least}-{most}x"
+
+
 def gibibytes(value: float) -> str:
     """Bytes as GiB with one decimal."""
     return f"{value / 2**30:.1f} GiB"

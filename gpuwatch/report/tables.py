@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwatch.diagnosis import wording
 from gpuwatch.monitor.snapshot import ENDS
 from gpuwatch.report.observation import Json
 from gpuwatch.report.sparkline import sparkline
@@ -150,7 +151,7 @@ def run_table(report: Json) -> Table:
             (
                 f"{run['title']} ({run['pid']}{ranks}, {run['rung']}{_ended(run)})",
                 UNKNOWN if run["steps"] is None else str(run["steps"]),
-                number(run["samples_per_second"]),
+                rate(run["samples_per_second"]),
                 f"{seconds(step['p50'])}, {seconds(step['p95'])}" if step else UNKNOWN,
                 share(run["data_wait_share"]) + _wait_error(run),
                 share(run["gpu_idle_from_wait_share"]),
@@ -233,17 +234,20 @@ def number(value: Any, digits: int = 0) -> str:
 
 
 def share(value: float | None) -> str:
-    """0.413 -> "41 %"; below one percent with a decimal, so that little does not read as none."""
-    if value is None:
-        return UNKNOWN
-    return f"{value * 100:.1f} %" if 0 < value < 0.01 else f"{value * 100:.0f} %"
+    """0.413 -> "41 %"."""
+    return UNKNOWN if value is None else wording.percent(value)
 
 
 def seconds(value: float | None) -> str:
-    """A duration with its unit: "312 ms", "4.2 s"."""
+    """A duration with its unit: "312 ms", "4.2 s", "3.5 min"."""
+    return UNKNOWN if value is None else wording.seconds(value)
+
+
+def rate(value: float | None) -> str:
+    """A number per second: three digits where it is small, so that little does not read as none."""
     if value is None:
         return UNKNOWN
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def gibibytes(value: float | None) -> str:

@@ -6,6 +6,7 @@ from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import STEPS, have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
+from gpuwatch.diagnosis.wording import factors, percent
 from gpuwatch.report.observation import Json, Observation, figure, grouped
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.windows import RunWindow
@@ -91,8 +92,7 @@ def _sentence(finding: Finding) -> str:
 
 def gain_text(low: float, high: float) -> str:
     """The gain as factors: "1.5-1.7x faster"."""
-    low_text, high_text = f"{low:.1f}", f"{high:.1f}"
-    return f"{high_text}x faster" if low_text == high_text else f"{low_text}-{high_text}x faster"
+    return f"{factors(low, high)} faster"
 
 
 _NOTHING = 1.005
@@ -142,4 +142,6 @@ def _without_runs(seen: Observation) -> str:
     if not used:
         return f"no training run and no GPU figure was seen{more}"
     mean = sum(used) / len(used)
-    return f"no training run was seen; the GPUs were busy {mean:.0f} % of the time on average{more}"
+    all_gpus = len(seen.scene.gpus)
+    who = "the GPUs" if len(used) == all_gpus else f"the {len(used)} of {all_gpus} GPUs that tell it"
+    return f"no training run was seen; {who} were busy {percent(mean / 100)} of the time on average{more}"

@@ -12,11 +12,11 @@ from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.source import source_of
 from gpuwatch.dashboard.text import plain
 from gpuwatch.dashboard.themes import look
-from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix
+from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Level
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts
-from tests.dashboard import situations
+from tests.dashboard import parts, situations
 from tests.dashboard.piloting import driven
 
 TRAIN = "\n".join(f"line_{number} = {number}" for number in range(1, 121))
@@ -47,6 +47,21 @@ async def test_a_hint_is_called_a_hint_and_not_a_measurement() -> None:
         await driver.press("down", "enter")
         assert "A hint, not a measurement: 1.0-2.6x, from NVIDIA's A100 examples." in driver.text
         assert "Comes after data-starvation: change that first" in driver.text
+
+
+@pytest.mark.parametrize(
+    ("level", "basis"),
+    [
+        (Level.E0, "Computed from what the GPU itself reports."),
+        (Level.E1, "Computed from samples of this run's stack."),
+        (Level.E2, "Computed from this run's own timings."),
+    ],
+)
+async def test_a_gain_says_what_it_was_computed_from(level: Level, basis: str) -> None:
+    snapshot = replace(situations.starved(), findings=(parts.starvation(level=level),))
+    async with driven(snapshot, (120, 60)) as driver:
+        await driver.press("enter")
+        assert basis in driver.text
 
 
 async def test_a_finding_that_is_gone_stays_on_its_screen_and_says_so() -> None:

@@ -31,7 +31,7 @@ def test_the_parts_are_what_was_measured_and_the_rest() -> None:
 
 def test_what_is_not_split_is_not_called_forward() -> None:
     run = situations.run(forward_share=None, backward_share=None, copy_share=None, optimizer_share=None)
-    assert [part.label for part in parts_of(run)] == ["waits in next()", "pauses", "compute"]
+    assert [part.label for part in parts_of(run)] == ["waits in next()", "pauses", "compute and other"]
 
 
 def test_a_run_whose_wait_is_not_seen_has_no_bar() -> None:

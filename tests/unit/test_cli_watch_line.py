@@ -65,7 +65,12 @@ def test_without_gpu_and_run() -> None:
 
 def test_run_that_waits_most_is_shown_and_the_others_counted() -> None:
     line = parts(runs=(run(1, wait_share=0.1), run(2, wait_share=0.5, state="silent"), run(3, state="ended")))
-    assert line[1:] == ["step 312 ms", "wait 50 %", "silent", "+1 runs"]
+    assert line[1:] == ["train.py (2)", "step 312 ms", "wait 50 %", "silent", "+1 runs"]
+
+
+def test_long_steps_and_short_waits_keep_their_figure() -> None:
+    line = parts(runs=(run(step_seconds_p50=5400.0, wait_share=0.004),))
+    assert line[1:] == ["step 90.0 min", "wait 0.4 %"]
 
 
 def test_run_without_hook_has_unknown_steps() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.diagnosis.wording import cpu_cores, seconds
+from gpuwatch.diagnosis.wording import cpu_cores, factors, seconds
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,19 @@ from gpuwatch.diagnosis.wording import cpu_cores, seconds
 )
 def test_durations_have_three_digits_and_a_unit(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (1.5, 1.7, "1.5-1.7x"),
+        (2.0, 2.04, "2.0x"),
+        (1.0, 1.16, "1.00-1.16x"),
+        (1.02, 1.04, "1.02-1.04x"),
+    ],
+)
+def test_a_speed_up_is_a_range_and_a_small_one_is_not_rounded_to_none(low: float, high: float, text: str) -> None:
+    assert factors(low, high) == text
 
 
 def test_one_core_is_not_several() -> None:

@@ -17,6 +17,14 @@ from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.windows import RunWindow
 
+BASES = {
+    Level.E0: "what the GPU itself reports",
+    Level.E1: "samples of this run's stack",
+    Level.E2: "this run's own timings",
+    Level.E3: "this run's own timings",
+}
+"""What a computed gain rests on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -153,7 +161,7 @@ def _gain(page: Page, finding: Finding) -> None:
     page.heading("What it brings")
     if finding.gain is not None:
         cap = f", {finding.gain.cap}" if finding.gain.cap else ""
-        basis = "samples of this run's stack" if finding.level is Level.E1 else "this run's own timings"
+        basis = BASES[finding.level]
         page.prose(f"{gain_words(finding)}{cap}. Computed from {basis}.", look.good)
         if finding.plan is not None and finding.plan.of > 1:
             page.prose(plan_words(finding.plan))

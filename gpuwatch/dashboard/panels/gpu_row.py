@@ -203,7 +203,8 @@ def _details(gpu: GpuNow, width: int, look: Look) -> list[str]:
         if status.fan_percent is not None:
             words.append(f"fan {say.percent(status.fan_percent)}")
     if latest.power_window_seconds is not None:
-        words.append("power: instant" if latest.power_window_seconds == 0 else "power: 1 s mean")
+        window = latest.power_window_seconds
+        words.append("power: instant" if window == 0 else f"power: {say.seconds(window)} mean")
     lines = _flow(words, width, look)
     for process in (status.processes or ()) if status else ():
         command = say.escape(process.command or f"host pid {process.host_pid}")

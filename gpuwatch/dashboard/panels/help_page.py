@@ -41,7 +41,7 @@ LIVE_KEYS = frozenset({"a", "r", "space"})
 
 WORDS = (
     ("util 60 s", "mean and standard deviation of the driver's utilization samples of the last 60 s"),
-    ("power", "now, against the limit in force; the GPU's page says whether the sensor is instant or a 1 s mean"),
+    ("power", "now, against the limit in force; the GPU's page says whether the sensor is instant or a mean"),
     ("slowed by", "what holds the clocks down, from the driver's counters: a short episode is not missed"),
     ("-", "not known; the GPU's page (tab, enter) says why. Zero is only shown where zero was measured"),
     ("STALE, LOST", "no fresh reading since the time that is shown; the numbers are left out, not repeated"),

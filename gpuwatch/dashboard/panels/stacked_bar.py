@@ -49,7 +49,8 @@ def parts_of(run: RunNow) -> list[Part]:
     rest = 1.0 - sum(part.share for part in parts)
     if rest > LEAST:
         split = any(part.kind == "compute" for part in parts)
-        parts.append(Part("other", "other", "other", rest) if split else Part("compute", "compute", "comp", rest))
+        unsplit = Part("compute", "compute and other", "comp+other", rest)
+        parts.append(Part("other", "other", "other", rest) if split else unsplit)
     return [part for part in parts if part.share >= LEAST]
 
 

@@ -41,9 +41,3 @@ def phase_shares(total: PhaseTotals) -> tuple[float, float]:
 def middle(gain: Gain) -> float:
     """The factor in the middle of the range."""
     return math.sqrt(gain.low * gain.high)
-
-
-def in_words(gain: Gain) -> str:
-    """1.5-1.7x, or one figure where both ends say the same."""
-    low, high = f"{gain.low:.1f}", f"{gain.high:.1f}"
-    return f"{low}x" if low == high else f"{low}-{high}x"

@@ -40,15 +40,15 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
 from gpuwatch.diagnosis.advice.cores import affinity_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
-from gpuwatch.diagnosis.advice.gains import in_words, middle
+from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.lines import loading_measures
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
-from gpuwatch.diagnosis.finding import Draft, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import cpu_cores, percent, seconds
+from gpuwatch.diagnosis.wording import cpu_cores, factors, percent, seconds
 from gpuwatch.samples import LoaderFacts
 
 PICKLING = ("spawn", "forkserver")
@@ -96,10 +96,14 @@ def workers_zero(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         verify=(
             f"{advice.count} process{'es' if advice.count > 1 else ''} named pt_data_worker, the wait below 6 %, "
-            f"samples per second {f'{in_words(advice.promise)} of now' if advice.promise else 'up'}"
+            f"samples per second {_promised(advice.promise)}"
         ),
         chart=("run.wait_share", "run.samples_per_second"),
     )
+
+
+def _promised(gain: Gain | None) -> str:
+    return "up" if gain is None else f"{factors(gain.low, gain.high)} of now"
 
 
 def _summary(cost: StepCost, starvation: Starvation) -> str:
