@@ -64,7 +64,7 @@ class TestNoisyNeighbour:
             "The GPU idles 24 % of the time inside steps: the training thread stands in line for a core 20 % of the "
             "time, behind other programs"
         )
-        assert "other processes use 12.7 cores" in texts(finding)
+        assert "other processes use 12.7 of 16 cores" in texts(finding)
         assert finding.fix is not None and finding.fix.code == "taskset -acp CORES 4711"
         assert finding.gain is not None
         assert (finding.gain.low, finding.gain.high) == pytest.approx((1 / 0.8, 1 / 0.76), abs=0.001)

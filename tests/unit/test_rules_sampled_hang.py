@@ -84,7 +84,7 @@ class TestStalled:
     def test_missing_workers_are_the_cause_and_the_line_is_added(self) -> None:
         dead = process(latest={"workers": (WorkerSample(1, state="S"), WorkerSample(2, state="Z"))}, tree_cores=0.01)
         draft = stalled(stood(process=dead))
-        assert draft is not None and "1 of its 4 DataLoader workers are gone" in draft.summary
+        assert draft is not None and "1 of its 4 DataLoader workers is gone" in draft.summary
         assert draft.fix is not None and "it stands on train.py:60 for 2.8 min" in draft.fix.text
 
     def test_a_line_that_does_not_wait_for_data_gets_no_timeout(self) -> None:

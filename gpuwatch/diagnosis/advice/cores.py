@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, is_sampled
+from gpuwatch.diagnosis.advice.shm import local_ranks
+from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores
-from gpuwatch.timeline.windows import RankWindow
+from gpuwatch.timeline.windows import HostWindow, RankWindow
 
 FOREIGN_SHARE = 0.30
 
@@ -17,13 +19,13 @@ def allowed_cores(case: RunCase) -> float:
     cores = latest.cpu_capacity_cores if latest else None
     if cores is None:
         cores = rank.facts.cpu_affinity or (case.machine.cpu_count if case.machine else None)
-    return max(1.0, float(cores or 1.0) / max(1, rank.facts.local_world_size or 1))
+    return max(1.0, float(cores or 1.0) / local_ranks(rank))
 
 
 def cores_limit(case: RunCase) -> str | None:
     """What keeps them to so many, in words: a CPU quota, the affinity, other ranks; None where they are all."""
     rank = case.run.critical
-    latest, ranks = rank.process.latest if rank.process else None, max(1, rank.facts.local_world_size or 1)
+    latest, ranks = rank.process.latest if rank.process else None, local_ranks(rank)
     quota, affinity = (latest.cpu_quota_cores, latest.affinity_cores) if latest else (None, None)
     count = case.machine.cpu_count if case.machine else None
     found = []
@@ -44,22 +46,44 @@ def affinity_cores(case: RunCase) -> int | None:
     return known or rank.facts.cpu_affinity or (case.machine.cpu_count if case.machine else None)
 
 
-def foreign_cores(case: RunCase) -> float:
-    """Cores that processes outside this run keep busy; 0 where that is not known."""
+def foreign_cores(case: RunCase) -> float | None:
+    """Cores that processes outside this run keep busy; None where that is not known."""
     if case.host is None or case.host.cpu_percent is None or case.machine is None:
-        return 0.0
+        return None
     busy = case.host.cpu_percent / 100.0 * case.machine.cpu_count
     own = [rank.process.tree_cores for rank in case.run.ranks if rank.process is not None]
     if not own or None in own:
-        return 0.0
+        return None
     foreign = max(0.0, busy - sum(cores for cores in own if cores is not None))
     # Others spread over all cores; of a part of them they take a part.
     return foreign * min(1.0, allowed_cores(case) / case.machine.cpu_count)
 
 
 def is_shared(case: RunCase) -> bool:
-    """Whether other processes keep so much of this run's cores busy that its pace is not its own."""
-    return foreign_cores(case) >= FOREIGN_SHARE * allowed_cores(case)
+    """Whether other processes are known to keep so much of this run's cores busy that its pace is not its own."""
+    foreign = foreign_cores(case)
+    return foreign is not None and foreign >= FOREIGN_SHARE * allowed_cores(case)
+
+
+def crowd_measures(host: HostWindow) -> tuple[Measure, ...]:
+    """How full the machine's cores are, as evidence: what of it is known."""
+    measures = []
+    if host.pressure_cpu_percent is not None:
+        pressure = host.pressure_cpu_percent
+        measures.append(Measure("pressure_cpu_percent", round(pressure, 1), f"CPU pressure {pressure:.0f} %"))
+    if host.cpu_percent is not None:
+        cpu = host.cpu_percent
+        measures.append(Measure("cpu_percent", round(cpu, 1), f"the machine's CPU is {cpu:.0f} % busy"))
+    return tuple(measures)
+
+
+def foreign_measures(case: RunCase) -> tuple[Measure, ...]:
+    """What other processes take of the cores, as evidence: nothing where it is not known."""
+    foreign = foreign_cores(case)
+    if foreign is None:
+        return ()
+    words = f"other processes use {foreign:.1f} of {allowed_cores(case):g} cores"
+    return (Measure("foreign_cores", round(foreign, 1), words),)
 
 
 def batch_demand_share(rank: RankWindow, workers: int, cpu_share: float) -> float:

@@ -33,7 +33,7 @@ def shm_mount(case: RunCase) -> ShmMount | None:
 
 
 def local_ranks(rank: RankWindow) -> int:
-    """The ranks on this machine, which share the mount."""
+    """The ranks on this machine, which share its cores, its memory and the mount."""
     return max(1, rank.facts.local_world_size or 1)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.cores import cores_limit
 from gpuwatch.diagnosis.advice.cost import StepCost
+from gpuwatch.diagnosis.advice.shm import USUAL_PREFETCH, local_ranks
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores, gibibytes, seconds
@@ -25,7 +26,6 @@ SPARE_CORE_FROM = 4
 with two cores and loading that computes, 2 workers took 140 ms a step, 1 worker 226 ms."""
 MEMORY_SHARE = 0.5
 SHM_SHARE = 0.8
-USUAL_PREFETCH = 2
 LARGEST_WORKER_BYTES = 2**30
 LEAST_PROMISE = 1.05
 COMPUTING_SHARE = 0.3
@@ -144,7 +144,7 @@ def _memory_cap(case: RunCase, rank: RankWindow) -> Cap | None:
     each = _worker_bytes(rank) + _queued_bytes(rank)
     if each <= 0:
         return None
-    count = max(1, int(MEMORY_SHARE * available / each / _local_ranks(rank)))
+    count = max(1, int(MEMORY_SHARE * available / each / local_ranks(rank)))
     return Cap("memory", count, f"half of the {gibibytes(available)} free memory holds {count}{_per_rank(rank)}")
 
 
@@ -156,7 +156,7 @@ def _shm_cap(case: RunCase, rank: RankWindow) -> Cap | None:
     if source is None or source.shm_total_bytes is None or queued <= 0:
         return None
     free = source.shm_total_bytes - (source.shm_used_bytes or 0)
-    count = max(1, int(SHM_SHARE * free / queued / _local_ranks(rank)))
+    count = max(1, int(SHM_SHARE * free / queued / local_ranks(rank)))
     text = f"/dev/shm has {gibibytes(free)} free, which holds the batches of {count}{_per_rank(rank)}"
     return Cap("shm", count, text)
 
@@ -184,12 +184,8 @@ def _queued_bytes(rank: RankWindow) -> int:
     return (loader.prefetch_factor or USUAL_PREFETCH) * loader.batch_bytes
 
 
-def _local_ranks(rank: RankWindow) -> int:
-    return max(1, rank.facts.local_world_size or 1)
-
-
 def _per_rank(rank: RankWindow) -> str:
-    ranks = _local_ranks(rank)
+    ranks = local_ranks(rank)
     return f" for each of {ranks} ranks" if ranks > 1 else ""
 
 

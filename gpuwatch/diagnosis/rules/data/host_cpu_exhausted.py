@@ -34,7 +34,9 @@ from gpuwatch.diagnosis.advice.cores import (
     FOREIGN_SHARE,
     allowed_cores,
     batch_cpu_share,
+    crowd_measures,
     foreign_cores,
+    foreign_measures,
     line_factor,
     worker_line_factor,
 )
@@ -92,19 +94,14 @@ def host_cpu_exhausted(case: RunCase, limits: Thresholds) -> Draft | None:
     if host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < limits.clear_cpu_percent:
         return None
     foreign = foreign_cores(case)
-    share = foreign / cores
+    share = (foreign or 0.0) / cores
     return Draft(
         summary=_summary(cores, share),
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E2),
         evidence=(
-            Measure("cpu_percent", host.cpu_percent, f"the machine's CPU is {host.cpu_percent or 0:.0f} % busy"),
-            Measure(
-                "pressure_cpu_percent",
-                host.pressure_cpu_percent,
-                f"CPU pressure {host.pressure_cpu_percent or 0:.0f} %",
-            ),
-            Measure("foreign_cores", round(foreign, 1), f"other processes use {foreign:.1f} of {cores:g} cores"),
+            *crowd_measures(host),
+            *foreign_measures(case),
             Measure("num_workers", count, f"num_workers={count}"),
             *loading_measures(rank),
         ),

@@ -39,6 +39,7 @@ Source:
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import place_of
@@ -171,7 +172,7 @@ def _fix(rank: RankWindow, cores: float, workers: int) -> Fix:
     variables = " ".join(f"{name}_THREADS={threads}" for name in names)
     return Fix(
         text=f"Let each worker use {one}: set this where the script is started, for libraries read it once only{said}",
-        code=f"{variables} {' '.join(rank.facts.command)}",
+        code=f"{variables} {shlex.join(rank.facts.command)}",
         file=file,
         line=line,
         value=threads,

@@ -34,6 +34,7 @@ from gpuwatch.diagnosis.advice.cores import allowed_cores, worker_line_factor
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, rivals
+from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity
@@ -66,7 +67,7 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     if workers is None or workers.cpu_cores is None:
         return None
-    local_ranks = max(1, rank.facts.local_world_size or 1)
+    ranks_here = local_ranks(rank)
     cores = allowed_cores(case)
     busy_cores = workers.cpu_cores * loader.num_workers
     # Starved of cores, a worker gets less than it wants: what all of them get together tells sleepers from sufferers.
@@ -77,10 +78,10 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
     starvation = starvation_of(case)
     signs = _signs(case, starvation, loader.num_workers, limits)
     advised = filling_workers(cores)
-    total = loader.num_workers * local_ranks
-    ranks = f" in {local_ranks} ranks" if local_ranks > 1 else ""
+    total = loader.num_workers * ranks_here
+    ranks = f" in {ranks_here} ranks" if ranks_here > 1 else ""
     return Draft(
-        summary=f"{total} loader workers{ranks} share {cpu_cores(cores * local_ranks)}",
+        summary=f"{total} loader workers{ranks} share {cpu_cores(cores * ranks_here)}",
         severity=Severity.WARNING,
         level=Level.E1 if starvation is None else min(starvation.level, Level.E2),
         evidence=(

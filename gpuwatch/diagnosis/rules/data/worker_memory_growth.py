@@ -34,6 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import place_of
+from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -67,7 +68,7 @@ def worker_memory_growth(case: RunCase, limits: Thresholds) -> Draft | None:
         or growth.fit <= limits.fit
     ):
         return None
-    ranks = max(1, rank.facts.local_world_size or 1)
+    ranks = local_ranks(rank)
     left = room / (growth.bytes_per_second * ranks)
     if left > limits.clear_seconds:
         return None

@@ -35,7 +35,14 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds
 from gpuwatch.diagnosis.advice.sampled import is_sampled
-from gpuwatch.diagnosis.advice.standing_lines import Stand, apart, apart_words, standing_measures, stands
+from gpuwatch.diagnosis.advice.standing_lines import (
+    Stand,
+    apart,
+    apart_words,
+    process_words,
+    standing_measures,
+    stands,
+)
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -145,7 +152,7 @@ def _culprit(case: RunCase, idle: list[GpuWindow], found: tuple[Stand, ...]) -> 
     for gpu in idle:
         if _utilization(gpu) < IDLE_PERCENT:
             owners = [rank for rank in case.run.ranks if gpu.facts.uuid in rank.facts.gpu_uuids]
-            who = listed(f"rank {rank.facts.rank}" for rank in owners) or "a process"
+            who = listed(process_words(rank) for rank in owners) or "its process"
             return f"{gpu_name(gpu)} idles: look at {who} first (crash, exception or data wait)"
     elsewhere = apart(found)
     if elsewhere:
@@ -153,8 +160,9 @@ def _culprit(case: RunCase, idle: list[GpuWindow], found: tuple[Stand, ...]) -> 
     if any(is_sampled(rank) for rank in case.run.ranks):
         # Each rank's batches are counted since it was first watched: that does not compare.
         return "No rank stands out: a network fault or mismatched collectives"
-    steps = {rank.facts.rank: rank.steps_total for rank in case.run.ranks}
-    if len(steps) > 1 and min(steps.values()) < max(steps.values()):
-        behind = [rank for rank, count in steps.items() if count == min(steps.values())]
-        return f"Rank {behind[0]} is {max(steps.values()) - min(steps.values())} steps behind: look at it first"
+    slowest = min(case.run.ranks, key=lambda rank: rank.steps_total)
+    behind = max(rank.steps_total for rank in case.run.ranks) - slowest.steps_total
+    if behind:
+        who = process_words(slowest)
+        return f"{who[0].upper()}{who[1:]} is {behind} steps behind: look at it first"
     return "All ranks stand at the same step: a network fault or mismatched collectives"

@@ -115,8 +115,9 @@ def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
         dead = [worker.pid for worker in process.workers if worker.state in ("Z", "X")]
         if dead or (expected and len(process.workers) < expected):
             gone = len(dead) or (expected or 0) - len(process.workers)
+            of_all = f"{gone} of its {expected}" if expected else f"{gone} of its"
             return (
-                f"{gone} of its {expected} DataLoader workers are gone",
+                f"{of_all} DataLoader workers {'is' if gone == 1 else 'are'} gone",
                 "See the kernel log for an out-of-memory kill, then restart; a timeout turns this wait into an error"
                 + where,
             )
@@ -174,7 +175,7 @@ def _idle_measures(case: RunCase) -> tuple[Measure, ...]:
         Measure(
             f"gpu_{gpu.facts.index}_utilization_percent",
             gpu.latest.utilization_percent,
-            f"GPU {gpu.facts.index} {gpu.latest.utilization_percent or 0:.0f} % busy",
+            f"GPU {gpu.facts.index} {gpu.latest.utilization_percent:.0f} % busy",
         )
         for gpu in case.gpus
         if gpu.latest is not None and gpu.latest.utilization_percent is not None

@@ -33,7 +33,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.cores import FOREIGN_SHARE, allowed_cores, foreign_cores
+from gpuwatch.diagnosis.advice.cores import (
+    allowed_cores,
+    crowd_measures,
+    foreign_cores,
+    foreign_measures,
+    is_shared,
+)
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.rivals import rivals
@@ -86,26 +92,25 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
     if idle < limits.clear_share or is_calm:
         return None
     crowded = (pressure or 0.0) >= limits.pressure_percent or (cpu or 0.0) >= limits.cpu_percent
-    foreign = foreign_cores(case)
     return Draft(
         summary=(
             f"The GPU idles {percent(idle)} of the time inside steps: the training thread stands in line for a core "
-            f"{percent(in_line)} of the time, {_behind_whom(case, foreign)}"
+            f"{percent(in_line)} of the time, {_behind_whom(case)}"
         ),
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E2),
         evidence=(
             share_measure("in_step_idle_share", idle, "GPU idle inside steps"),
             share_measure("run_delay_share", in_line, "the training thread could run and did not"),
-            *_crowd(pressure, cpu),
-            Measure("foreign_cores", round(foreign, 1), f"other processes use {foreign:.1f} cores"),
+            *crowd_measures(case.host),
+            *foreign_measures(case),
             Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
         ),
         fires=idle >= limits.fire_share and crowded and in_line >= limits.in_line_share,
-        fix=_fix(case, starvation, foreign),
+        fix=_fix(case, starvation),
         # In line behind other programs: that alone goes with them. Of its own workers some have to go, and load less.
         gain=from_share(
-            min(in_line, idle) if _is_foreign(case, foreign) else 0.0,
+            min(in_line, idle) if is_shared(case) else 0.0,
             idle,
             "when the training thread always gets a core",
         ),
@@ -119,30 +124,19 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
     )
 
 
-def _is_foreign(case: RunCase, foreign: float) -> bool:
-    return foreign >= FOREIGN_SHARE * allowed_cores(case)
-
-
-def _behind_whom(case: RunCase, foreign: float) -> str:
-    if _is_foreign(case, foreign):
+def _behind_whom(case: RunCase) -> str:
+    if is_shared(case):
         return "behind other programs"
     workers = case.run.critical.workers
-    return "behind its own workers" if workers is not None and workers.count else "behind other threads"
+    is_own = workers is not None and workers.count and foreign_cores(case) is not None
+    return "behind its own workers" if is_own else "behind other threads"
 
 
-def _crowd(pressure: float | None, cpu: float | None) -> tuple[Measure, ...]:
-    measures = []
-    if pressure is not None:
-        measures.append(Measure("pressure_cpu_percent", round(pressure, 1), f"CPU pressure {pressure:.0f} %"))
-    if cpu is not None:
-        measures.append(Measure("cpu_percent", round(cpu, 1), f"the machine's CPU is {cpu:.0f} % busy"))
-    return tuple(measures)
-
-
-def _fix(case: RunCase, starvation: Starvation, foreign: float) -> Fix:
+def _fix(case: RunCase, starvation: Starvation) -> Fix:
     rank, cores = case.run.critical, allowed_cores(case)
     loader, cost = rank.train_loader, step_cost(case, starvation)
-    if _is_foreign(case, foreign):
+    foreign = foreign_cores(case)
+    if foreign is not None and is_shared(case):
         text = (
             f"Move the other jobs, which use {foreign:.1f} cores, off the {cpu_cores(cores)} of this run "
             "(taskset, cgroup), or give this run cores of its own"

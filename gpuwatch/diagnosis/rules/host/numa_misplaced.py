@@ -27,6 +27,7 @@ Source:
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
@@ -91,7 +92,7 @@ def _of_rank(case: RunCase, rank: RankWindow, limits: Thresholds) -> Draft | Non
         fires=far >= limits.fire_share,
         fix=Fix(
             text=f"Bind the process and its memory to node {node}; with torchrun, each rank to its GPU's node",
-            code=f"{bind} {' '.join(rank.facts.command)}",
+            code=f"{bind} {shlex.join(rank.facts.command)}",
             value=node,
         ),
         hint="no promise: no figure for the gain could be verified",

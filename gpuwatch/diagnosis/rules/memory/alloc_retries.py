@@ -8,7 +8,7 @@ Evidence:
 Fires:
     One retry per 100 steps and more than one in the window, or an out-of-memory error.
 Clears:
-    No retry in the window.
+    No retry in the window. An out-of-memory error counts since the process started, so it stays.
 Not when:
     A single retry at the first long batch. The window counts, not the minutes before it; calls of
     torch.cuda.empty_cache() are not seen, only the retries that they cause.
@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +45,16 @@ class Thresholds:
 @rule("alloc-retries", subject="run", level=Level.E2, thresholds=Thresholds)
 def alloc_retries(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose allocator retries or fails again and again."""
-    rank = max(case.run.ranks, key=lambda one: (one.memory.alloc_retries or 0) if one.memory else 0)
+    rank = max(case.run.ranks, key=_troubles)
     memory = rank.memory
     if memory is None or (not memory.alloc_retries and not memory.out_of_memory):
         return None
     retries, failures = memory.alloc_retries or 0, memory.out_of_memory or 0
     return Draft(
-        summary=(
-            f"The CUDA allocator of {case.run.title} flushed its cache {retries} times in {rank.steps} steps"
-            + (f" and failed {failures} times" if failures else "")
-        ),
+        summary=_summary(case.run.title, retries, failures, rank.steps),
         severity=Severity.WARNING,
         level=Level.E2,
-        evidence=(
-            Measure("alloc_retries", retries, f"{retries} retries in {rank.steps} steps"),
-            Measure("out_of_memory", failures, f"{failures} out-of-memory errors"),
-        ),
+        evidence=(*_measures(memory, rank.steps),),
         fires=(retries > 1 and retries >= limits.retries_per_step * rank.steps) or failures > 0,
         fix=Fix(
             text=(
@@ -72,3 +67,33 @@ def alloc_retries(case: RunCase, limits: Thresholds) -> Draft | None:
         verify="alloc_retries stands still",
         chart=("gpu.memory_used_bytes", "run.step_seconds"),
     )
+
+
+def _troubles(rank: RankWindow) -> tuple[int, int]:
+    memory = rank.memory
+    return (0, 0) if memory is None else (memory.alloc_retries or 0, memory.out_of_memory or 0)
+
+
+def _summary(title: str, retries: int, failures: int, steps: int) -> str:
+    failed = f"failed {_times(failures)} since its start"
+    if not retries:
+        return f"The CUDA allocator of {title} {failed}"
+    flushed = f"The CUDA allocator of {title} flushed its cache {_times(retries)} in {steps} steps"
+    return f"{flushed}, and {failed}" if failures else flushed
+
+
+def _measures(memory: MemoryTotals, steps: int) -> tuple[Measure, ...]:
+    measures = []
+    if memory.alloc_retries is not None:
+        count = memory.alloc_retries
+        measures.append(Measure("alloc_retries", count, f"{count} retr{'y' if count == 1 else 'ies'} in {steps} steps"))
+    if memory.out_of_memory is not None:
+        count = memory.out_of_memory
+        measures.append(
+            Measure("out_of_memory", count, f"{count} out-of-memory error{'' if count == 1 else 's'} since its start")
+        )
+    return tuple(measures)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

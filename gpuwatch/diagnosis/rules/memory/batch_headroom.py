@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.compute import BUSY_PERCENT, peak_memory_share, works_lightly
+from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -95,10 +96,17 @@ def batch_headroom(case: RunCase, limits: Thresholds) -> Draft | None:
             value=2 * batch,
         ),
         hint="no promise: how a step's time grows with its batch is not known before it is tried",
-        ruled_out=(RuledOut("waiting for data", "the run does not wait for its loader"),),
+        ruled_out=_ruled_out(case),
         verify="Samples per second up, peak memory at most 90 %",
         chart=("gpu.memory_used_bytes", "run.samples_per_second"),
     )
+
+
+def _ruled_out(case: RunCase) -> tuple[RuledOut, ...]:
+    starvation = starvation_of(case)
+    if starvation is None:
+        return ()
+    return (RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),)
 
 
 def _symptom(case: RunCase) -> str | None:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.cores import allowed_cores
@@ -88,7 +89,7 @@ def _data_parallel(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=share.value >= limits.fire_share,
         fix=Fix(
             text="Wrap the model in DistributedDataParallel and start one process per GPU",
-            code=f"torchrun --nproc_per_node={max(1, len(case.gpus))} {' '.join(rank.facts.command[1:])}",
+            code=f"torchrun --nproc_per_node={max(1, len(case.gpus))} {shlex.join(rank.facts.command[1:])}",
             file=chief.file,
             line=chief.line,
             value=max(1, len(case.gpus)),
@@ -133,7 +134,7 @@ def _single_threads(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fix=Fix(
             text="Give each rank the threads it has cores for: torchrun sets OMP_NUM_THREADS=1 unless it is set",
-            code=f"OMP_NUM_THREADS={count} torchrun --nproc_per_node={ranks} {' '.join(rank.facts.command[1:])}",
+            code=f"OMP_NUM_THREADS={count} torchrun --nproc_per_node={ranks} {shlex.join(rank.facts.command[1:])}",
             value=count,
         ),
         hint="no promise: it depends on how well the operations divide among threads",

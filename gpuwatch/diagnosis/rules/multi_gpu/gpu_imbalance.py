@@ -56,8 +56,8 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     by_load = sorted(gpus, key=_busy)
     spread = _busy(by_load[-1]) - _busy(by_load[0])
-    memory = _memory_spread(gpus, limits)
-    power = _power_variation(gpus)
+    memory_spread, power_variation = _memory_spread(gpus, limits), _power_variation(gpus)
+    memory, power = memory_spread or 0.0, power_variation or 0.0
     if (
         spread < limits.clear_utilization_points
         and memory < limits.memory_share / 2
@@ -71,8 +71,7 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
         level=Level.E0,
         evidence=(
             Measure("utilization_spread_points", round(spread, 1), f"utilization {spread:.0f} points apart"),
-            Measure("memory_spread_share", round(memory, 3), f"memory {percent(memory)} of a GPU apart"),
-            Measure("power_variation", round(power, 3), f"power varies by {percent(power)} of its mean"),
+            *_spread_measures(memory_spread, power_variation),
             *(
                 Measure(
                     f"gpu_{gpu.facts.index}_utilization_percent",
@@ -101,20 +100,30 @@ def _busy(gpu: GpuWindow) -> float:
     return stats.mean if stats else 0.0
 
 
-def _memory_spread(gpus: list[GpuWindow], limits: Thresholds) -> float:
+def _spread_measures(memory: float | None, power: float | None) -> tuple[Measure, ...]:
+    measures = []
+    if memory is not None:
+        measures.append(Measure("memory_spread_share", round(memory, 3), f"memory {percent(memory)} of a GPU apart"))
+    if power is not None:
+        measures.append(Measure("power_variation", round(power, 3), f"power varies by {percent(power)} of its mean"))
+    return tuple(measures)
+
+
+def _memory_spread(gpus: list[GpuWindow], limits: Thresholds) -> float | None:
+    """None where a GPU's memory is not known, or where none is full enough for it to tell anything."""
     shares = [
         gpu.memory_used_bytes.mean / gpu.facts.memory_total_bytes
         for gpu in gpus
         if gpu.memory_used_bytes and gpu.facts.memory_total_bytes
     ]
-    if len(shares) < 2 or max(shares) < limits.memory_full_share:
-        return 0.0
+    if len(shares) < len(gpus) or max(shares) < limits.memory_full_share:
+        return None
     return max(shares) - min(shares)
 
 
-def _power_variation(gpus: list[GpuWindow]) -> float:
+def _power_variation(gpus: list[GpuWindow]) -> float | None:
     watts = [gpu.power_watts.mean for gpu in gpus if gpu.power_watts]
-    return stdev(watts) / mean(watts) if len(watts) >= 2 and mean(watts) > 0 else 0.0
+    return stdev(watts) / mean(watts) if len(watts) == len(gpus) and mean(watts) > 0 else None
 
 
 def _sentence(

@@ -27,12 +27,13 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, gpu_name
+from gpuwatch.diagnosis.wording import gibibytes, gpu_name, listed
 from gpuwatch.samples import GpuProcess
 from gpuwatch.timeline.windows import RunWindow
 
@@ -56,9 +57,8 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
     if holder is None:
         return None
     run, processes = holder
-    memory = sum(process.memory_bytes or 0 for process in processes)
-    held = f", {gibibytes(memory)}" if memory else ""
-    pids = ", ".join(str(process.pid) for process in processes)
+    memory = _held_bytes(processes)
+    held = f", {gibibytes(memory)}" if memory is not None else ""
     others = len(set(run.gpu_uuids) - {gpu.facts.uuid})
     return Draft(
         summary=f"{gpu_name(gpu)} is held by {run.title}{held} but idles, while the run trains on {others} other",
@@ -66,7 +66,7 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
         level=Level.E0,
         evidence=(
             Measure("utilization_percent", round(gpu.utilization.max, 1), f"at most {gpu.utilization.max:.0f} % busy"),
-            Measure("memory_bytes", memory, f"processes {pids} hold {gibibytes(memory)} on it"),
+            Measure("memory_bytes", memory, _holding(processes, memory)),
             Measure("steps", run.critical.steps, f"the run makes steps ({run.critical.steps} in the window)"),
         ),
         fires=gpu.utilization.max < 1.0,
@@ -79,6 +79,22 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
         verify="Utilization above 5 %, or no process of the job on it",
         chart=("gpu.utilization_percent", "gpu.memory_used_bytes"),
     )
+
+
+def _held_bytes(processes: Sequence[GpuProcess]) -> int | None:
+    """What they hold together; None where one of them does not tell."""
+    known = [process.memory_bytes for process in processes if process.memory_bytes is not None]
+    return sum(known) if len(known) == len(processes) else None
+
+
+def _holding(processes: Sequence[GpuProcess], memory: int | None) -> str:
+    who = f"process{'es' if len(processes) > 1 else ''} {listed(str(process.pid) for process in processes)}"
+    one = len(processes) == 1
+    if memory is None:
+        return (
+            f"{who} {'is' if one else 'are'} on it, how much memory {'it holds' if one else 'they hold'} is not known"
+        )
+    return f"{who} {'holds' if one else 'hold'} {gibibytes(memory)} on it"
 
 
 def _holder(case: GpuCase, processes: tuple[GpuProcess, ...] | None) -> tuple[RunWindow, list[GpuProcess]] | None:

@@ -60,7 +60,10 @@ def clocks_locked_low(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a busy, cool GPU whose clock stands still below its highest."""
     gpu = case.gpu
     clock, highest = gpu.sm_clock_mhz, gpu.facts.sm_clock_max_mhz
-    if gpu.facts.mig or clock is None or not highest or not _is_free_to_boost(gpu, limits):
+    power, heat = power_share(gpu), gpu.temperature_celsius
+    if gpu.facts.mig or clock is None or not highest or power is None or heat is None:
+        return None  # where not all of that is known the clock may be low for another reason
+    if not _is_free_to_boost(gpu, power, heat.max, limits):
         return None
     kept = clock.p50 / highest
     is_set = gpu.reason_bit_shares.get(APPLICATION_CLOCKS, 0.0) >= SET_SHARE
@@ -68,7 +71,6 @@ def clocks_locked_low(case: GpuCase, limits: Thresholds) -> Draft | None:
         return None
     health = gpu.latest_health
     application = health.application_clock_mhz if health else None
-    power = power_share(gpu)
     return Draft(
         summary=(
             f"{gpu_name(gpu)} stays at {clock.p50:.0f} MHz although it could do {highest} MHz: "
@@ -92,25 +94,22 @@ def clocks_locked_low(case: GpuCase, limits: Thresholds) -> Draft | None:
         ),
         gain=Gain(1.0, round(1.0 / kept, 2), cap="where the clock sets the pace and the power limit leaves room"),
         ruled_out=(
-            RuledOut("the power limit", f"it draws {percent(power)} of it" if power is not None else "not in force"),
-            RuledOut("heat", f"at most {_hottest(gpu):.0f} C"),
+            RuledOut("the power limit", f"it draws {percent(power)} of it"),
+            RuledOut("heat", f"at most {heat.max:.0f} C"),
         ),
         verify=f"The SM clock rises towards {highest} MHz under load",
         chart=("gpu.sm_clock_mhz", "gpu.power_watts"),
     )
 
 
-def _is_free_to_boost(gpu: GpuWindow, limits: Thresholds) -> bool:
-    """Busy, cool and below its limit, as far as all of that is known: else the clock may be low for another reason."""
-    power = power_share(gpu)
-    if gpu.temperature_celsius is None or power is None:
-        return False
+def _is_free_to_boost(gpu: GpuWindow, power: float, hottest_celsius: float, limits: Thresholds) -> bool:
+    """Busy, cool and below its limit."""
     is_slowed = any(gpu.reason_bit_shares.get(bit, 0.0) >= SLOWED_SHARE for bit in SLOWING_BITS)
     is_slowed = is_slowed or any(share >= SLOWED_SHARE for share in gpu.throttle_shares.values())
     return (
         _busy(gpu) >= limits.busy_percent
         and power < limits.power_share
-        and _hottest(gpu) < limits.hot_celsius
+        and hottest_celsius < limits.hot_celsius
         and not is_slowed
     )
 
@@ -121,7 +120,3 @@ def _is_flat(clock: Stats) -> bool:
 
 def _busy(gpu: GpuWindow) -> float:
     return gpu.utilization.mean if gpu.utilization else 0.0
-
-
-def _hottest(gpu: GpuWindow) -> float:
-    return gpu.temperature_celsius.max if gpu.temperature_celsius else 0.0

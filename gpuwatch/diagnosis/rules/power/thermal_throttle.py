@@ -4,7 +4,8 @@ Means:
     The driver (software slowdown) or the chip itself (hardware slowdown) trades speed for temperature.
 Evidence:
     The share of time the thermal counters ran, which no poll can miss, else the share of samples with a thermal
-    reason; and the SM clock, in its lowest twentieth, below 95 % of what it was while nothing slowed it.
+    reason: of the driver's and the chip's the larger one, as both can hold the clock at once; and the SM clock, in
+    its lowest twentieth, below 95 % of what it was while nothing slowed it.
 Fires:
     5 % of the time; critical from 25 %.
 Clears:
@@ -34,6 +35,7 @@ from gpuwatch.diagnosis.wording import gpu_name, percent, share_measure
 from gpuwatch.timeline.windows import GpuWindow
 
 FIVE_MINUTES = 60  # evaluations, 5 s apart
+WHO = {"sw-thermal": "by the driver", "hw-thermal": "by the chip"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ class Thresholds:
 def thermal_throttle(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a GPU that heat slows down."""
     gpu = case.gpu
-    software = gpu.throttle_shares.get("sw-thermal", 0.0)
-    hardware = gpu.throttle_shares.get("hw-thermal", 0.0)
-    share = min(1.0, software + hardware)
+    reasons = {name: gpu.throttle_shares[name] for name in WHO if name in gpu.throttle_shares}
+    # Both may hold it at once, so their sum is not known to be time: the longer one is what it was held at least.
+    share = max(reasons.values(), default=0.0)
     kept = _clock_kept(gpu)
     if share < limits.clear_share or not _has_slowed(gpu, limits):
         return None
@@ -65,17 +67,23 @@ def thermal_throttle(case: GpuCase, limits: Thresholds) -> Draft | None:
         level=Level.E0,
         evidence=(
             share_measure("thermal_share", share, "slowed by heat"),
-            share_measure("sw_thermal_share", software, "by the driver"),
-            share_measure("hw_thermal_share", hardware, "by the chip"),
+            *(share_measure(f"{name.replace('-', '_')}_share", held, WHO[name]) for name, held in reasons.items()),
             *_clock_measures(gpu),
         ),
         fires=share >= limits.fire_share,
         fix=Fix(text="Check airflow, fans and room temperature; a power limit 10 % lower often costs little speed"),
         gain=Gain(1.0, round(1.0 / kept, 2), cap="where the GPU's clock sets the pace") if kept else None,
-        ruled_out=(RuledOut("the power limit", f"it held the clock {percent(gpu.throttle_shares.get('power', 0.0))}"),),
+        ruled_out=_ruled_out(gpu, limits),
         verify="Thermal share below 1 %, clock back",
         chart=("gpu.temperature_celsius", "gpu.sm_clock_mhz"),
     )
+
+
+def _ruled_out(gpu: GpuWindow, limits: Thresholds) -> tuple[RuledOut, ...]:
+    held = gpu.throttle_shares.get("power")
+    if held is None or held >= limits.fire_share:
+        return ()
+    return (RuledOut("the power limit", f"it held the clock {percent(held)} of the time"),)
 
 
 def _has_slowed(gpu: GpuWindow, limits: Thresholds) -> bool:

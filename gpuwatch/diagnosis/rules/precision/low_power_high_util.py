@@ -37,6 +37,9 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
+from gpuwatch.timeline.windows import GpuWindow
+
+THERMAL = ("sw-thermal", "hw-thermal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +90,25 @@ def low_power_high_util(case: GpuCase, limits: Thresholds) -> Draft | None:
         fix=Fix(text="Try 16-bit arithmetic first, then TF32, torch.compile and a larger batch; measure each alone"),
         hint="power is not speed: prove each change with samples per second",
         ruled_out=(
-            RuledOut("a lowered power limit", "the limit is the card's default and does not hold the clocks back"),
-            RuledOut("heat", "it does not hold the clocks back"),
+            *_ruled_out(gpu),
             *((RuledOut("memory-bound kernels on busy tensor cores", "the tensor cores idle"),) if strong else ()),
         ),
         verify="Power over limit and samples per second both rise",
         chart=("gpu.power_watts", "gpu.utilization_percent"),
     )
+
+
+def _ruled_out(gpu: GpuWindow) -> tuple[RuledOut, ...]:
+    """What else takes power away and does not: none of it holds where the draft is made, but only the known is said."""
+    found = []
+    held = gpu.throttle_shares
+    if gpu.facts.power_limit_default_watts and "power" in held:
+        words = f"the limit is the card's default and holds the clocks back {percent(held['power'])} of the time"
+        found.append(RuledOut("a lowered power limit", words))
+    thermal = [held[name] for name in THERMAL if name in held]
+    if thermal:
+        found.append(RuledOut("heat", f"it holds the clocks back {percent(max(thermal))} of the time"))
+    return tuple(found)
 
 
 def _is_stuck(case: GpuCase) -> bool:

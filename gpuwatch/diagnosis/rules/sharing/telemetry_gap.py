@@ -35,6 +35,9 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
 
 A_CLEAN_MINUTE = 12  # evaluations, 5 s apart
+LONGER = 2
+MOST_SECONDS = 60.0
+"""What `--interval` takes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,14 @@ def telemetry_gap(case: MachineCase, limits: Thresholds) -> Draft | None:
         )
     if not troubles:
         return None
+    longer = min(LONGER * quality.poll_interval_seconds, MOST_SECONDS)
     return Draft(
         summary=f"gpuwatch measured with gaps: {troubles[0].text}",
         severity=Severity.INFO,
         level=Level.E0,
         evidence=tuple(troubles),
-        fix=Fix(text="Poll less often, or give the machine some air", code="gpuwatch --interval 2", value=2),
+        fix=Fix(
+            text="Poll less often, or give the machine some air", code=f"gpuwatch --interval {longer:g}", value=longer
+        ),
         verify="One minute without a gap",
     )

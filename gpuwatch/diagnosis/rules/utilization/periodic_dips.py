@@ -36,13 +36,14 @@ from statistics import fmean
 
 from gpuwatch.diagnosis.advice.fluctuation import Beat, beat_of, causes_in_loop, owner_of, swings_of
 from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import autocorrelation, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, percent, seconds
-from gpuwatch.timeline.windows import Stats
+from gpuwatch.timeline.windows import RankWindow, Stats
 
 SECOND_NS = 1_000_000_000
 SAMPLES = 60
@@ -95,7 +96,10 @@ class Rhythm:
 def periodic_dips(case: GpuCase, limits: Thresholds) -> Draft | None:
     """Fires on a training GPU that dips at a steady interval which no wait for data explains."""
     stats, series = case.gpu.train_utilization, case.gpu.train_utilization_series
-    if case.run is None or stats is None or len(series) < SAMPLES or _is_starved(case, limits):
+    if case.run is None or stats is None or len(series) < SAMPLES or "data-starvation" in case.holding:
+        return None
+    starved = _starved_share(case)
+    if starved is not None and starved >= limits.starved_share:
         return None
     rhythm = _counted(case, stats, series, limits) or _by_autocorrelation(stats, series)
     if rhythm is None:
@@ -113,18 +117,23 @@ def periodic_dips(case: GpuCase, limits: Thresholds) -> Draft | None:
         evidence=_evidence(case, rhythm),
         fix=_fix(case, rhythm, limits),
         hint=f"at most {without(rhythm.dip_share):.2f}x, if the dips were gone",
-        ruled_out=(
-            RuledOut("waiting for data", "waits explain less than 5 % of the time"),
-            RuledOut("evaluation and checkpoints that the hook saw", "their samples are left out"),
-        ),
+        ruled_out=_ruled_out(case.run.critical, starved),
         verify="No dip for three intervals",
         chart=("gpu.utilization_percent", "run.step_seconds"),
     )
 
 
-def _is_starved(case: GpuCase, limits: Thresholds) -> bool:
-    if "data-starvation" in case.holding:
-        return True
+def _ruled_out(rank: RankWindow, starved: float | None) -> tuple[RuledOut, ...]:
+    found = []
+    if starved is not None:
+        found.append(RuledOut("waiting for data", f"waits explain {percent(starved)} of the time"))
+    if not is_sampled(rank):
+        found.append(RuledOut("evaluation and checkpoints that the hook saw", "their samples are left out"))
+    return tuple(found)
+
+
+def _starved_share(case: GpuCase) -> float | None:
+    """The part of the time that waits for data explain; None where it cannot be measured."""
     assert case.run is not None
     starvation = starvation_of(
         RunCase(
@@ -138,7 +147,7 @@ def _is_starved(case: GpuCase, limits: Thresholds) -> bool:
             window_seconds=case.window_seconds,
         )
     )
-    return starvation is not None and starvation.share >= limits.starved_share
+    return None if starvation is None else starvation.share
 
 
 def _counted(case: GpuCase, stats: Stats, series: Sequence[tuple[int, float]], limits: Thresholds) -> Rhythm | None:

@@ -38,7 +38,6 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.timeline.windows import GpuWindow, Pace, RankWindow
 
-"""The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8 % at times."""
 THIRTY_SECONDS = 6  # evaluations, 5 s apart
 CHIEF_PART = 0.5
 """Of the lost time: then it is the part that grew."""
@@ -60,6 +59,7 @@ class Thresholds:
         1.08, "of the step time to the best of this run: said from here on", least=1.0, most=100.0
     )
     clear_ratio: float = threshold(1.04, "until it is lower", beside="fire_ratio", least=1.0, most=100.0)
+    # The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8 % at times.
     noise_ratio: float = threshold(4.0, "times the noise of the step time that it grew at least")
 
 
