@@ -17,7 +17,8 @@ def add(commands: Any) -> None:
         "export",
         help="a recording as CSV, Parquet, JSON lines, or a trace for Perfetto",
         description="Writes what a recording holds, for other tools. Units are in names; what is not known is empty.\n"
-        "CSV and Parquet have a table per kind of sample: `-o FOLDER/` writes all of them, else --table picks one.",
+        "CSV and Parquet have a table per kind of sample: `-o FOLDER/` writes all of them, else --table picks one.\n"
+        "A CSV text that a spreadsheet would run as a formula (= + - @ first) gets an apostrophe before it.",
     )
     export.set_defaults(command="export", table=None)
     export.add_argument("file", metavar="FILE", help="a recording made by `gpuwatch record`")

@@ -27,8 +27,16 @@ class TableWriter(Protocol):
         """Writes what is left. The file is closed by whoever opened it."""
 
 
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), full-width ones too."""
+
+
 class CsvWriter:
-    """RFC 4180 with a header line, as pandas and every spreadsheet read it; an empty cell is not known."""
+    """RFC 4180 with a header line, as pandas and every spreadsheet read it; an empty cell is not known.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe before it: names and commands come from other
+    processes.
+    """
 
     def __init__(self, table: Table, file: BinaryIO) -> None:
         self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
@@ -38,12 +46,16 @@ class CsvWriter:
 
     def write(self, row: Row) -> None:
         """Adds a row."""
-        self._writer.writerow([row[name] for name in self._names])
+        self._writer.writerow([_inert(row[name]) for name in self._names])
 
     def close(self) -> None:
         """Flushes, and leaves the file open."""
         self._text.flush()
         self._text.detach()
+
+
+def _inert(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 class ParquetWriter:
