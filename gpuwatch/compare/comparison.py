@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,7 +98,7 @@ def compare(before: Sequence[Measured], after: Sequence[Measured]) -> Comparison
 
 def _change(metric: Metric, before: Sequence[Measured], after: Sequence[Measured], *, alike: bool) -> Change:
     first, second = _values(before, metric.name), _values(after, metric.name)
-    middle_before, middle_after = _middle(first), _middle(second)
+    middle_before, middle_after = _middles(first, second)
     if not alike and not metric.by_itself:
         return Change(metric, middle_before, middle_after, withheld=True, values_before=first, values_after=second)
     has_ratio = middle_before is not None and middle_after is not None and middle_before > 0
@@ -118,14 +118,18 @@ def _values(side: Sequence[Measured], name: str) -> tuple[float, ...]:
     return tuple(value for each in side if (value := each.values.get(name)) is not None)
 
 
-def _middle(values: Sequence[float]) -> float | None:
-    """The geometric mean, so that a ratio of two is what the interval is about; the plain one where there is a zero."""
+def _middles(before: Sequence[float], after: Sequence[float]) -> tuple[float | None, float | None]:
+    """Geometric means, so that a ratio of two is what the interval is about; plain ones where a side has a zero."""
+    geometric = [_middle(values, geometric_mean) for values in (before, after)]
+    if any(values and middle is None for values, middle in zip((before, after), geometric, strict=True)):
+        return _middle(before, statistics.fmean), _middle(after, statistics.fmean)
+    return geometric[0], geometric[1]
+
+
+def _middle(values: Sequence[float], mean: Callable[[Sequence[float]], float | None]) -> float | None:
     if not values:
         return None
-    if len(set(values)) == 1:
-        return values[0]
-    middle = geometric_mean(values)
-    return statistics.fmean(values) if middle is None else middle
+    return values[0] if len(set(values)) == 1 and values[0] > 0 else mean(values)
 
 
 def _findings(before: Sequence[Measured], after: Sequence[Measured]) -> list[FindingChange]:

@@ -64,6 +64,7 @@ class _Run(msgspec.Struct):
     loaders: list[_Loader] = []
     torch: str | None = None
     command: str | None = None
+    device: str | None = None
 
 
 class _Finding(msgspec.Struct):
@@ -104,7 +105,8 @@ def measured_report(name: str, data: bytes) -> Measured:
         ) from None
     run = max(report.runs, key=lambda each: each.steps or 0, default=None)
     used = set(run.gpus) if run else set()
-    gpus = [gpu for gpu in report.gpus if not used or gpu.uuid in used]
+    on_cpu = run is not None and run.device == "cpu"
+    gpus = [gpu for gpu in report.gpus if gpu.uuid in used or not (used or on_cpu)]
     notes = ["it was cut short: this is what was seen so far"] if report.gpuwatch.incomplete else []
     if run is None:
         notes.append("no training run is in it")
@@ -136,7 +138,7 @@ def _subject(run: _Run | None, gpus: list[_Gpu]) -> Subject:
     sizes = [loader.batch_size for loader in run.loaders if loader.role == "train"]
     return Subject(
         title=run.title,
-        gpu_names=names,
+        gpu_names=names or (("CPU",) if run.device == "cpu" else ()),
         batch_size=run.batch_size or (sizes[0] if len(sizes) == 1 else None),
         model_parameters=run.model.parameters,
         parameter_bits=run.model.parameter_bits,

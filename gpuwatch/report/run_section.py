@@ -44,6 +44,7 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> Json:
         "rung": rank.facts.rung,
         "how_to_climb": None if climb is None or rank.facts.rung == "exact" else encodable(climb),
         "state": shown.state_words if shown else None,
+        "device": rank.facts.device,
         "gpus": list(run.gpu_uuids),
         "steps": rank.steps if steps_known(rank) else None,
         "steps_total": rank.steps_total if steps_known(rank) else None,

@@ -95,6 +95,13 @@ def test_a_figure_of_zero_has_no_factor_to_it_and_no_interval() -> None:
     assert next(row for row in tables(comparison, []).rows if row[0].startswith("wait for data, per"))[3] == "+3.00 ms"
 
 
+def test_where_one_side_has_a_zero_both_are_averaged_alike() -> None:
+    waits = {"wait_ms_per_batch": (0.0, 100.0)}, {"wait_ms_per_batch": (1.0, 99.0)}
+    before, after = ([run(wait_ms_per_batch=value) for value in side["wait_ms_per_batch"]] for side in waits)
+    change = compare(before, after).change("wait_ms_per_batch")
+    assert (change.before, change.after, change.ratio) == (50.0, 50.0, 1.0)
+
+
 def test_findings_are_gone_new_or_still_there() -> None:
     starved, hot = Stood("data-starvation", "critical", 280.0), Stood("thermal-throttle", "warning", 20.0)
     comparison = compare([run(findings=(starved, hot))], [run(findings=(hot, Stood("tf32-off", "hint")))])
@@ -238,6 +245,13 @@ def test_a_reports_json_is_as_good_as_a_recording() -> None:
     assert found.values["energy_joules_per_sample"] == pytest.approx(6000 / (640 * 30))
     assert found.values["memory_peak_gib"] is None
     assert [stood.rule for stood in found.findings] == ["data-starvation"]
+
+
+def test_a_report_of_a_run_on_the_cpu_has_none_of_the_machines_gpus() -> None:
+    run_on_cpu = {"id": "1.1", "title": "train.py", "pid": 1, "device": "cpu", "gpus": []}
+    found = measured_report("before.json", _report(runs=[run_on_cpu]))
+    assert found.subject.gpu_names == ("CPU",)
+    assert found.values["utilization_percent"] is None
 
 
 def test_a_report_without_a_run_has_the_figures_of_its_gpus() -> None:
