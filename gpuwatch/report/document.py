@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwatch._version import __version__
+from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.report.checklist import checklist
 from gpuwatch.report.finding_section import finding_section, iso_time
 from gpuwatch.report.gpu_section import gpu_section
@@ -13,6 +14,7 @@ from gpuwatch.report.rule_section import rule_section
 from gpuwatch.report.run_section import run_section
 from gpuwatch.report.series_section import series_section, span_section
 from gpuwatch.report.verdict import verdict
+from gpuwatch.report.wall_times import JUMP_SECONDS
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.series import Chart
 
@@ -50,7 +52,7 @@ def _about(seen: Observation) -> Json:
         "version": __version__,
         "source": snapshot.origin.kind,
         "label": encodable(snapshot.origin.label),
-        "started_at": iso_time(snapshot.wall_time - (snapshot.time_ns - snapshot.started_ns) / 1e9),
+        "started_at": iso_time(seen.wall_time_at(snapshot.started_ns)),
         "ended_at": iso_time(snapshot.wall_time),
         "duration_seconds": figure((snapshot.time_ns - snapshot.started_ns) / 1e9),
         "incomplete": seen.interrupted,
@@ -92,12 +94,22 @@ def _history(charts: Sequence[Chart]) -> list[Json]:
     ]
 
 
+def _clock_jump(seen: Observation) -> tuple[str, ...]:
+    jump = seen.clock_jump_seconds
+    if abs(jump) <= JUMP_SECONDS:
+        return ()
+    return (
+        f"the machine's clock jumped {seconds(abs(jump))} {'ahead' if jump > 0 else 'back'} (it was set, or the "
+        "machine slept): times of day are as it showed them, durations leave the jump out",
+    )
+
+
 def _data_quality(seen: Observation) -> Json:
     quality = seen.scene.quality
     nvml = quality.nvml or seen.snapshot.nvml
     judged = seen.snapshot.scene
     return {
-        "problems": [encodable(problem) for problem in seen.problems],
+        "problems": [encodable(problem) for problem in (*seen.problems, *_clock_jump(seen))],
         "window_seconds": figure(seen.scene.window_seconds),
         "findings_window_seconds": figure(judged.window_seconds) if judged else None,
         "poll_interval_seconds": figure(quality.poll_interval_seconds),

@@ -17,7 +17,6 @@ def finding_section(seen: Observation) -> list[Json]:
 
 
 def _finding(seen: Observation, finding: Finding) -> Json:
-    since = seen.snapshot.wall_time - (seen.snapshot.time_ns - finding.since_ns) / 1e9
     gain = finding.gain
     stood = seen.stood.get((finding.rule, finding.run, finding.gpu))
     return {
@@ -35,7 +34,7 @@ def _finding(seen: Observation, finding: Finding) -> Json:
         "plan": _plan(finding.plan),
         "hint": finding.hint,
         "verify": encodable(finding.verify),
-        "since": iso_time(since),
+        "since": iso_time(seen.wall_time_at(finding.since_ns)),
         "state": "over" if stood is not None and stood.is_over else finding.state,
         "stood_seconds": None if stood is None else figure(stood.seconds),
         "behind": finding.behind,

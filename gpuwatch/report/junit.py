@@ -39,7 +39,7 @@ def render_junit(report: Json, fail_on: str = "warning") -> str:
         {
             "name": "gpuwatch",
             **counts,
-            "timestamp": about["ended_at"].removesuffix("Z"),
+            "timestamp": about["started_at"].removesuffix("Z"),
             "hostname": _clean(report["host"]["hostname"] or "unknown"),
         },
     )
@@ -95,6 +95,7 @@ def _lines(finding: Json) -> Iterator[str]:
         yield f"numbers: {'; '.join(finding['numbers'])}"
     for each in finding["ruled_out"]:
         yield f"not {each['cause']}: {each['reason']}"
+    yield from finding["confidence_notes"]
     if finding["behind"]:
         yield f"after {finding['behind']} is solved"
     fix, gain = finding["fix"], finding["gain"]
@@ -104,6 +105,8 @@ def _lines(finding: Json) -> Iterator[str]:
         yield from (fix["diff"] or fix["code"] or "").splitlines()
     if gain is not None:
         yield f"gain: {gain_text(gain['low'], gain['high'])}" + (f", {gain['cap']}" if gain["cap"] else "")
+    elif finding["hint"]:
+        yield f"hint: {finding['hint']}"
     planned = plan_text(finding["plan"])
     if planned:
         yield planned

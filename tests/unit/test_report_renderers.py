@@ -7,6 +7,7 @@ import pytest
 
 from gpuwatch.diagnosis.finding import Gain, PlanStep
 from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.observation import Json
 from gpuwatch.report.sparkline import sparkline
@@ -44,7 +45,7 @@ def test_markdown_says_things_in_the_order_in_which_they_matter() -> None:
     ]
 
 
-@pytest.mark.parametrize("render", [render_markdown, render_text])
+@pytest.mark.parametrize("render", [render_markdown, render_text, render_junit])
 def test_every_part_of_a_finding_is_shown(render) -> None:
     text = render(full_report())
     for part in (
@@ -60,6 +61,14 @@ def test_every_part_of_a_finding_is_shown(render) -> None:
         "E3",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_text, render_junit])
+def test_a_hint_and_what_weakens_a_finding_are_shown(render) -> None:
+    shared = "another process uses this GPU"
+    finding = starvation(gain=None, hint="at most the time that it waits", confidence_notes=(shared,))
+    text = render(report(findings=[finding]))
+    assert "at most the time that it waits" in text and shared in text
 
 
 @pytest.mark.parametrize("render", [render_markdown, render_text])
