@@ -64,8 +64,10 @@ def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
         "A rule counts as right if it fires within 90 s of the onset or of the 30th step, whichever is later (longer",
         "where its definition needs longer); any other warning is a false one. In seeds up to 8 the trouble passes",
         "while the job goes on, and how long a finding outlives it is counted; rules that by their definition stay for",
-        "minutes or until a restart are left out of that. Flips are ends and returns while the cause is there. A",
-        "gain's error is how far the middle of the promised range lies from what the simulated fix brings.",
+        "minutes or until a restart are left out of that. slow-samples stays on purpose until the window holds no slow",
+        "item any more: they come at random, and an earlier end would often be taken back. Flips are ends and returns",
+        "while the cause is there. A gain's error is how far the middle of the promised range lies from what the",
+        "simulated fix brings.",
         "",
         *(f"- {line}" for line in _gates(score)),
     ]
