@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -19,6 +18,7 @@ from gpuwatch.cli import (
 )
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.config.load import INTERVAL_SECONDS
+from gpuwatch.text.nearest import did_you_mean
 
 MOST_LOOKS_HZ = 1000
 DEFAULT_INTERVAL_SECONDS = 1.0
@@ -78,12 +78,6 @@ class Parser(argparse.ArgumentParser):
 def unknown(what: str, value: str, known: Sequence[str]) -> str:
     """The sentence for a word that is none of the known ones."""
     return f"unknown {what} {value!r}{did_you_mean(value, known)}; there are: {', '.join(known)}"
-
-
-def did_you_mean(value: str, known: Iterable[str]) -> str:
-    """A question in brackets where a known word is near, else nothing."""
-    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

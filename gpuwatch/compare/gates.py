@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from gpuwatch.compare.measured import CannotCompareError
 from gpuwatch.compare.metrics import BY_NAME, Metric
 from gpuwatch.compare.wording import percent, quantity
 from gpuwatch.statistics.interval import CONFIDENCE, holm
+from gpuwatch.text.nearest import did_you_mean
 
 _FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*([+-]?\d+(?:\.\d+)?)\s*(%?)\s*")
 _EXAMPLES = "'samples_per_second<-3%' (a change) or 'utilization_percent<85' (the value after it)"
@@ -58,8 +58,7 @@ def parse_gate(text: str) -> Gate:
     name, sign, number, is_percent = found.groups()
     metric = BY_NAME.get(name)
     if metric is None:
-        near = difflib.get_close_matches(name, list(BY_NAME), n=1, cutoff=0.5)
-        guess = f" (did you mean {near[0]!r}?)" if near else ""
+        guess = did_you_mean(name, BY_NAME)
         raise CannotCompareError(f"unknown metric {name!r} in --fail-if{guess}; there are: {', '.join(BY_NAME)}")
     if number.startswith("-") and not is_percent:
         raise CannotCompareError(

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from gpuwatch.compare.document import Tables
 from gpuwatch.text.escape import code_span, markdown, printable
+from gpuwatch.text.paragraphs import wrapped
 
-_WIDTH = 100
 _FINDINGS_HEADING = ("", "finding", "", "before", "after")
 
 
 def render_text(shown: Tables) -> str:
     """For a terminal: no colour, no escape sequences."""
     blocks = [
-        _wrap(f"gpuwatch compare: {shown.headline}", ""),
-        [line for side, about in shown.sides for line in _wrap(f"{side:6} {about}")],
+        wrapped(f"gpuwatch compare: {shown.headline}", ""),
+        [line for side, about in shown.sides for line in wrapped(f"{side:6} {about}")],
         _aligned(shown.heading, shown.rows, right=(1, 2)),
         ["FINDINGS", *_aligned(_FINDINGS_HEADING, shown.findings)] if shown.findings else [],
-        ["GATES", *(line for outcome, sentence in shown.gates for line in _wrap(f"{outcome} {sentence}"))]
+        ["GATES", *(line for outcome, sentence in shown.gates for line in wrapped(f"{outcome} {sentence}"))]
         if shown.gates
         else [],
-        [line for note in shown.notes for line in _wrap(note)],
+        [line for note in shown.notes for line in wrapped(note)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -64,14 +63,3 @@ def _aligned(heading: Sequence[str], rows: Sequence[tuple[str, ...]], right: tup
         for row in cells
     ]
     return [f"  {'  '.join(row)}".rstrip() for row in aligned]
-
-
-def _wrap(line: str, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        printable(line),
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 
 class ConfigError(Exception):
     """A config that cannot be used; its text is the whole sentence."""
-
-
-def near(value: str, known: Iterable[str]) -> str:
-    """A question in brackets where a known word is near, else nothing."""
-    found = difflib.get_close_matches(value, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def shown(value: object) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.config.errors import ConfigError, near, shown
+from gpuwatch.config.errors import ConfigError, shown
 from gpuwatch.config.find import Source, sources
 from gpuwatch.diagnosis.settings import Settings
+from gpuwatch.text.nearest import did_you_mean
 
 KEYS = ("select", "ignore", "interval", "fail-on", "rules")
 INTERVAL_SECONDS = (0.1, 60.0)
@@ -107,7 +108,7 @@ def _plain(source: Source) -> Iterator[tuple[str, Value]]:
         name = key.replace("_", "-")
         where = f"{source.path}: {full_key(source, key)}"
         if name not in KEYS:
-            raise ConfigError(f"{where}: there is no such key{near(name, KEYS)}; there are {', '.join(KEYS)}")
+            raise ConfigError(f"{where}: there is no such key{did_you_mean(name, KEYS)}; there are {', '.join(KEYS)}")
         if name in seen:
             raise ConfigError(f"{where}: the key is given twice")
         seen.add(name)
@@ -141,7 +142,7 @@ def _interval(value: Any, where: str) -> float:
 
 def _fail_on(value: Any, where: str) -> str:
     if value not in FAIL_ON:
-        meant = near(value, FAIL_ON) if isinstance(value, str) else ""
+        meant = did_you_mean(value, FAIL_ON) if isinstance(value, str) else ""
         raise ConfigError(f"{where} is no severity to fail on{meant}; it may be {' or '.join(map(repr, FAIL_ON))}")
     return str(value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuwatch.config.errors import ConfigError, near, shown
+from gpuwatch.config.errors import ConfigError, shown
 from gpuwatch.config.find import Source
 from gpuwatch.config.load import Value, full_key
 from gpuwatch.config.selection import check_words, left_out, normal
@@ -13,6 +13,7 @@ from gpuwatch.config.thresholds import Asked, known_name, thresholds_of
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.settings import Settings
+from gpuwatch.text.nearest import did_you_mean
 
 Tables = Sequence[tuple[Source, Mapping[str, Any]]]
 
@@ -61,7 +62,9 @@ def _rule(source: Source, key: str, rules: Mapping[str, Rule]) -> Rule:
     found = rules.get(normal(key))
     if found is None:
         where = f"{source.path}: {full_key(source, 'rules', key)}"
-        raise ConfigError(f"{where}: there is no rule {key!r}{near(normal(key), rules)}; `gpuwatch explain` lists all")
+        raise ConfigError(
+            f"{where}: there is no rule {key!r}{did_you_mean(normal(key), rules)}; `gpuwatch explain` lists all"
+        )
     return found
 
 

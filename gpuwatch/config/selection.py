@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuwatch.config.errors import ConfigError, near
+from gpuwatch.config.errors import ConfigError
 from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.text.nearest import did_you_mean
 
 ALL = "all"
 
@@ -37,9 +38,8 @@ def check_words(words: Iterable[str], rules: Sequence[Rule], where: str) -> None
     for word in words:
         if not any(_exactness(rule, (normal(word),)) > 0.0 for rule in rules):
             known = [*(rule.id for rule in rules), *sorted({normal(rule.family) for rule in rules}), ALL]
-            raise ConfigError(
-                f"{where}: there is no rule or family {word!r}{near(normal(word), known)}; `gpuwatch explain` lists all"
-            )
+            meant = did_you_mean(normal(word), known)
+            raise ConfigError(f"{where}: there is no rule or family {word!r}{meant}; `gpuwatch explain` lists all")
 
 
 def normal(word: str) -> str:

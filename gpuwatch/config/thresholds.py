@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.config.errors import ConfigError, near, shown
+from gpuwatch.config.errors import ConfigError, shown
 from gpuwatch.config.selection import normal
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.thresholds import Threshold, declared
+from gpuwatch.text.nearest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,8 @@ def known_name(rule: Rule, key: str, asked: Asked) -> str:
     if not names:
         raise ConfigError(f"{asked.path}: {asked.key}: {rule.id} has no thresholds to set")
     keys = list(map(written, names))
-    raise ConfigError(
-        f"{asked.path}: {asked.key}: {rule.id} has no threshold {key!r}{near(normal(key), keys)}; it has {_list(keys)}"
-    )
+    meant = did_you_mean(normal(key), keys)
+    raise ConfigError(f"{asked.path}: {asked.key}: {rule.id} has no threshold {key!r}{meant}; it has {_list(keys)}")
 
 
 def _checked(threshold: Threshold, asked: Asked) -> float | int:

@@ -10,8 +10,7 @@ from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import printable
-
-_WIDTH = 100
+from gpuwatch.text.paragraphs import wrapped
 
 
 def render_text(report: Json) -> str:
@@ -35,37 +34,26 @@ def render_text(report: Json) -> str:
 def _verdict(report: Json) -> list[str]:
     lines: list[str] = []
     for word, sentence, change in tables.verdict_lines(report):
-        lines += _wrap(f"{word} {sentence}")
+        lines += wrapped(f"{word} {sentence}")
         lines += [f"    {printable(change)}"] if change else []
     return lines
 
 
 def _block(title: str, lines: Iterable[str]) -> list[str]:
-    return [title, *(wrapped for line in lines for wrapped in _wrap(line))]
+    return [title, *(part for line in lines for part in wrapped(line))]
 
 
 def _stack_block(block: stack_tables.Block) -> list[str]:
-    said = [part for line in (block.about, *block.sentences) for part in _wrap(line)]
+    said = [part for line in (block.about, *block.sentences) for part in wrapped(line)]
     return [block.title.upper(), *said, *_table(block.table)]
-
-
-def _wrap(line: str, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        printable(line),
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _findings(report: Json) -> list[str]:
     lines: list[str] = []
     for finding in report["findings"]:
-        lines += _wrap(f"{finding['severity'].upper()} {finding['rule']} ({finding['level']}): {finding['summary']}")
+        lines += wrapped(f"{finding['severity'].upper()} {finding['rule']} ({finding['level']}): {finding['summary']}")
         for text in _details(finding):
-            lines += _wrap(text, "    ")
+            lines += wrapped(text, "    ")
         lines += _code(finding["fix"])
     return lines or ["  none"]
 
@@ -117,7 +105,7 @@ def _table(table: tables.Table) -> list[str]:
     rows = [*zip(*headings, strict=True), *rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return [line.rstrip() for line in lines] + [wrapped for note in table.notes for wrapped in _wrap(note)]
+    return [line.rstrip() for line in lines] + [part for note in table.notes for part in wrapped(note)]
 
 
 def _history(report: Json) -> list[str]:
