@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+
 from gpuwatch.cli.dashboard import show
 from gpuwatch.dashboard.launch import first_frame
 
 
-def demo(scenario: str) -> int:
+def demo(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    scenario = arguments.scenario
     with first_frame(f"SIMULATED {scenario}"):
         from gpuwatch.cli.session import simulated_session
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.output import PipeClosedError, abandon_stdout, flush_stdout, say
+
+_CONFIGURED = ("dashboard", "record", "replay", "report", "watch")
+"""Commands that judge: the rules' settings count for them."""
 
 
 def dispatch(argv: Sequence[str]) -> int:
@@ -52,67 +56,18 @@ def _flushed(code: int) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
+    """Each command is the function of its name in the module of its name, imported only where it is asked for."""
     from gpuwatch.cli.arguments import ANY_PROCESS, parse
 
     arguments = parse(argv)
-    if arguments.command in ("dashboard", "report", "watch", "record"):
+    if arguments.command in _CONFIGURED:
         from gpuwatch.cli.config_options import apply_config
 
         apply_config(arguments)
-    match arguments.command:
-        case "report":
-            from gpuwatch.cli.report import report
+    if arguments.command == "dashboard" and arguments.attach == ANY_PROCESS:
+        from gpuwatch.cli.candidates import list_candidates
 
-            return report(arguments)
-        case "watch":
-            from gpuwatch.cli.watch import watch
-
-            return watch(arguments)
-        case "demo":
-            from gpuwatch.cli.demo import demo
-
-            return demo(arguments.scenario)
-        case "explain":
-            from gpuwatch.cli.explain import explain
-
-            return explain(arguments.rule)
-        case "config":
-            from gpuwatch.cli.config import config
-
-            return config(arguments)
-        case "doctor":
-            from gpuwatch.cli.doctor import doctor
-
-            return doctor(json=arguments.json)
-        case "record":
-            from gpuwatch.cli.record import record
-
-            return record(arguments)
-        case "replay":
-            from gpuwatch.cli.replay import replay
-
-            return replay(arguments)
-        case "trial":
-            from gpuwatch.cli.trial import trial
-
-            return trial(arguments)
-        case "compare":
-            from gpuwatch.cli.compare import compare
-
-            return compare(arguments)
-        case "export":
-            from gpuwatch.cli.export import export
-
-            return export(arguments)
-        case "stacks":
-            from gpuwatch.cli.stacks import stacks
-
-            return stacks(arguments)
-        case _ if arguments.attach == ANY_PROCESS:
-            from gpuwatch.cli.candidates import list_candidates
-
-            return list_candidates()
-        case _:
-            from gpuwatch.cli.dashboard import dashboard
-
-            return dashboard(arguments)
+        return list_candidates()
+    command = getattr(import_module(f"gpuwatch.cli.{arguments.command}"), arguments.command)
+    code: int = command(arguments)
+    return code

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_format
+import argparse
+import json
 import shutil
 import sys
 import textwrap
@@ -14,23 +15,24 @@ from rich.text import Text
 from gpuwatch._version import __version__
 from gpuwatch.cli.doctor_checks import run_checks
 from gpuwatch.cli.doctor_checks.check import Check, State
+from gpuwatch.cli.exit_codes import ExitCode
+from gpuwatch.cli.output import check_stdout, encodable, write_stdout
 
 _SCHEMA_VERSION = 1
-_CAN_MEASURE = 0
-_CANNOT_MEASURE = 2
 _WIDEST = 110
 _STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red", State.UNKNOWN: "cyan"}
 _STATE_WIDTH = max(len(state.value) for state in State) + 2
 
 
-def doctor(*, json: bool) -> int:
+def doctor(arguments: argparse.Namespace) -> int:
     """Looks at this machine, writes what it found to stdout, and returns the exit code."""
+    check_stdout()
     checks = run_checks()
-    if json:
-        _write(json_format.dumps(as_json(checks), indent=2) + "\n")
+    if arguments.json:
+        write_stdout(json.dumps(as_json(checks), indent=2) + "\n")
     else:
         _print(checks)
-    return _CAN_MEASURE if usable(checks) else _CANNOT_MEASURE
+    return ExitCode.OK if usable(checks) else ExitCode.CANNOT_MEASURE
 
 
 def usable(checks: Sequence[Check]) -> bool:
@@ -107,18 +109,7 @@ def _print(checks: Sequence[Check]) -> None:
     console = Console(soft_wrap=True, highlight=False)
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     for state, line in as_lines(checks, max(60, width)):
-        text = Text(_encodable(line))
+        text = Text(encodable(line, sys.stdout))
         if state is not None:
             text.stylize(_STYLES[state], 0, len(state.value))
         console.print(text)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _encodable(text: str) -> str:
-    """Names of this machine may hold what a POSIX locale cannot say."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)

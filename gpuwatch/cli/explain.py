@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import shutil
 import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
 from itertools import groupby
 
 from rich.console import Console, RenderableType
@@ -20,26 +20,26 @@ from gpuwatch.cli.output import write_stdout
 from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.text.nearest import did_you_mean
 
 WIDEST = 100
 PIPE_WIDTH = 100
 
 
-def explain(rule_id: str | None) -> int:
+def explain(arguments: argparse.Namespace) -> int:
     """Prints one rule's page, or the list.
 
     Raises:
         GpuwatchError: there is no such rule; it names the nearest.
     """
-    rules = {rule.id: rule for rule in all_rules()}
+    rule_id, rules = arguments.rule, {rule.id: rule for rule in all_rules()}
     if rule_id is None:
         write_stdout(_rendered(_list(rules.values())))
         return ExitCode.OK
     name = rule_id.strip().lower().replace("_", "-")
     if name not in rules:
-        near = get_close_matches(name, rules, n=1, cutoff=0.4)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise GpuwatchError(f"there is no rule {rule_id!r}: {meant}`gpuwatch explain` lists all {len(rules)}")
+        meant = did_you_mean(name, rules)
+        raise GpuwatchError(f"there is no rule {rule_id!r}{meant}; `gpuwatch explain` lists all {len(rules)}")
     write_stdout(_rendered(_page(rules[name])))
     return ExitCode.OK
 

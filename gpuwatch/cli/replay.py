@@ -34,6 +34,7 @@ def replay(arguments: argparse.Namespace) -> int:
             if recording.end_ns <= recording.start_ns:
                 raise GpuwatchError(f"{path} holds no samples: there is nothing to play")
             at_ns = None if arguments.start is None else one_moment(recording, arguments.start, "--from")
-            player = ReplayMonitor(recording, speed=arguments.speed, at_ns=at_ns)
+            settings = arguments.config.settings
+            player = ReplayMonitor(recording, speed=arguments.speed, at_ns=at_ns, settings=settings)
             label = player.snapshot().origin.label
             return run_dashboard(player, origin_label=label, replays=True)

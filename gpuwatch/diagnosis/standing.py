@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.finding import Finding, Level, Severity
@@ -38,17 +38,23 @@ class Placed:
 def settle(placed: Sequence[Placed], order: dict[str, int]) -> tuple[Finding, ...]:
     """Weakens, puts behind, and sorts: worst first, those that another one comes before last."""
     settled = [_put_behind(_weaken(one, placed), one, placed) for one in placed]
-    return tuple(sorted(settled, key=lambda finding: _sort_key(finding, order)))
+    return in_order(settled, order)
 
 
-def _sort_key(finding: Finding, order: dict[str, int]) -> tuple[bool, int, float, int, str, str]:
-    return (
-        finding.behind is not None,
-        finding.severity.order,
-        -(finding.gain.low if finding.gain else 1.0),
-        order[finding.rule],
-        finding.run or "",
-        finding.gpu or "",
+def in_order(findings: Iterable[Finding], order: Mapping[str, int]) -> tuple[Finding, ...]:
+    """Worst first, those that another one comes before last; alike ones by the rules' `order`."""
+    return tuple(
+        sorted(
+            findings,
+            key=lambda finding: (
+                finding.behind is not None,
+                finding.severity.order,
+                -(finding.gain.low if finding.gain else 1.0),
+                order.get(finding.rule, len(order)),  # a recording may have rules that this version does not
+                finding.run or "",
+                finding.gpu or "",
+            ),
+        )
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from gpuwatch._version import __version__
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.settings import Settings
+from gpuwatch.diagnosis.standing import in_order
 from gpuwatch.monitor.finding_records import from_blob
 from gpuwatch.monitor.parts import Judge
 from gpuwatch.monitor.snapshot import ReplayMark
@@ -16,6 +18,7 @@ from gpuwatch.timeline.run_history import RAW_NS
 from gpuwatch.timeline.windows import Scene
 
 _LEARNED_NS = RAW_NS
+_DEFAULTS = Settings()
 _STANDS = ("firing", "clearing")
 _Key = tuple[str, "str | None", "str | None"]
 _Stretch = tuple[str, int]
@@ -35,10 +38,12 @@ class RecordedFindings:
 
     Args:
         recording: that holds them.
+        settings: the user's. Of a rule that they ignore nothing is taken, nor of one with other thresholds than then.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, settings: Settings = _DEFAULTS) -> None:
         self._recording = recording
+        self._settings = settings
         self._places: list[_Place] = []
         self._read: dict[_Stretch, Finding | None] = {}
         self.refresh()
@@ -49,14 +54,14 @@ class RecordedFindings:
         self._places = [
             _Place(_stretch(span), span.start_ns, span.end_ns, Severity(span.severity))
             for span in spans
-            if span.state in _STANDS
+            if span.state in _STANDS and not self._is_set_aside(span.rule)
         ]
         self._holds_any = bool(spans)
 
-    @property
-    def is_by_us(self) -> bool:
-        """Whether the rules that judged then are those of now: what they did not say was not so."""
-        return self._recording.meta.version == __version__ and self._holds_any
+    def has_last_word(self, rule: str) -> bool:
+        """Whether the rule that judged then is that of now: what it did not say was not so."""
+        is_by_us = self._recording.meta.version == __version__ and self._holds_any
+        return is_by_us and not self._is_set_aside(rule)
 
     @property
     def marks(self) -> tuple[ReplayMark, ...]:
@@ -78,7 +83,15 @@ class RecordedFindings:
         if not standing <= self._read.keys():
             spans = [span for span in self._recording.findings(now_ns, now_ns) if _stretch(span) in standing]
             self._read = dict.fromkeys(standing) | {_stretch(span): _finding(span) for span in spans}
-        return [finding for stretch, finding in self._read.items() if finding is not None and stretch in standing]
+        ignored = self._settings.ignored
+        return [
+            replace(finding, behind=None) if finding.behind in ignored else finding
+            for stretch, finding in self._read.items()
+            if finding is not None and stretch in standing
+        ]
+
+    def _is_set_aside(self, rule: str) -> bool:
+        return rule in self._settings.ignored or rule in self._settings.thresholds
 
 
 class RecordedJudge:
@@ -109,31 +122,18 @@ class RecordedJudge:
         fresh = {_key(finding): finding for finding in found}
         recorded = {_key(finding): finding for finding in self._recorded.at(scene.now_ns)}
         merged = [_merged(fresh.get(key), finding) for key, finding in recorded.items()]
-        if not self._recorded.is_by_us:
-            merged += [finding for key, finding in fresh.items() if key not in recorded]
-        return _sorted(merged)
+        merged += [
+            finding
+            for key, finding in fresh.items()
+            if key not in recorded and not self._recorded.has_last_word(finding.rule)
+        ]
+        return in_order(merged, {rule.id: place for place, rule in enumerate(all_rules())})
 
 
 def _merged(fresh: Finding | None, recorded: Finding) -> Finding:
     if fresh is None or (fresh.severity, fresh.state) != (recorded.severity, recorded.state):
         return recorded
     return replace(fresh, since_ns=recorded.since_ns, incidents=recorded.incidents, behind=recorded.behind)
-
-
-def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
-    """As the engine sorts its own."""
-    order = {rule.id: place for place, rule in enumerate(all_rules())}
-    return tuple(
-        sorted(
-            findings,
-            key=lambda finding: (
-                finding.behind is not None,
-                finding.severity.order,
-                -(finding.gain.low if finding.gain else 1.0),
-                order.get(finding.rule, len(order)),
-            ),
-        )
-    )
 
 
 def _covers(place: _Place, now_ns: int) -> bool:

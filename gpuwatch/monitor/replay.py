@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.monitor import Subscriber
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay_stage import Stage
@@ -16,6 +17,7 @@ from gpuwatch.timeline.timeline import Timeline
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
+_DEFAULTS = Settings()
 _STOP_SECONDS = 1.0
 _GROWTH_SECONDS = 1.0
 _REFUSED = "This is a recording: {what}. Run gpuwatch without a file to watch this machine."
@@ -30,9 +32,17 @@ class ReplayMonitor:
         recording: to play; it is closed by whoever opened it.
         speed: recorded seconds per second.
         at_ns: the recorded moment to begin with; its start where None.
+        settings: which rules judge, and by which thresholds.
     """
 
-    def __init__(self, recording: Recording, *, speed: float = 1.0, at_ns: int | None = None) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        speed: float = 1.0,
+        at_ns: int | None = None,
+        settings: Settings = _DEFAULTS,
+    ) -> None:
         self._recording = recording
         self._origin = origin_of(recording)
         self._lock = threading.Lock()
@@ -47,7 +57,8 @@ class ReplayMonitor:
         self._jumps = 0
         self._target_ns: int | None = None
         self._jumping_ns: int | None = None  # the target of the jump that is being made
-        self._recorded = RecordedFindings(recording)
+        self._settings = settings
+        self._recorded = RecordedFindings(recording, settings)
         self._marks = self._recorded.marks
         start_ns = recording.start_ns if at_ns is None else at_ns
         self._stage = self._stage_at(start_ns)
@@ -181,7 +192,16 @@ class ReplayMonitor:
         return False
 
     def _stage_at(self, at_ns: int) -> Stage:
-        return Stage(self._recording, self._recorded, at_ns, self._origin, self._speed, self._show, with_past=False)
+        return Stage(
+            self._recording,
+            self._recorded,
+            at_ns,
+            self._origin,
+            self._speed,
+            self._show,
+            with_past=False,
+            settings=self._settings,
+        )
 
     def _rest_at_end(self) -> None:
         """Says that it is over, and waits for a wish; a recording that is still being written may go on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.monitor import Monitor, Subscriber
 from gpuwatch.monitor.parts import Judge, Lead
 from gpuwatch.monitor.recorded_findings import RecordedFindings, RecordedJudge
@@ -41,6 +42,7 @@ class Stage:
         subscriber: gets the snapshots, the first of them that of `at_ns`.
         since_ns: everything since this moment is lived through, though it be long before `at_ns`.
         with_past: whether charts reach further back from the start; else once `fill_past` is called.
+        settings: which rules judge, and by which thresholds.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Stage:
         subscriber: Subscriber | None = None,
         since_ns: int | None = None,
         with_past: bool = True,
+        settings: Settings | None = None,
     ) -> None:
         self._recording = recording
         first_ns = recording.start_ns + 1  # of a recording, the start lies before the first sample
@@ -63,18 +66,19 @@ class Stage:
         self._past_until_ns: int | None = start_ns if start_ns > first_ns else None
         self.is_shown = False
         self.timeline = Timeline(started_ns=first_ns, interval_seconds=interval)
-        engine: Judge = Engine()
         lead = Lead(at_ns, start_ns + _EVALUATION_NS)
         if start_ns > first_ns:
             self.timeline.extend(recording.standing_facts(start_ns))
             if with_past:
                 self.fill_past()
-            engine = RecordedJudge(engine, recorded, at_ns - _EVALUATION_NS, start_ns)
-        if since_ns is None and at_ns - start_ns > _ALL_EVALUATIONS_NS:
-            engine = RecordedJudge(Engine(), recorded, at_ns - _EVALUATION_NS, start_ns)
+        skips = since_ns is None and at_ns - start_ns > _ALL_EVALUATIONS_NS
+        if skips:
             known_ns = recorded.evaluation_known(at_ns) or first_ns
             judged_ns = known_ns + (at_ns - known_ns) // _EVALUATION_NS * _EVALUATION_NS
             lead = Lead(at_ns, judged_ns - (_EVALUATIONS - 1) * _EVALUATION_NS)
+        engine: Judge = Engine(settings=settings)
+        if skips or start_ns > first_ns:
+            engine = RecordedJudge(engine, recorded, at_ns - _EVALUATION_NS, start_ns)
         self.clock = ReplayClock(start_ns, at_ns, recording.wall_time, speed)
         self.monitor = Monitor(
             [ReplaySource(recording, start_ns if start_ns > first_ns else recording.start_ns, at_ns)],

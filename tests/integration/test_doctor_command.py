@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_machine_with_gpus_is_usable_and_lists_what_each_reading_costs(
     machine: SimulatedDriver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.write("fault nvmlDeviceGetPerformanceState 1 error 3")
-    assert doctor(json=True) == 0
+    assert doctor(Namespace(json=True)) == 0
     checks = as_report(capsys)
     assert checks["driver"]["state"] == "ok"
     assert "2 GPUs" in str(checks["driver"]["sentence"])
@@ -43,7 +44,7 @@ def test_a_machine_with_gpus_is_usable_and_lists_what_each_reading_costs(
 
 def test_without_gpus_runs_can_still_be_measured(machine: SimulatedDriver, capsys: pytest.CaptureFixture[str]) -> None:
     machine.write("fault nvmlInit* - error 9")
-    assert doctor(json=False) == 0
+    assert doctor(Namespace(json=False)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("problem  driver") and "driver is not loaded" in line for line in lines)
     assert lines[-1].startswith("gpuwatch can measure here; ")
@@ -54,7 +55,7 @@ def test_with_neither_gpu_nor_meeting_folder_nothing_can_be_measured(
 ) -> None:
     machine.write("fault nvmlInit* - error 9")
     monkeypatch.setenv("GPUWATCH_DIR", str(tmp_path / "none/meet"))
-    assert doctor(json=False) == 2
+    assert doctor(Namespace(json=False)) == 2
     out = capsys.readouterr().out
     assert "gpuwatch can measure nothing here" in out
     assert out.count("cure: ") >= 1
@@ -65,7 +66,7 @@ def test_a_driver_that_hangs_is_named_and_the_rest_is_still_looked_at(
 ) -> None:
     monkeypatch.setattr("gpuwatch.cli.doctor_checks._SURVEY_SECONDS", 2.0)
     machine.write("fault nvmlDeviceGetPerformanceState 0 hang")
-    assert doctor(json=True) == 0
+    assert doctor(Namespace(json=True)) == 0
     checks = as_report(capsys)
     assert checks["driver"]["state"] == "warning"
     assert "nvmlDeviceGetPerformanceState" in str(checks["driver"]["sentence"])

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.diagnosis.registry import rule_by_id
+from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay import origin_of
 from gpuwatch.monitor.replay_stage import Stage
@@ -14,6 +17,7 @@ from gpuwatch.monitor.wiring import simulated_monitor
 from gpuwatch.recording.reader import Recording
 
 AS_FAST_AS_IT_GOES = 1e9
+DEFAULTS = Settings()
 SECOND_NS = 1_000_000_000
 
 
@@ -28,16 +32,21 @@ def lived(path: Path, scenario: str, seconds: float) -> dict[int, Snapshot]:
     return shown
 
 
-def replayed(recording: Recording, at_ns: int, until_ns: int) -> dict[int, Snapshot]:
+def rules(shown: Snapshot) -> set[str]:
+    return {finding.rule for finding in shown.findings}
+
+
+def replayed(recording: Recording, at_ns: int, until_ns: int, settings: Settings = DEFAULTS) -> dict[int, Snapshot]:
     """What a replay shows from a moment on, by time."""
     shown: dict[int, Snapshot] = {}
     stage = Stage(
         recording,
-        RecordedFindings(recording),
+        RecordedFindings(recording, settings),
         at_ns,
         origin_of(recording),
         AS_FAST_AS_IT_GOES,
         lambda snapshot: shown.update({snapshot.time_ns: snapshot}),
+        settings=settings,
     )
     stage.monitor.run_until(until_ns)
     stage.close()
@@ -82,6 +91,37 @@ def test_behind_a_seek_the_findings_stand_as_they_did(tmp_path: Path) -> None:
     for rule, finding in found.items():
         assert finding.severity == stood[rule].severity
         assert finding.since_ns == stood[rule].since_ns
+
+
+@pytest.mark.parametrize("at_seconds", [60, 200])
+def test_a_replay_heeds_the_rules_that_the_user_ignores(tmp_path: Path, at_seconds: int) -> None:
+    path = tmp_path / "run.gpuwatch"
+    lived(path, "starved", 240)
+    ignoring = Settings(ignored={"data-starvation": "ignored by --ignore: data-starvation"})
+    with Recording(path) as recording:
+        at_ns = recording.start_ns + at_seconds * SECOND_NS
+        plain, heeded = (
+            replayed(recording, at_ns, at_ns + 10 * SECOND_NS, settings) for settings in (Settings(), ignoring)
+        )
+        marks = RecordedFindings(recording, ignoring).marks
+        assert len(marks) < len(RecordedFindings(recording).marks)
+    assert all("data-starvation" in rules(shown) for shown in plain.values())
+    assert not any("data-starvation" in rules(shown) for shown in heeded.values())
+    assert any(finding.behind for shown in plain.values() for finding in shown.findings)
+    assert not any(finding.behind == "data-starvation" for shown in heeded.values() for finding in shown.findings)
+
+
+@pytest.mark.parametrize("at_seconds", [60, 200])
+def test_a_rule_with_other_thresholds_judges_a_replay_anew(tmp_path: Path, at_seconds: int) -> None:
+    path = tmp_path / "run.gpuwatch"
+    lived(path, "starved", 240)
+    limits = rule_by_id("data-starvation").thresholds
+    assert limits is not None
+    lax = replace(limits(), fire_share=0.99, clear_share=0.98, critical_share=1.0)
+    with Recording(path) as recording:
+        at_ns = recording.start_ns + at_seconds * SECOND_NS
+        again = replayed(recording, at_ns, at_ns + 10 * SECOND_NS, Settings(thresholds={"data-starvation": lax}))
+    assert again and not any("data-starvation" in rules(shown) for shown in again.values())
 
 
 def test_an_attached_recording_is_replayed_as_narrow_as_it_was(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.cli.arguments import ANY_PROCESS, did_you_mean, parse
+from gpuwatch.cli.arguments import ANY_PROCESS, parse
 from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.text.nearest import did_you_mean
 
 
 def test_no_command_is_the_dashboard_over_everything() -> None:
@@ -30,6 +31,13 @@ def test_options_are_not_guessed_from_their_beginning() -> None:
 
 def test_nothing_near_is_nothing_suggested() -> None:
     assert did_you_mean("qqq", ["report", "watch"]) == ""
+
+
+def test_a_replay_takes_the_config_that_a_report_takes() -> None:
+    for command in (["replay", "x.gpuwatch"], ["report", "x.gpuwatch"]):
+        arguments = parse([*command, "--ignore", "low-util,power", "--select", "data", "--config", "lax.toml"])
+        assert (arguments.ignore, arguments.select) == ([["low-util", "power"]], [["data"]])
+        assert (arguments.config_file, arguments.isolated) == ("lax.toml", False)
 
 
 @pytest.mark.parametrize(

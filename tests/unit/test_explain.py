@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import pytest
 
 from gpuwatch.cli.errors import GpuwatchError
@@ -11,7 +13,7 @@ from gpuwatch.diagnosis.registry import all_rules, rule_by_id
 
 
 def test_a_page_shows_its_sentence_and_all_sections_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain("workers-zero") == 0
+    assert explain(Namespace(rule="workers-zero")) == 0
     out = capsys.readouterr().out
     assert rule_by_id("workers-zero").title in out
     lines = out.splitlines()
@@ -20,21 +22,21 @@ def test_a_page_shows_its_sentence_and_all_sections_in_order(capsys: pytest.Capt
 
 
 def test_underscores_and_capitals_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain("Workers_Zero") == 0
+    assert explain(Namespace(rule="Workers_Zero")) == 0
     assert capsys.readouterr().out.startswith("workers-zero")
 
 
 def test_without_a_name_all_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain(None) == 0
+    assert explain(Namespace(rule=None)) == 0
     out = capsys.readouterr().out
     assert all(rule.id in out for rule in all_rules())
 
 
 def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
-    with pytest.raises(GpuwatchError, match="did you mean workers-zero"):
-        explain("worker-zero")
+    with pytest.raises(GpuwatchError, match="did you mean 'workers-zero'"):
+        explain(Namespace(rule="worker-zero"))
 
 
 def test_a_name_like_no_other_is_sent_to_the_list() -> None:
     with pytest.raises(GpuwatchError, match="`gpuwatch explain` lists all"):
-        explain("zzzzqqq")
+        explain(Namespace(rule="zzzzqqq"))
