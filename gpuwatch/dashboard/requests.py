@@ -37,8 +37,8 @@ async def toggle_recording(app: DashboardApp) -> None:
             severity = "information" if ended.problem is None else "warning"
             app.notify(f"{recorded_words(ended)}.", severity=severity, markup=False)  # type: ignore[arg-type]
         return
-    path = Path.cwd() / default_name(time.time())
     try:
+        path = Path.cwd() / default_name(time.time())
         await asyncio.to_thread(app.monitor.record, path)
     except (CannotRecordError, ValueError, OSError) as error:
         _refuse(app, str(error))

@@ -5,7 +5,7 @@ Colour only ever supports a word that is there too; with NO_COLOR or a sixteen-c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -294,8 +294,3 @@ def textual_themes() -> list[Theme]:
 def _hex(color: str) -> str:
     """Textual's spelling of a rich colour name."""
     return color if color.startswith("#") else f"ansi_{color}"
-
-
-def style_names() -> tuple[str, ...]:
-    """The names of Look's single styles."""
-    return tuple(field.name for field in fields(Look) if field.name not in ("glyphs", "fills"))

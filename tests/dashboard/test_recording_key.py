@@ -50,6 +50,20 @@ async def test_a_full_disk_is_told_in_words_while_the_watch_goes_on() -> None:
         assert FULL not in driver.text
 
 
+async def test_a_current_folder_that_was_removed_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    async with driven(situations.starved()) as driver:
+        folder.rmdir()
+        await driver.press("r")
+        await driver.settle()
+        assert driver.monitor.recorded == []
+        assert "No such file or directory" in driver.text
+
+
 @pytest.mark.parametrize("error", [CannotRecordError("/x cannot be written: choose another."), ValueError("Twice.")])
 async def test_what_cannot_be_recorded_is_told_in_its_own_sentence(error: Exception) -> None:
     async with driven(situations.starved()) as driver:

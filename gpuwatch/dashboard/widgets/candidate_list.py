@@ -18,18 +18,8 @@ class CandidateList(CursorList[Entry]):
 
     HEAD_LINES: ClassVar[int] = 2
 
-    def key_of(self, entry: Entry) -> Hashable:
-        """The process, which a pid alone is not."""
-        return "everything" if entry is None else (entry.pid, entry.start_ticks)
-
-    def open_entry(self, entry: Entry) -> None:
-        """Attaches to it."""
-        self.post_message(AttachWanted(entry))
-
-    def action_open(self) -> None:
-        """Attaches to the entry under the cursor, which may stand for everything."""
-        if self.entries:
-            self.open_entry(self.entries[self.cursor])
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(_key_of, AttachWanted, id=id)
 
     def count(self, view: View) -> int:
         """How many lines it could use below its head."""
@@ -40,6 +30,11 @@ class CandidateList(CursorList[Entry]):
         self.hold(_entries(view), height)
         head = candidates_head(view, self.entries, width, look, focused=self.has_focus)
         self.show([*head, *candidates_list(self.entries, view, width, height, self.top, self.cursor, look)], width)
+
+
+def _key_of(entry: Entry) -> Hashable:
+    """The process, which a pid alone is not; None stands for everything."""
+    return "everything" if entry is None else (entry.pid, entry.start_ticks)
 
 
 def _entries(view: View) -> tuple[Entry, ...]:

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import ClassVar, Generic, TypeVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.message import Message
 
 from gpuwatch.dashboard.messages import RepaintWanted
 from gpuwatch.dashboard.widgets.lines import LinesWidget
 
 Entry = TypeVar("Entry")
 
+CURSOR_KEYS: tuple[Binding, ...] = (
+    Binding("up,k", "cursor(-1)", "Up", show=False),
+    Binding("down,j", "cursor(1)", "Down", show=False),
+    Binding("pageup", "cursor(-8)", "Page up", show=False),
+    Binding("pagedown", "cursor(8)", "Page down", show=False),
+    Binding("home", "cursor(-9999)", "First", show=False),
+    Binding("end", "cursor(9999)", "Last", show=False),
+)
+
 
 class CursorList(LinesWidget, Generic[Entry], can_focus=True):
-    """Head and entries in one widget. The cursor stays on its entry while others come and go."""
+    """Head and entries in one widget. The cursor stays on its entry while others come and go.
+
+    Args:
+        key_of: what stays the same of an entry while its figures change.
+        opened: the message of enter, or of a second click.
+        id: the widget's.
+    """
 
     HEAD_LINES: ClassVar[int] = 1
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "cursor(-1)", "Up", show=False),
-        Binding("down,j", "cursor(1)", "Down", show=False),
-        Binding("pageup", "cursor(-8)", "Page up", show=False),
-        Binding("pagedown", "cursor(8)", "Page down", show=False),
-        Binding("home", "cursor(-9999)", "First", show=False),
-        Binding("end", "cursor(9999)", "Last", show=False),
-        Binding("enter", "open", "Open", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, Binding("enter", "open", "Open", show=False)]
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(
+        self, key_of: Callable[[Entry], Hashable], opened: Callable[[Entry], Message], *, id: str | None = None
+    ) -> None:
         super().__init__(id=id)
+        self._key_of = key_of
+        self._opened = opened
         self.entries: tuple[Entry, ...] = ()
         self.cursor = 0
         self.top = 0
@@ -40,19 +52,11 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
         """The entry under the cursor."""
         return self.entries[self.cursor] if self.cursor < len(self.entries) else None
 
-    def key_of(self, entry: Entry) -> Hashable:
-        """What stays the same of an entry while its figures change."""
-        raise NotImplementedError
-
-    def open_entry(self, entry: Entry) -> None:
-        """What enter, or a second click, does."""
-        raise NotImplementedError
-
     def hold(self, entries: tuple[Entry, ...], height: int) -> None:
         """Takes the entries of now and finds the cursor's place among them, in sight of `height` lines."""
         height = max(1, height)
         self.entries = entries
-        keys = [self.key_of(entry) for entry in entries]
+        keys = [self._key_of(entry) for entry in entries]
         if self._at in keys:
             self.cursor = keys.index(self._at)
         self.cursor = max(0, min(self.cursor, len(keys) - 1))
@@ -66,8 +70,8 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
 
     def action_open(self) -> None:
         """Opens the entry under the cursor."""
-        if self.current is not None:
-            self.open_entry(self.current)
+        if self.entries:
+            self.post_message(self._opened(self.entries[self.cursor]))
 
     def on_click(self, event: events.Click) -> None:
         """Chooses the clicked entry; a click on the chosen one opens it."""
@@ -98,7 +102,7 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
     def _move_to(self, index: int) -> None:
         if self.entries:
             self.cursor = max(0, min(len(self.entries) - 1, index))
-            self._at = self.key_of(self.entries[self.cursor])
+            self._at = self._key_of(self.entries[self.cursor])
             self._ask_repaint()
 
     def _ask_repaint(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuwatch.dashboard.messages import OpenFinding
 from gpuwatch.dashboard.panels.findings import findings_head, findings_list
 from gpuwatch.dashboard.themes import Look
-from gpuwatch.dashboard.view import FindingKey, View, key_of
+from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.widgets.cursor_list import CursorList
 from gpuwatch.diagnosis.finding import Finding
 
@@ -14,16 +14,8 @@ class FindingsList(CursorList[Finding]):
     """The view's findings, worst first."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+        super().__init__(key_of, lambda _: OpenFinding(), id=id)
         self._shown: tuple[object, ...] = ()
-
-    def key_of(self, entry: Finding) -> FindingKey:
-        """Rule, run and GPU."""
-        return key_of(entry)
-
-    def open_entry(self, entry: Finding) -> None:
-        """On a screen of its own."""
-        self.post_message(OpenFinding())
 
     def update(self, view: View, width: int, height: int, look: Look) -> None:
         """Shows the view's findings in `height` lines below the head."""

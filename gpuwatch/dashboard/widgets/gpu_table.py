@@ -23,6 +23,7 @@ from gpuwatch.dashboard.panels.gpu_row import gpu_row
 from gpuwatch.dashboard.text import Line, selected
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
+from gpuwatch.dashboard.widgets.cursor_list import CURSOR_KEYS
 from gpuwatch.dashboard.widgets.lines import line_regions, without_ansi
 from gpuwatch.monitor.snapshot import GpuNow
 from gpuwatch.timeline.series import Series
@@ -36,15 +37,7 @@ class GpuTable(ScrollView, can_focus=True):
     """The rows of all GPUs, with a cursor while it has the focus; only rows in sight are made."""
 
     ALLOW_SELECT = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "cursor(-1)", "Up", show=False),
-        Binding("down,j", "cursor(1)", "Down", show=False),
-        Binding("pageup", "cursor(-8)", "Page up", show=False),
-        Binding("pagedown", "cursor(8)", "Page down", show=False),
-        Binding("home", "cursor(-9999)", "First", show=False),
-        Binding("end", "cursor(9999)", "Last", show=False),
-        Binding("enter", "open", "All about this GPU", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, Binding("enter", "open", "All about this GPU", show=False)]
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -13,7 +13,6 @@ from gpuwatch.edits.names import dotted
 from gpuwatch.edits.workspace import Origin, Workspace
 
 _FLAG = "non_blocking"
-_NO_DEVICES = frozenset({"memory_format", "dtype", "copy"})
 _LONGEST_CALL = 2_000
 
 
