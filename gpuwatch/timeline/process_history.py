@@ -147,4 +147,5 @@ def with_batches(workers: WorkerTotals | None, fetched: FetchTotals | None) -> W
         batch_seconds=fetched.batch_seconds,
         batch_cpu_seconds=fetched.batch_cpu_seconds,
         batch_seconds_sigma=fetched.batch_seconds_sigma,
+        newest_batch_seconds=fetched.newest_batch_seconds,
     )

@@ -26,6 +26,7 @@ class FetchTotals:
     batch_seconds: float | None
     batch_cpu_seconds: float | None
     batch_seconds_sigma: float | None = None
+    newest_batch_seconds: Sequence[float] = ()  # of each batch, in the order they were done
 
 
 class WorkerFetches:
@@ -58,6 +59,7 @@ class WorkerFetches:
             batch_seconds=mean(seconds),
             batch_cpu_seconds=mean(self.rows["cpu_seconds"][low:high]),
             batch_seconds_sigma=mean_and_sigma(list(seconds))[1],
+            newest_batch_seconds=seconds,
         )
 
     def _busy_share(self, low: int, high: int, stops: Sequence[Span]) -> float | None:

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from queued_runs import queued
 from scene_builder import (
     SCRIPT,
     check,
@@ -519,6 +520,32 @@ class TestSlowSamples:
     def test_the_gain_is_no_more_than_the_workers_can_deliver(self) -> None:
         gain = drafted("slow-samples", self.batches_of_16(busy_share=0.8)).gain
         assert gain is not None and gain.high == 1.25 and gain.cap == "then limited by the 4 workers"
+
+    def test_a_queue_that_covers_the_slow_items_is_advised_without_giving_up_the_order(self) -> None:
+        """A batch in forty takes 550 ms: 32 batches of 20 ms are asked for ahead where each worker has 8."""
+        moment = queued([0.55 if place % 40 == 20 else 0.005 for place in range(800)], 0.02)
+        draft = drafted("slow-samples", moment)
+        assert draft.fix is not None and draft.fix.edit is not None and draft.fix.value == 8
+        assert draft.fix.edit.keywords == {"prefetch_factor": "8"}
+        assert "not reproducible" not in draft.fix.text
+        assert draft.gain is not None and draft.gain.low > 1.3
+        assert draft.gain.high == pytest.approx(1.49, abs=0.01), "all of the third that is lost"
+
+    def test_the_order_is_given_up_where_no_queue_covers_the_slow_items(self) -> None:
+        long = [2.0 if place % 80 == 20 else 0.005 for place in range(800)]
+        draft = drafted("slow-samples", queued(long, 0.02))
+        assert draft.fix is not None and draft.fix.edit is not None
+        assert draft.fix.edit.keywords == {"in_order": "False"}
+        assert "deeper queue" not in draft.fix.text and "not reproducible" in draft.fix.text
+        assert draft.gain is not None and draft.gain.low > 1.7
+
+    def test_where_no_queue_helps_the_items_are_named_alone(self) -> None:
+        long = [2.0 if place % 80 == 20 else 0.005 for place in range(800)]
+        deep = loader(num_workers=4, prefetch_factor=8, in_order=None)
+        draft = drafted("slow-samples", queued(long, 0.02, prefetch=8, loader=deep))
+        assert draft.fix is not None and draft.fix.edit is None and draft.fix.line == 88
+        assert draft.fix.text == "Find and resize or drop the slow items: no setting of the queue hides them"
+        assert draft.gain is None and draft.hint is not None
 
     def test_workers_without_a_pause_are_too_slow_whatever_the_tail(self) -> None:
         assert check("slow-samples", run_case(self.batches_of_16(busy_share=0.95))) is None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from queued_runs import queued
 from scene_builder import (
     check,
     findings,
@@ -251,6 +252,21 @@ class TestBurstyPrefetch:
         assert finding.fix is not None and isinstance(finding.fix.edit, CallEdit)
         assert finding.fix.value == 4 and finding.fix.edit.keywords == {"prefetch_factor": "4"}
         assert finding.gain is None and finding.hint is not None
+
+    def test_where_batches_are_timed_the_queue_is_as_deep_as_they_need_and_its_gain_promised(self) -> None:
+        """Two workers take 5 ms for a batch and for every third 70 ms, in no order; a step takes 20 ms."""
+        chance = random.Random(4)
+        making = [chance.choice((0.005, 0.005, 0.07)) for _ in range(800)]
+        draft = drafted("bursty-prefetch", queued(making, 0.02, count=2))
+        assert draft.fix is not None and draft.fix.value == 4
+        assert draft.gain is not None and draft.hint is None
+        starved_share = next(each.value for each in draft.evidence if each.name == "starvation_share")
+        assert isinstance(starved_share, float)
+        assert 1.0 < draft.gain.low < draft.gain.high <= 1.0 / (1.0 - starved_share) + 0.001
+
+    def test_bursts_that_no_queue_smooths_are_not_blamed_on_it(self) -> None:
+        making = [30.0 if place == 400 else 0.005 for place in range(800)]
+        assert silent("bursty-prefetch", queued(making, 0.02))
 
     def test_it_is_the_cause_of_a_starved_run_that_nothing_else_explains(self) -> None:
         assert cause(findings(self.bursts(lost=0.2))) == "bursty-prefetch"

@@ -153,6 +153,7 @@ def test_workers_are_busy_by_whole_cycles() -> None:
     assert workers.count == 2
     assert workers.busy_share == pytest.approx(0.75)
     assert workers.batch_seconds == pytest.approx(0.75)
+    assert list(workers.newest_batch_seconds) == pytest.approx([0.75] * 60)
     assert workers.batch_cpu_seconds == pytest.approx(0.3)
 
 

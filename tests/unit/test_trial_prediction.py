@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from queued_runs import queued
 from scene_builder import gpu, host, loader, machine, process, rank, run, scene
 
 from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.cases import run_case_of
 from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Fix, Gain, Level, ModelEdit, SetupEdit, Severity
@@ -71,6 +73,19 @@ def test_only_the_very_change_that_a_finding_asks_for_has_its_gain(changes: tupl
     found = predict(arm(*changes), quiet, [WORKERS, TF32, COMPILE])
     assert (found.rule if found else None) == rule
     assert found is None or found.gain == GAIN
+
+
+def test_any_queue_is_promised_what_the_model_of_it_says_of_just_that_one() -> None:
+    long = [0.5 if place % 40 == 20 else 0.005 for place in range(800)]
+    moment = queued(long, 0.02)
+    blamed = finding("slow-samples", CallEdit("DataLoader", "t.py", 3, {"prefetch_factor": "8"}))
+    found = [
+        predict(arm(*changes), moment, [blamed])
+        for changes in (("prefetch_factor=2",), ("prefetch_factor=4",), ("prefetch_factor=8",), ("in_order=false",))
+    ]
+    gains = [each.gain for each in found if each is not None and each.rule == "slow-samples"]
+    assert [round(middle(gain), 1) for gain in gains] == [1.0, 1.2, 1.4, 1.4]
+    assert predict(arm("prefetch_factor=8"), moment, []) is None, "no rule blames the queue"
 
 
 def test_another_number_of_workers_is_promised_what_the_formula_says() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwatch.samples import ProcessSample
@@ -39,6 +40,7 @@ class WorkerTotals:
     batch_seconds_sigma: float | None = None
     growth: MemoryGrowth | None = None  # None before ten minutes with the same workers
     run_delay_share: float | None = None  # mean share in which one could run and did not
+    newest_batch_seconds: Sequence[float] = ()  # of each of the newest 1,024 batches, in the order they were done
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,18 @@ Clears:
     Below 3 %.
 Not when:
     A few items hold the loss (slow-samples), every N-th batch is late (too few workers), or cores, a quota, storage
-    or memory explain it; the queue holds as many batches already, or memory holds no more.
+    or memory explain it; the queue holds as many batches already, memory holds no more, or by the model no deeper queue
+    wins 2 % of the time.
 Causes:
     Batches whose cost varies, or workers that all pause at the same time.
 Fix:
-    prefetch_factor = 2 + 3 x deviation x seconds to make a batch / seconds to compute one, at most 8, and no more
-    than fit into /dev/shm.
+    prefetch_factor 4 or 8, the smaller one where it wins nearly as much, and no more than fit into /dev/shm. Where the
+    model below does not come to the measured loss: 2 + 3 x deviation x seconds to make a batch / seconds to compute
+    one, at most 8.
 Gain:
-    A hint: up to 1 / (1 - S), usually less than 1.1x.
+    The batches that the workers made are handed through a model of torch's queues once more, as deep as they are and
+    deeper: of the measured loss stays what stays of the modelled one. Where the model misses the loss by a third of it
+    or 8 % of the time there is a hint instead: up to 1 / (1 - S), usually less than 1.1x.
 Verify:
     Less than 3 % lost to waits for data.
 Source:
@@ -36,20 +40,21 @@ from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.lull import CHANGED_SECONDS, is_over
+from gpuwatch.diagnosis.advice.queue_gain import deeper_prefetches, most_prefetch, queue_model
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
-from gpuwatch.diagnosis.advice.shm import local_ranks, shm_mount
-from gpuwatch.diagnosis.advice.starvation import avoidable_share, is_at_handover_floor, starvation_of
+from gpuwatch.diagnosis.advice.shm import USUAL_PREFETCH
+from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
 from gpuwatch.diagnosis.advice.stream import batch_deviation, comb, settled
-from gpuwatch.diagnosis.finding import Draft, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
 RHYTHM = 0.6
-USUAL_PREFETCH, MOST_PREFETCH = 2, 8
-SHM_SHARE = 0.8
+MOST_PREFETCH = 8
+ONLY_SMOOTHS = "the queue smooths bursts, it makes no batch cheaper"
 OTHER_CAUSES = (
     "epoch-too-short",
     "slow-samples",
@@ -87,10 +92,10 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     if case.holding.intersection(OTHER_CAUSES) or is_at_handover_floor(rank) or busy.value >= limits.busy_share:
         return None
     share, rhythm = avoidable_share(rank, starvation), _rhythm(rank, loader.num_workers)
-    deeper = _deeper(case, deviation)
-    if share < limits.clear_share or deviation < limits.batch_deviation or (rhythm or 0.0) >= RHYTHM or deeper is None:
+    if share < limits.clear_share or deviation < limits.batch_deviation or (rhythm or 0.0) >= RHYTHM:
         return None
-    if is_over(rank, starvation, share, CHANGED_SECONDS):
+    deeper, gain = _deeper(case, starvation, deviation)
+    if deeper is None or is_over(rank, starvation, share, CHANGED_SECONDS):
         return None
     present = loader.prefetch_factor or USUAL_PREFETCH
     more = loader.num_workers * (deeper - present) * (loader.batch_bytes or 0)
@@ -115,7 +120,8 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
             + (f"; costs {gibibytes(more)} of /dev/shm at most" if more else ""),
             deeper,
         ),
-        hint=f"up to {without(starvation.share):.2f}x; the queue smooths bursts, it makes no batch cheaper",
+        gain=gain,
+        hint=None if gain is not None else f"up to {without(starvation.share):.2f}x; {ONLY_SMOOTHS}",
         ruled_out=(
             RuledOut("workers too slow on average", f"they are busy {percent(busy.value)} of the time"),
             *rivals(case),
@@ -129,17 +135,22 @@ def _rhythm(rank: RankWindow, workers: int) -> float | None:
     return comb([wait for (wait,) in settled(rank, rank.columns.wait_seconds)], workers)
 
 
-def _deeper(case: RunCase, deviation: float) -> int | None:
-    """The queue's depth that the spread asks for, as far as shared memory holds it; None where that is no more."""
-    rank, starvation = case.run.critical, starvation_of(case)
-    cost = step_cost(case, starvation) if starvation is not None else None
-    loader = rank.train_loader
+def _deeper(case: RunCase, starvation: Starvation, deviation: float) -> tuple[int | None, Gain | None]:
+    """The depth that the model of the queue picks and its gain; where it says nothing, what the spread asks for."""
+    model = queue_model(case, starvation)
+    if model is None:
+        return _by_spread(case, starvation, deviation), None
+    queue = model.best(deeper_prefetches(case), may_reorder=False)
+    return (None, None) if queue is None else (queue.prefetch, model.gain(queue))
+
+
+def _by_spread(case: RunCase, starvation: Starvation, deviation: float) -> int | None:
+    """The depth that the spread asks for, as far as shared memory holds it; None where that is no more."""
+    cost, loader = step_cost(case, starvation), case.run.critical.train_loader
     if cost is None or loader is None or not loader.num_workers:
         return None
     ratio = cost.batch_seconds / max(cost.compute_seconds, 1e-6)
     wanted = min(MOST_PREFETCH, math.ceil(USUAL_PREFETCH + 3.0 * deviation * ratio))
-    mount = shm_mount(case)
-    if mount is not None and loader.batch_bytes:
-        fits = SHM_SHARE * mount.total_bytes / (loader.num_workers * loader.batch_bytes * local_ranks(rank))
-        wanted = min(wanted, math.floor(fits))
+    most = most_prefetch(case)
+    wanted = wanted if wanted <= most else math.floor(most)
     return wanted if wanted > (loader.prefetch_factor or USUAL_PREFETCH) else None
