@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,6 +63,17 @@ def training(folder: Path, *arguments: str, epoch_steps: int = 20) -> Iterator[s
         yield process
 
 
+@contextmanager
+def held(target: subprocess.Popen[str]) -> Iterator[None]:
+    """The target stands still in this block: it cannot come to its end before the block does."""
+    target.send_signal(signal.SIGSTOP)
+    assert os.waitid(os.P_PID, target.pid, os.WSTOPPED | os.WNOWAIT)
+    try:
+        yield
+    finally:
+        target.send_signal(signal.SIGCONT)
+
+
 def attached_as_soon_as_possible(pid: int) -> Interpreter:
     """Tries again while the target is still becoming a Python process.
 
@@ -108,6 +121,7 @@ def wait_until_attached(monitor: subprocess.Popen[str], pid: int) -> None:
     """Until the monitor holds a pidfd of the target, with which it makes sure that it reads no other process."""
     while f"Pid:\t{pid}\n" not in "".join(contents_of(Path(f"/proc/{monitor.pid}/fdinfo"), Path.read_text)):
         assert monitor.poll() is None, monitor.communicate()
+        time.sleep(0.01)
 
 
 def pipes_of(pid: int) -> set[str]:

@@ -12,7 +12,10 @@ import pytest
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import RunNow, Snapshot
 from gpuwatch.monitor.wiring import live_monitor
+from gpuwatch.reader.types import Reason
 from gpuwatch.sources.discovery.access import try_to_read
+from tests.integration.attached import NOT_YET
+from tests.integration.command_line import PATIENCE_SECONDS
 
 
 class Watch:
@@ -26,7 +29,7 @@ class Watch:
 
     def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
         """The next snapshot that fulfils the condition."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 snapshot = self._snapshots.get(timeout=left)
@@ -40,7 +43,10 @@ class Watch:
 
 
 def needs_reading(pid: int) -> None:
-    """Skips where this user may not read even its own processes."""
-    error = try_to_read(pid)
-    if error is not None:
-        pytest.skip(f"other processes cannot be read here: {error.sentence}")
+    """Waits until the process, a Python that may just have been started, can be read; skips where none may be."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (error := try_to_read(pid)) is not None:
+        if error.reason in (Reason.PERMISSION, Reason.PLATFORM):
+            pytest.skip(f"other processes cannot be read here: {error.sentence}")
+        assert error.reason in NOT_YET and time.monotonic() < deadline, error.sentence
+        time.sleep(0.01)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.sources.discovery.access import try_to_read
 from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
+from tests.integration.live_watch import needs_reading
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process be read from outside"),
@@ -78,13 +78,6 @@ def training(folder: Path) -> Iterator[int]:
     finally:
         process.kill()
         process.communicate()
-
-
-def needs_reading(pid: int) -> None:
-    """Skips where this user may not read even its own processes."""
-    error = try_to_read(pid)
-    if error is not None:
-        pytest.skip(f"other processes cannot be read here: {error.sentence}")
 
 
 def only_run(document: str) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.attached import (
+    held,
     needs_training,
     start_report,
     training,
@@ -52,7 +51,9 @@ def test_training_killed_while_it_is_read_is_reported_as_ended(tmp_path: Path, w
 
 def test_training_that_comes_to_its_end_while_it_is_read_is_reported_as_ended(tmp_path: Path) -> None:
     with training(tmp_path, "--epochs", "8") as target:
-        monitor = start_report(tmp_path, target.pid, seconds=120)
+        with held(target):
+            monitor = start_report(tmp_path, target.pid, seconds=120)
+            wait_until_attached(monitor, target.pid)
         assert target.stdout is not None
         out = target.stdout.read()
         _, complaint = target.communicate(timeout=PATIENCE_SECONDS)
@@ -62,12 +63,9 @@ def test_training_that_comes_to_its_end_while_it_is_read_is_reported_as_ended(tm
 
 
 def test_stopped_training_is_not_taken_for_one_that_waits_for_data(tmp_path: Path) -> None:
-    with training(tmp_path, "--noise", "8") as target:
-        os.kill(target.pid, signal.SIGSTOP)
-        assert os.waitid(os.P_PID, target.pid, os.WSTOPPED | os.WNOWAIT)
+    with training(tmp_path, "--noise", "8") as target, held(target):
         done = gpuwatch(tmp_path, "report", "--attach", str(target.pid), "--duration", "4", "--format", "json")
-        assert done.returncode == 0, done.stderr
-        os.kill(target.pid, signal.SIGCONT)
+    assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert BLAMES.isdisjoint(finding["rule"] for finding in report["findings"])
     (run,) = report["runs"]

@@ -18,6 +18,7 @@ from tests.integration.attached import (
     STEPS,
     TARGETS,
     attached_as_soon_as_possible,
+    held,
     needs_training,
     pipes_of,
     running,
@@ -119,9 +120,10 @@ def trained(folder: Path, signals: tuple[signal.Signals, ...]) -> tuple[str, int
         assert target.stdout is not None
         printed, monitors = "", []
         for sent in signals:
-            monitor = start_report(folder, target.pid, seconds=120)
-            monitors.append(monitor)
-            wait_until_attached(monitor, target.pid)
+            with held(target):
+                monitor = start_report(folder, target.pid, seconds=120)
+                monitors.append(monitor)
+                wait_until_attached(monitor, target.pid)
             printed += target.stdout.readline()
             assert pipes_of(monitor.pid).isdisjoint(pipes_of(target.pid))
             monitor.send_signal(sent)

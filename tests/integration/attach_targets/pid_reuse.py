@@ -40,9 +40,7 @@ def main() -> int:
         print(error)
         return 77
     second = started("the_second")
-    if second.pid != first.pid:
-        print(f"asked for pid {first.pid}, got {second.pid}")
-        return 77
+    assert second.pid == first.pid, f"asked for pid {first.pid}, got {second.pid}"
     try:
         after = interpreter.main_stack()
         print([frame.code.name for frame in after.frames] if after else "torn")
