@@ -66,9 +66,12 @@ def _subject(seen: Observation, key: str) -> str:
 
 
 def _short(values: Sequence[float | None]) -> list[float | None]:
-    """To four digits, all of them at once: a page has 300 000 values."""
-    texts = (_FORMAT * len(values) % tuple(_NAN if value is None else value for value in values)).split()
-    return [None if value != value else value for value in map(float, texts)]
+    """To four digits, all of them at once: a page has 300 000 values, and mostly all of a curve's are known."""
+    if None in values:
+        values = [_NAN if value is None else value for value in values]
+    text = _FORMAT * len(values) % tuple(values)
+    rounded = map(float, text.split())
+    return [None if value != value else value for value in rounded] if "nan" in text else list(rounded)
 
 
 def _seconds(seen: Observation, time_ns: int) -> float:
