@@ -6,7 +6,7 @@ import sys
 from _thread import get_ident
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, Iterable, Iterator, Optional, Type
+from typing import Any, Iterable, Iterator, Optional, Tuple, Type
 
 from . import imports, loaders, phases, waits
 from .frames import calling_place
@@ -63,41 +63,65 @@ def loader(iterable: Iterable[Any]) -> Iterable[Any]:
     return WatchedIterable(iterable, entry)
 
 
-class WatchedIterable:
-    """An iterable whose iterators record their waits; everything else is the iterable's own."""
+class _StandIn:
+    """What is handed to the program in the place of an object of its own: length, truth and attributes are that one's.
 
-    def __init__(self, iterable: Iterable[Any], entry: loaders.LoaderEntry) -> None:
-        self._iterable = iterable
-        self._entry = entry
+    A copy, pickled or not, is one of that object alone: whoever gets it need not know of gpuwatch.
+    """
 
-    def __iter__(self) -> Iterator[Any]:
-        return WatchedIterator(self._iterable, self._entry)
+    __slots__ = ("__weakref__", "_gpuwatch_own", "_gpuwatch_record")
+
+    def __init__(self, own: Any, record: Any) -> None:
+        object.__setattr__(self, "_gpuwatch_own", own)
+        object.__setattr__(self, "_gpuwatch_record", record)
 
     def __len__(self) -> int:
-        return len(self._iterable)  # type: ignore[arg-type]
+        return len(self._gpuwatch_own)
+
+    def __bool__(self) -> bool:
+        return bool(self._gpuwatch_own)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterable, name)
+        return getattr(self._gpuwatch_own, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._gpuwatch_own, name, value)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        import copy
+
+        return copy.copy, (self._gpuwatch_own,)
 
 
-class WatchedIterator:
+class WatchedIterable(_StandIn):
+    """An iterable whose iterators record their waits."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return WatchedIterator(self._gpuwatch_own, self._gpuwatch_record)
+
+
+class WatchedIterator(_StandIn):
     """One pass over a watched iterable."""
+
+    __slots__ = ()
 
     def __init__(self, iterable: Iterable[Any], entry: loaders.LoaderEntry) -> None:
         start_ns = monotonic_ns()
-        self._iteration = waits.Iteration(entry)
-        self._iterator = iter(iterable)
-        record(ITER, start_ns, entry.number, a=self._iteration.number, b=0)
+        iteration = waits.Iteration(entry)
+        super().__init__(iter(iterable), iteration)
+        record(ITER, start_ns, entry.number, a=iteration.number, b=0)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        iteration = self._iteration
+        iteration = self._gpuwatch_record
         flags = GRAD if _is_grad_enabled() else 0
         start_ns = monotonic_ns()
         try:
-            batch = next(self._iterator)
+            batch = next(self._gpuwatch_own)
         except BaseException as error:
             flags |= STOPPED if isinstance(error, StopIteration) else RAISED
             append((NEXT, flags, iteration.loader, get_ident(), start_ns, monotonic_ns(), iteration.number, -1))
@@ -108,12 +132,6 @@ class WatchedIterator:
         if end_ns >= pulse.due_ns:
             pulse.flush(end_ns)
         return batch
-
-    def __len__(self) -> int:
-        return len(self._iterator)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)
 
 
 _watched = False
