@@ -26,16 +26,10 @@ def look(torch: Any) -> None:
         return
     _shape_of.clear()
     _shape_of.update(numbers)
-    parameters: Dict[int, Any] = {}
-    for entry in stepped:
-        optimizer = entry.reference()
-        for group in optimizer.param_groups if optimizer is not None else ():
-            for parameter in group["params"]:
-                if len(parameters) >= _PARAMETER_LIMIT:
-                    return
-                parameters[id(parameter)] = parameter
-    _shape.clear()
-    _shape.update(_add_up(torch, list(parameters.values())))
+    parameters = _parameters_of(stepped)
+    _shape.update(dict.fromkeys(_shape))  # a monitor keeps the value of a key that it is not sent again
+    if len(parameters) <= _PARAMETER_LIMIT:
+        _shape.update(_add_up(torch, list(parameters.values())))
     devices = {str(parameter.device): parameter.device for parameter in parameters.values()}
     _devices[:] = devices.values()
 
@@ -74,6 +68,19 @@ def facts(torch: Any) -> Dict[str, Any]:
         **(quietly(compiles.last_recompilation) or {}),
     )
     return content
+
+
+def _parameters_of(entries: List[steps.OptimizerEntry]) -> Dict[int, Any]:
+    """What the optimizers train; of more than can be added up in 20 ms only one more than that."""
+    found: Dict[int, Any] = {}
+    for entry in entries:
+        optimizer = entry.reference()
+        for group in optimizer.param_groups if optimizer is not None else ():
+            for parameter in group["params"]:
+                found[id(parameter)] = parameter
+                if len(found) > _PARAMETER_LIMIT:
+                    return found
+    return found
 
 
 def _add_up(torch: Any, parameters: List[Any]) -> Dict[str, Any]:
