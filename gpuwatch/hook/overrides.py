@@ -66,8 +66,8 @@ def set_backends(torch: ModuleType) -> None:
 def wrap_copies(torch: ModuleType) -> None:
     """Makes copies of pinned memory to the GPU wait, or not wait. Only a trial's arm pays for the wrapper."""
     if "non_blocking" in _asked:
-        for name in ("to", "cuda"):
-            setattr(torch.Tensor, name, _copying(getattr(torch.Tensor, name), bool(_asked["non_blocking"])))
+        for name, target in (("to", None), ("cuda", "cuda")):
+            setattr(torch.Tensor, name, _copying(getattr(torch.Tensor, name), target, bool(_asked["non_blocking"])))
 
 
 def _overriding(original: Callable[..., None]) -> Callable[..., None]:
@@ -162,11 +162,11 @@ def _holds(module: Any, parameters: Set[int]) -> bool:
     return parameters <= {id(parameter) for parameter in module.parameters()}
 
 
-def _copying(original: Callable[..., Any], non_blocking: bool) -> Callable[..., Any]:
+def _copying(original: Callable[..., Any], usual_target: Optional[str], non_blocking: bool) -> Callable[..., Any]:
     @functools.wraps(original)
     def copy(self: Any, *arguments: Any, **named: Any) -> Any:
         if not self.is_cuda and not any(isinstance(each, bool) for each in arguments) and _is_pinned(self):
-            target = named.get("device", arguments[0] if arguments else "cuda")
+            target = named.get("device", arguments[0] if arguments else named.get("other", usual_target))
             if _is_gpu(target):
                 named["non_blocking"] = non_blocking
                 _note("non_blocking")

@@ -78,5 +78,10 @@ def test_every_other_copy_stays_as_it_is(copied: type[Tensor], tensor: dict[str,
     assert overrides.told() == []
 
 
+def test_a_change_of_type_alone_is_no_copy_to_a_gpu(copied: type[Tensor]) -> None:
+    assert copied().to(dtype="float16") == ((), {"dtype": "float16"})
+    assert overrides.told() == []
+
+
 def test_a_place_given_by_position_is_the_programs_own_choice(copied: type[Tensor]) -> None:
     assert copied().to("cuda", None, True) == (("cuda", None, True), {})
