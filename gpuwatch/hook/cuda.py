@@ -64,7 +64,7 @@ class Gaps:
                 return None
             pair = self._free.popleft()
             pair.first.record()
-        except RuntimeError:
+        except (RuntimeError, IndexError):  # of CUDA; of a ring that another thread that trains has just emptied
             self._faults += 1
             return None
         pair.loader, pair.start_ns, pair.turn = loader, start_ns, self._turn
@@ -93,11 +93,11 @@ class Gaps:
         self._waiting.clear()
 
     def _read(self, now_ns: int) -> None:
-        while self._waiting and self._turn - self._waiting[0].turn >= RIPE_AFTER:
-            pair = self._waiting[0]
-            if not pair.second.query():
+        while self._waiting:
+            pair = self._waiting.popleft()
+            if self._turn - pair.turn < RIPE_AFTER or not pair.second.query():
+                self._waiting.appendleft(pair)
                 return
-            self._waiting.popleft()
             self._free.append(pair)
             idle_ns = int(pair.first.elapsed_time(pair.second) * 1e6)
             self._emit((wire.GAP, 0, pair.loader, get_ident(), now_ns, now_ns, pair.start_ns, idle_ns))
@@ -127,6 +127,7 @@ class Device:
                 self.pause()
             if self.gaps is None and not self._given_up:
                 self._kept = self._kept or Gaps(cuda, emit)
+                self._kept.rest()
                 self.gaps = self._kept
             if now_ns >= self._memory_due_ns and self._faults < FAULTS:
                 self._memory_due_ns = now_ns + MEMORY_PERIOD_NS
@@ -135,9 +136,11 @@ class Device:
             self._faults += 1
 
     def pause(self) -> None:
-        """While nobody listens no events are recorded: a pair costs some microseconds."""
+        """While nobody listens no events are recorded: a pair costs some microseconds.
+
+        Any thread may say so, therefore the ring itself is left to the thread that trains.
+        """
         if self.gaps is not None:
-            self.gaps.rest()
             self.gaps = None
             pulse.facts_changed = True
 

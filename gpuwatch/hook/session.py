@@ -58,7 +58,9 @@ class Session:
                 self._folder.announce(process.presence())
                 atexit.register(self.end)
                 pauses.start()
-        except OSError:
+        except Exception as error:
+            if raised_by_the_user(error):
+                raise
             pulse.flush = discard  # no working folder, no /proc: then there is nobody to meet
 
     def become_worker(self, worker: Dict[str, Any]) -> None:
@@ -132,6 +134,7 @@ class Session:
 
     def _stop(self) -> None:
         pulse.flush = discard
+        cuda.pause()
         self.close_links()
 
     def _collect(self) -> None:

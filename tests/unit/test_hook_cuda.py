@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_cuda import FakeCuda
+from fake_cuda import FakeCuda, FakeEvent
 
 from gpuwatch.hook import wire
 from gpuwatch.hook.cuda import FAULTS, PAIRS, RIPE_AFTER, Device, Gaps
@@ -148,6 +148,28 @@ def test_nothing_is_recorded_while_nobody_listens_and_the_same_events_are_used_a
         one_wait(device.gaps, cuda, start_ns, idle_ms=0.0)
     assert [record[6] for record in records] == [0, 1], "the wait before the pause is forgotten"
     assert cuda.calls.count("Event") == 2 * PAIRS
+
+
+def test_a_pause_from_another_thread_in_the_middle_of_a_wait_leaves_the_wait_alone(
+    cuda: FakeCuda, records: list[wire.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device()
+    device.observe(cuda, 0, records.append)
+    gaps = device.gaps
+    assert gaps is not None
+    for start_ns in range(RIPE_AFTER):
+        one_wait(gaps, cuda, start_ns, idle_ms=1.0)
+    cuda.done_ms = cuda.queued_ms
+    asked = FakeEvent.query
+
+    def query(event: FakeEvent) -> bool:
+        device.pause()
+        return asked(event)
+
+    monkeypatch.setattr(FakeEvent, "query", query)
+    assert one_wait(gaps, cuda, RIPE_AFTER, idle_ms=1.0)
+    assert [record[6] for record in records] == [0]
+    assert device.gaps is None
 
 
 def test_the_child_of_a_fork_never_frees_its_parents_events(cuda: FakeCuda) -> None:
