@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Optional, Tuple
 
+from .frames import raised_by_a_signal
+
 UNKNOWN = -1
 _DEPTH = 3
 _CANDIDATES = 8
@@ -91,7 +93,9 @@ def _guarded(kind: type, read: Callable[[Any], int]) -> Measure:
             return UNKNOWN
         try:
             return read(batch)
-        except Exception:  # noqa: BLE001 - it touches the user's object inside the user's loop
+        except Exception as error:  # it touches the user's object inside the user's loop
+            if raised_by_a_signal(error):
+                raise
             return UNKNOWN
 
     return measure
@@ -110,7 +114,9 @@ def _member_dimension(batch: Any, key: Any) -> Measure:
             return UNKNOWN
         try:
             return (batch.data if by_attribute else batch)[key].shape[0]  # type: ignore[no-any-return]
-        except Exception:  # noqa: BLE001 - it touches the user's object inside the user's loop
+        except Exception as error:  # it touches the user's object inside the user's loop
+            if raised_by_a_signal(error):
+                raise
             return UNKNOWN
 
     return measure

@@ -12,6 +12,8 @@ import stat
 import time
 from typing import Any, List, Mapping, Optional
 
+from .frames import raised_by_the_user
+
 _SETTLE_NS = 1_000_000_000
 
 
@@ -66,7 +68,9 @@ class Folder:
         """
         try:
             mtime_ns = os.stat(self.path).st_mtime_ns
-        except OSError:
+        except OSError as error:
+            if raised_by_the_user(error):
+                raise
             self._seen_mtime_ns = -1
             return None
         if mtime_ns == self._seen_mtime_ns:

@@ -10,6 +10,7 @@ from select import POLLOUT, poll
 from typing import Any, Deque, Dict, Mapping, Optional
 
 from . import wire
+from .frames import raised_by_the_user
 
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # a user may have given SIGPIPE its deadly default back
 _PATH_LIMIT = 107
@@ -33,9 +34,13 @@ class Link:
 
     def greet(self, kind: int, content: Mapping[str, Any]) -> None:
         """Sends the first packet: HELLO or WORKER."""
-        small = {key: value for key, value in content.items() if key not in _LONG_FACTS}
-        if self._send(wire.json_packet(kind, content, 0) or wire.json_packet(kind, small, 0)):
-            self._facts = dict(content)
+        told = dict(content)
+        packet = wire.json_packet(kind, told, 0)
+        if not packet:  # the long ones follow as FACTS
+            told = {key: value for key, value in content.items() if key not in _LONG_FACTS}
+            packet = wire.json_packet(kind, told, 0)
+        if self._send(packet):
+            self._facts = told
         else:
             self.close()
 
@@ -45,10 +50,19 @@ class Link:
             return False
         missing = object()
         changed = {key: value for key, value in facts.items() if self._facts.get(key, missing) != value}
-        if changed:
-            if not self._send(wire.json_packet(wire.FACTS, changed, self.dropped)):
-                return False
-            self._facts.update(changed)
+        if not changed:
+            return True
+        packet = wire.json_packet(wire.FACTS, changed, self.dropped)
+        if packet:
+            return self._tell(changed, packet)
+        parts = [{key: value} for key, value in changed.items()]  # together they do not fit into one packet
+        return all(self._tell(part, wire.json_packet(wire.FACTS, part, self.dropped)) for part in parts)
+
+    def _tell(self, facts: Mapping[str, Any], packet: bytes) -> bool:
+        """Sends facts; those that no packet can hold are let go."""
+        if packet and not self._send(packet):
+            return False
+        self._facts.update(facts)
         return True
 
     def send_records(self, history: Deque[bytes], recorded: int) -> None:
@@ -80,7 +94,9 @@ class Link:
         # A daemonising program closes all descriptors; the number may by now be a file or socket of the user's.
         try:
             return os.fstat(self._connection.fileno()).st_ino == self._inode
-        except OSError:
+        except OSError as error:
+            if raised_by_the_user(error):
+                raise
             return False
 
     def _is_writable(self) -> bool:
@@ -103,7 +119,9 @@ class Link:
         except BlockingIOError:
             self._blocked = True
             return False
-        except OSError:
+        except OSError as error:
+            if raised_by_the_user(error):
+                raise
             self.close()
             return False
         return True
@@ -121,8 +139,10 @@ def connect(folder: str, name: str, user: int, recorded: int, history_length: in
         pid, peer_user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if peer_user in (user, 0):
             return Link(connection, pid, recorded, history_length)
-    except OSError:
-        pass  # a dead monitor's socket, or a full backlog: tried again later
+    except OSError as error:
+        if raised_by_the_user(error):
+            raise
+        # Else a dead monitor's socket, or a full backlog: tried again later.
     connection.close()
     return None
 

@@ -109,7 +109,7 @@ def entry_of(loader: Any) -> LoaderEntry:
 
 def entry_with_sampler(sampler: Any) -> Optional[LoaderEntry]:
     """The entry of the DataLoader that draws from this sampler."""
-    for entry in _by_id.values():
+    for entry in list(_by_id.values()):  # a loader may be collected meanwhile
         loader = entry.reference()
         if loader is not None and getattr(loader, "_index_sampler", loader) is sampler:
             return entry

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Optional
 
 from .hidden import hidden
+from .quiet import quietly
 from .ring import pulse
 
 autocast_dtype: Optional[str] = None
@@ -22,8 +23,8 @@ def wrap_autocast(torch: ModuleType) -> None:
 
     @functools.wraps(original)
     def enter(self: Any) -> Any:
-        if self._enabled and torch.is_grad_enabled():
-            _note(str(self.fast_dtype))
+        if getattr(self, "_enabled", False) and torch.is_grad_enabled():
+            quietly(_note, self)
             if kind.__enter__ is enter:
                 kind.__enter__ = original
         return original(self)
@@ -31,9 +32,10 @@ def wrap_autocast(torch: ModuleType) -> None:
     kind.__enter__ = hidden(enter)
 
 
-def _note(dtype: str) -> None:
+def _note(autocast: Any) -> None:
+    """Its attributes are torch's own: in another version they may have other names."""
     global autocast_dtype
-    autocast_dtype = dtype.replace("torch.", "")
+    autocast_dtype = str(autocast.fast_dtype).replace("torch.", "")
     pulse.facts_changed = True
 
 

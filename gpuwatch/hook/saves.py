@@ -91,7 +91,7 @@ def _is_file(target: Any) -> bool:
         return True
     try:
         return isinstance(target.fileno(), int)
-    except (AttributeError, OSError, ValueError, TypeError):
+    except Exception:  # noqa: BLE001 - a file-like object of the program's own may raise anything, as NotImplementedError
         return False
 
 
@@ -100,7 +100,7 @@ def _size(target: Any) -> int:
         return -1
     try:
         return os.stat(target).st_size if isinstance(target, (str, os.PathLike)) else os.fstat(target.fileno()).st_size
-    except (AttributeError, OSError, ValueError, TypeError):
+    except Exception:  # noqa: BLE001 - as above
         return -1
 
 

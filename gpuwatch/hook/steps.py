@@ -16,6 +16,8 @@ from .quiet import quietly
 from .ring import append, pulse
 from .wire import BACKWARD, OPTIMIZER, RAISED, SKIPPED
 
+_OPTIMIZER_OVERDUE_NS = 1_000_000_000
+
 backward_seen = False
 step_seen = False
 backward_place: Optional[Place] = None
@@ -136,7 +138,8 @@ def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
         append((BACKWARD, 0, 0, get_ident(), start_ns, end_ns, 0, 0))
         if not backward_seen:
             _note_backward(calling_place())
-        if not step_seen and end_ns >= pulse.due_ns:  # where an optimizer steps, its hook flushes
+        # Where an optimizer steps, its hook flushes; one that has stepped may have stepped for the last time.
+        if end_ns >= pulse.due_ns + (_OPTIMIZER_OVERDUE_NS if step_seen else 0):
             pulse.flush(end_ns)
         return result
 

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Optional
 
 from . import batches, loaders, workers
 from .cuda import device
+from .frames import raised_by_a_signal
 from .hidden import hidden
 from .loaders import LoaderEntry
 from .quiet import quietly
@@ -73,7 +74,9 @@ class Iteration:
             measure = batches.learn(batch, full, _tensor)
             size, shape = batches.describe(batch, _tensor)
             entry.note_shapes(batches.item_shapes(batch, _tensor))
-        except Exception:  # noqa: BLE001 - it touches the user's objects inside the user's loop
+        except Exception as error:  # it touches the user's objects inside the user's loop
+            if raised_by_a_signal(error):
+                raise
             measure, size, shape = batches.unknown, None, None
         if measure is not batches.unknown or entry.learned >= _LEARNING_BATCHES:
             entry.measure = self.measure = measure

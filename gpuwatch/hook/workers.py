@@ -14,7 +14,7 @@ from _thread import get_ident
 from importlib.machinery import PathFinder
 from time import monotonic_ns, thread_time_ns
 from types import ModuleType
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 try:
     from pkgutil import resolve_name
@@ -22,6 +22,7 @@ except ImportError:  # Python 3.8
     from pydoc import locate as resolve_name  # type: ignore[assignment]
 
 from . import process
+from .quiet import quietly
 from .ring import append, pending, pulse
 from .wire import FETCH
 
@@ -52,31 +53,37 @@ class WorkerLoop:
         self._origin = origin
 
     def __reduce__(self) -> Tuple[Callable[..., Any], Tuple[Any, ...]]:
-        if not _is_importable_in_children():
+        origin = quietly(_origin_below, os.getpid()) if _is_importable_in_children() else None
+        if origin is None:
             return resolve_name, (f"{self._home}._worker_loop",)
-        parent = os.getpid()
-        origin = {"parent": parent, "parent_start_ticks": process.start_ticks(parent), "loader": starting or None}
         return restore, (self._home, origin)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs torch's function in the worker."""
-        from .session import session
+        timed = None if named else quietly(self._timed, arguments)
+        if timed is None:
+            return self._original(*arguments, **named)
+        try:
+            return self._original(*timed)
+        finally:
+            _end_session()
 
+    def _timed(self, arguments: Tuple[Any, ...]) -> Optional[List[Any]]:
+        """The arguments with a clock at the queues, None where they are others than those that are known."""
         code = self._original.__code__
         names = code.co_varnames[: code.co_argcount]
-        if named or not {"index_queue", "data_queue", "worker_id"} <= set(names[: len(arguments)]):
-            return self._original(*arguments, **named)
+        if not {"index_queue", "data_queue", "worker_id"} <= set(names[: len(arguments)]):
+            return None
+        from .session import session
+
         values = list(arguments)
         number = values[names.index("worker_id")]
-        origin = self._origin or _origin_of_a_fork()
+        origin = self._origin or _origin_below(os.getppid())
         session.become_worker({"pid": os.getpid(), **origin, "worker": number})
         clock = _Clock(origin["loader"] or 0, number)
         tasks, results = names.index("index_queue"), names.index("data_queue")
         values[tasks], values[results] = _Tasks(values[tasks], clock), _Results(values[results], clock)
-        try:
-            return self._original(*values)
-        finally:
-            session.end()
+        return values
 
 
 def restore(home: str, origin: Dict[str, Any]) -> WorkerLoop:
@@ -86,9 +93,14 @@ def restore(home: str, origin: Dict[str, Any]) -> WorkerLoop:
     return WorkerLoop(original, home, origin)
 
 
-def _origin_of_a_fork() -> Dict[str, Any]:
-    parent = os.getppid()
+def _origin_below(parent: int) -> Dict[str, Any]:
     return {"parent": parent, "parent_start_ticks": process.start_ticks(parent), "loader": starting or None}
+
+
+def _end_session() -> None:
+    from .session import session
+
+    session.end()
 
 
 def _is_importable_in_children() -> bool:
