@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 
 from gpuwatch.inject.plan import CannotInjectError, Plan
+from gpuwatch.reader.memory import read_state
+from gpuwatch.reader.types import CannotReadError
 
 _SECONDS = 15.0
 _HAND_OVER = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
@@ -50,8 +52,10 @@ def perform(plan: Plan, temporary: Path | None = None) -> None:
         temporary: where the script lies until the target has run it, in a folder that only its user can enter.
 
     Raises:
-        CannotInjectError: the interpreter refused.
+        CannotInjectError: the interpreter refused, or the process has ended since it was planned.
     """
+    if not _still_runs(plan):
+        raise CannotInjectError(f"process {plan.pid} has ended meanwhile, and nothing was changed: name one that runs")
     folder = Path(tempfile.mkdtemp(prefix="gpuwatch-inject-", dir=temporary))
     script = folder / "install.py"
     script.touch(mode=0o600)
@@ -63,6 +67,14 @@ def perform(plan: Plan, temporary: Path | None = None) -> None:
     if refusal:
         shutil.rmtree(folder, ignore_errors=True)
         raise CannotInjectError(f"process {plan.pid} could not be asked to install the hook: {refusal}")
+
+
+def _still_runs(plan: Plan) -> bool:
+    """While the user was asked, its pid may have been given to another process, which nobody has consented for."""
+    try:
+        return read_state(plan.pid, plan.proc_root)[1] == plan.start_ticks
+    except CannotReadError:
+        return False
 
 
 def _is_seen_by(plan: Plan, script: Path) -> bool:

@@ -62,15 +62,17 @@ def plan_for(pid: int, proc_root: Path = Path("/proc"), site: Path = SITE) -> Pl
             f"process {pid} runs Python {version[0]}.{version[1]}, and only 3.14 and later let the hook be installed "
             f"while they run (PEP 768): {_RESTART}"
         )
-    _honour_refusal(pid, proc_root)
     folder = proc_root / str(pid)
-    owner = folder.stat()
-    return Plan(pid, start_ticks, owner.st_uid, owner.st_gid, version, _interpreter(pid, folder, site), site, proc_root)
+    try:
+        _honour_refusal(pid, folder)
+        owner, interpreter = folder.stat(), _interpreter(pid, folder, site)
+    except OSError as error:
+        raise CannotInjectError(f"process {pid} has ended meanwhile: name one that runs") from error
+    return Plan(pid, start_ticks, owner.st_uid, owner.st_gid, version, interpreter, site, proc_root)
 
 
-def _honour_refusal(pid: int, proc_root: Path) -> None:
+def _honour_refusal(pid: int, folder: Path) -> None:
     """Whoever started the process may have said that it is not to be reached into."""
-    folder = proc_root / str(pid)
     settings = dict(entry.partition(b"=")[::2] for entry in (folder / "environ").read_bytes().split(b"\0"))
     if settings.get(_DISABLED_BY.encode()):
         raise CannotInjectError(f"process {pid} was started with {_DISABLED_BY} set, which forbids this: {_RESTART}")
