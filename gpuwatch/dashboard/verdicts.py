@@ -158,13 +158,12 @@ def _last_step_age(run: RunNow, snapshot: Snapshot) -> str:
 
 
 def _of_finding(finding: Finding, snapshot: Snapshot, run: RunNow | None = None) -> Verdict:
-    prefix = ""
-    if run is not None and run.title not in finding.summary:
-        prefix = f"{run_name(run)}: "
-    elif run is None and finding.gpu is not None:
+    prefix, summary = "", finding.summary
+    if run is not None:
+        prefix, summary = _named(run, summary)
+    elif finding.gpu is not None:
         index = gpu_index(finding.gpu, snapshot)
-        prefix = "" if index is None or f"GPU {index}" in finding.summary else f"GPU {index}: "
-    summary = finding.summary
+        prefix = "" if index is None or f"GPU {index}" in summary else f"GPU {index}: "
     if prefix and summary[1:2].islower():
         summary = summary[0].lower() + summary[1:]
     return Verdict(
@@ -177,6 +176,16 @@ def _of_finding(finding: Finding, snapshot: Snapshot, run: RunNow | None = None)
         change=change_words(finding, snapshot),
         finding=finding,
     )
+
+
+def _named(run: RunNow, summary: str) -> tuple[str, str]:
+    """The run's name before what is said of it: several runs may be of one script, and a line of it is no name."""
+    name = run_name(run)
+    if summary.startswith(name):
+        return "", summary
+    if summary.startswith(f"{run.title} "):
+        return name, summary.removeprefix(run.title)
+    return f"{name}: ", summary
 
 
 def _without_run(snapshot: Snapshot) -> Verdict:

@@ -105,7 +105,7 @@ class Timeline(Intake):
         return Chart(series, start_ns, end_ns, lines.mean, lines.min, lines.max)
 
     def runs(self, now_ns: int, window_ns: int, only_pids: frozenset[int] | None = None) -> list[Run]:
-        """The runs that lived in the window, oldest first.
+        """The runs that lived in the window, those that still do first, the older the earlier.
 
         Those without a hook are left out once they are no longer watched. Where only some processes are asked for and
         nothing trains among them, as far as is known, each stands as a run of the rung "proc".
@@ -114,6 +114,7 @@ class Timeline(Intake):
             runs = [
                 run for run in grouped(self.trainers.values()) if not run.has_ended or run.seen_ns > now_ns - window_ns
             ]
+            runs.sort(key=lambda run: run.has_ended)
             watched = [run for run in runs if run.is_watched(now_ns)]
             if only_pids is None:
                 return watched

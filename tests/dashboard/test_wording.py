@@ -31,6 +31,22 @@ def test_the_worst_run_comes_first() -> None:
     assert told[1].sentence.startswith("finetune.py (5000): nothing to change")
 
 
+@pytest.mark.parametrize(
+    ("summary", "sentence"),
+    [
+        (
+            "Training waits 45 % of the time: train.py:29",
+            "train.py (4711): training waits 45 % of the time: train.py:29",
+        ),
+        ("train.py has made no step for 60 s", "train.py (4711) has made no step for 60 s"),
+        ("train.py (4711): the GPU idles", "train.py (4711): the GPU idles"),
+    ],
+)
+def test_a_run_is_named_though_a_line_of_its_script_is(summary: str, sentence: str) -> None:
+    snapshot = situations.snapshot(findings=(situations.starvation(summary=summary),))
+    assert verdicts(View(snapshot))[0].sentence == sentence
+
+
 def test_a_healthy_run_says_why_that_can_be_believed() -> None:
     verdict = verdicts(View(situations.healthy()))[0]
     assert verdict.sentence == (

@@ -54,6 +54,11 @@ def test_ranks_of_a_group_are_one_run_in_rank_order() -> None:
     assert other.id == "5000.1"
 
 
+def test_runs_that_live_come_before_those_that_have_ended() -> None:
+    history = timeline(run_facts(5000), run_facts(4711), run_facts(6000), ended(5, "5000.1"))
+    assert [run.id for run in scene(history, 6).runs] == ["4711.1", "6000.1", "5000.1"]
+
+
 def test_critical_rank_is_the_one_that_waits_longest() -> None:
     history = timeline(
         ranks(),
