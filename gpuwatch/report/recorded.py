@@ -7,21 +7,25 @@ put together from the recording's minutes, and the findings are those that were 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.edits.source import read_source
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay_stage import Stage
-from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.report.curves import fine_curves, short_history
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.recorded_findings import finding_spans, merged, stood_in
 from gpuwatch.report.recorded_minutes import recorded_phases, scene_of_minutes
-from gpuwatch.report.stretches import finding_stretches, phase_stretches
+from gpuwatch.report.stretches import Stretch, finding_stretches, phase_stretches
 from gpuwatch.samples import RunFacts
+from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.windows import Scene
 
 LONGEST_PLAYED_NS = 900 * 1_000_000_000
 """As far as the timeline keeps samples one by one."""
@@ -38,6 +42,26 @@ _OF_THEIR_TIME = (
 _DEFAULTS = Settings()
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The part (start, end] of a recording that is reported on."""
+
+    recording: Recording
+    start_ns: int
+    end_ns: int
+    settings: Settings
+
+    @property
+    def is_long(self) -> bool:
+        """Whether only its last minutes are played."""
+        return self.end_ns - self.start_ns > LONGEST_PLAYED_NS
+
+    @property
+    def is_judged_anew(self) -> bool:
+        """Whether its findings are those of thresholds that the recording knows nothing of."""
+        return bool(self.settings.thresholds) and not self.is_long
+
+
 def observe(
     recording: Recording, start_ns: int, end_ns: int, *, with_curves: bool, settings: Settings = _DEFAULTS
 ) -> Observation:
@@ -50,64 +74,72 @@ def observe(
         with_curves: whether they are needed: for a page.
         settings: thresholds that the rules are to judge by, where it is played; the recording has words for its own.
     """
-    is_long = end_ns - start_ns > LONGEST_PLAYED_NS
-    meta = recording.meta
-    recorded = RecordedFindings(recording)
-    stage = Stage(recording, recorded, end_ns, _origin(recording), 1.0, since_ns=None if is_long else start_ns)
-    try:
-        monitor = stage.monitor
-        if settings.thresholds and not is_long:
-            monitor.judge_with(Engine(settings=settings))
-        monitor.run_until(end_ns)
-        snapshot = monitor.snapshot()
-        scene = monitor.final_scene((end_ns - start_ns) / 1e9)
-    finally:
-        stage.close()
+    part = _Part(recording, start_ns, end_ns, settings)
+    timeline, snapshot, scene = _played(part)
     standing, stood = snapshot.findings, stood_in(recording, start_ns, end_ns)
-    if is_long:
+    if part.is_long:
         scene = scene_of_minutes(scene, recording, start_ns, end_ns)
     snapshot = replace(
         snapshot,
         time_ns=end_ns,
         started_ns=start_ns,
         wall_time=recording.wall_time(end_ns),
-        findings=merged(standing, stood, start_ns, end_ns) if is_long else standing,
+        findings=merged(standing, stood, start_ns, end_ns) if part.is_long else standing,
     )
-    of_time = (stage.timeline, snapshot, start_ns, end_ns, meta.interval_seconds)
-    damage = recording.meta.problem  # as far as it has been read by now
-    problems = (
-        *((damage,) if damage else ()),
-        *(() if meta.ended else (_NOT_CLOSED,)),
-        *((_OF_MINUTES,) if is_long else ()),
-        *((_OF_THEIR_TIME,) if is_long and settings.thresholds else ()),
-    )
+    meta = recording.meta
+    of_time = (timeline, snapshot, start_ns, end_ns, meta.interval_seconds)
     return Observation(
         snapshot=snapshot,
         scene=scene,
         charts=short_history(*of_time),
-        curves=fine_curves(*of_time, least_seconds=_MINUTE if is_long else 0.0) if with_curves else (),
-        stretches=(
-            *(
-                recorded_phases(recording, stage.timeline, start_ns, end_ns)
-                if is_long
-                else phase_stretches(stage.timeline, start_ns, end_ns)
-            ),
-            *(
-                finding_stretches(standing, start_ns, end_ns)
-                if settings.thresholds and not is_long
-                else finding_spans(recording, standing, start_ns, end_ns)
-            ),
-        )
-        if with_curves
-        else (),
+        curves=fine_curves(*of_time, least_seconds=_MINUTE if part.is_long else 0.0) if with_curves else (),
+        stretches=_stretches(part, timeline, standing) if with_curves else (),
         notes=snapshot.notices,
         hostname=meta.hostname,
-        problems=problems,
-        stood={each.key: each for each in stood} if is_long else {},
+        problems=_problems(part),
+        stood={each.key: each for each in stood} if part.is_long else {},
         read_source=read_source if meta.label == "LIVE" else None,
         process_started=lambda facts: process_started(recording, facts),
         zero=recording.start_ns,
         wall_time=recording.wall_time,
+    )
+
+
+def _played(part: _Part) -> tuple[Timeline, Snapshot, Scene]:
+    """What its playing has left in the timeline, on the screen and before the rules."""
+    recording, end_ns = part.recording, part.end_ns
+    since_ns = None if part.is_long else part.start_ns
+    stage = Stage(recording, RecordedFindings(recording), end_ns, _origin(recording), 1.0, since_ns=since_ns)
+    try:
+        monitor = stage.monitor
+        if part.is_judged_anew:
+            monitor.judge_with(Engine(settings=part.settings))
+        monitor.run_until(end_ns)
+        return stage.timeline, monitor.snapshot(), monitor.final_scene((end_ns - part.start_ns) / 1e9)
+    finally:
+        stage.close()
+
+
+def _stretches(part: _Part, timeline: Timeline, standing: Sequence[Finding]) -> tuple[Stretch, ...]:
+    """Its phases, and when its findings stood."""
+    recording, start_ns, end_ns = part.recording, part.start_ns, part.end_ns
+    if part.is_long:
+        phases = recorded_phases(recording, timeline, start_ns, end_ns)
+    else:
+        phases = phase_stretches(timeline, start_ns, end_ns)
+    if part.is_judged_anew:
+        return (*phases, *finding_stretches(standing, start_ns, end_ns))
+    return (*phases, *finding_spans(recording, standing, start_ns, end_ns))
+
+
+def _problems(part: _Part) -> tuple[str, ...]:
+    """What a reader has to know of its figures; of damage, what has been met by now."""
+    meta = part.recording.meta
+    return (
+        *((meta.problem,) if meta.problem else ()),
+        *(() if meta.ended else (_NOT_CLOSED,)),
+        *((_OF_MINUTES,) if part.is_long else ()),
+        *((_OF_THEIR_TIME,) if part.is_long and part.settings.thresholds else ()),
     )
 
 
