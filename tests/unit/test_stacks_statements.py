@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.sources.stacks import source_text
 from gpuwatch.sources.stacks.source_text import SourceFile, SourceText
 from gpuwatch.sources.stacks.statements import request_in_text, request_of
 
@@ -44,6 +45,19 @@ def test_files_are_read_as_the_process_sees_them(proc: Path) -> None:
 def test_a_file_that_is_newer_than_the_process_is_not_what_runs_there(proc: Path) -> None:
     write(proc / "7/root/home/train.py", "edited\n", changed=STARTED + 60)
     assert SourceText(7, TICKS, proc).line("/home/train.py", 1) is None
+
+
+def test_a_pipe_that_a_script_came_through_is_not_read_from(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SourceText(7, TICKS, proc)
+    pipe = proc / "7/root/home/train.py"
+    os.mkfifo(pipe)
+    os.utime(pipe, (STARTED - 60, STARTED - 60))
+
+    def opened(path: str, limit: int) -> bytes:
+        raise AssertionError("whoever opens a pipe waits for its writer, and takes what is for its reader")
+
+    monkeypatch.setattr(source_text, "read_all", opened)
+    assert text.line("/home/train.py", 1) is None
 
 
 def test_a_file_in_another_encoding_is_read_by_its_own_declaration(proc: Path) -> None:

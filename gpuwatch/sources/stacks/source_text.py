@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import stat
 import tokenize
 from collections.abc import Sequence
 from io import BytesIO
@@ -124,7 +125,9 @@ class SourceText:
             status = os.stat(path)  # noqa: PTH116 - a path of /proc as text
         except (OSError, ValueError):
             return None
-        if status.st_size > _LARGEST_FILE or (self._started is not None and status.st_mtime > self._started + 1.0):
+        # A pipe (`python /dev/fd/63`, a named one) would hold its reader, and give to it what is for another.
+        is_text = stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_FILE
+        if not is_text or (self._started is not None and status.st_mtime > self._started + 1.0):
             return None
         content = read_all(path, _LARGEST_FILE)
         if content is None:
