@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def test_threads_of_a_worker_count_only_where_they_ran_as_the_others_did(host: R
     assert polled.poll().workers[0].active_threads == 3
     worker(host, 201, cpu_seconds=9, thread_seconds={301: 9, 302: 9, 303: 10, 304: 0.1})
     assert polled.poll().workers[0].active_threads == 3
+
+
+def test_threads_that_cannot_be_listed_are_unknown_and_not_none(host: RecordedHost) -> None:
+    host.process(100, children={100: [201]})
+    worker(host, 201, cpu_seconds=1, thread_seconds={301: 5})
+    polled = Polled(host)
+    polled.poll()
+    shutil.rmtree(host.proc / "201" / "task")
+    assert polled.poll().workers[0].active_threads is None
 
 
 def test_workers_take_turns(host: RecordedHost) -> None:

@@ -44,7 +44,7 @@ class Turns:
         self._private = {key: size for key, size in self._private.items() if key in present}
         watched, self._watched = self._watched, None
         if watched is not None and watched[0] in present:
-            self._active[watched[0]] = self._ran_since(watched[0][0], watched[1])
+            self._note_active(watched[0], watched[1])
         if not thorough or not keys:
             return
         key = keys[self._place % min(len(keys), WORKERS_IN_TURN)]
@@ -72,10 +72,13 @@ class Turns:
         """Its own memory at its last turn."""
         return self._private.get(key)
 
-    def _ran_since(self, pid: int, before: Mapping[int, int]) -> int:
-        spent = [ticks - before.get(thread, 0) for thread, ticks in self._threads(pid).items()]
-        least = max(1.0, ACTIVE_SHARE * max(spent, default=0))
-        return sum(ticks >= least for ticks in spent)
+    def _note_active(self, key: ProcessKey, before: Mapping[int, int]) -> None:
+        spent = [ticks - before.get(thread, 0) for thread, ticks in self._threads(key[0]).items()]
+        if not before or not spent:
+            self._active.pop(key, None)  # its threads could not be listed, which is not that none ran
+            return
+        least = max(1.0, ACTIVE_SHARE * max(spent))
+        self._active[key] = sum(ticks >= least for ticks in spent)
 
     def _threads(self, pid: int) -> dict[int, int]:
         """CPU ticks by thread."""
