@@ -162,7 +162,7 @@ class _CounterDeltas:
         self._parts = [(polls, slice(low, high))]
         if not polls.reaches(start_ns):
             marks, first_ns = history.marks, polls.times[0] if polls.times else now_ns
-            self._parts.insert(0, (marks, slice(marks.since(start_ns), marks.until(first_ns))))
+            self._parts.insert(0, (marks, slice(marks.since(start_ns), marks.until(first_ns - 1))))
 
     def delta(self, name: str) -> float | None:
         """The gain; None with fewer than two readings."""

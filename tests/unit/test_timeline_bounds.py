@@ -75,6 +75,14 @@ def test_ended_run_is_dropped_after_a_day_and_its_process_after_ten_minutes() ->
     assert history.trainers == {}
 
 
+def test_a_gpu_that_comes_back_after_a_long_silence_has_no_rate_of_one_reading() -> None:
+    history = timeline(gpu_facts(), [poll(second, pcie_rx_bytes=second * 1_000) for second in range(60)])
+    history.prune(at(955))
+    history.add(poll(955, pcie_rx_bytes=955_000))
+    (gpu,) = scene(history, 955, window=900).gpus
+    assert gpu.pcie_rx_bytes_per_second is None
+
+
 def test_of_many_runs_the_living_and_the_newest_stay() -> None:
     history = timeline(run_facts(1, time_ns=at(0)))
     for pid in range(2, 200):
