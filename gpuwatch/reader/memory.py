@@ -228,8 +228,10 @@ class _Alive:
         except (OSError, AttributeError):
             try:
                 self._file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
+            except (FileNotFoundError, ProcessLookupError):
                 raise gone(pid) from None
+            except OSError as error:
+                raise platform(f"process {pid} cannot be kept hold of ({error.strerror})") from None
 
     def check(self) -> None:
         if self._file < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import signal
@@ -147,6 +148,18 @@ def test_process_that_proc_does_not_show_is_gone(tmp_path: Path) -> None:
     with pytest.raises(CannotReadError) as refused:
         Memory(os.getpid(), tmp_path)
     assert refused.value.reason is Reason.GONE
+
+
+def test_a_process_that_cannot_be_kept_hold_of_is_not_called_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*arguments: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", none_left)
+    monkeypatch.setattr(os, "open", none_left)
+    with pytest.raises(CannotReadError) as refused:
+        Memory(os.getpid())
+    assert refused.value.reason is Reason.PLATFORM
+    assert "Too many open files" in refused.value.sentence
 
 
 def test_without_pidfd_the_end_of_a_process_is_seen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
