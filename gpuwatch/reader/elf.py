@@ -16,13 +16,12 @@ from typing import BinaryIO
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 
 MAGIC = b"\x7fELF"
-CLASS_32 = 1
 CLASS_64 = 2
 X86_64 = 62
 AARCH64 = 183
 
 _EXECUTABLE = 2  # ET_EXEC: mapped at the addresses it names
-_LOAD, _DYNAMIC, _INTERPRETER = 1, 2, 3  # p_type
+_LOAD, _DYNAMIC = 1, 2  # p_type
 _SYMTAB = 2  # sh_type
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH = 1, 4, 5, 6, 0x6FFFFEF5
 
@@ -49,7 +48,6 @@ class Image:
     machine: int
     bias: int
     header: bytes
-    has_interpreter: bool
     _dynamic: dict[int, int] = field(default_factory=dict)
     _needed: list[int] = field(default_factory=list)
 
@@ -137,7 +135,7 @@ def mapped_image(memory: Memory, base: int, path: str) -> Image:
         raise NotElfError(path)
     machine = int.from_bytes(head[18:20], "little")
     if head[4] != CLASS_64:
-        return Image(memory, base, path, 32, machine, 0, head, False)
+        return Image(memory, base, path, 32, machine, 0, head)
     fields = _HEADER.unpack(head)
     kind, segments_at, segment_size, segment_count = fields[1], fields[5], fields[9], fields[10]
     if segment_size != _SEGMENT.size or not 0 < segment_count < 256:
@@ -152,7 +150,7 @@ def mapped_image(memory: Memory, base: int, path: str) -> Image:
         raise NotElfError(path)
     first = min(loaded, key=lambda segment: int(segment[2]))
     bias = 0 if kind == _EXECUTABLE else base - (first[3] - first[2])
-    image = Image(memory, base, path, 64, machine, bias, head, any(segment[0] == _INTERPRETER for segment in segments))
+    image = Image(memory, base, path, 64, machine, bias, head)
     for segment in segments:
         if segment[0] == _DYNAMIC:
             _read_dynamic(image, segment[3] + bias, segment[6])

@@ -20,8 +20,9 @@ from gpuwatch.reader.type_info import (
     TYPE_FLAGS,
     TYPE_SIZE,
     TYPE_SUBCLASS,
-    TypeFields,
     TypeInfo,
+    type_head,
+    type_info,
 )
 
 TYPE_POINTER = 8  # ob_type, behind the reference count
@@ -128,11 +129,11 @@ class Objects:
     def _read_type(self, address: int) -> TypeInfo | None:
         if not plausible(address) or (data := self.read(address, TYPE_SIZE)) is None:
             return None
-        fields = TypeFields.of(data)
-        if not (self.alive(fields.references) and fields.flags & READY and self._is_metatype(fields.metatype)):
+        head = type_head(data)
+        if not (self.alive(head.references) and head.flags & READY and self._is_metatype(head.metatype)):
             return None
-        name = self.read_name(fields.name_address)
-        return None if name is None else fields.info(address, name)
+        name = self.read_name(head.name_address)
+        return None if name is None else type_info(address, data, name)
 
     def _is_metatype(self, address: int) -> bool:
         data = self.read(address + TYPE_FLAGS, 8) if plausible(address) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LONG_SUBCLASS, LIST_SUBCLASS, TUPLE_SUBCLASS, TEXT_SUBCLASS, DICT_SUBCLASS, TYPE_SUBCLASS = (
     1 << bit for bit in (24, 25, 26, 28, 29, 31)
@@ -13,7 +14,7 @@ TYPE_FLAGS = 168  # tp_flags
 TYPE_SIZE = 352  # up to and with tp_mro
 
 _HEAD = struct.Struct("<QQQQ")  # ob_refcnt, ob_type, ob_size, tp_name
-_NAME, _BASICSIZE, _NEXT, _BASE, _DICTIONARY, _DICTOFFSET, _MRO = 24, 32, 224, 256, 264, 288, 344
+_NAME, _BASICSIZE, _NEXT, _DICTIONARY, _DICTOFFSET, _MRO = 24, 32, 224, 264, 288, 344
 _LARGEST_OBJECT = 1 << 20
 _WORD = struct.Struct("<Q")
 _SIGNED = struct.Struct("<q")
@@ -26,7 +27,6 @@ class TypeInfo:
     address: int
     name: str  # as tp_name has it: only classes written in C carry their module in it
     flags: int
-    base: int
     order: int  # tp_mro, the tuple of it and its bases
     dictionary: int
     basic_size: int
@@ -44,46 +44,38 @@ class TypeInfo:
         return self.address + _NAME, struct.pack("<QQ", self.name_address, self.basic_size)
 
 
-@dataclass(frozen=True, slots=True)
-class TypeFields:
-    """What the bytes of a type object say, before any of it is believed."""
+class TypeHead(NamedTuple):
+    """What tells whether the bytes are those of a class at all."""
 
     references: int
     metatype: int
     name_address: int
     flags: int
-    base: int
-    order: int
-    dictionary: int
-    basic_size: int
-    dict_offset: int
-    following: int  # tp_iternext
 
-    @classmethod
-    def of(cls, data: bytes) -> TypeFields:
-        """From the first TYPE_SIZE bytes of the object."""
-        references, metatype, _, name_address = _HEAD.unpack_from(data)
-        flags, base, order, dictionary, basic_size, following = (
-            _WORD.unpack_from(data, offset)[0] for offset in (TYPE_FLAGS, _BASE, _MRO, _DICTIONARY, _BASICSIZE, _NEXT)
-        )
-        dict_offset = _SIGNED.unpack_from(data, _DICTOFFSET)[0]
-        return cls(
-            references, metatype, name_address, flags, base, order, dictionary, basic_size, dict_offset, following
-        )
 
-    def info(self, address: int, name: str) -> TypeInfo | None:
-        """The class at an address, None where its sizes are none that a class has."""
-        if not 16 <= self.basic_size < _LARGEST_OBJECT or abs(self.dict_offset) >= _LARGEST_OBJECT:
-            return None
-        return TypeInfo(
-            address,
-            name,
-            self.flags,
-            self.base,
-            self.order,
-            self.dictionary,
-            self.basic_size,
-            self.dict_offset,
-            self.name_address,
-            self.following != 0,
-        )
+def type_head(data: bytes) -> TypeHead:
+    """From the first TYPE_SIZE bytes of a type object."""
+    references, metatype, _, name_address = _HEAD.unpack_from(data)
+    return TypeHead(references, metatype, name_address, _word(data, TYPE_FLAGS))
+
+
+def type_info(address: int, data: bytes, name: str) -> TypeInfo | None:
+    """The class at an address by the same bytes, None where its sizes are none that a class has."""
+    basic_size, dict_offset = _word(data, _BASICSIZE), _SIGNED.unpack_from(data, _DICTOFFSET)[0]
+    if not 16 <= basic_size < _LARGEST_OBJECT or abs(dict_offset) >= _LARGEST_OBJECT:
+        return None
+    return TypeInfo(
+        address=address,
+        name=name,
+        flags=_word(data, TYPE_FLAGS),
+        order=_word(data, _MRO),
+        dictionary=_word(data, _DICTIONARY),
+        basic_size=basic_size,
+        dict_offset=dict_offset,
+        name_address=_word(data, _NAME),
+        may_iterate=_word(data, _NEXT) != 0,
+    )
+
+
+def _word(data: bytes, offset: int) -> int:
+    return int(_WORD.unpack_from(data, offset)[0])
