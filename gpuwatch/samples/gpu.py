@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 Reasons = Mapping[str, str]
 """Field name -> why it is unknown, such as "not supported by this GPU" or "no permission"."""
 
-NO_REASONS: Reasons = {}
-
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
@@ -117,9 +115,7 @@ class GpuHealth:
     retired_pages: int | None = None
     recovery_action: str | None = None
     pcie_replays: int | None = None
-    application_clock_mhz: float | None = (
-        None  # the clock that applications are set to, a boost above it allowed or not
-    )
+    application_clock_mhz: float | None = None  # what applications are set to, a boost above it allowed or not
     nvlink_count: int | None = None
     nvlink_active: int | None = None
     nvlink_crc_errors: int | None = None

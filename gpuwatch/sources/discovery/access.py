@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -100,14 +99,3 @@ def try_to_read(pid: int, proc_root: Path = Path("/proc")) -> CannotReadError | 
     except CannotReadError as error:
         return error
     return None
-
-
-@functools.lru_cache(maxsize=256)
-def login_name(uid: int) -> str:
-    """A user's name, or its number where none is known, as in containers."""
-    import pwd  # not on Windows, where the rest still imports
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -38,7 +38,6 @@ class Presence:
     command: tuple[str, ...]
     cwd: str | None
     pid_namespace: int | None
-    written_ns: int  # wall clock
 
 
 class Rendezvous:
@@ -182,7 +181,6 @@ class Rendezvous:
             fields.texts("command", 256),
             fields.text("cwd"),
             fields.integer("pid_ns"),
-            status.st_mtime_ns,
         )
 
 

@@ -5,6 +5,7 @@ Nothing here signals, traces or opens the memory of the process: it reads /proc,
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -133,14 +134,21 @@ def descendants(pid: int, proc_root: Path = _PROC) -> list[int]:
     return TreeWalker(proc_root).descendants(pid)
 
 
-def user_name(uid: int) -> str:
-    """A user for people: "ada (uid 1000)", or only the number where no name is known (containers)."""
+@functools.lru_cache(maxsize=256)
+def login_name(uid: int) -> str | None:
+    """A user's name; None where none is known, as in containers."""
     import pwd  # not on Windows, where the rest of this module still imports
 
     try:
-        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"uid {uid}"
+        return None
+
+
+def user_name(uid: int) -> str:
+    """A user for people: "ada (uid 1000)", or only the number where no name is known."""
+    name = login_name(uid)
+    return f"uid {uid}" if name is None else f"{name} (uid {uid})"
 
 
 def _unreadable(pid: int, proc_root: Path) -> CannotAttachError:

@@ -238,7 +238,7 @@ class Loops:
             site.trained += 1
             self.decide(site)
 
-    def _trainsread_elsewhere(self, site: Site) -> bool:
+    def _trains_elsewhere(self, site: Site) -> bool:
         return any(other is not site and other.role == "train" and other.trained for other in self._sites)
 
     def _proven(self, site: Site) -> LoopRole | None:
@@ -246,7 +246,7 @@ class Loops:
             return "train"
         if site.no_gradients:
             return "eval"
-        if not self._trainsread_elsewhere(site) or self._hint(site) is Hint.TRAINS:
+        if not self._trains_elsewhere(site) or self._hint(site) is Hint.TRAINS:
             return None
         if site.switches >= _SWITCHES:
             return "train"
@@ -263,7 +263,7 @@ class Loops:
         hint = self._hint(site)
         if hint is Hint.TRAINS:
             return "train"
-        if hint is Hint.EVALUATES or self._trainsread_elsewhere(site):
+        if hint is Hint.EVALUATES or self._trains_elsewhere(site):
             return "eval"
         return "neither" if hint is Hint.LOOKS_ONLY and not site.computed else "train"
 

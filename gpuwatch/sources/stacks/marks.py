@@ -25,9 +25,7 @@ class Mark(Enum):
     CLOSURE = auto()  # what an optimizer calls back, with forward and backward in it
     MODULE = auto()  # nn.Module.__call__: what it calls is forward
     FORWARD = auto()
-    OPERATION = (
-        auto()
-    )  # a single function of torch's that is written in Python: forward, unless the line says otherwise
+    OPERATION = auto()  # a function of torch's that is written in Python: forward, unless the line says otherwise
     SYNC = auto()
     COPY = auto()
     LOG = auto()

@@ -19,7 +19,7 @@ from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
 from gpuwatch.sources.stacks.sampler import Asked, Rates, Sampler
 from gpuwatch.sources.stacks.targets import StackTarget
 
-__all__ = ["StackSource", "StackTarget", "attach_reader"]
+__all__ = ["StackSource", "StackTarget"]
 
 _TARGETS_NS: Final = 250_000_000
 
@@ -40,12 +40,6 @@ class AttachReader:
         if parent is not None:
             self._last_child[parent] = interpreter
         return interpreter, LoaderReader(interpreter)
-
-
-def attach_reader(pid: int, proc_root: Path) -> tuple[Readable, Counters]:
-    """Attaches the reader; it raises `CannotReadError`."""
-    interpreter = attach_to(pid, proc_root=proc_root)
-    return interpreter, LoaderReader(interpreter)
 
 
 class StackSource:

@@ -54,10 +54,6 @@ class SteadyCounters:
             state = self._state = replace(state, batches_yielded=count, frame=frame)
         return state
 
-    def recheck(self, state: LoaderState) -> int | None:
-        """The same iterator's count now; None where it is gone."""
-        return self._counters.recheck(state)
-
     def _ask(self, stack: Stack, reading: Reading, now_ns: int) -> LoaderState | None:
         state = self._counters.state(stack)
         before, self._state = self._state, state or self._state
