@@ -101,7 +101,10 @@ def _folder(arguments: argparse.Namespace) -> Path | None:
     if name in (None, "-") or not (name.endswith("/") or Path(name).is_dir()):
         return None
     folder = Path(name)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GpuwatchError(f"the folder {name} cannot be made ({error.strerror}): give another -o FOLDER/") from error
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 import threading
 import time
 from pathlib import Path
@@ -83,6 +84,8 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
     words = Progress(started_ns, arguments.duration or None, doing="recording", hint="Ctrl-C: end of the recording")
     with StopSignals(monitor.stop) as signals:
         _begin(session, path, arguments)
+        if sys.stderr is None or not sys.stderr.isatty():  # on a terminal the bar says it
+            monitor.subscribe(_ProblemTeller().hear)
         with words as progress:
             monitor.run_until(
                 deadline_ns, on_tick=progress.show, stop=lambda: session.has_ended() or _is_over(monitor.snapshot())
@@ -95,10 +98,10 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
         ended = monitor.stop_recording()
     if ended is not None and ended.is_over:
         raise GpuwatchError((ended.problem or "the recording has ended").rstrip("."))
-    _tell(ended)
+    snapshot = monitor.snapshot()
+    _tell(ended, how_to_read=not is_empty(snapshot))
     if session.has_ended():
         say(f"gpuwatch: {session.narrowed_to} ended, and so did the recording")
-    snapshot = monitor.snapshot()
     if signals.received:
         return ExitCode.INTERRUPTED
     if ended is not None and ended.problem:  # it has been told
@@ -124,7 +127,7 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
             say(f"gpuwatch: {sentence}")
             return code
         monitor.attach(pid)
-        monitor.subscribe(_OverTeller().hear)
+        monitor.subscribe(_ProblemTeller(still="the command goes on").hear)
         monitor.start()
         ended = _wait(child, arguments.duration or None)
         if ended is not None:
@@ -154,24 +157,33 @@ def _is_over(snapshot: Snapshot) -> bool:
     return snapshot.recording is not None and snapshot.recording.is_over
 
 
-class _OverTeller:
-    """Tells at once that a recording is over by itself: a command beside it may go on for days."""
+class _ProblemTeller:
+    """Tells at once that nothing is being recorded: whoever started it may look again in days.
 
-    def __init__(self) -> None:
-        self._has_told = False
+    Args:
+        still: what goes on though the recording is over for good; None where that ends the command, which tells of it.
+    """
+
+    def __init__(self, still: str | None = None) -> None:
+        self._still = still
+        self._told: str | None = None
 
     def hear(self, snapshot: Snapshot) -> None:
-        """Takes a snapshot."""
-        if not self._has_told and snapshot.recording is not None and snapshot.recording.is_over:
-            self._has_told = True
-            say(f"gpuwatch: {snapshot.recording.problem}; the command goes on")
+        """Takes a snapshot; one problem is told once, and again when the recording is over for it."""
+        now = snapshot.recording
+        if now is None or (now.is_over and self._still is None):
+            return
+        state = None if now.problem is None else "over" if now.is_over else "for now"
+        if state is not None and state != self._told:
+            say(f"gpuwatch: {now.problem}{f'; {self._still}' if now.is_over else ''}")
+        self._told = state
 
 
-def _tell(ended: RecordingNow | None) -> None:
+def _tell(ended: RecordingNow | None, *, how_to_read: bool = True) -> None:
     """What has become of it, unless that was told when it happened."""
     if ended is None or ended.is_over:
         return
     say(f"gpuwatch: {recorded_words(ended, 'recorded')}")
-    if not ended.bytes:
+    if not ended.bytes or not how_to_read:
         return
     say(f"gpuwatch: `gpuwatch replay {shlex.quote(str(ended.path))}` plays it, `gpuwatch report` writes it up")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.dashboard.launch import first_frame, run_dashboard
 from gpuwatch.dashboard.terminal import terminal_problem
+
+if TYPE_CHECKING:
+    from gpuwatch.recording.reader import Recording
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -33,8 +37,20 @@ def replay(arguments: argparse.Namespace) -> int:
         with recording:
             if recording.end_ns <= recording.start_ns:
                 raise GpuwatchError(f"{path} holds no samples: there is nothing to play")
+            if recording.meta.ended and not _shows_anything(recording):
+                raise GpuwatchError(f"{path} holds neither a GPU nor a training run: there is nothing to play")
             at_ns = None if arguments.start is None else one_moment(recording, arguments.start, "--from")
             settings = arguments.config.settings
             player = ReplayMonitor(recording, speed=arguments.speed, at_ns=at_ns, settings=settings)
             label = player.snapshot().origin.label
             return run_dashboard(player, origin_label=label, replays=True)
+
+
+def _shows_anything(recording: Recording) -> bool:
+    """Whether there is a GPU or a process on the screen at any time."""
+    from gpuwatch.samples import ProcessSample, RunFacts
+
+    if recording.gpus():
+        return True
+    found = recording.samples(recording.start_ns, recording.end_ns, kinds=(RunFacts, ProcessSample))
+    return next(iter(found), None) is not None

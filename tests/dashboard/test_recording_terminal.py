@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.writer import RecordingWriter
 from tests.dashboard.pseudo_terminal import PseudoTerminal
 from tests.integration.simulated_recordings import record_samples
+from tests.unit.sample_builder import at, host
 
 COMMAND = "tests.dashboard.command_main"
 
@@ -49,6 +53,7 @@ def test_a_recording_is_played_on_a_terminal(tmp_path: Path) -> None:
         (("no-such.gpuwatch",), "no-such.gpuwatch does not exist"),
         (("notes.txt",), "notes.txt"),
         (("empty.gpuwatch",), "holds no samples"),
+        (("host.gpuwatch",), "holds neither a GPU nor a training run"),
         (("run.gpuwatch", "--from", "2:00"), "--from 2:00 is outside the recording"),
         (("run.gpuwatch", "--speed", "100"), "is not between 0.25 and 60"),
     ],
@@ -58,6 +63,9 @@ def test_what_cannot_be_played_is_one_sentence_on_the_normal_screen(
 ) -> None:
     record_samples(tmp_path / "run.gpuwatch", "starved", 5)
     record_samples(tmp_path / "empty.gpuwatch", "starved", 0)
+    with closing(RecordingWriter(tmp_path / "host.gpuwatch", RecordingMeta("node", "0"))) as writer:
+        writer.add([host(1)], at(1), 1.0)
+        writer.add([host(2)], at(2), 2.0)
     (tmp_path / "notes.txt").write_text("no recording")
     with PseudoTerminal(COMMAND, str(tmp_path), "replay", *arguments) as terminal:
         assert terminal.wait() == 2

@@ -202,6 +202,7 @@ def test_options_behind_the_dashes_are_told_where_they_stand(
         (["nowhere.gpuwatch", "nowhere.gpuwatch"], "there is no file nowhere.gpuwatch"),
         (["{empty}", "{empty}"], "no recording (*.gpuwatch) or report (*.json) is in the folder"),
         (["{text}", "{text}"], "neither a recording nor a report's JSON"),
+        (["{nothing}", "{nothing}"], "nothing.gpuwatch is empty: nothing was recorded"),
         (["{report}", "{report}", "--from", "5"], "is no recording: --from and --to"),
         (["a", "b", "--fail-if", "samples_per_sec<-3%"], "did you mean 'samples_per_second'"),
     ],
@@ -212,7 +213,8 @@ def test_wrong_input_is_one_sentence_and_exit_code_two(
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("hello\n")
     (tmp_path / "report").write_text("{}")
-    places = {name: str(tmp_path / name) for name in ("empty", "text", "report")}
+    (tmp_path / "nothing.gpuwatch").touch()
+    places = {name.partition(".")[0]: str(tmp_path / name) for name in ("empty", "text", "report", "nothing.gpuwatch")}
     code, text, said = _compared(capsys, *(each.format(**places) for each in arguments))
     assert (code, text) == (2, "")
     assert said.startswith("gpuwatch: ") and says in said and said.count("\n") == 1

@@ -321,6 +321,7 @@ def places(tmp_path: Path, hostile: Path) -> Iterator[dict[str, str]]:
         (["{file}", "--csv", "--table", "gpus"], "did you mean 'gpu'"),
         (["{file}", "--jsonl", "--table", "gpu"], "--table is for --csv and --parquet"),
         (["{file}", "--jsonl", "-o", "{folder}"], "is a folder"),
+        (["{file}", "--csv", "-o", "{text}/tables/"], "cannot be made (Not a directory): give another -o"),
         (["{file}", "--parquet"], "cannot go through a pipe"),
         (["{file}", "--csv", "--from", "900"], "nothing was recorded"),
         (["{text}", "--csv"], "text"),
