@@ -37,7 +37,8 @@ class Images(Dataset):
     def __len__(self):
         return self.length
     def __getitem__(self, index):
-        time.sleep(self.read_seconds)
+        if self.read_seconds:
+            time.sleep(self.read_seconds)
         return torch.ones(3, 16, 16) * index, index % 10
 
 class Held(Images):
@@ -45,8 +46,7 @@ class Held(Images):
 
 train_loader = DataLoader(Images(1_000_000, 0.0), batch_size=8)
 eval_loader = DataLoader({held}(32, 0.01), batch_size=8)
-net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 5, padding=2), torch.nn.ReLU(), torch.nn.Flatten(),
-                          torch.nn.Linear(64 * 16 * 16, 10))
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 10))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
 
 def evaluate():
@@ -58,8 +58,9 @@ def evaluate():
 
 for step, (images, labels) in enumerate(train_loader, 1):
     optimizer.zero_grad()
-    for _ in range(4):
-        torch.nn.functional.cross_entropy(net(images), labels).backward()
+    loss = torch.nn.functional.cross_entropy(net(images), labels)
+    time.sleep(0.03)  # as long on any machine
+    loss.backward()
     optimizer.step()
     print(step, flush=True)
     if step % 25 == 0:

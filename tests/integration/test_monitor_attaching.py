@@ -58,7 +58,7 @@ def test_training_without_a_hook_is_followed_from_attaching_to_its_end(folder: P
             assert (run.rung, run.title, run.pid) == ("sampled", "train.py", training.pid)
             assert run.wait_share is not None and run.wait_share > 0.3
             assert run.steps_total >= 10 and run.batches_exact
-            assert run.step_seconds is not None and run.step_seconds >= 0.05
+            assert run.step_seconds is not None and run.step_seconds > 0.04
             assert run.samples_per_second is not None and run.batches_per_second is not None
             assert run.samples_per_second == pytest.approx(4 * run.batches_per_second)
             assert run.top_line is not None

@@ -96,6 +96,7 @@ def test_gpus_are_polled_while_nothing_trains(
         monkeypatch.setenv(name, value)
     watch = Watch()
     try:
+        watch.until(lambda snapshot: snapshot.nvml is not None)
         snapshot = watch.until(lambda snapshot: [gpu.status for gpu in snapshot.gpus] == ["live", "live"])
         swinging, steady = snapshot.gpus
         assert swinging.utilization_sigma_percent is not None and swinging.utilization_sigma_percent > 20
