@@ -9,7 +9,12 @@ from typing import Any
 
 import nvml_sim
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+# An example that takes long on a busy machine is no fault of what is tested.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 _WATCHING = re.compile(r"/test_(attach|discovery|hook|host|inject|main_job|monitor|reader|stack)")
 
