@@ -14,7 +14,7 @@ import pytest
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.counters import LoaderReader
 from gpuwatch.reader.types import LoaderState
-from tests.integration.interpreters import require_reading
+from tests.integration.interpreters import require_reading, until_standing
 from tests.integration.loader_watch import LOOPS, TARGETS, looping, shapes
 from tests.integration.test_reader_counters_versions import SHAPES, check
 
@@ -82,6 +82,7 @@ def test_settings_are_those_of_the_live_loader() -> None:
             if reader is None:
                 interpreter = attach(process.pid)
                 reader = LoaderReader(interpreter)
+            until_standing(process.pid)
             stack = interpreter.main_stack()
             told.append((None if stack is None else reader.state(stack), json.loads(line)))
             process.stdin.write("\n")

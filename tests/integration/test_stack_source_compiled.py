@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -64,7 +63,6 @@ LOOKS = 300
 NEAR = 0.1
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="torch.compile may not run on this Python yet")
 def test_looks_at_a_compiled_forward_count_like_all_others(tmp_path: Path) -> None:
     with started(tmp_path, COMPILED) as (process, _):
         log = Log(process)
