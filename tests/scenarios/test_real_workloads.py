@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.diagnosis.registry import all_rules
+from tests.scenarios.real.__main__ import document
 from tests.scenarios.real.catalogue import WORKLOADS
 from tests.scenarios.real.judging import judged
 
@@ -70,3 +71,15 @@ def test_what_only_the_hook_sees_is_not_asked_of_the_stacks() -> None:
 def test_a_stopped_run_must_be_called_stopped(state: str, is_right: bool) -> None:
     stopped = replace(WORKLOADS["R15"], must=())
     assert judged(stopped, report(state=state), attached=False).is_right is is_right
+
+
+def test_a_training_that_is_played_again_replaces_its_own_row_only() -> None:
+    hooked, attached, other = "| R1 slow | hooked |", "| R1 slow | attached |", "| R16 well | hooked |"
+    before = document("", [f"{other} yes | nothing |  |", f"{attached} **no** | nothing |  |"])
+    after = document(before, [f"{hooked} yes | workers-zero |  |", f"{attached} yes | workers-zero |  |"])
+    assert [row for row in after.splitlines() if row.startswith("| R")] == [
+        f"{hooked} yes | workers-zero |  |",
+        f"{attached} yes | workers-zero |  |",
+        f"{other} yes | nothing |  |",
+    ]
+    assert document(after, []) == after

@@ -18,9 +18,10 @@ HEAD = """# Real trainings on the CPU
 
 Written by `python -m tests.scenarios.real --write`: each training runs for real, hooked and attached to without a hook;
 a sleep stands for the accelerator's part of a step. Right: all that must be said is said, no other warning, the right
-line, the right state.
+line, the right state. Rows are replaced as their trainings are played again.
 
 """
+TABLE = ("| workload | how | right | said | what is wrong |", "|---|---|---|---|---|")
 
 
 def main() -> int:
@@ -30,8 +31,8 @@ def main() -> int:
     parser.add_argument("--twice", action="store_true", help="a second monitor after the first must say the same")
     parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
     args = parser.parse_args()
-    rows = ["| workload | how | right | said | what is wrong |", "|---|---|---|---|---|"]
-    print("\n".join(rows), flush=True)
+    print("\n".join(TABLE), flush=True)
+    rows: list[str] = []
     wrong = 0
     for name in args.workload or WORKLOADS:
         for how in (args.how,) if args.how else ("hooked", "attached"):
@@ -40,8 +41,25 @@ def main() -> int:
             rows.append(row)
             print(row, flush=True)
     if args.write:
-        DOCUMENT.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
+        before = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
+        DOCUMENT.write_text(document(before, rows), encoding="utf-8")
     return int(wrong > 0)
+
+
+def document(before: str, rows: list[str]) -> str:
+    """The document with these rows in place of its own of the same training and rung, in the catalogue's order."""
+    kept = {_subject(row): row for row in before.splitlines() if row.startswith("| R")}
+    kept.update((_subject(row), row) for row in rows)
+    place = {name: number for number, name in enumerate(WORKLOADS)}
+    known = {subject: row for subject, row in kept.items() if subject[0] in place}
+    ordered = sorted(known.items(), key=lambda item: (place[item[0][0]], item[0][1] == "attached"))
+    return HEAD + "\n".join((*TABLE, *(row for _, row in ordered))) + "\n"
+
+
+def _subject(row: str) -> tuple[str, str]:
+    """The workload's id and the rung."""
+    _, workload, how, *_ = row.split("|")
+    return workload.split()[0], how.strip()
 
 
 def _played(name: str, attached: bool, times: int) -> tuple[str, bool]:
