@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import batches
-from .frames import Place, calling_place
-from .hidden import hidden
+from .built import noting
+from .frames import Place
 from .quiet import quietly
 from .ring import pulse
 from .settings import batches_per_epoch, read_settings
@@ -70,12 +70,12 @@ _last_number = 0
 def wrap_loader(torch: ModuleType) -> None:
     """Learns where DataLoaders are built."""
     kind = torch.utils.data.DataLoader
-    kind.__init__ = _noted(kind.__init__)
+    kind.__init__ = noting(kind.__init__, _register)
 
 
 def wrap_stateful_loader(module: ModuleType) -> None:
     """The same for torchdata's loader, which calls none of its parent's methods."""
-    module.StatefulDataLoader.__init__ = _noted(module.StatefulDataLoader.__init__)
+    module.StatefulDataLoader.__init__ = noting(module.StatefulDataLoader.__init__, _register)
 
 
 def facts() -> List[Dict[str, Any]]:
@@ -114,16 +114,6 @@ def entry_with_sampler(sampler: Any) -> Optional[LoaderEntry]:
         if loader is not None and getattr(loader, "_index_sampler", loader) is sampler:
             return entry
     return None
-
-
-def _noted(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it takes that method's place
-        original(self, *arguments, **named)
-        pulse.begin()
-        quietly(_register, self, calling_place())
-
-    return hidden(__init__)
 
 
 def _register(loader: Any, place: Optional[Place]) -> LoaderEntry:

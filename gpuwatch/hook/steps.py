@@ -10,6 +10,7 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional
 
+from .built import noting
 from .frames import Place, calling_place
 from .hidden import hidden
 from .quiet import quietly
@@ -66,7 +67,7 @@ def hook_steps(torch: ModuleType) -> None:
 
 def wrap_optimizer(torch: ModuleType) -> None:
     """Learns where optimizers are built."""
-    torch.optim.Optimizer.__init__ = _noted(torch.optim.Optimizer.__init__)
+    torch.optim.Optimizer.__init__ = noting(torch.optim.Optimizer.__init__, _register)
 
 
 def wrap_backward(torch: ModuleType) -> None:
@@ -78,16 +79,6 @@ def wrap_scaler(torch: ModuleType) -> None:
     """Learns of skipped steps at `GradScaler.update`."""
     scaler = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler
     scaler.update = _checked(scaler.update)
-
-
-def _noted(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it takes that method's place
-        original(self, *arguments, **named)
-        pulse.begin()
-        quietly(_register, self, calling_place())
-
-    return hidden(__init__)
 
 
 def _register(optimizer: Any, place: Optional[Place]) -> None:
