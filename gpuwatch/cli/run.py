@@ -91,11 +91,19 @@ def flag_that_ignores_the_environment(argv: list[str]) -> str | None:
     """The option with which Python would not find the hook: -I, -E or -S."""
     if not Path(argv[0]).name.startswith("python"):
         return None
-    for word in argv[1:]:
-        if not word.startswith("-") or word.startswith("--") or word in ("-", "-c", "-m"):
+    words = iter(argv[1:])
+    for word in words:
+        if not word.startswith("-") or word.startswith("--") or word == "-":
             return None
-        if set("IES") & set(word[1:]) and word[1] not in "WX":
-            return word
+        for place, letter in enumerate(word[1:], start=2):
+            if letter in "cm":  # the program follows, in the same word or the next
+                return None
+            if letter in "IES":
+                return word
+            if letter in "WX":  # its value follows likewise
+                if place == len(word):
+                    next(words, None)
+                break
     return None
 
 
