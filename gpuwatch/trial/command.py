@@ -92,6 +92,8 @@ def checked_command(command: Sequence[str]) -> list[str]:
     if shutil.which(program) is None:
         if program.endswith(".py") and Path(program).is_file():
             raise TrialError(f"{program} is a script, not a command: start it with its interpreter, python {program}")
+        if Path(program).is_file():
+            raise TrialError(f"{program} is not executable: start it with its interpreter, such as sh {program}")
         raise TrialError(f"{program} is no program that can be started; check its spelling and the environment")
     return list(command)
 

@@ -147,7 +147,8 @@ def _failure(
     lines = training.last_lines()
     if exit_code is None:
         seen = (
-            "its hook was heard, but saw none: where no torch optimizer steps, call gpuwatch.step() once per step"
+            "its hook was heard: it loads or hangs (--patience waits longer), or steps without a torch optimizer (call "
+            "gpuwatch.step() once per step)"
             if is_hooked
             else "no hook was heard in it: it does not import torch, or what starts it drops PYTHONPATH (sudo, docker)"
         )

@@ -152,8 +152,14 @@ def test_in_a_scratch_folder_only_the_script_is_named_absolutely(
 
 
 def test_a_command_that_cannot_start_is_refused_before_any_run(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
+    script, shell = tmp_path / "train.py", tmp_path / "train.sh"
     script.touch()
-    for command, said in (([], "no command was given"), (["no-such"], "no program"), ([str(script)], "interpreter")):
+    shell.touch()
+    for command, said in (
+        ([], "no command was given"),
+        (["no-such"], "no program"),
+        ([str(script)], "is a script, not a command"),
+        ([str(shell)], "is not executable: start it with its interpreter"),
+    ):
         with pytest.raises(TrialError, match=said):
             checked_command(command)
