@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 from gpuwatch._version import __version__
@@ -59,15 +60,21 @@ class Parser(argparse.ArgumentParser):
         """Parses all of it, and says for what is left over what may have been meant."""
         parsed, left = self.parse_known_args(args, namespace)
         if left:
-            known = [option for parser in self._with_subparsers() for option in parser._option_string_actions]
-            self.error(f"unknown argument {left[0]!r}{did_you_mean(left[0].split('=')[0], known)}")
+            self.error(f"unknown argument {left[0]!r}{self._meant(left[0].split('=')[0])}")
         return parsed
 
-    def _with_subparsers(self) -> Iterable[argparse.ArgumentParser]:
-        yield self
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                yield from action.choices.values()
+    def _meant(self, option: str) -> str:
+        """The commands that have such an option, else the nearest one of any."""
+        commands = {
+            name: parser._option_string_actions
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+            for name, parser in action.choices.items()
+        }
+        having = [f"`{self.prog} {name}`" for name, options in commands.items() if option in options]
+        if having:
+            return f": it is an option of {' and '.join(having)}"
+        return did_you_mean(option, chain(self._option_string_actions, *commands.values()))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -142,6 +149,7 @@ def _add_watch(commands: Any) -> None:
         description="One line per second on stdout; findings are told on stderr as they come.",
     )
     watch.set_defaults(command="watch")
+    watch.add_argument("--duration", type=seconds, metavar="S", help="seconds to watch (default: until Ctrl-C)")
     add_watching(watch)
     add_simulate(watch)
 

@@ -19,12 +19,13 @@ _PAST_NS = 1_500_000_000
 def watch(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     with open_session(arguments) as session:
-        return watch_session(session)
+        return watch_session(session, arguments.duration)
 
 
-def watch_session(session: Session) -> int:
-    """Writes lines until the user stops it, the reader goes, or the attached process ends."""
+def watch_session(session: Session, duration_seconds: float | None = None) -> int:
+    """Writes lines until the time is over, the user stops it, the reader goes, or the attached process ends."""
     lines = _Lines(session)
+    deadline_ns = session.now_ns() + round(duration_seconds * 1e9) if duration_seconds else None
     nothing = NothingSeen(patient=False)
 
     def on_tick(snapshot: Snapshot) -> None:
@@ -32,12 +33,13 @@ def watch_session(session: Session) -> int:
         lines.take(snapshot)
 
     with StopSignals(session.monitor.stop) as signals:
-        session.monitor.run_until(None, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
+        session.monitor.run_until(deadline_ns, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
     if nothing.is_sure:
         nothing.refuse(session.monitor.snapshot())
     if signals.received:
         return ExitCode.INTERRUPTED
-    say(f"gpuwatch: {session.narrowed_to} has ended")
+    if session.has_ended():
+        say(f"gpuwatch: {session.narrowed_to} has ended")
     return ExitCode.OK
 
 

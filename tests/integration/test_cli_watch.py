@@ -36,6 +36,13 @@ def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def test_watch_ends_after_its_duration(tmp_path: Path) -> None:
+    with started(tmp_path, "watch", "--simulate", "starved", "--duration", "2") as process:
+        written, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert all(LINE.fullmatch(line) for line in written.splitlines(keepends=True)) and written
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_watch_writes_lines_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, "watch", "--simulate", "starved") as process:

@@ -29,6 +29,11 @@ def test_options_are_not_guessed_from_their_beginning() -> None:
         parse(["report", "--durat", "5"])
 
 
+def test_an_option_of_another_command_is_told_with_that_command() -> None:
+    with pytest.raises(GpuwatchError, match=r"'--runs': it is an option of `gpuwatch trial`"):
+        parse(["watch", "--runs", "3"])
+
+
 def test_nothing_near_is_nothing_suggested() -> None:
     assert did_you_mean("qqq", ["report", "watch"]) == ""
 
