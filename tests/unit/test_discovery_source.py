@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,13 @@ def test_candidate_says_who_what_and_since_when(host: RecordedTrainers, clock: C
     assert (found.rung, found.refusal) == ("sampled", None)
     assert found.climb is not None
     assert "gpuwatch run" in found.climb
+
+
+def test_a_spawned_trainer_is_shown_as_the_program_it_belongs_to(host: RecordedTrainers, clock: Clock) -> None:
+    spawned = (b"python", b"-c", b"spawn_main()", b"--multiprocessing-fork")
+    host.python(100, program=sys.executable, arguments=(b"python", b"ddp.py"), children={100: (101,)})
+    host.torch(101, program=sys.executable, parent=100, arguments=spawned)
+    assert Watch(host, clock, hooked=lambda: [101]).after(0)[101].command == ("python", "ddp.py")
 
 
 def test_hooked_process_stands_on_the_highest_rung_and_first(host: RecordedTrainers, clock: Clock) -> None:

@@ -16,6 +16,7 @@ from gpuwatch.sources.discovery.census import Census, all_pids
 from gpuwatch.sources.discovery.gpu_pids import GpuPids
 from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
 from gpuwatch.sources.host.identify import login_name
+from gpuwatch.sources.host.process import read_program
 
 _PERIOD_NS: Final = 3_000_000_000
 _BUDGET_NS: Final = 4_000_000
@@ -136,7 +137,7 @@ class DiscoverySource:
         return Candidate(
             pid=process.pid,
             start_ticks=process.stat.start_ticks,
-            command=process.arguments or (process.stat.command_name,),
+            command=read_program(self._proc_root, process.pid) or (process.stat.command_name,),
             user=login_name(process.uid) or str(process.uid),
             age_seconds=self._census.age_seconds(process),
             rung=standing.rung,
