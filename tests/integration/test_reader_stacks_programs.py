@@ -100,9 +100,9 @@ def test_python_of_another_name_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("python", each())
 def test_module_run_by_name_is_read(python: Python) -> None:
-    if python.root is not None:
-        pytest.skip("it has no working directory of its own in its chroot")
-    with running([*python.command, "-m", "standing", "nested"], cwd=TARGETS) as process:
+    folder = Path(python.placed(TARGETS / "standing.py")).parent
+    environment = {**os.environ, "PYTHONPATH": str(folder)}  # a working directory would not be kept by chroot
+    with running([*python.command, "-m", "standing", "nested"], env=environment) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert functions(process.pid)[1:] == [name for _, name, _ in told["main"]]
