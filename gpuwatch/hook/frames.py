@@ -7,8 +7,11 @@ import sys
 from types import CodeType, FrameType
 from typing import List, NamedTuple, Optional
 
-_GPUWATCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# A bundle (PyInstaller, byte code without its source) keeps the paths of another folder in its code objects.
+_FILES = (os.path.abspath(__file__), sys._getframe().f_code.co_filename)
+_GPUWATCH = tuple(os.path.dirname(os.path.dirname(file)) + os.sep for file in _FILES if file.count(os.sep) > 1)
 _STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_NOT_THE_USERS = (*_GPUWATCH, _STANDARD_LIBRARY)
 _DEPTH = 100
 
 
@@ -27,7 +30,7 @@ def is_user_file(name: str) -> bool:
         return name.startswith(("<stdin>", "<string>", "<ipython-input"))
     if "/site-packages/" in name or "/dist-packages/" in name:
         return False
-    return not name.startswith((_GPUWATCH, _STANDARD_LIBRARY))
+    return not name.startswith(_NOT_THE_USERS)
 
 
 def calling_place() -> Optional[Place]:

@@ -102,6 +102,27 @@ def test_a_line_is_named_where_the_working_folder_was_removed(monkeypatch: pytes
     assert (place.file, place.line, place.function) == ("train.py", 2, "build")
 
 
+def test_a_fault_of_a_bundled_hook_is_not_taken_for_the_programs() -> None:
+    source = Path(frames.__file__).read_text()
+    bundled: dict[str, Any] = {"__name__": "bundled", "__file__": "/tmp/bundle/gpuwatch/hook/frames.pyc"}
+    exec(compile(source, "gpuwatch/hook/frames.py", "exec"), bundled)
+    folder_names: dict[str, Any] = {}
+    exec(compile("def stat():\n    raise FileNotFoundError\n", "gpuwatch/hook/folder.py", "exec"), folder_names)
+    judged = bundled["raised_by_the_user"]
+    exec(
+        compile(
+            "def flush(action, judged):\n"
+            "    try:\n        action()\n"
+            "    except OSError as error:\n        return judged(error)\n",
+            "gpuwatch/hook/session.py",
+            "exec",
+        ),
+        folder_names,
+    )
+    assert folder_names["flush"](folder_names["stat"], judged) is False
+    assert folder_names["flush"](partial(exec, compile("1 / 0 if 0 else open('/no')", "train.py", "exec")), judged)
+
+
 def test_a_save_into_a_file_like_object_that_has_no_descriptor_is_left_alone() -> None:
     class Upload:
         def fileno(self) -> int:
