@@ -27,6 +27,11 @@ from gpuwatch.recording.types import CannotRecordError
 _END_SEEN_SECONDS = 1.0
 """That a command is gone is known at once; the sources that tell how its trainers ended look some times a second."""
 
+_NOT_BELOW = (
+    "runs train here, but none among the processes that {} started: what srun or docker start is not below it; "
+    "`gpuwatch record` without a command records every hooked run"
+)
+
 
 def record(arguments: argparse.Namespace) -> int:
     """Runs the command."""
@@ -133,6 +138,8 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
         if ended is not None:
             _let_end(monitor)
         _tell(monitor.stop_recording())
+        if monitor.timeline.trainer_pids() and all(run.rung == "proc" for run in monitor.snapshot().runs):
+            say(f"gpuwatch: {_NOT_BELOW.format(command[0])}")
         return _wait(child, None) or 0
 
 

@@ -18,8 +18,6 @@ _log = logging.getLogger(__name__)
 
 MOST_HELD = 20_000
 """Samples that wait for a disk which does not answer: some 20 MB, a minute of eight GPUs and ranks."""
-_HANDED_NS = 900_000_000
-"""As often as the writer flushes: each wake of the thread then ends with one, and none waits for the next."""
 _STUCK_SECONDS = 3.0
 
 Write = Callable[["RecordingWriter"], object]
@@ -55,6 +53,9 @@ class Scribe:
         most_held: int = MOST_HELD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        from gpuwatch.recording.writer import FLUSH_NS
+
+        self._pause_ns = FLUSH_NS
         self._writer = writer
         self._most_held = most_held
         self._clock = clock
@@ -107,7 +108,8 @@ class Scribe:
             return
         self._put_samples += size
         self._entries.append((size, write))
-        if self._handed_ns is None or now_ns - self._handed_ns >= _HANDED_NS:
+        # As often as the writer flushes: each wake of the thread ends with a flush, and nothing waits for the next one.
+        if self._handed_ns is None or now_ns - self._handed_ns >= self._pause_ns:
             self._handed_ns = now_ns
             self._handed.set()
 

@@ -28,7 +28,7 @@ from gpuwatch.recording.store import Connect, Store, StoreError
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.samples import Sample
 
-_FLUSH_NS = 900_000_000
+FLUSH_NS = 900_000_000
 """Less than a second, so that batches that come once a second are each written when they come."""
 _JUMP_SECONDS = 1.0
 _MOST_WAITING_BYTES = 8 << 20
@@ -126,7 +126,7 @@ class RecordingWriter:
                     self._segment = Segment(self._segments)
                 self._segment.add(now_ns, batch)
                 self._notes.extend(self._events.of(batch, now_ns))
-            if self._flushed_ns is None or now_ns - self._flushed_ns >= _FLUSH_NS:
+            if self._flushed_ns is None or now_ns - self._flushed_ns >= FLUSH_NS:
                 self._flushed_ns = now_ns
                 self._flush()
 

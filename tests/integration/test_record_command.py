@@ -238,6 +238,9 @@ def test_another_training_beside_the_command_is_not_recorded(tmp_path: Path) -> 
         in_a_shell = f"{PYTHON} loop.py 300; exit 3"
         done = gpuwatch(tmp_path, "record", "-o", "a.gpuwatch", "--", "sh", "-c", in_a_shell, cwd=tmp_path)
         assert done.returncode == 3
+        assert "not below it" not in done.stderr
+        beside = gpuwatch(tmp_path, "record", "-o", "b.gpuwatch", "--", "sleep", "3", cwd=tmp_path)
+        assert "none among the processes that sleep started" in beside.stderr
     finally:
         other.kill()
         other.communicate()
