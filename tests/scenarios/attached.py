@@ -34,7 +34,7 @@ def _attached(scenario: Scenario) -> Scenario:
         scenario,
         id=ATTACHED + scenario.id,
         hooked=False,
-        every=max(4, scenario.every),
+        every=max(6, scenario.every),
         must=scenario.must - _STEP_BY_STEP,
         cause=None if scenario.cause in _STEP_BY_STEP else scenario.cause,
     )

@@ -23,7 +23,7 @@ Fix:
     MKL_NUM_THREADS and OPENBLAS_NUM_THREADS before NumPy is imported (the last alone where training itself computes
     on the CPU); more where there are fewer workers than cores.
 Gain:
-    One over what the GPU is busy, or without a GPU 1 / (1 - S), within the 4 % by which a minute's figure is off: the
+    One over what the GPU is busy, or without a GPU 1 / (1 - S), within the 5 % by which a minute's figure is off: the
     crowd slows launches as well as loading. Promised only where that is no more than a quarter above what is left when
     batches are made as many times as fast as threads now fight for each core, up to 4 times: else what a batch takes
     one thread decides, which nobody knows while they fight, and there is a hint with both ends. Measured with
