@@ -78,16 +78,18 @@ def _check_hook(command: list[str]) -> None:
 def _perform(
     experiment: Experiment, command: list[str], environment: dict[str, str], enough: Enough, *, scratch: bool
 ) -> None:
-    stopping = Stopping()
+    stopping, progress = Stopping(), TrialProgress()
     with (
         StopSignals(stopping),
         Runner(command, environment, hooked_environment, enough, scratch, stopping) as runner,
     ):
         try:
-            experiment.perform(runner, TrialProgress())
+            experiment.perform(runner, progress)
         except TrialError as error:
             hint = "; with --scratch it runs in an empty folder: name its data by absolute paths" if scratch else ""
             raise GpuwatchError(f"{error}{hint}") from error
+        finally:
+            progress.clear()
 
 
 def _result(experiment: Experiment, command: list[str], enough: Enough, *, scratch: bool) -> TrialResult:

@@ -36,7 +36,7 @@ class TrialProgress:
 
     def ended(self, run: RunResult) -> None:
         """The run has ended: its line stays."""
-        self._clear()
+        self.clear()
         if run.failure is not None:
             if run.place >= 0:  # a look that fails ends the trial, which says why
                 say(f"{self._head}: {run.failure.reason}")
@@ -52,12 +52,13 @@ class TrialProgress:
         room = max(20, shutil.get_terminal_size().columns - len(what) - 4)
         head = self._head if len(self._head) <= room else f"{self._head[: room - 3]}..."
         line = printable(f"{head}: {what} ")
-        self._clear()
+        self.clear()
         sys.stderr.write(line)
         sys.stderr.flush()
         self._shown = len(line)
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Takes back what is on the terminal's line."""
         if self._shown:
             sys.stderr.write("\r" + " " * self._shown + "\r")
             self._shown = 0
