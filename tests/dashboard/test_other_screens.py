@@ -94,6 +94,24 @@ async def test_a_diff_is_shown_where_one_can_be_made(tmp_path: Path) -> None:
         assert "+loader = DataLoader(data, num_workers=10)" in driver.text
 
 
+async def test_the_diff_follows_the_advice(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("\n" * 87 + "loader = DataLoader(data)\n")
+
+    def advising(count: str) -> Snapshot:
+        edit = CallEdit("DataLoader", str(path), 88, {"num_workers": count})
+        fix = Fix(f"Load in {count} workers", file=str(path), line=88, edit=edit)
+        return run_in(tmp_path, situations.starvation(fix=fix))
+
+    async with driven(advising("10"), (120, 60)) as driver:
+        await driver.press("enter")
+        await driver.settle()
+        await driver.push(advising("12"))
+        await driver.settle()
+        assert "Load in 12 workers" in driver.text
+        assert "num_workers=12)" in driver.text and "num_workers=10)" not in driver.text
+
+
 def run_in(folder: Path, finding: Finding) -> Snapshot:
     """A finding about a run in that folder."""
     run = situations.run(ranks=(situations.rank(facts=trainer_in(folder)),))

@@ -19,7 +19,7 @@ from gpuwatch.dashboard.text import Line
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.wording import gpu_index, run_name
-from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.diagnosis.finding import Finding, Fix
 from gpuwatch.timeline.series import Series
 
 MAX_CHARTS = 4
@@ -49,25 +49,27 @@ class FindingScreen(PageScreen):
         self._key = key
         self._finding: Finding | None = None
         self._source: Source | None = None
+        self._change: object = None  # what the source was read for
 
-    def on_mount(self) -> None:
-        """The page at once; the source, which may lie on a slow disk, when it is read."""
-        super().on_mount()
-        self.run_worker(self._read_source())
+    def show(self) -> None:
+        """The page at once; the source, which may lie on a slow disk, when it is read, and anew for another change."""
+        finding = self._now(self.dashboard.view)
+        fix = finding.fix if finding is not None else None
+        if finding is not None and fix is not None and (fix.file, fix.line, fix.edit, fix.also) != self._change:
+            self._change, self._source = (fix.file, fix.line, fix.edit, fix.also), None
+            self.run_worker(self._read_source(finding, fix), exclusive=True)
+        super().show()
 
-    async def _read_source(self) -> None:
+    async def _read_source(self, finding: Finding, fix: Fix) -> None:
         """Only of a live run: the files that a simulated one names are not this machine's."""
         view = self.dashboard.view
-        finding = self._now(view)
         live = view.snapshot is not None and view.snapshot.origin.kind == "live"
-        if not live or finding is None or finding.fix is None:
-            return
-        if finding.fix.edit is None and (finding.fix.file is None or finding.fix.line is None):
+        if not live or (fix.edit is None and (fix.file is None or fix.line is None)):
             return
         run = view.run(finding.run)
         trainer = run.ranks[0].facts if run is not None and run.ranks else None
-        self._source = await asyncio.to_thread(source_of, finding.fix, trainer)
-        self.show()
+        self._source = await asyncio.to_thread(source_of, fix, trainer)
+        super().show()
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         """The finding as the newest view knows it."""
