@@ -125,7 +125,7 @@ class Recorder:
         path, size, problem, note, is_over = scribe.written
         if scribe.is_stuck and problem is None:
             lost = f", and {self._lost} samples are lost by now" if self._lost else ""
-            problem = f"the disk of {path.parent} does not answer: what comes waits in memory{lost}"
+            problem = f"the disk of {path.absolute().parent} does not answer: what comes waits in memory{lost}"
         return RecordingNow(path, max(0.0, (now_ns - self._started_ns) / 1e9), size, problem, note, is_over)
 
     def end(self) -> RecordingNow | None:
@@ -142,7 +142,7 @@ class Recorder:
         if last is None:  # two threads have ended it
             return None
         if not has_ended:
-            folder = last.path.parent
+            folder = last.path.absolute().parent
             return replace(last, problem=f"the disk of {folder} does not answer: what it had taken by then can be read")
         if self._lost and last.problem is None:
             return replace(last, problem=f"{self._lost} samples are not in it: the disk did not answer for a while")

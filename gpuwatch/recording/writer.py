@@ -244,7 +244,7 @@ class RecordingWriter:
             self._failed_wall = self._wall_time
         self._failure = str(error)
         since = self._moment(self._failed_wall)
-        folder = self._place.path.parent
+        folder = self._place.path.absolute().parent
         self.problem = f"recording stopped at {since}: {error} on {folder}; it goes on when there is room"
         if "no space" not in str(error):
             self.problem = f"recording stopped at {since}: {error} in {folder}; it goes on when that is mended"
