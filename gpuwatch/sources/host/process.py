@@ -109,7 +109,7 @@ def read_program(proc_root: Path | str, pid: int) -> tuple[str, ...]:
 def _same_program(proc_root: Path | str, pid: int, other: int) -> bool:
     """Whether both run one interpreter: an orphan's new parent is something else."""
     try:
-        return os.path.samefile(f"{proc_root}/{pid}/exe", f"{proc_root}/{other}/exe")
+        return Path(f"{proc_root}/{pid}/exe").samefile(f"{proc_root}/{other}/exe")
     except OSError:
         return False
 
