@@ -151,6 +151,14 @@ def test_the_rare_lane_tells_memory_health(simulated_driver: SimulatedDriver) ->
     assert health.power_limit_watts == 350.0
 
 
+def test_a_sum_of_which_a_part_is_missing_is_unknown(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("field 0 29 0 3", "field 0 30 2 0")
+    with reading(simulated_driver) as reader:
+        health = reader.until(GpuHealth)
+    assert health.retired_pages is None
+    assert health.unavailable["retired_pages"] == "not supported by this GPU"
+
+
 def test_a_gaming_gpu_says_what_it_does_not_have(simulated_driver: SimulatedDriver) -> None:
     simulated_driver.write(
         "gpu 0 name NVIDIA GeForce RTX 4090",

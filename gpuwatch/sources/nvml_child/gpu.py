@@ -31,6 +31,17 @@ _COUNTERS = {
     "throttled_hw_thermal_ns": fields.THROTTLED_HW_THERMAL,
     "throttled_power_brake_ns": fields.THROTTLED_POWER_BRAKE,
 }
+_HEALTH = {
+    "ecc_corrected_volatile": (fields.ECC_CORRECTED,),
+    "ecc_uncorrected_volatile": (fields.ECC_UNCORRECTED,),
+    "remapped_rows_uncorrectable": (fields.REMAPPED_UNCORRECTABLE,),
+    "pcie_replays": (fields.PCIE_REPLAYS,),
+    "remap_pending": (fields.REMAP_PENDING,),
+    "remap_failed": (fields.REMAP_FAILED,),
+    "recovery_action": (fields.RECOVERY_ACTION,),
+    "retired_pages": (fields.RETIRED_UNCORRECTABLE, fields.RETIRED_CORRECTABLE),
+}
+"""What is the sum of which fields: unknown as soon as one of them is."""
 _RECOVERY = ("none", "reset the GPU", "restart the machine", "drain peer-to-peer traffic", "drain and reset the GPU",
              "recover the IMEX domain", "reset the bus", "restart the system")  # fmt: skip
 Entries = list[tuple[int, float]]
@@ -222,21 +233,12 @@ class Gpu(Device):
         draft.take("power_limit_watts", self._power_limit, scale=1e-3)
         draft.take("application_clock_mhz", self._application_clock)
         self._put_links(draft)
-        plain = {
-            "ecc_corrected_volatile": fields.ECC_CORRECTED,
-            "ecc_uncorrected_volatile": fields.ECC_UNCORRECTED,
-            "remapped_rows_uncorrectable": fields.REMAPPED_UNCORRECTABLE,
-            "pcie_replays": fields.PCIE_REPLAYS,
-            "remap_pending": fields.REMAP_PENDING,
-            "remap_failed": fields.REMAP_FAILED,
-            "recovery_action": fields.RECOVERY_ACTION,
-            "retired_pages": fields.RETIRED_UNCORRECTABLE,
-        }
-        for name, number in plain.items():
-            if number in values:
-                draft.set(name, _health_value(name, int(values[number]), values))
+        for name, numbers in _HEALTH.items():
+            missing = [number for number in numbers if number not in values]
+            if missing:
+                draft.miss(name, self._health.codes[missing[0]])
             else:
-                draft.miss(name, self._health.codes[number])
+                draft.set(name, _health_value(name, sum(int(values[number]) for number in numbers)))
         return [draft.record()]
 
     def _put_links(self, draft: Draft) -> None:
@@ -255,11 +257,9 @@ def _news(ring: Reading, now: float) -> Entries:
     return (ring.value or []) if ring.poll(now) else []
 
 
-def _health_value(name: str, value: int, values: dict[int, float]) -> object:
+def _health_value(name: str, value: int) -> object:
     if name in ("remap_pending", "remap_failed"):
         return bool(value)
-    if name == "retired_pages":
-        return value + int(values.get(fields.RETIRED_CORRECTABLE, 0))
     if name == "recovery_action":
         return _RECOVERY[value] if value < len(_RECOVERY) else f"action {value}"
     return value
