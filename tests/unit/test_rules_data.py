@@ -529,7 +529,7 @@ class TestSlowSamples:
         assert draft.fix.edit.keywords == {"prefetch_factor": "8"}
         assert "not reproducible" not in draft.fix.text
         assert draft.gain is not None and draft.gain.low > 1.3
-        assert draft.gain.high == pytest.approx(1.49, abs=0.01), "all of the third that is lost"
+        assert 1.49 < draft.gain.high < 1.57, "all of the third that is lost, and how well that is known"
 
     def test_the_order_is_given_up_where_no_queue_covers_the_slow_items(self) -> None:
         long = [2.0 if place % 80 == 20 else 0.005 for place in range(800)]

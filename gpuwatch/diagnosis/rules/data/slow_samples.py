@@ -29,9 +29,9 @@ Fix:
     changes the order of batches and so exact reproducibility.
 Gain:
     The batches that the workers made are handed through a model of torch's queues once more, as they are and as
-    advised: of the measured loss stays what stays of the modelled one, as far as cores permit. Measured with torch
-    2.13, 4 workers, and one item in 100 that takes 25 steps (56 % lost): prefetch_factor=8 brought 2.11x where the
-    model said 2.11x, in_order=False 2.18x of 2.22x.
+    advised: of the measured loss stays what stays of the modelled one, as far as cores permit. Measured with torch 2.13
+    and one slow item in 100, beside what the model says for it: prefetch_factor=8 2.11x (2.11x), prefetch_factor=4
+    1.60x (1.59x) and 1.25x (1.27x), in_order=False 2.18x (2.31x), 2.28x (2.31x) and 1.24x (1.27x).
     Where batches are not timed, or the model misses the loss by a third of it or 8 % of the time: 40 to 75 % of the
     loss in outliers for both settings together, and no more than workers that are busy all the time deliver.
 Verify:
