@@ -68,8 +68,9 @@ def test_py_spy_sees_the_same_stack(python: Python, kind: str) -> None:
         stack = main_stack(target)
         command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(target.pid)]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        if answer.returncode:
-            pytest.skip(f"py-spy cannot read this process: {answer.stderr.strip()}")
+        if "ermission denied" in answer.stderr or "not permitted" in answer.stderr:
+            pytest.skip(f"py-spy may not read this process: {answer.stderr.strip()}")
+        assert answer.returncode == 0, answer.stderr
     (other,) = json.loads(answer.stdout)
     # py-spy also lists the code that 3.13 pushes below an inlined __init__, which has no file.
     theirs = [frame for frame in other["frames"] if frame["filename"] != "__init__"]
