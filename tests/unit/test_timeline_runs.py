@@ -133,9 +133,8 @@ def test_phase_on_one_rank_masks_the_gpus_of_all() -> None:
         phase("checkpoint", 10, 20, trainer="4711.1"),
         [poll(second, uuid, utilization_percent=50.0) for second in range(1, 31) for uuid in ("GPU-0", "GPU-1")],
     )
-    for gpu in scene(history, 30).gpus:
-        assert gpu.train_utilization is not None
-        assert gpu.train_utilization.count == 20
+    totals = [gpu.train_utilization for gpu in scene(history, 30).gpus]
+    assert [total and total.count for total in totals] == [20, 20]
 
 
 def test_usual_power_is_that_of_the_time_when_steps_were_made() -> None:
