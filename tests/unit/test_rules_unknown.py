@@ -199,9 +199,7 @@ class TestAllocator:
             ),
         ],
     )
-    def test_it_says_what_was_counted_and_since_when(
-        self, counts: dict[str, Any], summary: str, evidence: str
-    ) -> None:
+    def test_it_says_what_was_counted_and_since_when(self, counts: dict[str, Any], summary: str, evidence: str) -> None:
         run = build.run(build.rank(step=0.2, memory=MemoryTotals(**counts)))
         draft = said("alloc-retries", build.run_case(build.scene(run)))
         assert (draft.summary, texts(draft)) == (summary, evidence)
