@@ -62,11 +62,17 @@ class TestTheWait:
         assert settled_wait(watched({"wait": 0.3}, first_wait_share=0.1)).value == pytest.approx(0.2)
 
     def test_a_wait_that_has_not_ended_does_not_count(self) -> None:
-        stalled = watched({"wait": 0.7, "forward": 0.3}, samples=3000, seconds=60.0, standing=standing(60, since=160.0))
+        # 20 s of training at 50 looks a second, a tenth of them waits, then 40 s of one wait at 100 looks a second.
+        waits = ((1.0, 0.1),) * 20 + ((1.0, 1.0),) * 40
+        phases = {"wait": (100 + 4000) / 5000, "forward": 900 / 5000}
+        stalled = watched(phases, samples=5000, seconds=60.0, waits=waits, standing=standing(60, since=160.0))
         found = starvation_of(case_of(sampled(stalled, device="cpu", last_step_ns=START_NS + 160 * SECOND_NS)))
-        assert found is not None and found.wait_share == pytest.approx((2100 - 2000) / (3000 - 2000))
+        assert found is not None and found.wait_share == pytest.approx(0.1, abs=0.001)
         moves = starvation_of(case_of(sampled(stalled, device="cpu", last_step_ns=START_NS + 200 * SECOND_NS)))
-        assert moves is not None and moves.wait_share == pytest.approx(0.7)
+        assert moves is not None and moves.wait_share == pytest.approx(0.82)
+        since_the_start = sampled(stalled, device="cpu", last_step_ns=START_NS + 140 * SECOND_NS)
+        waiting = replace(stalled, standing=standing(60, since=140.0))
+        assert starvation_of(case_of(replace(since_the_start, stacks=waiting))) is None
 
     def test_six_hundred_samples_must_be_of_training(self) -> None:
         mostly_eval = sampled(watched({"wait": 0.3, "eval": 0.5}, samples=1100), device="cpu")

@@ -65,26 +65,38 @@ def phase_samples(stacks: StackWindow, *names: str) -> int:
     return round(stacks.samples * share_in(stacks.phases, *names))
 
 
-def settled_wait(stacks: StackWindow, unended: int = 0) -> Share:
+def settled_wait(stacks: StackWindow, unended_seconds: float = 0.0) -> Share:
     """Waits for batches as a share of the training time, but for those for an epoch's first batch.
 
-    `unended` are the samples of a wait that has not ended (`unended_wait`).
+    `unended_seconds` are those of a wait that has not ended. They are taken off as time: a thread that stands still is
+    looked at twice as often as one that trains.
     """
     first = round(stacks.samples * (stacks.first_wait_share or 0.0))
-    return share_of(phase_samples(stacks, "wait") - first - unended, train_samples(stacks) - unended)
+    hits, samples = phase_samples(stacks, "wait") - first, train_samples(stacks)
+    if unended_seconds <= 0.0 or not stacks.waits:
+        return share_of(hits, samples)
+    train, waited = (max(0.0, sum(column) - unended_seconds) for column in zip(*stacks.waits, strict=True))
+    samples = settled_samples(stacks, unended_seconds)
+    return share_of(round(samples * waited / train) if train else 0, samples)
 
 
-def unended_wait(rank: RankWindow) -> int:
-    """Samples of the wait that the training thread is in: it may never end, so the hook does not count it either.
+def settled_samples(stacks: StackWindow, unended_seconds: float) -> int:
+    """Samples of training outside a wait that has not ended."""
+    train = sum(seconds for seconds, _ in stacks.waits) if unended_seconds > 0.0 else 0.0
+    left = max(0.0, 1.0 - unended_seconds / train) if train > 0.0 else 1.0
+    return round(train_samples(stacks) * left)
+
+
+def unended_wait_seconds(rank: RankWindow) -> float:
+    """The wait that the training thread is in: it may never end, so the hook does not count it either.
 
     It began after the last batch at the earliest. A thread that waits nearly always is seen on one line for many.
     """
     stacks, last_ns = rank.stacks, rank.last_step_ns
     standing = stacks.standing if stacks is not None else None
-    if stacks is None or standing is None or standing.phase != "wait" or last_ns is None:
-        return 0
-    seconds = (standing.time_ns - max(standing.since_ns, last_ns)) / 1e9
-    return round(stacks.samples * min(1.0, max(0.0, seconds) / stacks.seconds))
+    if standing is None or standing.phase != "wait" or last_ns is None:
+        return 0.0
+    return max(0.0, (standing.time_ns - max(standing.since_ns, last_ns)) / 1e9)
 
 
 def epoch_start_share(stacks: StackWindow) -> float:

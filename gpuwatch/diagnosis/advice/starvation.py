@@ -14,10 +14,10 @@ from gpuwatch.diagnosis.advice.sampled import (
     batch_period,
     is_sampled,
     phase_samples,
+    settled_samples,
     settled_wait,
-    train_samples,
     trains_on,
-    unended_wait,
+    unended_wait_seconds,
     worker_busy,
 )
 from gpuwatch.diagnosis.advice.stream import settled
@@ -74,8 +74,8 @@ def starvation_of(case: RunCase) -> Starvation | None:
 def _sampled(case: RunCase) -> Starvation | None:
     """The figure of a run that only its stacks tell of; None on too few samples, or where no wait can be seen."""
     rank, device = case.run.critical, trains_on(case)
-    stacks, unended = rank.stacks, unended_wait(rank)
-    if stacks is None or train_samples(stacks) - unended < SAMPLES or device is None:
+    stacks, unended = rank.stacks, unended_wait_seconds(rank)
+    if stacks is None or settled_samples(stacks, unended) < SAMPLES or device is None:
         return None
     if rank.train_loader is None and not phase_samples(stacks, "wait"):
         return None
