@@ -51,7 +51,7 @@ def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
         return _line(run, None, f"{name}: no warning from hardware and host; {climb}", judged=False)
     if not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
         seconds = (seen.snapshot.time_ns - seen.snapshot.started_ns) / 1e9
-        needed = f"{STEPS} after the warm-up and {2 * EVALUATION_NS / 1e9:.0f} s more are needed"
+        needed = f"{STEPS} after the warm-up are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
         said = f"{name}: too little was seen to judge ({rank.steps} steps in {seconds:.0f} s; {needed})"
         return _line(run, None, said, judged=False)
     if rank.wait_share is None:
@@ -71,7 +71,7 @@ def _of_sampled(run: RunWindow, name: str, seen: Observation) -> Json:
     if not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
         seconds = stacks.seconds if stacks is not None else 0.0
         had = f"{looks} stack samples and {rank.steps} batches in {seconds:.0f} s"
-        needed = f"{SAMPLES} and {STEPS}, and {2 * EVALUATION_NS / 1e9:.0f} s more, are needed"
+        needed = f"{SAMPLES} and {STEPS} are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
         return _line(run, None, f"{name}: too little was seen to judge ({had}; {needed})", judged=False)
     return _line(run, None, f"{name}: nothing to change (sampled, {looks} samples, {rank.steps} batches)")
 

@@ -123,3 +123,14 @@ def test_the_bar_is_of_wall_time_and_the_words_of_training_time() -> None:
     text = "\n".join(panel(replace(parts.run(), gap_share=None, wait_share=0.60, wait_wall_share=0.45)))
     assert "wait 60 %" in text
     assert "45 %" in text
+
+
+def test_a_small_model_has_parameters_too() -> None:
+    def told(parameters: int) -> str:
+        rank = parts.rank()
+        facts = replace(rank.facts, model=replace(rank.facts.model, parameters=parameters))
+        return "\n".join(panel(situations.run(ranks=(replace(rank, facts=facts),)), height=14))
+
+    assert "model 66 parameters" in told(66)
+    assert "model 0.1 M parameters" in told(100_000)
+    assert "model 86.6 M parameters" in told(86_600_000)

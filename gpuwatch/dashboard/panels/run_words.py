@@ -84,7 +84,7 @@ def about(run: RunNow) -> list[str]:
     model = facts.model
     words = []
     if model.parameters is not None:
-        words.append(f"{model.parameters / 1e6:.1f} M parameters")
+        words.append(f"{_parameters(model.parameters)} parameters")
     if model.autocast is not None:
         words.append(f"autocast {model.autocast_dtype or 'on'}" if model.autocast else "no autocast")
     if model.compiled is not None:
@@ -104,3 +104,8 @@ def band_legend(run: RunNow, look: Look) -> list[tuple[str, Style]]:
     if kinds - {"eval", "checkpoint"}:
         legend += [(band_fill("", look), look.phase), (" other pauses", look.dim)]
     return legend
+
+
+def _parameters(number: int) -> str:
+    """In millions from where they are not 0.0 of them."""
+    return f"{number / 1e6:.1f} M" if number >= 1e5 else say.count(number)
