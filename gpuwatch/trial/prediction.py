@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.queue_gain import queue_model
-from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import LEAST_PROMISE, advise
 from gpuwatch.diagnosis.cases import run_case_of
 from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Gain, LoopEdit, ModelEdit, SettingsEdit, SetupEdit
+from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import Scene
 from gpuwatch.trial.changes import Arm
 
@@ -71,8 +72,7 @@ def _of_queue(asked: dict[str, str], scene: Scene, found: Set[str]) -> Predictio
     rule = next((rule for rule in QUEUES if rule in found), None)
     if rule is None or not scene.runs or asked.keys() - {"prefetch_factor", "in_order"}:
         return None
-    case = run_case_of(scene, scene.runs[0])
-    starvation = starvation_of(case)
+    case, starvation = _starved(scene)
     model = queue_model(case, starvation) if starvation is not None else None
     if model is None:
         return None
@@ -82,6 +82,12 @@ def _of_queue(asked: dict[str, str], scene: Scene, found: Set[str]) -> Predictio
         in_order=asked.get("in_order", str(model.present.in_order)) == "True",
     )
     return Prediction(model.gain(queue), rule)
+
+
+def _starved(scene: Scene) -> tuple[RunCase, Starvation | None]:
+    """The trial's run, and how much of its time it waits for data."""
+    case = run_case_of(scene, scene.runs[0])
+    return case, starvation_of(case)
 
 
 def _workers_now(scene: Scene) -> int | None:
@@ -94,8 +100,7 @@ def _of_workers(asked: dict[str, str], scene: Scene) -> Gain | None:
     workers = int(asked.get("num_workers", "0"))
     if not scene.runs or workers < 1 or asked.keys() - {"num_workers"} - _BESIDE:
         return None
-    case = run_case_of(scene, scene.runs[0])
-    starvation = starvation_of(case)
+    case, starvation = _starved(scene)
     cost = step_cost(case, starvation) if starvation is not None else None
     if cost is None:
         return None
