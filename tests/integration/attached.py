@@ -17,6 +17,7 @@ import pytest
 from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.types import CannotReadError, Reason
 from tests.integration.command_line import ROOT, lonely_environment
+from tests.integration.process_groups import kill_group
 
 TARGETS = Path(__file__).parent / "attach_targets"
 STEPS = TARGETS / "steps.py"
@@ -43,11 +44,12 @@ def running(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     try:
         yield process
     finally:
-        process.kill()
+        kill_group(process)
         process.communicate()
 
 

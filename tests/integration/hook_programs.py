@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import gpuwatch
+from tests.integration.process_groups import kill_group
 
 ROOT = Path(gpuwatch.__file__).resolve().parent.parent
 SITE = ROOT / "gpuwatch" / "hook" / "site"
@@ -58,11 +59,12 @@ def started(folder: Path, source: str, *arguments: str, hooked: bool = True) -> 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     try:
         yield process
     finally:
-        process.kill()
+        kill_group(process)
         process.communicate()
 
 

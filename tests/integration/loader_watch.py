@@ -20,6 +20,7 @@ from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.counters import LoaderReader
 from gpuwatch.reader.types import CannotReadError, LoaderState, Reason
 from tests.integration.interpreters import Python, require_reading
+from tests.integration.process_groups import kill_group
 
 TARGETS = Path(__file__).parent / "loader_targets"
 LOOPS = TARGETS / "loops.py"
@@ -191,11 +192,13 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A target, gone after the block."""
     require_reading()
-    process = subprocess.Popen([str(part) for part in command], env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [str(part) for part in command], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         yield process
     finally:
-        process.kill()
+        kill_group(process)
         process.wait()
 
 

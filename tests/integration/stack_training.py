@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpuwatch.samples import Sample, StackTally
 from gpuwatch.sources.stacks import StackSource, StackTarget
+from tests.integration.process_groups import kill_group
 
 TRAINING = """
 import json, sys, time
@@ -138,12 +139,17 @@ def started(folder: Path, code: str, *arguments: str) -> Iterator[tuple[subproce
     os.utime(script, (past, past))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = subprocess.Popen(
-        [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, cwd=folder, env=environment
+        [sys.executable, str(script), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
     )
     try:
         yield process, script
     finally:
-        process.kill()
+        kill_group(process)
         process.wait()
         assert process.stdout is not None
         process.stdout.close()

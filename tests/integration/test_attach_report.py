@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
 from tests.integration.live_watch import needs_reading
+from tests.integration.process_groups import kill_group
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process be read from outside"),
@@ -70,13 +71,13 @@ def training(folder: Path) -> Iterator[int]:
     """A training that waits for its data most of the time, after its first step."""
     script = folder / "train.py"
     script.write_text(TRAINING)
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "ready\n"
         yield process.pid
     finally:
-        process.kill()
+        kill_group(process)
         process.communicate()
 
 

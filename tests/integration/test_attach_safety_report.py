@@ -41,7 +41,7 @@ def test_training_killed_while_it_is_read_is_reported_as_ended(tmp_path: Path, w
         for _ in range(WATCHED_EPOCHS):
             target.stdout.readline()
         target.kill()
-        target.communicate()
+        target.wait()
         report = report_of(monitor)
     (run,) = report["runs"]
     assert (run["pid"], run["rung"]) == (target.pid, "sampled")

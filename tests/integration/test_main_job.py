@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.command_line import PATIENCE_SECONDS, ROOT, gpuwatch, lonely_environment
+from tests.integration.process_groups import kill_group
 
 SLOW_DATASET = ROOT / "benchmarks" / "scripts" / "slow_dataset.py"
 SETTLED_STEPS = 30
@@ -78,6 +79,7 @@ def training(folder: Path, script: Path, *arguments: str, steps: int = SETTLED_S
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     warm = threading.Event()
     reader = threading.Thread(target=_read_on, args=(process, warm, steps))
@@ -88,7 +90,7 @@ def training(folder: Path, script: Path, *arguments: str, steps: int = SETTLED_S
         yield process.pid
         assert process.poll() is None, f"the training ended with {process.returncode}"
     finally:
-        process.kill()
+        kill_group(process)
         process.wait()
         reader.join()
         assert process.stdout is not None
