@@ -15,7 +15,6 @@ from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.report.curves import fine_curves, short_history
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.stretches import finding_stretches, phase_stretches
-from gpuwatch.report.wall_times import WallTimes
 
 _END_SEEN_SECONDS = 2.0
 """That a process is gone is known at once; the sources that read it look some times a second."""
@@ -33,11 +32,9 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
     started_ns = session.now_ns()
     deadline_ns = None if duration_seconds is None else started_ns + round(duration_seconds * 1e9)
     nothing = NothingSeen(patient=duration_seconds is None)
-    wall_times = WallTimes()
     with StopSignals(monitor.stop) as signals, Progress(started_ns, duration_seconds) as progress:
 
         def on_tick(snapshot: Snapshot) -> None:
-            wall_times.told(snapshot.time_ns, snapshot.wall_time)
             progress.show(snapshot)
             nothing.look(snapshot)
 
@@ -46,7 +43,6 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
             seen_by_ns = session.now_ns() + round(_END_SEEN_SECONDS * 1e9)
             monitor.run_until(seen_by_ns, stop=lambda: all(run.ended for run in monitor.snapshot().runs))
     snapshot = monitor.snapshot()
-    wall_times.told(snapshot.time_ns, snapshot.wall_time)
     if not signals.received:
         if session.has_ended() and is_empty(snapshot):
             raise GpuwatchError(f"{session.narrowed_to} ended before anything could be seen of it")
@@ -75,5 +71,4 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
         interrupted=signals.received,
         notes=tuple(notes),
         read_source=read_source if snapshot.origin.kind == "live" else None,
-        wall_time=wall_times.at,
     )

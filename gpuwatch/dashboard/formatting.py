@@ -131,10 +131,9 @@ def clock(wall_time: float, *, seconds_too: bool = True) -> str:
     return time.strftime("%H:%M:%S" if seconds_too else "%H:%M", time.localtime(wall_time))
 
 
-def since(event_ns: int, now_ns: int, wall_time: float) -> str:
-    """The local time of a monotonic moment: "13:58"; with its day when that was before today."""
-    moment = wall_time - (now_ns - event_ns) / 1e9
-    same_day = time.localtime(moment)[:3] == time.localtime(wall_time)[:3]
+def since(moment: float, now: float) -> str:
+    """The local time of a wall time: "13:58"; with its day when that was before today."""
+    same_day = time.localtime(moment)[:3] == time.localtime(now)[:3]
     return clock(moment, seconds_too=False) if same_day else time.strftime("%d %b %H:%M", time.localtime(moment))
 
 

@@ -192,7 +192,7 @@ def status_words(gpu: GpuNow, snapshot: Snapshot) -> str:
     """Why a GPU's row has no live numbers: "LOST since 13:58: fallen off the bus"."""
     word = "WAITING for the first sample" if gpu.status in ("waiting", "live") else gpu.status.upper()
     if gpu.status_since_ns is not None:
-        word += f" since {say.since(gpu.status_since_ns, snapshot.time_ns, snapshot.wall_time)}"
+        word += f" since {say.since(snapshot.wall_time_at(gpu.status_since_ns), snapshot.wall_time)}"
     if gpu.status == "stale" and gpu.latest is not None:
         word += f", last reading {say.age(snapshot.time_ns - gpu.latest.time_ns)} ago"
     return f"{word}: {say.escape(gpu.status_reason)}" if gpu.status_reason else word

@@ -20,6 +20,7 @@ from gpuwatch.monitor.waker import Waker
 from gpuwatch.samples import GpuSample
 from gpuwatch.sources.base import Source
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.wall_times import WallTimes
 from gpuwatch.timeline.windows import Scene
 
 _SECOND_NS = 1_000_000_000
@@ -83,6 +84,7 @@ class Monitor:
         self._recorder = Recorder(self.timeline, clock, pids=self._asked_pids)
         self._own_cost = own_cost
         self._own_cpu_share = own_cost.share(now_ns) if own_cost else None
+        self._wall_times = WallTimes(lead.wall_anchors if lead else ())
         self._evaluation = Evaluation()
         self._subscribers: list[Subscriber] = []
         self._thread: threading.Thread | None = None
@@ -206,6 +208,7 @@ class Monitor:
         if self._waker.fileno() in ready:
             self._waker.drain()
         now_ns = self._clock.now_ns()
+        self._wall_times.told(now_ns, self._clock.wall_time())
         has_polls = False
         for part, samples in self._feed.collect(now_ns, ready):
             with self._guard.part(f"timeline of {part}"):
@@ -286,6 +289,7 @@ class Monitor:
             attached_pid=self._focus.attached_pid if self._focus is not None else None,
             notices=(*self._feed.problems, *self._guard.notices),
             recording=self._recorder.now(now_ns),
+            wall_anchors=self._wall_times.anchors,
         )
 
     def _scene(self, now_ns: int, window_seconds: float) -> Scene:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.timeline.wall_times import Anchor
 from gpuwatch.timeline.windows import Scene
 
 
@@ -16,10 +17,12 @@ class Lead:
     Attributes:
         until_ns: the moment of the first snapshot.
         evaluate_from_ns: of the first evaluation; those after it follow at the usual distance.
+        wall_anchors: what the clock on the wall showed in all of the time that it knows of.
     """
 
     until_ns: int
     evaluate_from_ns: int
+    wall_anchors: tuple[Anchor, ...] = ()
 
 
 class Judge(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.settings import Settings
@@ -66,7 +67,7 @@ class Stage:
         self._past_until_ns: int | None = start_ns if start_ns > first_ns else None
         self.is_shown = False
         self.timeline = Timeline(started_ns=first_ns, interval_seconds=interval)
-        lead = Lead(at_ns, start_ns + _EVALUATION_NS)
+        lead = Lead(at_ns, start_ns + _EVALUATION_NS, recording.wall_anchors)
         if start_ns > first_ns:
             self.timeline.extend(recording.standing_facts(start_ns))
             if with_past:
@@ -75,7 +76,7 @@ class Stage:
         if skips:
             known_ns = recorded.evaluation_known(at_ns) or first_ns
             judged_ns = known_ns + (at_ns - known_ns) // _EVALUATION_NS * _EVALUATION_NS
-            lead = Lead(at_ns, judged_ns - (_EVALUATIONS - 1) * _EVALUATION_NS)
+            lead = replace(lead, evaluate_from_ns=judged_ns - (_EVALUATIONS - 1) * _EVALUATION_NS)
         engine: Judge = Engine(settings=settings)
         if skips or start_ns > first_ns:
             engine = RecordedJudge(engine, recorded, at_ns - _EVALUATION_NS, start_ns)

@@ -20,6 +20,7 @@ from gpuwatch.samples import (
     RunFacts,
     Standing,
 )
+from gpuwatch.timeline.wall_times import Anchor, wall_time_at
 from gpuwatch.timeline.windows import LineShare, Scene
 
 RunState = Literal[
@@ -174,3 +175,8 @@ class Snapshot:
     notices: tuple[str, ...] = ()  # sentences about gpuwatch itself, such as a source that failed
     recording: RecordingNow | None = None
     replay: ReplayNow | None = None
+    wall_anchors: tuple[Anchor, ...] = ()  # empty where the clock on the wall is not known to have jumped
+
+    def wall_time_at(self, time_ns: int) -> float:
+        """Seconds since the epoch at a moment, as the clock on the wall showed them then."""
+        return wall_time_at(self.wall_anchors or ((self.time_ns, self.wall_time),), time_ns)

@@ -12,6 +12,7 @@ from gpuwatch.monitor.snapshot import Origin, RecordingNow, Snapshot
 from gpuwatch.timeline.runs import gpus_of
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.wall_times import Anchor
 from gpuwatch.timeline.windows import Scene
 
 _ENDED_SHOWN_NS = 600 * SECOND_NS  # an ended run stays on the screen for 10 min
@@ -37,6 +38,7 @@ def build_snapshot(
     attached_pid: int | None = None,
     notices: tuple[str, ...] = (),
     recording: RecordingNow | None = None,
+    wall_anchors: tuple[Anchor, ...] = (),
 ) -> Snapshot:
     """The state of everything at `now_ns`."""
     with timeline.lock:
@@ -66,6 +68,7 @@ def build_snapshot(
             attached_pid=attached_pid,
             notices=notices,
             recording=recording,
+            wall_anchors=wall_anchors,
         )
 
 

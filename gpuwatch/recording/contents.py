@@ -19,6 +19,7 @@ from gpuwatch.recording.kinds import KindReader
 from gpuwatch.recording.opening import open_recording
 from gpuwatch.recording.schema import CHUNK_BITS, checksum
 from gpuwatch.samples import Sample
+from gpuwatch.timeline.wall_times import Anchor
 
 _FIRST_TIME = -(2**62)
 _MALFORMED = (DamagedError, ValueError, TypeError, KeyError, IndexError, AttributeError)
@@ -89,10 +90,10 @@ class Contents:
                 found[number] = KindReader(shape)
         return found
 
-    def anchors(self) -> list[tuple[int, float]]:
+    def anchors(self) -> tuple[Anchor, ...]:
         """Wall times at monotonic times, oldest first."""
         rows = self.checked_rows("its clock", "SELECT id, time_ns, wall_time, crc FROM anchor ORDER BY id")
-        return [(time_ns, wall_time) for _, time_ns, wall_time in rows]
+        return tuple((time_ns, wall_time) for _, time_ns, wall_time in rows)
 
     def stretches(self) -> list[Stretch]:
         """The segments in order."""

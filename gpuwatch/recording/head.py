@@ -23,8 +23,8 @@ def meta_of(
         label=str(head.get("label", "")),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
         attached_pid=pid if isinstance(pid, int) else None,
-        interval_seconds=_number(head.get("interval_seconds"), 1.0),
-        started_wall=_number(head.get("started_wall"), 0.0),
+        interval_seconds=number(head.get("interval_seconds"), 1.0),
+        started_wall=number(head.get("started_wall"), 0.0),
         ended=head.get("ended") is True,
         problem="; ".join(_problems(head, damaged, wall_time, moment)) or None,
     )
@@ -46,7 +46,7 @@ def _problems(
     gaps = head.get("gaps")
     for gap in gaps if isinstance(gaps, list) else ():
         if isinstance(gap, dict) and gap.get("lost"):
-            times = [moment(_number(gap.get(name), 0.0)) for name in ("from", "to")]
+            times = [moment(number(gap.get(name), 0.0)) for name in ("from", "to")]
             found.append(f"{gap['lost']} samples are missing between {times[0]} and {times[1]}: {gap.get('why')}")
     refused = head.get("refused")
     if isinstance(refused, int):
@@ -58,5 +58,6 @@ def _problems(
     return found
 
 
-def _number(value: object, default: float) -> float:
+def number(value: object, default: float) -> float:
+    """A value of the head that is to be a number."""
     return float(value) if isinstance(value, (int, float)) else default

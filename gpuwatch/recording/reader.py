@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import time
 from collections.abc import Callable, Collection, Iterator
 from operator import itemgetter
@@ -11,13 +10,14 @@ from types import TracebackType
 
 from gpuwatch.recording.chunks import gathered
 from gpuwatch.recording.contents import Contents, Stretch
-from gpuwatch.recording.head import meta_of
+from gpuwatch.recording.head import meta_of, number
 from gpuwatch.recording.hours import HOUR_NS, Hour
 from gpuwatch.recording.minute_columns import MinuteColumns, Part, parts_of
 from gpuwatch.recording.rollups import MINUTE_NS, Minutes, unpack_minute
 from gpuwatch.recording.standing import Events
 from gpuwatch.recording.types import FindingSpan, RecordingMeta, Rollup
 from gpuwatch.samples import GpuFacts, Sample
+from gpuwatch.timeline.wall_times import Anchor, wall_time_at
 
 _MANY_STRETCHES = 8
 """Of time, beyond which it is asked first which of them hold the kinds that are wanted."""
@@ -47,7 +47,7 @@ class Recording:
         self._moment = moment
         self._contents = Contents(path)
         self._kinds = self._contents.kinds()
-        self._anchors: list[tuple[int, float]] = []
+        self.wall_anchors: tuple[Anchor, ...] = ()
         self._stretches: list[Stretch] = []
         self.start_ns = 0
         self.end_ns = 0
@@ -68,10 +68,9 @@ class Recording:
     def refresh(self) -> None:
         """Takes note of what was written since."""
         self._head = self._contents.meta()
-        self._anchors = self._contents.anchors() or self._anchors
         self._stretches = self._contents.stretches()
-        starts = [time_ns for time_ns, _ in self._anchors[:1]] or [each.start_ns for each in self._stretches[:1]] or [0]
-        self.start_ns = starts[0] - 1  # so that (start, end] is everything
+        self.wall_anchors = self._contents.anchors() or self.wall_anchors or self._first_anchor()
+        self.start_ns = self.wall_anchors[0][0] - 1  # so that (start, end] is everything
         self.end_ns = max([self.start_ns, *(each.end_ns for each in self._stretches)])
 
     @property
@@ -81,11 +80,7 @@ class Recording:
 
     def wall_time(self, time_ns: int) -> float:
         """The wall clock at a moment, its jumps included, as time.time() gives it."""
-        if not self._anchors:
-            return 0.0
-        place = bisect.bisect_right(self._anchors, time_ns, key=lambda anchor: anchor[0]) - 1
-        at_ns, wall_time = self._anchors[max(0, place)]
-        return wall_time + (time_ns - at_ns) / 1e9
+        return wall_time_at(self.wall_anchors, time_ns)
 
     def gpus(self) -> tuple[GpuFacts, ...]:
         """Every GPU that was seen, as last described, by index."""
@@ -193,6 +188,11 @@ class Recording:
         for key, own in loose.items():
             parts[key] = sorted((*parts.get(key, ()), *parts_of(own)), key=lambda part: part.column("minute_ns")[0])
         return {key: MinuteColumns(own) for key, own in parts.items()}
+
+    def _first_anchor(self) -> tuple[Anchor, ...]:
+        """Where those that were written cannot be read: its samples begin about when it was begun."""
+        start_ns = self._stretches[0].start_ns if self._stretches else 0
+        return ((start_ns, number(self._head.get("started_wall"), 0.0)),)
 
     def _parts(
         self,

@@ -12,11 +12,11 @@ from gpuwatch.report.gpu_section import gpu_section
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.rule_section import rule_section
 from gpuwatch.report.run_section import run_section
-from gpuwatch.report.series_section import series_section, span_section
+from gpuwatch.report.series_section import clock_section, series_section, span_section
 from gpuwatch.report.verdict import verdict
-from gpuwatch.report.wall_times import JUMP_SECONDS
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.series import Chart
+from gpuwatch.timeline.wall_times import JUMP_SECONDS
 
 SCHEMA_VERSION = 1
 
@@ -26,6 +26,7 @@ def build_report(seen: Observation, *, with_series: bool = False) -> Json:
     report = _report(seen)
     if with_series:
         report["series"] = series_section(seen)
+        report["clock"] = clock_section(seen)
         report["spans"] = span_section(seen)
     return report
 
@@ -52,7 +53,7 @@ def _about(seen: Observation) -> Json:
         "version": __version__,
         "source": snapshot.origin.kind,
         "label": encodable(snapshot.origin.label),
-        "started_at": iso_time(seen.wall_time_at(snapshot.started_ns)),
+        "started_at": iso_time(snapshot.wall_time_at(snapshot.started_ns)),
         "ended_at": iso_time(snapshot.wall_time),
         "duration_seconds": figure((snapshot.time_ns - snapshot.started_ns) / 1e9),
         "incomplete": seen.interrupted,

@@ -34,7 +34,7 @@ def _finding(seen: Observation, finding: Finding) -> Json:
         "plan": _plan(finding.plan),
         "hint": finding.hint,
         "verify": encodable(finding.verify),
-        "since": iso_time(seen.wall_time_at(finding.since_ns)),
+        "since": iso_time(seen.snapshot.wall_time_at(finding.since_ns)),
         "state": "over" if stood is not None and stood.is_over else finding.state,
         "stood_seconds": None if stood is None else figure(stood.seconds),
         "behind": finding.behind,

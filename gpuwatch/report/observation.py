@@ -53,20 +53,11 @@ class Observation:
     zero: int | None = None
     """What curves count their seconds from, where that is not the beginning: that of a recording."""
 
-    wall_time: Callable[[int], float] | None = None
-    """What the clock on the wall showed at a moment; None where it is not known to have jumped."""
-
-    def wall_time_at(self, time_ns: int) -> float:
-        """Seconds since the epoch, as the clock on the wall showed them then."""
-        if self.wall_time is not None:
-            return self.wall_time(time_ns)
-        return self.snapshot.wall_time - (self.snapshot.time_ns - time_ns) / 1e9
-
     @property
     def clock_jump_seconds(self) -> float:
         """By how much the clock on the wall went ahead of the time that passed; about 0 where nobody set it."""
         start_ns, end_ns = self.snapshot.started_ns, self.snapshot.time_ns
-        return self.wall_time_at(end_ns) - self.wall_time_at(start_ns) - (end_ns - start_ns) / 1e9
+        return self.snapshot.wall_time_at(end_ns) - self.snapshot.wall_time_at(start_ns) - (end_ns - start_ns) / 1e9
 
     @property
     def zero_ns(self) -> int:

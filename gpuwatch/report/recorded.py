@@ -101,7 +101,6 @@ def observe(
         read_source=read_source if meta.label == "LIVE" else None,
         process_started=lambda facts: process_started(recording, facts),
         zero=recording.start_ns,
-        wall_time=recording.wall_time,
     )
 
 

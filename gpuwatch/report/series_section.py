@@ -1,4 +1,4 @@
-"""The report's `series` and `spans`: the curves of a page with charts, and what lay over their time.
+"""The report's `series`, `clock` and `spans`: the curves of a page with charts, and what lay over their time.
 
 They are no part of the report that everybody reads: 1 500 points of least, mean and greatest for each of 50 curves.
 """
@@ -33,6 +33,17 @@ _NAN = math.nan
 def series_section(seen: Observation) -> list[Json]:
     """One object per curve; its points are the middles of equal buckets from `start_seconds` on."""
     return [_curve(seen, chart) for chart in seen.curves]
+
+
+def clock_section(seen: Observation) -> list[Json]:
+    """What the clock on the wall showed at the beginning, and behind each of its jumps."""
+    snapshot = seen.snapshot
+    start_ns, end_ns = snapshot.started_ns, snapshot.time_ns
+    jumps = [anchor for anchor in snapshot.wall_anchors if start_ns < anchor[0] <= end_ns]
+    return [
+        {"start_seconds": _seconds(seen, time_ns), "wall_time": round(wall_time, 3)}
+        for time_ns, wall_time in ((start_ns, snapshot.wall_time_at(start_ns)), *jumps)
+    ]
 
 
 def span_section(seen: Observation) -> list[Json]:

@@ -166,6 +166,17 @@ def test_a_lost_gpu_says_since_when_and_why(monkeypatch: pytest.MonkeyPatch) -> 
     assert words.endswith(": XID 79, fallen off the bus; restart the machine")
 
 
+def test_a_gpu_lost_before_the_machine_slept_keeps_its_time_of_day() -> None:
+    snapshot = situations.lost()
+    lost_ns = snapshot.gpus[1].status_since_ns
+    assert lost_ns is not None
+    woke_ns = lost_ns + 60 * 10**9
+    anchors = ((lost_ns, 1_795_176_000.0), (woke_ns, 1_795_176_060.0 + 3 * 3600))  # 12:00 UTC
+    seconds = (snapshot.time_ns - woke_ns) / 1e9
+    awake = replace(snapshot, wall_time=anchors[1][1] + seconds, wall_anchors=anchors)
+    assert status_words(awake.gpus[1], awake).startswith("LOST since 12:00:")
+
+
 def test_a_gain_of_one_factor_is_said_once() -> None:
     verdict = verdicts(View(situations.snapshot(findings=(situations.starvation(gain=Gain(2.0, 2.01)),))))[0]
     assert verdict.gain == "2.0x faster"

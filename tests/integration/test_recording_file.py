@@ -147,6 +147,17 @@ def test_read_from_a_folder_that_nobody_may_write_to(tmp_path: Path) -> None:
         folder.chmod(0o700)
 
 
+def test_without_its_anchors_times_of_day_count_from_when_it_was_begun(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuwatch"
+    recorded(path, 30)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE anchor SET crc = 1")
+    connection.close()
+    with Recording(path) as recording:
+        assert recording.wall_time(recording.end_ns) == pytest.approx(WALL + 30, abs=1.5)
+        assert "its clock" in str(recording.meta.problem)
+
+
 def test_wall_time_follows_jumps_of_the_clock(tmp_path: Path) -> None:
     path = tmp_path / "a.gpuwatch"
     writer = RecordingWriter(path, META)

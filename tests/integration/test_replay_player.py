@@ -9,7 +9,9 @@ import pytest
 from gpuwatch.monitor.replay import SPEEDS, ReplayMonitor
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.timeline.series import Series
+from tests.integration.recorded_files import META, START_NS, WALL, batches, wall_at
 from tests.integration.simulated_recordings import record, record_samples, recording_monitor
 
 SECOND_NS = 1_000_000_000
@@ -54,6 +56,21 @@ def watched(recording: Recording) -> Iterator[Watched]:
     made = Watched(recording)
     yield made
     made.player.stop()
+
+
+def test_behind_a_seek_the_time_of_day_is_known_from_before_the_machine_slept(tmp_path: Path) -> None:
+    path = tmp_path / "slept.gpuwatch"
+    writer = RecordingWriter(path, META)
+    for time_ns, batch in batches(400):
+        slept = 7200.0 if time_ns > START_NS + 60 * SECOND_NS else 0.0
+        writer.add(batch, time_ns, wall_at(time_ns) + slept)
+    writer.close()
+    with Recording(path) as recording:
+        player = ReplayMonitor(recording, at_ns=recording.end_ns)
+        snapshot = player.snapshot()
+        player.stop()
+    moments = (START_NS + 30 * SECOND_NS, START_NS + 390 * SECOND_NS)
+    assert [snapshot.wall_time_at(moment) - WALL for moment in moments] == pytest.approx([30.0, 7590.0], abs=1.0)
 
 
 def seconds_in(recording: Recording, snapshot: Snapshot) -> float:

@@ -7,6 +7,7 @@ import pytest
 from gpuwatch.report.html.page import render_html
 from tests.integration.browser import needs_chromium, opened
 from tests.integration.command_line import gpuwatch
+from tests.unit import scene_builder as build
 from tests.unit.report_builder import starvation
 from tests.unit.test_report_html import HOSTILE, document
 
@@ -47,6 +48,18 @@ def test_cursor_shows_the_same_moment_in_all_charts(starved: Path) -> None:
         assert set(moments) == {moments[0]}
         values = seen.page.locator("figure.chart .legend b").all_inner_texts()
         assert all(values)
+
+
+def test_cursor_shows_the_time_of_day_from_before_the_machine_slept(tmp_path: Path) -> None:
+    path = tmp_path / "slept.html"
+    anchors = ((build.START_NS, 1_795_176_000.0), (build.START_NS + 5 * build.SECOND, 1_795_180_000.0))  # 12:00 UTC
+    path.write_text(render_html(document(wall_anchors=anchors)), encoding="utf-8")
+    with opened(path, timezone_id="UTC") as seen:
+        plot = seen.page.locator("figure.chart .u-over").first
+        plot.hover(position={"x": 3, "y": 20})
+        assert "12:00:01" in seen.page.locator("figure.chart .at").first.inner_text()
+        plot.hover(position={"x": round((plot.bounding_box() or {"width": 0})["width"]) - 3, "y": 20})
+        assert "13:06:42" in seen.page.locator("figure.chart .at").first.inner_text()
 
 
 def test_page_fits_a_telephone(starved: Path) -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwatch.diagnosis.finding import Severity
-from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.clock import VirtualClock
+from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.monitor.snapshots import in_order
 from gpuwatch.samples import Sample
 from tests.unit.fake_sources import ScriptedJudge, ScriptedSource, finding, monitor, ticks
@@ -24,6 +26,21 @@ def test_there_is_a_snapshot_before_anything_was_seen() -> None:
     assert (snapshot.gpus, snapshot.runs, snapshot.findings, snapshot.scene) == ((), (), (), None)
     assert (snapshot.time_ns, snapshot.started_ns, snapshot.wall_time) == (START_NS, START_NS, 1_000_000.0)
     assert snapshot.origin.label == "SIMULATED test"
+
+
+class SetClock(VirtualClock):
+    """A clock that is set ahead by an hour after 10 s."""
+
+    def wall_time(self) -> float:
+        return super().wall_time() + (3600.0 if self.now_ns() >= at(10) else 0.0)
+
+
+def test_a_snapshot_knows_the_time_of_day_from_before_the_clock_was_set() -> None:
+    watch = Monitor([], origin=Origin("simulated", "SIMULATED test"), clock=SetClock(START_NS, 1_000_000.0))
+    snapshot = ticks(watch, 30)[-1]
+    assert snapshot.wall_time == 1_000_030.0 + 3600
+    moments = (START_NS, at(5), at(20), snapshot.time_ns)
+    assert [snapshot.wall_time_at(moment) - 1_000_000.0 for moment in moments] == [0.0, 5.0, 3620.0, 3630.0]
 
 
 def test_first_gpu_data_is_shown_at_once_and_then_every_poll() -> None:

@@ -68,8 +68,10 @@ def document(*, findings: Iterable[Any] = (), **fields: Any) -> Json:
             "finding", "data-starvation", build.START_NS, build.START_NS + 8 * SECOND, run.id, None, Severity.CRITICAL
         ),
     )
+    anchors = fields.pop("wall_anchors", ())
     usual: dict[str, Any] = {"charts": curves, "curves": curves, "stretches": stretches}
-    return build_report(observation(build.scene(run, gpus=[gpu]), findings, **(usual | fields)), with_series=True)
+    seen = observation(build.scene(run, gpus=[gpu]), findings, **(usual | fields))
+    return build_report(replace(seen, snapshot=replace(seen.snapshot, wall_anchors=anchors)), with_series=True)
 
 
 def policy(page: Page) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.style import Style
@@ -49,8 +49,7 @@ class Evidence:
     series: str
     trace: Trace
     grid: Grid
-    now_ns: int
-    wall_time: float
+    wall_time_at: Callable[[int], float]
     high: float | None = None
 
 
@@ -66,7 +65,7 @@ def evidence_lines(charts: Sequence[Evidence], width: int, look: Look, height: i
         lines += chart_lines(chart, width, height, look)
     if charts:
         first = charts[0]
-        lines.append(axis_line(first.grid, first.now_ns, first.wall_time, width, look))
+        lines.append(axis_line(first.grid, first.wall_time_at, width, look))
     return lines
 
 
@@ -100,18 +99,18 @@ def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Li
     return lines
 
 
-def axis_line(grid: Grid, now_ns: int, wall_time: float, width: int, look: Look) -> Line:
+def axis_line(grid: Grid, wall_time_at: Callable[[int], float], width: int, look: Look) -> Line:
     """Times of day under a chart, at most one every 20 cells."""
     cells = chart_cells(width)
     span_seconds = grid.count * grid.bucket_ns / 1e9
     writer = LineWriter(width, look)
-    start_wall = wall_time - (now_ns - grid.start_ns) / 1e9
     marks = max(1, cells // 20)
     for mark in range(marks):
         column = LABEL + mark * cells // marks
-        text = say.clock(start_wall + span_seconds * mark / marks, seconds_too=span_seconds < 3600)
+        at_ns = grid.start_ns + grid.count * grid.bucket_ns * mark // marks
+        text = say.clock(wall_time_at(at_ns), seconds_too=span_seconds < 3600)
         writer.to(column).put(look.glyphs.edge + text, look.faint)
-    end = say.clock(start_wall + span_seconds, seconds_too=span_seconds < 3600)
+    end = say.clock(wall_time_at(grid.start_ns + grid.count * grid.bucket_ns), seconds_too=span_seconds < 3600)
     column = LABEL + cells - len(end)
     if column > writer.cells:
         writer.to(column).put(end, look.faint)

@@ -86,7 +86,7 @@ def _sentence(page: Page, finding: Finding, snapshot: Snapshot, still_there: boo
     page.gap()
     title = f"{look.glyphs.severity(finding.severity)} {finding.severity.value.upper()}  {finding.rule}"
     writer = LineWriter(page.width, look).to(2).put(title, style)
-    since = say.since(finding.since_ns, snapshot.time_ns, snapshot.wall_time)
+    since = say.since(snapshot.wall_time_at(finding.since_ns), snapshot.wall_time)
     ages = say.age(snapshot.time_ns - finding.since_ns)
     words = f"since {since} ({ages})" if still_there else f"no longer there; began {since}"
     if finding.state == "clearing":

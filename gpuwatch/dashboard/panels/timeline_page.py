@@ -58,19 +58,17 @@ def timeline_page(
     rows = max(2, min(5, (height - 3 - bands) // max(1, len(wanted))))
     where = "now" if pan_seconds <= 0 else f"{say.seconds(pan_seconds)} ago"
     lines = [rule("Timeline", width, look, right=f"{say.span(view.window_seconds)} up to {where}")]
-    lines.append(axis_line(grid, snapshot.time_ns, snapshot.wall_time, width, look))
+    lines.append(axis_line(grid, snapshot.wall_time_at, width, look))
     drawn_bands: set[str] = set()
     for series in wanted:
         trace = traces.get(series, Trace())
-        chart = Evidence(
-            _subject(series, view), series.name, trace, grid, snapshot.time_ns, snapshot.wall_time, _top(series, view)
-        )
+        chart = Evidence(_subject(series, view), series.name, trace, grid, snapshot.wall_time_at, _top(series, view))
         lines += chart_lines(chart, width, rows, look)
         if series.name.startswith("run.") and series.key not in drawn_bands:
             drawn_bands.add(series.key)
             steps = traces.get(Series("run.step_seconds", series.key), Trace()).mean
             lines.append(_band(series.key, view, grid, width, look, steps))
-    lines.append(axis_line(grid, snapshot.time_ns, snapshot.wall_time, width, look))
+    lines.append(axis_line(grid, snapshot.wall_time_at, width, look))
     return lines
 
 

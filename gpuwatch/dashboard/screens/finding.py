@@ -108,7 +108,7 @@ class FindingScreen(PageScreen):
             high = power_limit(gpu) if gpu and series.name == "gpu.power_watts" else None
             trace = traces[series] if traces else None
             if trace is not None:
-                charts.append(Evidence(subject, series.name, trace, grid, snapshot.time_ns, snapshot.wall_time, high))
+                charts.append(Evidence(subject, series.name, trace, grid, snapshot.wall_time_at, high))
         return charts
 
     def action_copy_fix(self) -> None:

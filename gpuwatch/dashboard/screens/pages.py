@@ -130,8 +130,7 @@ class GpuScreen(PageScreen):
                 series.name,
                 self._traces.get(series, Trace()),
                 grid,
-                snapshot.time_ns,
-                snapshot.wall_time,
+                snapshot.wall_time_at,
                 limit if series.name == "gpu.power_watts" else None,
             )
             for series, _ in asked

@@ -4,7 +4,6 @@
   const plan = JSON.parse(document.getElementById("charts-plan").textContent);
   const order = ["hint", "info", "warning", "critical"]; // the worst is drawn last, over the others
   const spans = (report.spans || []).slice().sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
-  const ended = Date.parse(report.gpuwatch.ended_at) / 1000;
   const HEIGHT = 190;
   const MOST_SHADES = 4; // of more curves the shades between least and greatest cover each other
   let drawn = [];
@@ -16,7 +15,7 @@
     const whole = Math.round(seconds * 10) / 10;
     const minutes = Math.floor(whole / 60);
     const rest = Math.round((whole - minutes * 60) * 10) / 10;
-    const shown = (Number.isInteger(rest) ? "" : "0").length ? rest.toFixed(1).padStart(4, "0") : two(rest);
+    const shown = Number.isInteger(rest) ? two(rest) : rest.toFixed(1).padStart(4, "0");
     return minutes < 60 ? `${minutes}:${shown}` : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${shown}`;
   }
 
@@ -108,8 +107,9 @@
   }
 
   function wall(seconds) {
-    const end = report.series.reduce((most, each) => Math.max(most, each.start_seconds + each.bucket_seconds * each.mean.length), 0);
-    return new Date((ended - (end - seconds)) * 1000).toLocaleTimeString([], { hour12: false });
+    const anchor = report.clock.filter((each) => each.start_seconds <= seconds).pop() || report.clock[0];
+    const shown = anchor.wall_time + seconds - anchor.start_seconds;
+    return new Date(shown * 1000).toLocaleTimeString([], { hour12: false });
   }
 
   function draw() {
