@@ -117,6 +117,7 @@ def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judg
     fix = finding.fix if finding else None
     return {
         "run": run.id if run else None,
+        "gpu": finding.gpu if finding else None,
         "rule": finding.rule if finding else None,
         "severity": finding.severity.value if finding else None,
         "judged": judged,

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.diagnosis.finding import Severity
+from gpuwatch.diagnosis.finding import Fix, Severity
 from gpuwatch.report.document import build_report
 from gpuwatch.report.html.charts import chart_plan, clock, lanes
 from gpuwatch.report.html.page import render_html
+from gpuwatch.report.html.view import page_view
 from gpuwatch.report.observation import Json
 from gpuwatch.report.stretches import Stretch
 from tests.unit import scene_builder as build
@@ -166,6 +167,26 @@ def test_page_is_readable_without_its_script() -> None:
     assert [attributes["class"] for attributes in page.of("rect") if "band" in (attributes.get("class") or "")] == [
         "band phase-eval"
     ] * 2
+
+
+@pytest.mark.parametrize("runs", [0, 2])
+def test_each_sentence_stands_before_its_own_gpus_remedy(runs: int) -> None:
+    scene = build.scene(
+        *(build.run(build.rank(pid=4711 + index, gpus=(index,)), title=f"{index}.py") for index in range(runs)),
+        gpus=[build.gpu(index) for index in range(2)],
+    )
+    hot = [
+        starvation(
+            rule="thermal-throttle", run=None, gpu=f"GPU-{index}", summary=f"hot {index}", fix=Fix(f"cool {index}")
+        )
+        for index in range(2)
+    ]
+    view = page_view(build_report(observation(scene, hot)))
+    shown = [view["first"], *view["others"]]
+    assert len(shown) == 2
+    for verdict in shown:
+        number = "0" if "hot 0" in verdict.sentence else "1"
+        assert verdict.finding["fix"]["text"] == f"cool {number}"
 
 
 def test_lanes_show_when_findings_and_phases_were() -> None:

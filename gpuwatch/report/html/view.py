@@ -78,8 +78,8 @@ def _verdicts(report: Json) -> Iterator[Verdict]:
 
 def _behind(report: Json, line: Json) -> Json | None:
     """The finding that a line of the verdict speaks of."""
-    same = [finding for finding in report["findings"] if finding["rule"] == line["rule"]]
-    return next((finding for finding in same if finding["run"] == line["run"]), same[0] if same else None)
+    same = [each for each in report["findings"] if (each["rule"], each["gpu"]) == (line["rule"], line["gpu"])]
+    return next((each for each in same if each["run"] in (line["run"], None)), None)
 
 
 def _by_hand(fix: Json) -> str | None:
