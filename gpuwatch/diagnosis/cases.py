@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, RunCase
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.timeline.windows import GpuWindow, RunWindow, Scene
 
 _USUAL = Settings()
+_NOTHING: Mapping[str, int] = {}
 
 
 def run_case_of(
-    scene: Scene, run: RunWindow, holding: frozenset[str] = frozenset(), settings: Settings = _USUAL
+    scene: Scene,
+    run: RunWindow,
+    holding: frozenset[str] = frozenset(),
+    settings: Settings = _USUAL,
+    advised: Mapping[str, int] = _NOTHING,
 ) -> RunCase:
     """One run with the GPUs it uses."""
     used = set(run.gpu_uuids)
@@ -26,6 +33,7 @@ def run_case_of(
         holding=holding,
         settings=settings,
         all_gpus=scene.gpus,
+        advised=advised,
     )
 
 

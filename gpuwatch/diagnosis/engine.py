@@ -5,7 +5,8 @@ It holds no clock: time is what the scenes say. The same scenes give the same fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -58,13 +59,13 @@ class Engine:
         if self._last_ns is not None and scene.now_ns < self._last_ns:
             self._tracks.clear()
         self._last_ns = scene.now_ns
-        subjects, newest = _subjects(scene), NewestHalf(scene)
+        subjects, newest, advised = _subjects(scene), NewestHalf(scene), self._advised()
         holding: list[set[str]] = [set() for _ in subjects]
         around = [[holding[place] for place in places] for places in _neighbours(subjects)]
         for rule in self._rules:
             for subject, names, seen in zip(subjects, holding, around, strict=True):
                 if subject.kind == rule.subject:
-                    case = _case(scene, subject, frozenset().union(*seen), self._settings)
+                    case = _case(scene, subject, frozenset().union(*seen), self._settings, advised)
                     if self._judge(rule, subject, case, newest):
                         names.add(rule.id)
         self._forget_absent(subjects, scene.now_ns)
@@ -74,6 +75,18 @@ class Engine:
     def pending(self) -> tuple[tuple[str, str], ...]:
         """(rule, subject) whose condition held at the last evaluation, not yet for long enough."""
         return tuple(key for key, track in self._tracks.items() if track.state == "pending")
+
+    def _advised(self) -> Mapping[str, Mapping[str, int]]:
+        """By subject and rule the number that was named at the last evaluation.
+
+        All rules of an evaluation see the same ones: a cause is asked by the rule above it too, which repeats its fix.
+        """
+        named: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for (rule, subject), track in self._tracks.items():
+            fix = track.draft.fix if track.draft is not None else None
+            if fix is not None and isinstance(fix.value, int):
+                named[subject][rule] = fix.value
+        return named
 
     def _judge(self, rule: Rule, subject: _Subject, case: Case, newest: NewestHalf) -> bool:
         """Asks the rule, if it may judge, and tells whether its condition holds."""
@@ -117,9 +130,15 @@ def _subjects(scene: Scene) -> tuple[_Subject, ...]:
     )
 
 
-def _case(scene: Scene, subject: _Subject, holding: frozenset[str], settings: Settings) -> Case:
+def _case(
+    scene: Scene,
+    subject: _Subject,
+    holding: frozenset[str],
+    settings: Settings,
+    advised: Mapping[str, Mapping[str, int]],
+) -> Case:
     if subject.kind == "run":
-        return run_case_of(scene, scene.runs[subject.place], holding, settings)
+        return run_case_of(scene, scene.runs[subject.place], holding, settings, advised.get(subject.key, {}))
     if subject.kind == "gpu":
         return gpu_case_of(scene, scene.gpus[subject.place], holding, settings)
     return machine_case_of(scene, holding, settings)

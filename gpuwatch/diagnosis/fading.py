@@ -38,7 +38,7 @@ def _same_of(scene: Scene, case: Case) -> Case | None:
     """The case of the same subject in another scene, with the same rules holding."""
     if isinstance(case, RunCase):
         runs = [run for run in scene.runs if run.id == case.run.id]
-        return run_case_of(scene, runs[0], case.holding, case.settings) if runs else None
+        return run_case_of(scene, runs[0], case.holding, case.settings, case.advised) if runs else None
     if isinstance(case, GpuCase):
         gpus = [gpu for gpu in scene.gpus if gpu.facts.uuid == case.gpu.facts.uuid]
         return gpu_case_of(scene, gpus[0], case.holding, case.settings) if gpus else None

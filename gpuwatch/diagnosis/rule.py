@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Literal
 
@@ -20,7 +20,8 @@ _USUAL = Settings()
 class RunCase:
     """One run, the GPUs it uses and the host under it. `holding`: rules whose condition holds for it now.
 
-    `all_gpus` are those of the machine, as far as the scene holds them.
+    `all_gpus` are those of the machine, as far as the scene holds them. `advised`: the number that each rule's finding
+    of this run has named so far, so that a new one need not differ from it for nothing.
     """
 
     run: RunWindow
@@ -34,6 +35,7 @@ class RunCase:
     holding: frozenset[str] = frozenset()
     all_gpus: tuple[GpuWindow, ...] = ()
     settings: Settings = _USUAL
+    advised: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,24 @@
 `needed = ceil(1.2 * Tb / Tc)`: Tb seconds for one worker to make a batch, Tc seconds to compute one, a fifth of
 margin. Checked against real DataLoaders (Tb 80 ms, Tc 20 ms): the wait share predicted .80/.75/.50/.25/0/0 for
 0, 1, 2, 3, 4 and 5 workers was measured as .81/.77/.51/.29/.06/.07.
+
+What it is computed from wavers, and whole numbers turn on the last digit of it: a number that was advised stands until
+the new one differs by more than that.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.cores import cores_limit
 from gpuwatch.diagnosis.advice.cost import StepCost
 from gpuwatch.diagnosis.advice.shm import USUAL_PREFETCH, local_ranks
+from gpuwatch.diagnosis.advice.stream import quartiles
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import cpu_cores, gibibytes, seconds
+from gpuwatch.diagnosis.wording import cpu_cores, gibibytes, percent, seconds
 from gpuwatch.timeline.windows import RankWindow
 
 MARGIN = 1.2
@@ -28,6 +33,9 @@ MEMORY_SHARE = 0.5
 SHM_SHARE = 0.8
 LARGEST_WORKER_BYTES = 2**30
 LEAST_PROMISE = 1.05
+LEAST_ERROR = 0.05
+"""Of the number before it is rounded: in simulated runs that stayed what they are it wandered by 2 to 4 % while the
+window filled, and by up to 2 % after that."""
 COMPUTING_SHARE = 0.3
 """Items that want a core for so much of their time compute: more of them than cores only stand in line."""
 ALL_COMPUTING_SHARE = 0.85
@@ -51,6 +59,7 @@ class WorkerAdvice:
     needed: int
     cap: Cap | None
     gain: Gain
+    margin: float  # of making batches over the pace that the training computes at
     shared: bool = False  # other work keeps the cores busy
     crowded: bool = False  # loading and training both compute, on fewer cores than leave room for both
 
@@ -76,18 +85,65 @@ class WorkerAdvice:
         """The value's origin in words, with the cap that binds."""
         if self.cap is None:
             verb = "worker keeps" if self.count == 1 else "workers keep"
-            return f"{self.count} {verb} up with a fifth of margin"
+            margin = "a fifth" if self.margin >= MARGIN - 1.0 - 1e-6 else percent(self.margin)
+            return f"{self.count} {verb} up with {margin} of margin"
         return f"{self.needed} worker{'' if self.needed == 1 else 's'} would keep up, but {self.cap.reason}"
 
 
-def advise(case: RunCase, cost: StepCost, *, at_least: int = 1) -> WorkerAdvice:
-    """The number for the run's training loader, never below `at_least`."""
-    needed = max(at_least, _to_keep(cost, cost.pace_seconds))
-    caps = worker_caps(case, cost)
+@dataclass(frozen=True, slots=True)
+class _Rounding:
+    """To whole workers, and to the number that was advised before where that is one of those within the error."""
+
+    earlier: int | None
+    error: float
+
+    def up(self, exact: float) -> int:
+        """As many as are needed."""
+        return self._near(exact, lambda count: max(1, math.ceil(count - 1e-6)))
+
+    def down(self, exact: float) -> int:
+        """As many as there is room for."""
+        return self._near(exact, lambda count: max(1, math.floor(count + 1e-6)))
+
+    def _near(self, exact: float, rounded: Callable[[float], int]) -> int:
+        low, high = rounded(exact * (1.0 - self.error)), rounded(exact * (1.0 + self.error))
+        return self.earlier if self.earlier is not None and low <= self.earlier <= high else rounded(exact)
+
+
+def advise(case: RunCase, cost: StepCost, *, at_least: int = 1, earlier: int | None = None) -> WorkerAdvice:
+    """The number for the run's training loader, never below `at_least`.
+
+    Args:
+        case: the run.
+        cost: of its steps and batches.
+        at_least: so many in any case.
+        earlier: what was advised before: it stands while the new number differs by no more than it is known to.
+    """
+    rounding = _Rounding(earlier, _error(cost))
+    needed = max(at_least, rounding.up(_to_keep(cost, cost.pace_seconds)))
+    caps = _worker_caps(case, cost, rounding)
     tightest = min(caps, key=lambda cap: cap.count)
     count = max(at_least, min(needed, tightest.count))
-    cap = tightest if count < needed else None
-    return WorkerAdvice(count, needed, cap, cost.gain(count), cost.shared, _is_crowded(cost))
+    margin = MARGIN * count / max(_to_keep(cost, cost.pace_seconds), 1e-6) - 1.0
+    return WorkerAdvice(
+        count=count,
+        needed=needed,
+        cap=tightest if count < needed else None,
+        gain=cost.gain(count),
+        margin=margin,
+        shared=cost.shared,
+        crowded=_is_crowded(cost),
+    )
+
+
+def _error(cost: StepCost) -> float:
+    """How far off the number may be: half the distance between the quartiles of what the stretches of the window say.
+
+    At most what the margin makes up for: a number that is kept still keeps up.
+    """
+    asked = [block.batch / max(block.compute_low + block.compute_high, 1e-6) for block in cost.blocks]
+    low, high = quartiles(asked)
+    return min(max(LEAST_ERROR, (high - low) / max(high + low, 1e-6)), 1.0 - 1.0 / MARGIN)
 
 
 def _is_crowded(cost: StepCost) -> bool:
@@ -95,20 +151,23 @@ def _is_crowded(cost: StepCost) -> bool:
     return computes and not cost.on_gpu and cost.allowed_cores < SPARE_CORE_FROM
 
 
-def worker_caps(case: RunCase, cost: StepCost) -> tuple[Cap, ...]:
+def _worker_caps(case: RunCase, cost: StepCost, rounding: _Rounding) -> tuple[Cap, ...]:
     """Every limit on the number of workers of one rank, named."""
     rank = case.run.critical
-    caps = [_cpu_cap(cost, cores_limit(case))]
-    caps += [cap for cap in (_memory_cap(case, rank), _shm_cap(case, rank), _epoch_cap(rank)) if cap is not None]
-    return tuple(caps)
+    found = (_memory_cap(case, rank, rounding), _shm_cap(case, rank, rounding), _epoch_cap(rank))
+    return (_cpu_cap(cost, cores_limit(case), rounding), *(cap for cap in found if cap is not None))
 
 
 def cpu_workers(cores: float, cpu_share: float, training_cores: float = 1.0) -> int:
     """Workers that the cores carry: all but what training uses, more of them the less each one computes."""
+    return _carried(cores, cpu_share, training_cores, _Rounding(None, 0.0))
+
+
+def _carried(cores: float, cpu_share: float, training_cores: float, rounding: _Rounding) -> int:
     per_worker = max(cpu_share, LEAST_CPU_SHARE)
     if cores >= SPARE_CORE_FROM:
-        return max(1, math.floor((cores - max(1.0, training_cores)) / per_worker + 1e-6))
-    return max(1, math.ceil(max(0.0, cores - training_cores) / per_worker - 1e-6))
+        return rounding.down((cores - max(1.0, training_cores)) / per_worker)
+    return rounding.up(max(0.0, cores - training_cores) / per_worker)
 
 
 def filling_workers(cores: float) -> int:
@@ -116,20 +175,20 @@ def filling_workers(cores: float) -> int:
     return max(1, math.floor(cores) - (1 if cores >= SPARE_CORE_FROM else 0))
 
 
-def _to_keep(cost: StepCost, pace_seconds: float) -> int:
-    """Workers that make batches at a pace, with a fifth of margin."""
-    return max(1, math.ceil(MARGIN * cost.batch_seconds / max(pace_seconds, 1e-6) - 1e-6))
+def _to_keep(cost: StepCost, pace_seconds: float) -> float:
+    """Workers that make batches at a pace, with a fifth of margin; not yet a whole number."""
+    return MARGIN * cost.batch_seconds / max(pace_seconds, 1e-6)
 
 
-def _cpu_cap(cost: StepCost, limit: str | None) -> Cap:
+def _cpu_cap(cost: StepCost, limit: str | None, rounding: _Rounding) -> Cap:
     # The number is chosen for cores without foreign load: workers too few cost speed, idle ones nothing. Without a GPU
     # the pace below already counts what training needs of the cores.
     best = cost.best_pace_seconds
     training = cost.training_cores_busy if cost.on_gpu else 0.0
-    count = cpu_workers(cost.allowed_cores, cost.batch_cpu_share, training)
+    count = _carried(cost.allowed_cores, cost.batch_cpu_share, training, rounding)
     if cost.shared and cost.batch_demand_share >= COMPUTING_SHARE:
         count = min(count, max(1, math.floor(cost.allowed_cores)))
-    useful, cores = _to_keep(cost, best), cpu_cores(cost.allowed_cores)
+    useful, cores = rounding.up(_to_keep(cost, best)), cpu_cores(cost.allowed_cores)
     if useful < count:
         return Cap("cpu", useful, f"more than {useful} would only share the {cores}{f' ({limit})' if limit else ''}")
     each = f"{max(cost.batch_demand_share, LEAST_CPU_SHARE):.2g} of a core each"
@@ -137,18 +196,18 @@ def _cpu_cap(cost: StepCost, limit: str | None) -> Cap:
     return Cap("cpu", count, f"the {cores} cannot carry more than {count} beside the training ({each})")
 
 
-def _memory_cap(case: RunCase, rank: RankWindow) -> Cap | None:
+def _memory_cap(case: RunCase, rank: RankWindow, rounding: _Rounding) -> Cap | None:
     available = case.host.latest.memory_available_bytes if case.host else None
     if available is None:
         return None
     each = _worker_bytes(rank) + _queued_bytes(rank)
     if each <= 0:
         return None
-    count = max(1, int(MEMORY_SHARE * available / each / local_ranks(rank)))
+    count = rounding.down(MEMORY_SHARE * available / each / local_ranks(rank))
     return Cap("memory", count, f"half of the {gibibytes(available)} free memory holds {count}{_per_rank(rank)}")
 
 
-def _shm_cap(case: RunCase, rank: RankWindow) -> Cap | None:
+def _shm_cap(case: RunCase, rank: RankWindow, rounding: _Rounding) -> Cap | None:
     own = rank.process.latest if rank.process else None
     host = case.host.latest if case.host else None
     source = own if own is not None and own.shm_total_bytes is not None else host
@@ -156,7 +215,7 @@ def _shm_cap(case: RunCase, rank: RankWindow) -> Cap | None:
     if source is None or source.shm_total_bytes is None or queued <= 0:
         return None
     free = source.shm_total_bytes - (source.shm_used_bytes or 0)
-    count = max(1, int(SHM_SHARE * free / queued / local_ranks(rank)))
+    count = rounding.down(SHM_SHARE * free / queued / local_ranks(rank))
     text = f"/dev/shm has {gibibytes(free)} free, which holds the batches of {count}{_per_rank(rank)}"
     return Cap("shm", count, text)
 

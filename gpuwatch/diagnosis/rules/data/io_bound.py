@@ -155,7 +155,7 @@ def _fix(case: RunCase, cost: StepCost | None, reading: Reading | None) -> Fix:
         return Fix(notes, None, *place_of(loader))
     if cost is None or loader is None or loader.num_workers is None:
         return loader_fix(loader, {"prefetch_factor": str(PREFETCH)}, notes, PREFETCH)
-    count = max(loader.num_workers, advise(case, cost).count)
+    count = max(loader.num_workers, advise(case, cost, earlier=case.advised.get("io-bound")).count)
     keywords = {"num_workers": str(count), "prefetch_factor": str(PREFETCH)}
     return loader_fix(
         loader, keywords, f"{notes}; until then {count} worker{'s' if count > 1 else ''} with a deeper queue", count

@@ -21,7 +21,8 @@ Causes:
 Fix:
     num_workers = ceil(1.2 x seconds for one worker to make a batch / seconds to compute one), at least one more
     than now, within what cores, memory, shared memory and the epoch allow. It costs the memory of the added
-    workers.
+    workers. A number that was named stands while a new one differs by no more than it is known to: 5 % before it is
+    rounded, more where the stretches of the window differ by more.
 Gain:
     Today's step time over the longest of computing a step and loading a batch by that many workers.
 Verify:
@@ -88,7 +89,7 @@ def workers_too_few(case: RunCase, limits: Thresholds) -> Draft | None:
     rhythm = comb(waits, count)
     if starvation is None or cost is None or not _all_busy(rank, rhythm, limits):
         return None
-    advice = advise(case, cost, at_least=count + 1)
+    advice = advise(case, cost, at_least=count + 1, earlier=case.advised.get("workers-too-few"))
     free = free_cores(case)
     if not _has_room(cost, count, advice.count, free, limits) or middle(advice.gain) < limits.least_gain:
         return None

@@ -22,6 +22,8 @@ Fix:
     num_workers = ceil(1.2 x seconds to load a batch / seconds to compute one), within what cores, memory, shared
     memory and the epoch allow; persistent_workers=True, so that they live on from epoch to epoch; pin_memory=True
     with a GPU. Under the start methods spawn and forkserver (Python 3.14's default) the dataset must pickle.
+    A number that was named stands while a new one differs by no more than it is known to: 5 % before it is rounded,
+    more where the stretches of the window differ by more.
 Gain:
     Today's step time over that with workers: the longest of computing a step, loading a batch by so many workers,
     and the CPU seconds of both over the cores. The range is that of the stretches of the window, or of the interval
@@ -71,7 +73,7 @@ def workers_zero(case: RunCase, limits: Thresholds) -> Draft | None:
     cost = step_cost(case, starvation) if starvation is not None else None
     if starvation is None or cost is None:
         return None
-    advice = advise(case, cost)
+    advice = advise(case, cost, earlier=case.advised.get("workers-zero"))
     if middle(advice.gain) < limits.least_gain:
         return None
     return Draft(
