@@ -74,3 +74,25 @@ def test_an_installed_trainer_is_the_users_where_nothing_else_is() -> None:
 def test_a_launcher_is_nobodys_own_code() -> None:
     inner = [frame("torch/distributed/run.py", "main", 5), frame("torch/distributed/run.py", "<module>", 9)]
     assert culprit_index(inner, [Places().of(each.code.file) for each in inner]) is None
+
+
+SAVING = "def keep(path):\n    torch.save(state, path)\n\ndef __getstate__(self):\n    return dict(vars(self))\n"
+
+
+@pytest.mark.parametrize("called_back", [[], [(MAIN, "__getstate__", 5)], [("pickle.py", "dumps", 3), (MAIN, "f", 5)]])
+def test_a_save_is_the_line_that_calls_it_whatever_of_the_users_it_calls_back(
+    called_back: list[tuple[str, str, int]],
+) -> None:
+    saving = [("torch/serialization.py", "_save", 900), ("torch/serialization.py", "save", 800)]
+    found = read(*called_back, *saving, (MAIN, "keep", 2), (MAIN, "train", 9), source=SAVING)
+    assert (found.phase, found.culprit and found.culprit.line) == ("save", 2)
+    assert found.culprit is not None
+    assert found.culprit.text == "torch.save(state, path)"
+    assert found.culprit.leaf == "torch/serialization.py:_save"
+
+
+def test_a_save_that_a_save_calls_back_is_the_outer_ones_line() -> None:
+    saving = ("torch/serialization.py", "save", 800)
+    found = read(saving, (MAIN, "__reduce__", 5), saving, (MAIN, "keep", 2), source=SAVING)
+    assert found.culprit is not None
+    assert found.culprit.line == 2

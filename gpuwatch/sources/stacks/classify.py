@@ -102,8 +102,10 @@ class Classifier:
         places = [self.places.of(frame.code.file) for frame in frames]
         marks = [self.mark(frame) for frame in frames]
         index = culprit_index(frames, places)
-        culprit = None if index is None else name_culprit(frames, places, index, self._text.line)
         phase = self._phase(frames, places, marks, index)
+        if phase == "save" and Mark.SAVE in marks:
+            index = _caller(frames, places, _last(marks, Mark.SAVE) + 1, index)
+        culprit = None if index is None else name_culprit(frames, places, index, self._text.line)
         waits = Mark.NEXT in marks
         pulled = Mark.NEXT if waits else Mark.START
         outside = max((index + 1 for index, mark in enumerate(marks) if mark in _NO_LOOPS_BELOW), default=0)
@@ -174,6 +176,15 @@ class Classifier:
         if place.module == "multiprocessing/queues.py":
             return _TAKES_OVER.search(self._text.line(leaf.code.file, leaf.line) or "") is not None
         return False
+
+
+def _caller(frames: Sequence[Frame], places: Sequence[Place], start: int, other: int | None) -> int | None:
+    """The user's line that calls what ends at `start`, which may call the user's own code back: __reduce__, in a save.
+
+    `other` where none does.
+    """
+    index = culprit_index(frames[start:], places[start:])
+    return other if index is None else start + index
 
 
 def _innermost_caller(places: Sequence[Place]) -> int | None:
