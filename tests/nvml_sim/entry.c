@@ -100,6 +100,6 @@ void leave(int *entered) {
 
 /* For the one call that waits: lets other threads in, then looks at the scenario again. */
 void wait_a_little(void) {
-    sleep_unlocked(0.05);
+    sleep_unlocked(0.25);
     refresh_scenario();
 }

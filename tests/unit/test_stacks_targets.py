@@ -10,10 +10,11 @@ from stack_looks import BACKWARD, MAIN, NEXT, STDLIB, Place, frame, loader_state
 
 from gpuwatch.reader.types import CannotReadError, LoaderState, Reason, Stack
 from gpuwatch.samples import BatchCount, RunFacts, Sample, StackTally, Standing, TrainerEnded
+from gpuwatch.sources.stacks.asked import StackTarget
 from gpuwatch.sources.stacks.facts import ProcessFacts, ranks
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
 from gpuwatch.sources.stacks.session import Settings
-from gpuwatch.sources.stacks.targets import FollowedTarget, StackTarget
+from gpuwatch.sources.stacks.targets import FollowedTarget
 
 PID = 77
 SECOND = 1_000_000_000

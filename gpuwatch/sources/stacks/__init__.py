@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from gpuwatch.sources.stacks.asked import StackTarget
 from gpuwatch.sources.stacks.source import StackSource
-from gpuwatch.sources.stacks.targets import StackTarget
 
 __all__ = ["StackSource", "StackTarget"]

@@ -7,42 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from gpuwatch.samples import Sample
+from gpuwatch.sources.stacks.asked import Asked, StackTarget
 from gpuwatch.sources.stacks.reading import Attach
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
 from gpuwatch.sources.stacks.session import Settings
-from gpuwatch.sources.stacks.targets import FollowedTarget, StackTarget
+from gpuwatch.sources.stacks.targets import FollowedTarget
 
 _IDLE_SECONDS: Final = 0.25
 _BUDGET_NS: Final = 250_000_000
 _RING_NS: Final = 500_000_000
 _MOST_WAITING: Final = 20_000
 CLOSE_SECONDS: Final = 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """The rates in effect, after the CPU cap. `cpu_share` is of one core, over the last seconds."""
-
-    main_hz: float
-    worker_hz: float
-    cpu_share: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The rates that are asked for, and what they may cost."""
-
-    rate_hz: float
-    hooked_rate_hz: float
-    worker_rate_hz: float
-    cpu_share_limit: float
-    lone_cpu_share_limit: float
 
 
 class Sampler:
@@ -81,12 +61,6 @@ class Sampler:
             emit=self._emit,
         )
         self._thread = threading.Thread(target=self._run, name="gpuwatch-stacks", daemon=True)
-
-    @property
-    def rates(self) -> Rates:
-        """The rates in effect."""
-        budget, asked = self._budget, self._asked
-        return Rates(asked.rate_hz * budget.main_factor, asked.worker_rate_hz * budget.worker_factor, budget.share)
 
     def want(self, targets: Iterable[StackTarget]) -> None:
         """Names the targets to look at from now on; the thread starts with the first."""

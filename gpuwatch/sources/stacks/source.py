@@ -6,40 +6,21 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Final
 
-from gpuwatch.reader.attach import Interpreter
-from gpuwatch.reader.attach import attach as attach_to
-from gpuwatch.reader.counters import LoaderReader
 from gpuwatch.samples import Sample
-from gpuwatch.sources.host.process import read_stat
-from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
-from gpuwatch.sources.stacks.sampler import Asked, Rates, Sampler
-from gpuwatch.sources.stacks.targets import StackTarget
+from gpuwatch.sources.stacks.asked import Asked, StackTarget
+
+if TYPE_CHECKING:
+    from gpuwatch.sources.stacks.reading import Attach
+    from gpuwatch.sources.stacks.sampler import Sampler
 
 __all__ = ["StackSource", "StackTarget"]
 
 _TARGETS_NS: Final = 250_000_000
-
-
-class AttachReader:
-    """Attaches the reader, and keeps what forks share: workers of a trainer, ranks of a launcher that forks them."""
-
-    def __init__(self) -> None:
-        self._attached: WeakValueDictionary[int, Interpreter] = WeakValueDictionary()
-        self._last_child: WeakValueDictionary[int, Interpreter] = WeakValueDictionary()  # by its parent's pid
-
-    def __call__(self, pid: int, proc_root: Path) -> tuple[Readable, Counters]:
-        """Attaches to a process; it raises `CannotReadError`."""
-        stat = read_stat(proc_root, pid)
-        parent = None if stat is None else stat.parent
-        relative = None if parent is None else self._attached.get(parent) or self._last_child.get(parent)
-        interpreter = self._attached[pid] = attach_to(pid, proc_root=proc_root, relative=relative)
-        if parent is not None:
-            self._last_child[parent] = interpreter
-        return interpreter, LoaderReader(interpreter)
+_FIRST_TARGETS_NS: Final = 1_000_000_000
 
 
 class StackSource:
@@ -81,14 +62,10 @@ class StackSource:
         os.set_blocking(self._bell, False)
         os.set_blocking(ring, False)
         asked = Asked(rate_hz, hooked_rate_hz, worker_rate_hz, cpu_share_limit, lone_cpu_share_limit)
-        self._sampler = Sampler(
-            asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), ring=ring
+        self._make_sampler = partial(
+            _make_sampler, asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach, ring=ring
         )
-
-    @property
-    def rates(self) -> Rates:
-        """The rates in effect, and what the looks cost."""
-        return self._sampler.rates
+        self._sampler: Sampler | None = None
 
     def fileno(self) -> int | None:
         """The pipe that the sampling thread rings."""
@@ -96,7 +73,7 @@ class StackSource:
 
     def due_ns(self) -> int | None:
         """When to ask for the targets again."""
-        return 0 if self._asked_ns is None else self._asked_ns + _TARGETS_NS
+        return 0 if self._asked_ns is None else self._asked_ns + self._pause_ns()
 
     def collect(self, now_ns: int) -> Iterable[Sample]:
         """What was seen since the last call."""
@@ -104,16 +81,34 @@ class StackSource:
             return []
         with suppress(BlockingIOError):
             os.read(self._bell, 4096)
-        if self._asked_ns is None or now_ns - self._asked_ns >= _TARGETS_NS:
+        if self._asked_ns is None or now_ns - self._asked_ns >= self._pause_ns():
             self._asked_ns = now_ns
-            self._sampler.want(self._targets())
-        return self._sampler.take()
+            targets = frozenset(self._targets())
+            if targets and self._sampler is None:
+                self._sampler = self._make_sampler()
+            if self._sampler is not None:
+                self._sampler.want(targets)
+        return [] if self._sampler is None else self._sampler.take()
 
     def close(self) -> None:
         """Ends the thread within a second. Idempotent."""
         if self._ring is None:
             return
         ring, self._ring = self._ring, None
-        self._sampler.close()
+        if self._sampler is not None:
+            self._sampler.close()
         os.close(self._bell)
         os.close(ring)
+
+    def _pause_ns(self) -> int:
+        return _FIRST_TARGETS_NS if self._sampler is None else _TARGETS_NS
+
+
+def _make_sampler(
+    asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach | None, ring: int
+) -> Sampler:
+    """What looks, and the reader it looks with, take 5 MB, which a machine without targets is spared."""
+    from gpuwatch.sources.stacks.attach_reader import AttachReader
+    from gpuwatch.sources.stacks.sampler import Sampler
+
+    return Sampler(asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), ring=ring)

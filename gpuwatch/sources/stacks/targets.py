@@ -1,14 +1,14 @@
-"""Which processes are to be looked at, and how one is followed from the first try to read it to its end."""
+"""How a process is followed from the first try to read it to its end."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples.run import TrainerEnded
 from gpuwatch.sources.host.process import read_stat
+from gpuwatch.sources.stacks.asked import StackTarget
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.session import Session, Settings
 
@@ -18,14 +18,6 @@ _LAST_RETRY_NS: Final = 30_000_000_000
 _GRACE_NS: Final = 5_000_000_000
 _PASSING: Final = frozenset({Reason.NOT_READY, Reason.GONE})
 _MAY_PASS: Final = frozenset({Reason.NOT_PYTHON, Reason.NO_SYMBOLS})
-
-
-@dataclass(frozen=True, slots=True)
-class StackTarget:
-    """A process to look at. Of a hooked one only what the hook cannot know is told: lines and phases."""
-
-    pid: int
-    hooked: bool
 
 
 class FollowedTarget:
