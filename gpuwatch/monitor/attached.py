@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from gpuwatch.sources.discovery.tree import TreeTrainers
-from gpuwatch.sources.host.identify import is_python
+from gpuwatch.sources.host.identify import is_python, is_same_process
 from gpuwatch.sources.host.process import TreeWalker, read_stat
 
 _WALK_NS = 1_000_000_000
@@ -41,8 +41,9 @@ class AttachedTree:
         self._walker = TreeWalker(proc_root)
         self._clock = clock
         self._training = training or TreeTrainers(proc_root, clock).among
-        self._start_ticks = self._root_start_ticks()
-        self._is_gone = False
+        stat = read_stat(proc_root, root)
+        self._start_ticks = None if stat is None else stat.start_ticks
+        self._is_gone = stat is None
         self._is_python = False
         self._walks = 0
         self._walked_ns: int | None = None
@@ -98,15 +99,14 @@ class AttachedTree:
         if self._walked_ns is not None and now_ns - self._walked_ns < _WALK_NS and not now:
             return
         self._walked_ns = now_ns
-        self._is_gone = self._start_ticks is not None and self._root_start_ticks() != self._start_ticks
+        self._is_gone = not self._root_lives()
         thorough = now or self._walks % _THOROUGH_EVERY == 0
         self._walks += 1
         below = () if self._is_gone else self._walker.descendants(self.root, thorough=thorough)
         self._now = frozenset((self.root, *below))
 
-    def _root_start_ticks(self) -> int | None:
-        stat = read_stat(self._proc_root, self.root)
-        return None if stat is None else stat.start_ticks
+    def _root_lives(self) -> bool:
+        return self._start_ticks is not None and is_same_process(self.root, self._start_ticks, self._proc_root)
 
     def _root_is_python(self) -> bool:
         """Asked once it says yes: a shell may still exec the training."""

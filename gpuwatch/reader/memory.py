@@ -170,15 +170,8 @@ class Memory:
             raise permission(self.pid, self.proc_root) from None
         except (FileNotFoundError, ProcessLookupError):
             raise gone(self.pid) from None
-        return [_mapping(line) for line in lines]
-
-    def check_alive(self) -> None:
-        """Says whether the process still lives.
-
-        Raises:
-            CannotReadError: It has ended.
-        """
         self._alive.check()
+        return [_mapping(line) for line in lines]
 
     def close(self) -> None:
         """Gives the process's file back. Idempotent."""

@@ -131,7 +131,7 @@ def test_process_that_ended_is_gone_for_reads_and_maps() -> None:
 
 
 def refused_all(memory: Memory, address: int) -> None:
-    for ask in (lambda: memory.read(address, 8), memory.maps, memory.check_alive):
+    for ask in (lambda: memory.read(address, 8), memory.maps):
         with pytest.raises(CannotReadError) as refused:
             ask()
         assert refused.value.reason is Reason.GONE
@@ -164,8 +164,19 @@ def test_a_process_that_cannot_be_kept_hold_of_is_not_called_gone(monkeypatch: p
 
 def test_without_pidfd_the_end_of_a_process_is_seen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
+    value = ctypes.c_uint64(5)
     with forked() as (memory, end):
-        memory.check_alive()
+        assert memory.pointer(ctypes.addressof(value)) == 5
         end()
-        with pytest.raises(CannotReadError):
-            memory.check_alive()
+        refused_all(memory, ctypes.addressof(value))
+
+
+def test_the_map_of_a_process_that_was_given_the_pid_since_is_not_taken(tmp_path: Path) -> None:
+    with forked() as (memory, end):
+        memory.directory = tmp_path
+        (tmp_path / "maps").write_bytes(Path(f"/proc/{memory.pid}/maps").read_bytes())
+        assert memory.maps()
+        end()
+        with pytest.raises(CannotReadError) as refused:
+            memory.maps()
+    assert refused.value.reason is Reason.GONE

@@ -12,15 +12,9 @@ from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import Sample
 from tests.unit.fake_sources import ScriptedJudge, ScriptedSource, monitor, ticks
 from tests.unit.sample_builder import at, counts, ended, run_facts, sampled_facts, steps, tallies, timeline
-from tests.unit.test_monitor_attached import SECOND, children
+from tests.unit.test_monitor_attached import SECOND, children, stat
 
 LOOP = {"wait": 40, "forward": 60}
-
-
-def stat(proc: Path, pid: int, start_ticks: int) -> None:
-    fields = ["S", "1", *["0"] * 17, str(start_ticks), "0", "0"]
-    (proc / f"{pid}").mkdir(parents=True, exist_ok=True)
-    (proc / f"{pid}/stat").write_text(f"{pid} (python3) {' '.join(fields)}\n")
 
 
 def python(proc: Path, pid: int) -> None:
