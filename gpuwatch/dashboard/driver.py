@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ class CalmDriver(LinuxDriver):
     """Differs from its parent only in how it waits."""
 
     _wake_fd: int | None = None
+    _wake_lock = threading.Lock()  # a terminal that is gone ends the thread while the app is about to wake it
 
     def run_input_thread(self) -> None:
         """Reads input and dispatches its events until the driver is told to stop."""
@@ -60,12 +62,14 @@ class CalmDriver(LinuxDriver):
         try:
             yield wake_fd
         finally:
-            os.close(wake_fd)
-            waker, self._wake_fd = self._wake_fd, None
-            os.close(waker)
+            with self._wake_lock:
+                os.close(wake_fd)
+                os.close(self._wake_fd)
+                self._wake_fd = None
 
     def disable_input(self) -> None:
         """Ends the input thread; it looks at `exit_event` several times after having been woken."""
-        if self._wake_fd is not None:
-            os.write(self._wake_fd, b"!")
+        with self._wake_lock:
+            if self._wake_fd is not None:
+                os.write(self._wake_fd, b"!")
         super().disable_input()

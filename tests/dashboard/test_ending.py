@@ -1,0 +1,50 @@
+"""The moment in which the dashboard ends, and what may still happen in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from gpuwatch.dashboard.app import DashboardApp
+from gpuwatch.dashboard.driver import CalmDriver
+from tests.dashboard import situations
+from tests.dashboard.fake_monitor import FakeMonitor
+
+
+def test_a_frame_that_was_planned_before_the_last_screen_closed_is_not_drawn() -> None:
+    made = situations.monitor(situations.starved())
+    app = DashboardApp(FakeMonitor(made.current, made.timeline))
+    assert app.screen_stack == []
+    app.redraw()
+
+
+def test_input_thread_that_ends_by_itself_is_not_woken_through_a_closed_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = CalmDriver.__new__(CalmDriver)
+    driver.exit_event = threading.Event()
+    driver.exit_event.set()
+    has_begun, terminal_is_gone = threading.Event(), threading.Event()
+
+    def read_input() -> None:
+        with driver._waking():
+            has_begun.set()
+            terminal_is_gone.wait()
+
+    thread = threading.Thread(target=read_input)
+    thread.start()
+    has_begun.wait()
+    write = os.write
+    woken = []
+
+    def write_late(descriptor: int, data: bytes) -> int:
+        terminal_is_gone.set()
+        thread.join(0.2)  # as far as it comes
+        woken.append(data)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_late)
+    driver.disable_input()
+    thread.join()
+    driver.disable_input()
+    assert woken == [b"!"]
