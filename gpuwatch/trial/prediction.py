@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import middle
+from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue
 from gpuwatch.diagnosis.advice.queue_gain import queue_model
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import LEAST_PROMISE, advise
@@ -20,6 +21,9 @@ WORKERS = ("workers-zero", "workers-too-few")
 """The rules that choose a number of workers by the same formula."""
 QUEUES = ("slow-samples", "bursty-prefetch")
 """The rules that choose a queue by the same model."""
+WAITS = "data-starvation"
+"""The rule that names one of the causes of a wait, or none."""
+_QUEUE = frozenset({"num_workers", "prefetch_factor", "in_order"})
 _STATEMENTS = {
     'torch.set_float32_matmul_precision("high")': ("tf32", "True"),
     "torch.backends.cudnn.benchmark = True": ("cudnn_benchmark", "True"),
@@ -42,14 +46,27 @@ def predict(arm: Arm, scene: Scene | None, findings: Sequence[Finding]) -> Predi
     if scene is None or not arm.changes:
         return None
     asked = {change.name: str(change.value) for change in arm.changes}
-    queued = _of_queue(asked, scene, {finding.rule for finding in findings})
+    blamed = _blamed(findings)
+    queued = _of_queue(asked, scene, blamed)
     if queued is not None:
         return queued
     for finding in findings:
         if finding.gain is not None and finding.fix is not None and _is_of(finding.fix.edit, asked):
             return Prediction(finding.gain, finding.rule)
+    if blamed in (*QUEUES, WAITS) and _workers_now(scene):
+        return None  # the workers are not what is too slow, so their number alone says nothing
     gain = _of_workers(asked, scene)
     return None if gain is None else Prediction(gain, WORKERS[0] if _workers_now(scene) == 0 else WORKERS[1])
+
+
+def _blamed(findings: Sequence[Finding]) -> str | None:
+    """The rule that says why the run waits for data, its parent where none does; None where it does not wait."""
+    found = {finding.rule: finding for finding in findings}
+    queue = next((rule for rule in QUEUES if rule in found), None)
+    if queue is not None or WAITS not in found:
+        return queue
+    cause = next((measure.value for measure in found[WAITS].evidence if measure.name == "cause"), None)
+    return str(cause) if cause is not None else WAITS
 
 
 def _is_of(edit: Edit | None, asked: dict[str, str]) -> bool:
@@ -67,21 +84,27 @@ def _is_of(edit: Edit | None, asked: dict[str, str]) -> bool:
             return False
 
 
-def _of_queue(asked: dict[str, str], scene: Scene, found: Set[str]) -> Prediction | None:
-    """What the rules' model of a loader's queue says of any depth and order, where one of them blames the queue."""
-    rule = next((rule for rule in QUEUES if rule in found), None)
-    if rule is None or not scene.runs or asked.keys() - {"prefetch_factor", "in_order"}:
+def _of_queue(asked: dict[str, str], scene: Scene, blamed: str | None) -> Prediction | None:
+    """What the model of a loader's queue says of another depth and order; of a number of workers where it is to blame.
+
+    The model vouches for itself: there is none where the batches as they were measured do not come to the loss.
+    """
+    if blamed is None or not scene.runs or not asked.keys() & _QUEUE or asked.keys() - _QUEUE - _BESIDE:
+        return None
+    is_queue = blamed in (*QUEUES, WAITS)
+    workers = int(asked.get("num_workers", "1"))
+    if workers < 1 or ("num_workers" in asked and not is_queue):
         return None
     case, starvation = _starved(scene)
     model = queue_model(case, starvation) if starvation is not None else None
-    if model is None:
+    if model is None or ("num_workers" in asked and advise(case, model.cost).promise is None):
         return None
-    queue = replace(
-        model.present,
+    queue = LoaderQueue(
+        workers=int(asked.get("num_workers", model.present.workers)),
         prefetch=int(asked.get("prefetch_factor", model.present.prefetch)),
         in_order=asked.get("in_order", str(model.present.in_order)) == "True",
     )
-    return Prediction(model.gain(queue), rule)
+    return Prediction(model.gain(queue), blamed if is_queue else WAITS)
 
 
 def _starved(scene: Scene) -> tuple[RunCase, Starvation | None]:

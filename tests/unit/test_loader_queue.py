@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from statistics import fmean
@@ -91,6 +92,32 @@ def test_no_promise_where_the_queue_does_not_explain_the_loss() -> None:
     for times in ((0.005,) * 800, tuple(tail(1.5)), ()):
         other = replace(member, workers=replace(made, newest_batch_seconds=times))
         assert model_of(scene(run(other))) is None
+
+
+def test_a_dear_batch_whose_loss_is_not_known_yet_is_not_looked_for_in_what_is_known() -> None:
+    making = [0.5 if place % 50 == 20 else 0.005 for place in range(275)]
+    making[-3:] = [3.0, 0.005, 0.005]
+    moment = queued(making, 0.02)
+    member = moment.runs[0].critical
+    known = [*list(member.columns.gap_seconds)[:-3], math.nan, math.nan, math.nan]
+    share = sum(known[:-3]) / sum(list(member.columns.period_seconds)[:-3])
+    late = replace(member, columns=replace(member.columns, gap_seconds=known), gap_share=share)
+    model = model_of(replace(moment, runs=(run(late),)))
+    assert model is not None
+    assert max(model.batch_seconds) == 0.5
+    assert model.compute_seconds == pytest.approx(0.02, rel=0.15)
+    assert model.missed_seconds < 0.1 * model.lost_seconds
+
+
+def test_a_worse_queue_is_said_to_cost_speed() -> None:
+    model = model_of(queued(tail(0.5), 0.02))
+    assert model is not None
+    assert model.gain(model.present) == replace(model.gain(model.present), low=1.0)
+    fewer = model.gain(LoaderQueue(2, 2))
+    assert fewer.high < 1.0
+    alone = model.gain(LoaderQueue(1, 1))
+    assert alone.high < fewer.low
+    assert alone.cap == "then limited by the 1 worker"
 
 
 def test_the_cores_bound_what_items_that_compute_can_gain() -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from statistics import fmean, median
 
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, wait_seconds
 from gpuwatch.diagnosis.advice.shm import USUAL_PREFETCH, local_ranks, shm_mount
-from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share
+from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, lost_seconds
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
@@ -68,13 +69,15 @@ class QueueModel:
         chance = abs(won) / math.sqrt(self.dear_batches)
         error = 1.0 + SPREAD + self.missed_seconds / self.period_seconds
         room, expected = error + chance, 1.0 / (1.0 - won)
-        cores = self._cores_factor(slow=False)
+        cores = max(1.0, self._cores_factor(slow=False))
         # The loss itself is measured with that error: of 54 % lost 2.28x came back, which is 56 %.
         free = min(expected * room, error * self.period_seconds / self.compute_seconds)
-        high = max(1.0, min(free, cores))
-        low = max(1.0, min(expected / room, self._cores_factor(slow=True), high))
+        high = min(free, cores)
+        low = min(expected / room, max(1.0, self._cores_factor(slow=True)), high)
+        if won > -1e-6:  # a queue that hides as much makes nothing slower
+            low, high = max(1.0, low), max(1.0, high)
         left = self.lost_seconds / self.period_seconds - won
-        return Gain(round(low, 3), round(high, 3), self._cap(left, by_cores=cores < free))
+        return Gain(round(low, 3), round(high, 3), self._cap(queue, left, by_cores=cores < free))
 
     def best(self, depths: Sequence[int], *, may_reorder: bool) -> LoaderQueue | None:
         """The queue to advise: no deeper than pays, out of order only where that clearly wins more; None if none pays.
@@ -105,31 +108,34 @@ class QueueModel:
         needed = fmean(cost.limits(block, self.present.workers, slow=slow)["cores"] for block in cost.blocks)
         return self.period_seconds * cost.batches_per_step / max(needed, 1e-9)
 
-    def _cap(self, left: float, *, by_cores: bool) -> str:
+    def _cap(self, queue: LoaderQueue, left: float, *, by_cores: bool) -> str:
         if by_cores:
             return f"then limited by the {cpu_cores(self.cost.allowed_cores)}"
         if left < NOTHING_LEFT:
             return f"then the {'GPU' if self.cost.on_gpu else 'computation itself'} sets the pace"
-        workers = self.present.workers
-        if fmean(self.batch_seconds) >= workers * self.compute_seconds:
-            return f"then limited by the {workers} worker{'' if workers == 1 else 's'}"
+        if fmean(self.batch_seconds) >= queue.workers * self.compute_seconds:
+            return f"then limited by the {queue.workers} worker{'' if queue.workers == 1 else 's'}"
         return "then limited by the slow items themselves"
 
 
 def queue_model(case: RunCase, starvation: Starvation) -> QueueModel | None:
     """The model of the run's training loader; None where batches are not known or the model does not come to the loss.
 
-    A short window is played several times over: what a queue needs to fill must not weigh.
+    A short window is played several times over: what a queue needs to fill must not weigh. Where the newest steps
+    waited and what they lost is not known yet, their batches are left out: else a dear one would be looked for in it.
     """
     rank = case.run.critical
-    loader, made = rank.train_loader, rank.workers.newest_batch_seconds if rank.workers else ()
-    cost = step_cost(case, starvation)
-    if loader is None or not loader.num_workers or cost is None or len(made) < LEAST_BATCHES:
+    loader, cost = rank.train_loader, step_cost(case, starvation)
+    if loader is None or not loader.num_workers or rank.workers is None or cost is None:
         return None
-    periods = [period for (period,) in settled(rank, rank.columns.period_seconds)]
+    lost_of = lost_seconds(rank, starvation)
+    periods = [period for period, _ in settled(rank, rank.columns.period_seconds, lost_of)]
     lost = avoidable_share(rank, starvation)
     period = fmean(periods) / cost.batches_per_step if periods else 0.0
-    if not 0.0 < lost < 1.0 or period <= 0.0:
+    newest, unknown = rank.workers.newest_batch_seconds, _waits_of_unknown_loss(rank.columns.wait_seconds, lost_of)
+    left_out = len(unknown) * cost.batches_per_step if sum(unknown) > period else 0
+    made = newest[: max(0, len(newest) - left_out)]
+    if len(made) < LEAST_BATCHES or not 0.0 < lost < 1.0 or period <= 0.0:
         return None
     model = QueueModel(
         present=LoaderQueue(loader.num_workers, loader.prefetch_factor or USUAL_PREFETCH, loader.in_order is not False),
@@ -141,6 +147,12 @@ def queue_model(case: RunCase, starvation: Starvation) -> QueueModel | None:
     )
     trusted = min(MISSED_OF_LOSS * lost, MISSED_OF_TIME) * period
     return model if model.missed_seconds <= trusted else None
+
+
+def _waits_of_unknown_loss(waits: Sequence[float], lost: Sequence[float]) -> list[float]:
+    """The waits of the newest steps, as far as what they lost is not known yet."""
+    newest = takewhile(lambda row: math.isnan(row[1]), zip(reversed(waits), reversed(lost), strict=True))
+    return [wait for wait, _ in newest]
 
 
 def _dear(batch_seconds: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ is the figure, exactly. Seen from outside the wait is a share of samples of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.sampled import (
@@ -115,9 +116,7 @@ def avoidable_share(rank: RankWindow, starvation: Starvation) -> float:
         period = batch_period(rank.stacks) if rank.stacks else None
         lost_to_floor = min(starvation.share, HANDOVER_SECONDS / period) if period else 0.0
         return max(0.0, starvation.share - lost_to_floor)
-    use_gaps = starvation.level is Level.E3 and starvation.on_gpu
-    waits = rank.columns.gap_seconds if use_gaps else rank.columns.wait_seconds
-    rows = settled(rank, rank.columns.period_seconds, waits)
+    rows = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
     total = sum(period for period, _ in rows)
     if total <= 0.0:
         return starvation.share
@@ -127,6 +126,12 @@ def avoidable_share(rank: RankWindow, starvation: Starvation) -> float:
         floor = min(max(shortest, floor), SLOW_HANDOVER_SECONDS)
     lost_to_floor = sum(min(wait, floor) for _, wait in rows) / total
     return max(0.0, starvation.share - lost_to_floor)
+
+
+def lost_seconds(rank: RankWindow, starvation: Starvation) -> Sequence[float]:
+    """The column of what each step loses: of a GPU with event pairs its gap, which is known some steps later."""
+    use_gaps = starvation.level is Level.E3 and starvation.on_gpu
+    return rank.columns.gap_seconds if use_gaps else rank.columns.wait_seconds
 
 
 def is_at_handover_floor(rank: RankWindow) -> bool:
