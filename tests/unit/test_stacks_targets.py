@@ -210,6 +210,57 @@ def test_a_process_that_ends_is_told_once(scene: Scene) -> None:
     assert scene.process.closed
 
 
+def test_a_process_that_ended_before_nobody_asked_for_it_any_more_is_told_to_have_ended(scene: Scene) -> None:
+    followed = scene.follow()
+    scene.run(2.0)
+    scene.end()
+    followed.let_go(scene.now_ns)
+    followed.let_go(scene.now_ns)
+    assert [s.trainer for s in scene.samples if isinstance(s, TrainerEnded)] == ["77.5000"]
+    assert scene.process.closed
+
+
+def test_a_process_that_nobody_asks_for_any_more_has_not_ended(scene: Scene) -> None:
+    followed = scene.follow()
+    scene.run(2.0)
+    followed.let_go(scene.now_ns)
+    assert not scene.of(TrainerEnded)
+    assert scene.process.closed
+
+
+def test_a_count_has_the_time_at_which_it_was_read_however_long_all_else_took(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_ns: list[int] = []
+
+    def recheck(state: LoaderState) -> int:
+        read_ns.append(scene.now_ns)
+        return state.batches_yielded
+
+    def slow_check(self: object, now_ns: int) -> None:
+        scene.now_ns += SECOND
+
+    scene.counters.recheck = recheck  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr("gpuwatch.sources.stacks.threads.TrainingThread.check", slow_check)
+    scene.follow()
+    scene.run(10.0)
+    counts = [sample.time_ns for sample in scene.samples if isinstance(sample, BatchCount)]
+    assert counts and set(counts) <= set(read_ns)
+
+
+def test_a_process_whose_memory_goes_while_it_is_counted_is_let_go_of_and_told_to_have_ended(scene: Scene) -> None:
+    def recheck(state: LoaderState) -> int:
+        raise CannotReadError(Reason.GONE, "process 77 is gone", "")
+
+    scene.follow()
+    scene.run(2.0)
+    scene.counters.recheck = recheck  # type: ignore[method-assign,assignment]
+    scene.end()
+    scene.run(2.0)
+    assert scene.process.closed
+    assert [s.trainer for s in scene.samples if isinstance(s, TrainerEnded)] == ["77.5000"]
+
+
 def test_a_process_whose_memory_goes_before_its_pid_is_told_to_have_ended(scene: Scene) -> None:
     scene.follow()
     scene.run(2.0)

@@ -110,7 +110,7 @@ class Sampler:
         now_ns = self._clock()
         for pid, followed in list(self._followed.items()):
             if followed.target not in wanted:
-                followed.close(now_ns)
+                followed.let_go(now_ns)
                 del self._followed[pid]
         for target in wanted:
             # One that ended stays named until it is no longer wanted: its pid may be another's by now.

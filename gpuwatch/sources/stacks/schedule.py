@@ -63,6 +63,10 @@ class Agenda:
         self._order += 1
         heapq.heappush(self._heap, (due_ns, self._order, act))
 
+    def now_ns(self) -> int:
+        """The time now, which may be long after an act was called."""
+        return self._clock()
+
     @property
     def due_ns(self) -> int | None:
         """When the next thing is due."""

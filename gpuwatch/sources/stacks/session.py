@@ -128,7 +128,7 @@ class Session:
         if not self.hooked:
             for span in self._spans.end(now_ns):
                 self._settings.emit(span)
-            self._tell_counts(now_ns)
+            self._tell_counts()
         self._tell_tally(now_ns)
         self._workers.close()
         self._process.close()
@@ -256,7 +256,7 @@ class Session:
             self._tell_facts(now_ns)
             if now_ns - self._counts_ns >= _COUNT_NS:
                 self._counts_ns = now_ns
-                self._tell_counts(now_ns)
+                self._tell_counts()
         if self._tally.age_ns(now_ns) >= _TALLY_NS:
             self._tell_tally(now_ns)
             standing = self._standing.now()
@@ -268,9 +268,14 @@ class Session:
         if tally is not None:
             self._settings.emit(tally)
 
-    def _tell_counts(self, now_ns: int) -> None:
+    def _tell_counts(self) -> None:
+        # Asked anew: on a busy machine the upkeep before it may have taken seconds, in which the count went on.
+        now_ns = self._settings.agenda.now_ns()
         if not self.gone:
-            self._loops.recount(now_ns)
+            try:
+                self._loops.recount(now_ns)
+            except CannotReadError:
+                self.gone = True
         for site in self._loops.named():
             count = site.counter
             self._settings.emit(

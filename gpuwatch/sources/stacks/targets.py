@@ -48,6 +48,14 @@ class FollowedTarget:
             self._session.close(now_ns)
             self._session = None
 
+    def let_go(self, now_ns: int) -> None:
+        """The same because nobody asks for it any more: where it has just ended, that is why, and is still told."""
+        if self._facts is not None and not self.ended:
+            stat = read_stat(self._settings.proc_root, self.target.pid)
+            if stat is None or stat.state in "ZX" or stat.start_ticks != self._facts.start_ticks:
+                self._end(self._facts, now_ns)
+        self.close(now_ns)
+
     def _upkeep(self, now_ns: int) -> int | None:
         if self._closed:
             return None
