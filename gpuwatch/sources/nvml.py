@@ -32,7 +32,6 @@ _SECOND = 10**9
 _FIRST_BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 30.0
 _TRUSTED_AFTER_SECONDS = 60.0
-_STARTING_SECONDS = 2.0
 _CLOSE_SECONDS = 0.4
 
 _STARTING = (
@@ -47,13 +46,14 @@ _STUCK = (
 
 @dataclass(frozen=True, slots=True)
 class PollPlan:
-    """The child's times in seconds: lanes, retries, patience. Tests shorten them."""
+    """The child's times in seconds: lanes, retries, patience. Tests have others."""
 
     slow_seconds: float = 5.0
     rare_seconds: float = 30.0
     retry_seconds: float = 5.0
     init_seconds: float = 30.0
     silence_seconds: float = 1.0
+    starting_seconds: float = 2.0
 
 
 class NvmlSource:
@@ -110,7 +110,7 @@ class NvmlSource:
             return None
         if self._child is None:
             return self._start_at
-        note = self._started_at + int(_STARTING_SECONDS * _SECOND)
+        note = self._started_at + int(self._plan.starting_seconds * _SECOND)
         return self._deadline if self._spoke else min(self._deadline, note)
 
     def collect(self, now_ns: int) -> Iterable[Sample]:
@@ -182,7 +182,7 @@ class NvmlSource:
             yield from self._ended(child, code, now_ns)
         elif now_ns > self._deadline:
             yield from self._silent(child, now_ns)
-        elif not self._spoke and now_ns >= self._started_at + int(_STARTING_SECONDS * _SECOND):
+        elif not self._spoke and now_ns >= self._started_at + int(self._plan.starting_seconds * _SECOND):
             self._spoke = True
             yield self._state("stale", _STARTING, now_ns)
 

@@ -7,6 +7,7 @@ import select
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +16,18 @@ import nvml_sim
 from gpuwatch.samples import GpuSample, Sample
 from gpuwatch.sources.nvml import NvmlSource, PollPlan
 
-BRISK = PollPlan(slow_seconds=0.4, rare_seconds=0.8, retry_seconds=0.3, init_seconds=10.0, silence_seconds=1.5)
-DEADLINE_SECONDS = 30.0
+BRISK = PollPlan(
+    slow_seconds=0.4,
+    rare_seconds=0.8,
+    retry_seconds=0.3,
+    init_seconds=60.0,
+    silence_seconds=30.0,
+    starting_seconds=60.0,
+)
+"""Short lanes, and long patience: a child that a busy machine holds for seconds is not silent yet."""
+HASTY = replace(BRISK, silence_seconds=3.0)
+"""For drivers that do hang: so long each hang takes here."""
+DEADLINE_SECONDS = 120.0
 
 Kind = TypeVar("Kind")
 

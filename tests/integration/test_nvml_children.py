@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from nvml_reader import BRISK, reading, wait_until
+from nvml_reader import BRISK, DEADLINE_SECONDS, reading, wait_until
 from nvml_sim import SimulatedDriver
 
 from gpuwatch.samples import GpuLost, NvmlState
@@ -42,7 +42,7 @@ def test_the_child_ends_with_its_parent(simulated_driver: SimulatedDriver, fault
         simulated_driver.write(fault)
         wait_until(lambda: simulated_driver.calls("nvmlDeviceGetFieldValues") > before)
         parent.kill()
-        ready, _, _ = select.select([child], [], [], 20)
+        ready, _, _ = select.select([child], [], [], DEADLINE_SECONDS)
         os.close(child)
     assert ready, "the child outlived its parent"
 

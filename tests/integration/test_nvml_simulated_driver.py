@@ -31,7 +31,7 @@ print(len(samples), samples[-1].timeStamp - samples[0].timeStamp)
 
 def run(driver: SimulatedDriver, *command: str) -> str:
     env = {**os.environ, **driver.env}
-    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
 def test_nvitop_reads_it(simulated_driver: SimulatedDriver) -> None:
