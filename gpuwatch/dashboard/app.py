@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -159,11 +160,11 @@ class DashboardApp(App[int]):
             self.set_timer(wait, self.redraw)
 
     def redraw(self) -> None:
-        """Forms the view anew and draws it."""
+        """Forms the view anew and draws it; an app that is ending has no screen any more."""
         self._draw_planned = False
         self._drawn_at = self._clock()
         self.viewing.form()
-        if isinstance(self.screen, ViewScreen):
+        if self.screen_stack and isinstance(self.screen, ViewScreen):
             self.screen.show()
 
     def _watch_silence(self) -> None:
@@ -185,7 +186,8 @@ class DashboardApp(App[int]):
         """Ends the app with an exit code; from any thread and from signal handlers."""
         self._leaving = code
         if self._event_loop is not None:
-            self._event_loop.call_soon_threadsafe(partial(self.exit, code, return_code=code))
+            with suppress(RuntimeError):  # the event loop closed in this moment: the app has ended
+                self._event_loop.call_soon_threadsafe(partial(self.exit, code, return_code=code))
 
     def action_interrupt(self) -> None:
         """Ctrl-C leaves with the exit code that shells expect of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 
@@ -18,6 +19,17 @@ def test_a_frame_that_was_planned_before_the_last_screen_closed_is_not_drawn() -
     app = DashboardApp(FakeMonitor(made.current, made.timeline))
     assert app.screen_stack == []
     app.redraw()
+
+
+async def test_a_signal_after_its_end_changes_nothing() -> None:
+    made = situations.monitor(situations.starved())
+    app = DashboardApp(FakeMonitor(made.current, made.timeline))
+    async with app.run_test():
+        pass
+    loop, app._event_loop = app._event_loop, asyncio.new_event_loop()
+    assert loop is not None and app._event_loop is not None
+    app._event_loop.close()
+    app.leave(143)
 
 
 def test_input_thread_that_ends_by_itself_is_not_woken_through_a_closed_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
