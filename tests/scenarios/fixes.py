@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.diagnosis.finding import CallEdit, Finding
 from tests.scenarios.job import Job
 from tests.scenarios.scenario import Draw
 from tests.scenarios.truth import factor
@@ -18,6 +18,17 @@ def _workers(job: Job, finding: Finding) -> Job | None:
     if not isinstance(count, int):
         return None
     return job.with_loading(workers=count, persistent=True, pinned=True)
+
+
+def _queue(job: Job, finding: Finding) -> Job | None:
+    """Another depth and order: what the slow items themselves take stays."""
+    edit = finding.fix.edit if finding.fix else None
+    if not isinstance(edit, CallEdit):
+        return None
+    return job.with_loading(
+        prefetch=int(edit.keywords.get("prefetch_factor", job.loading.prefetch)),
+        in_order=edit.keywords.get("in_order", str(job.loading.in_order)) == "True",
+    )
 
 
 def _rarer(kind: str) -> Change:
@@ -47,6 +58,8 @@ CHANGES: dict[str, Change] = {
     "workers-zero": _workers,
     "workers-too-few": _workers,
     "too-many-workers": _workers,
+    "slow-samples": _queue,
+    "bursty-prefetch": _queue,
     "cpu-quota-throttled": _whole,
     "thread-oversubscription": lambda job, _: job.with_loading(threads=1),
     "epoch-start-stall": lambda job, _: job.with_loading(persistent=True),

@@ -57,6 +57,7 @@ class Loading:
     slow_share: float = 0.0  # of the batches,
     slow_times: float = 1.0  # that take so many times as long
     prefetch: int = 2
+    in_order: bool = True
     persistent: bool = True
     pinned: bool = True
     batch_size: int = 64

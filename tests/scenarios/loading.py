@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
 from dataclasses import dataclass
 
 from tests.scenarios.job import Host, Loading
@@ -67,7 +66,11 @@ class Cores:
 
 
 class BatchQueue:
-    """The loader of one rank: each worker takes every N-th batch, and one is asked for when one is handed over."""
+    """The loader of one rank: one batch is asked for when one is handed over.
+
+    In order each worker makes every N-th batch. Out of order whichever is ready first is handed over, and its worker
+    makes the next (torch/utils/data/dataloader.py, `_try_put_index`).
+    """
 
     def __init__(self, loading: Loading, cores: Cores, rng: random.Random, times: float = 1.0) -> None:
         self._loading = loading
@@ -75,7 +78,7 @@ class BatchQueue:
         self._rng = rng
         self._times = times
         self._free = [0.0] * loading.workers
-        self._ready: deque[float] = deque()
+        self._ready: list[tuple[float, int]] = []  # end, worker; in order they are taken as they were asked for
         self._asked = 0
         self.position = -1
         self.epochs = 0
@@ -107,10 +110,10 @@ class BatchQueue:
         if not loading.workers:
             cpu, io = self._cost()
             return now + cpu * self._cores.stretch(now) + io, cpu
-        ready = self._ready.popleft()
+        ready, worker = self._ready.pop(0) if loading.in_order else heapq.heappop(self._ready)
         handover = loading.handover_seconds * self._rng.uniform(0.7, 1.6)
         returned = max(now, ready) + handover
-        self._ask(returned)
+        self._ask(returned, None if loading.in_order else worker)
         return returned, handover
 
     def _begin_epoch(self, now: float) -> None:
@@ -124,10 +127,11 @@ class BatchQueue:
             for _ in range(loading.workers * loading.prefetch):
                 self._ask(now)
 
-    def _ask(self, now: float) -> None:
+    def _ask(self, now: float, worker: int | None = None) -> None:
+        """Asks for the next batch, in turn where no worker is named."""
         if self._asked >= self._loading.batches_per_epoch:
             return
-        worker = self._asked % self._loading.workers
+        worker = self._asked % self._loading.workers if worker is None else worker
         self._asked += 1
         start = max(now, self._free[worker])
         cpu, io = self._cost()
@@ -139,7 +143,10 @@ class BatchQueue:
         end = start + computing + reading
         self._cores.add(end, threads * computing / max(end - start, 1e-9), reading / max(end - start, 1e-9))
         self._free[worker] = end
-        self._ready.append(end)
+        if self._loading.in_order:
+            self._ready.append((end, worker))
+        else:
+            heapq.heappush(self._ready, (end, worker))
         self.fetches.append(Fetch(worker, start, end, computing / max(end - start, 1e-9), cpu))
 
     def _cost(self) -> tuple[float, float]:

@@ -48,6 +48,8 @@ class Rank:
         self.totals = Totals()
         self.log: list[Stretch] = []
         self.received_bytes = 0.0
+        self.gaps: deque[tuple[int, float, float]] = deque()
+        """Of steps whose event pairs nobody has read yet: number, gap, when the GPU is through with them."""
         self._in_flight: deque[float] = deque()
         self._depth = max(2, round(job.computing.queue_steps * len(PARTS)))
         self._open: tuple[float, float, float] | None = None

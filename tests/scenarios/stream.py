@@ -149,7 +149,7 @@ class StreamSource:
             pin_memory=loading.pinned,
             persistent_workers=loading.persistent,
             prefetch_factor=loading.prefetch if loading.workers else None,
-            in_order=True,
+            in_order=loading.in_order,
             drop_last=loading.last_batch_share == 1.0,
             start_method="fork",
             batches_per_epoch=loading.batches_per_epoch,

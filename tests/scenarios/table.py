@@ -1,17 +1,15 @@
-"""The suite's table, for a terminal and for the documentation."""
+"""What the suite found, for a terminal and for the documentation."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median, median_low
+from statistics import median
 from typing import Any
 
-from tests.scenarios.score import GAIN_TOLERANCE, Miss, Score, by_rule, middle_error, range_error
-
-Rows = list[list[str]]
+from tests.scenarios.figures import Rows, percent, rules_table, tables, within
+from tests.scenarios.score import Miss, Score, middle_error
 
 
 def text(score: Score, outside: Score, seeds: Sequence[int], seconds: float) -> str:
@@ -22,13 +20,13 @@ def text(score: Score, outside: Score, seeds: Sequence[int], seconds: float) -> 
         parts += _of_hooked(score)
     if outside.streams:
         parts += ["", f"{outside.streams} of them without a hook", *_gates_outside(outside)]
-        parts += ["", _plain(*_table_outside(outside)), "", *_wrong_outside(outside)]
+        parts += ["", _plain(*rules_table(outside)[1:]), "", *_wrong_outside(outside)]
     return "\n".join(parts)
 
 
 def _of_hooked(score: Score) -> list[str]:
     parts = _gates(score)
-    for title, header, rows in _tables(score):
+    for title, header, rows in tables(score):
         parts += ["", title, _plain(header, rows)]
     parts += ["", "False warnings", *_false_lines(score), "", "Missed or late", *_missed_lines(score, score.missed)]
     parts += ["", "Still there 60 s after the end", *_missed_lines(score, score.stayed)]
@@ -71,7 +69,7 @@ def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
         "",
         *(f"- {line}" for line in _gates(score)),
     ]
-    for title, header, rows in _tables(score):
+    for title, header, rows in tables(score):
         parts += ["", f"## {title}", "", _piped(header, rows)]
     parts += ["", "## False warnings", "", *_listed(_false_lines(score, short=True))]
     parts += ["", "## Missed or late", "", *_listed(_missed_lines(score, score.missed))]
@@ -89,7 +87,7 @@ def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
             "",
             *_listed(_gates_outside(outside)),
             "",
-            _piped(*_table_outside(outside)),
+            _piped(*rules_table(outside)[1:]),
             "",
             *_listed(_wrong_outside(outside)),
         ]
@@ -103,13 +101,13 @@ def _gates(score: Score) -> list[str]:
     flips = score.flips_per_hour
     return [
         f"healthy: {score.healthy_warnings} warnings in {score.healthy_hours:.1f} simulated hours (goal 0 in 10)",
-        f"recall of rules that exist {_percent(score.recall)} (goal 95 %), precision {_percent(score.precision)} "
-        f"(goal 95 %), macro F1 {_percent(score.macro_f1)}",
+        f"recall of rules that exist {percent(score.recall)} (goal 95 %), precision {percent(score.precision)} "
+        f"(goal 95 %), macro F1 {percent(score.macro_f1)}",
         f"right cause, given data-starvation: {score.right_causes} of {causes}"
-        + (f" ({_percent(score.right_causes / causes)}, goal 85 %)" if causes else ""),
-        f"1/(1-S) against an ideal loader: within 15 % in {_within(errors)} of {len(errors)} (goal 90 %)",
-        f"middle of the promised range against the simulated fix: within 15 % in {_within(middles)} of {len(middles)}"
-        + (f" ({_percent(_within(middles) / len(middles))}, goal 90 %)" if middles else ""),
+        + (f" ({percent(score.right_causes / causes)}, goal 85 %)" if causes else ""),
+        f"1/(1-S) against an ideal loader: within 15 % in {within(errors)} of {len(errors)} (goal 90 %)",
+        f"middle of the promised range against the simulated fix: within 15 % in {within(middles)} of {len(middles)}"
+        + (f" ({percent(within(middles) / len(middles))}, goal 90 %)" if middles else ""),
         f"gone within 60 s of the end of their cause: {sum(rule.cleared for rule in score.rules.values())} of "
         f"{len(score.clearings)} findings",
         "flips per hour on the borderline stream: "
@@ -123,18 +121,12 @@ def _gates_outside(score: Score) -> list[str]:
     middles = [middle_error(promise) for _, promise in score.promises]
     return [
         f"healthy: {score.healthy_warnings} warnings in {score.healthy_hours:.1f} simulated hours",
-        f"recall {_percent(score.recall)}, precision {_percent(score.precision)}",
+        f"recall {percent(score.recall)}, precision {percent(score.precision)}",
         f"right cause, given data-starvation: {score.right_causes} of {causes}",
-        f"middle of the promised range against the simulated fix: within 15 % in {_within(middles)} of {len(middles)}",
+        f"middle of the promised range against the simulated fix: within 15 % in {within(middles)} of {len(middles)}",
         f"gone within 60 s of the end of their cause: {sum(rule.cleared for rule in score.rules.values())} of "
         f"{len(score.clearings)} findings",
     ]
-
-
-def _table_outside(score: Score) -> tuple[list[str], Rows]:
-    """The rules by their figures."""
-    _, header, rows = next(iter(_tables(score)))
-    return header, rows
 
 
 def _wrong_outside(score: Score) -> list[str]:
@@ -146,74 +138,6 @@ def _wrong_outside(score: Score) -> list[str]:
         "wrong cause": _cause_lines(score) if score.right_causes < len(score.causes) else [],
     }
     return [f"{title}: {line}" for title, lines in lists.items() for line in lines] or ["nothing went wrong"]
-
-
-def _tables(score: Score) -> Iterable[tuple[str, list[str], Rows]]:
-    promises = by_rule(score.promises)
-    columns = [
-        "rule",
-        "found",
-        "of",
-        "recall",
-        "false",
-        "precision",
-        "right cause",
-        "delay (median)",
-        "p95",
-        "gone in 60 s",
-        "after (median)",
-        "flips/h",
-        "gain error (median)",
-        "stray hints",
-    ]
-    yield "By rule", columns, [
-        [
-            rule.rule + ("" if rule.built else " (not built yet)"),
-            str(rule.hits),
-            str(rule.hits + rule.misses),
-            _percent(rule.recall) if rule.built else "-",
-            str(rule.false),
-            _percent(rule.precision),
-            f"{rule.right_causes} of {rule.causes}" if rule.causes else "-",
-            f"{median(rule.delays):.0f} s" if rule.delays else "-",
-            f"{_p95(rule.delays):.0f} s" if rule.delays else "-",
-            f"{rule.cleared} of {len(rule.clearings)}" if rule.clearings else "-",
-            _after(rule.clearings),
-            "-" if rule.flips_per_hour is None else f"{rule.flips_per_hour:.1f}",
-            _percent(median(map(middle_error, promises[rule.rule]))) if rule.rule in promises else "-",
-            str(rule.stray) if rule.stray else "-",
-        ]
-        for rule in sorted(score.rules.values(), key=lambda one: (not one.hits + one.misses, one.rule))
-    ]  # fmt: skip
-    yield "Who tells a truly starved job (an ideal loader would make it 1.1 times as fast)", [
-        "detector", "precision", "recall", "found", "false", "missed",
-    ], [
-        [
-            one.name,
-            _percent(one.hits / (one.hits + one.false) if one.hits + one.false else None),
-            _percent(one.hits / (one.hits + one.misses) if one.hits + one.misses else None),
-            str(one.hits),
-            str(one.false),
-            str(one.misses),
-        ]
-        for one in score.baselines.values()
-    ]  # fmt: skip
-    yield "Promised gains against the simulated fix", [
-        "rule", "findings", "truth in range", "middle within 15 %", "median promise", "median width", "median truth",
-        "worst middle",
-    ], [
-        [
-            rule,
-            str(len(found)),
-            str(sum(range_error(one) == 0.0 for one in found)),
-            str(_within([middle_error(one) for one in found])),
-            f"{median(one.low for one in found):.2f}-{median(one.high for one in found):.2f}x",
-            f"{median(one.high / one.low for one in found):.2f}",
-            f"{median(one.real for one in found):.2f}x",
-            f"{(worst := max(found, key=middle_error)).low:.2f}-{worst.high:.2f}x promised, {worst.real:.2f}x",
-        ]
-        for rule, found in by_rule(score.promises).items()
-    ]  # fmt: skip
 
 
 def _false_lines(score: Score, *, short: bool = False) -> list[str]:
@@ -257,26 +181,6 @@ def _cause_lines(score: Score) -> list[str]:
 
 def _numbers(numbers: dict[str, Any]) -> str:
     return "[" + ", ".join(f"{name}={value}" for name, value in list(numbers.items())[:8]) + "]"
-
-
-def _within(errors: Sequence[float]) -> int:
-    return sum(error <= GAIN_TOLERANCE for error in errors)
-
-
-def _p95(values: Sequence[float]) -> float:
-    return sorted(values)[min(len(values) - 1, round(0.95 * (len(values) - 1)))]
-
-
-def _after(clearings: Sequence[float | None]) -> str:
-    """The median of how long findings outlived their cause; those that were still there lasted longest."""
-    if not clearings:
-        return "-"
-    middle = median_low([math.inf if one is None else one for one in clearings])
-    return "stays" if math.isinf(middle) else f"{middle:.0f} s"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100.0 * value:.0f} %"
 
 
 def _ranges(seeds: Sequence[int]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import random
+from typing import Any
 
 import pytest
 
 from gpuwatch.diagnosis.registry import all_rules
-from gpuwatch.samples import BatchCount, BatchWait, GpuGap, RunMemory, StackTally, StepEnd, WorkerFetch
+from gpuwatch.samples import BatchCount, BatchWait, GpuGap, RunMemory, Sample, StackTally, StepEnd, WorkerFetch
 from tests.scenarios.__main__ import main
 from tests.scenarios.attached import EVERY
 from tests.scenarios.catalogue import SCENARIOS
@@ -17,12 +18,14 @@ from tests.scenarios.judged import START_NS, Judged
 from tests.scenarios.playing import play_one
 from tests.scenarios.score import scored
 from tests.scenarios.stream import SECOND_NS, StreamSource
+from tests.scenarios.training import Training
 from tests.scenarios.truth import factor, truth_of
 
 FOUND = ("01-w0-heavy", "04-few-3of16", "08-quota", "09-io-bound", "13-ckpt-stall", "17-launch-bound", "27-shared")
 WELL = ("H01", "H03", "H05", "H11", "H14", "H22")
 FOUND_OUTSIDE = ("attached-01-w0-heavy", "attached-04-few-3of16", "attached-09-io-bound", "attached-13-ckpt-stall")
 WELL_OUTSIDE = ("attached-H01", "attached-H03", "attached-H14")
+OUT_OF_ORDER: dict[str, Any] = {"in_order": False}
 KNOWN = frozenset(rule.id for rule in all_rules())
 
 
@@ -78,6 +81,41 @@ def test_wait_behind_queued_kernels_costs_nothing_and_a_sync_exposes_it() -> Non
 def test_workers_too_slow_set_the_pace_together() -> None:
     three = Job(Loading(workers=3, cpu_seconds=0.6))
     assert factor(three, three.with_loading(workers=6), "pace") == pytest.approx(2.0, rel=0.05)
+
+
+def test_out_of_order_the_other_batches_pass_a_slow_one() -> None:
+    job = Job(Loading(workers=4, cpu_seconds=0.2, slow_share=0.012, slow_times=40.0))
+    ideal = factor(job, job.ideal(), "queue")
+    deeper, passing = (factor(job, job.with_loading(**loading), "queue") for loading in ({"prefetch": 8}, OUT_OF_ORDER))
+    assert 1.05 < deeper < passing
+    assert passing == pytest.approx(ideal, rel=0.1)
+    even = Job(Loading(workers=4, cpu_seconds=0.2))
+    assert factor(even, even.with_loading(**OUT_OF_ORDER), "queue") == pytest.approx(1.0, abs=0.02)
+
+
+def test_gain_of_another_queue_is_set_beside_the_same_jobs_in_that_queue() -> None:
+    (promise,) = (one for one in played("11-slow-samples", 5).promises if one.rule == "slow-samples")
+    assert promise.real > 1.5
+    assert promise.low < promise.real < promise.high
+
+
+def test_a_gap_is_known_two_steps_later_however_long_its_own_step_was() -> None:
+    job = Job(Loading(workers=1, cpu_seconds=0.02, slow_share=0.05, slow_times=200.0))
+    known: list[tuple[float, int, float]] = []
+    ends: dict[int, float] = {}
+
+    def emit(moment: float, sample: Sample) -> None:
+        if isinstance(sample, GpuGap):
+            known.append((moment, sample.number, sample.seconds))
+        elif isinstance(sample, StepEnd):
+            ends[sample.number] = moment
+
+    training = Training(job, "gaps", emit=emit)
+    while len(ends) < 100:
+        training.advance()
+    assert [step for _, step, _ in known] == list(range(1, 99))
+    assert any(seconds > 3.0 for _, _, seconds in known)
+    assert all(ends[step + 1] < moment < ends[step + 2] + 0.5 for moment, step, _ in known)
 
 
 def test_every_perturbed_quantity_stays_within_its_bounds() -> None:

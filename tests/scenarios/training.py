@@ -22,6 +22,8 @@ OPTIMIZER = slice(7, 8)
 ALLOCATED_BYTES = 4096 * MIB
 RESTART_SECONDS = 20.0
 HOT_SHARE, HOT_CLOCK_LOST = 0.30, 0.12
+RIPE_AFTER = 2
+"""Steps after which the hook asks whether the GPU has passed an event pair."""
 
 Emit = Callable[[float, Sample], None]
 
@@ -233,9 +235,10 @@ class Training:
                 optimizer_seconds=took["optimizer"],
             ),
         )
-        # The event pairs are read when the GPU has passed them, two steps later.
-        late = max(rank.now, rank.gpu_free) + 2.0 * (rank.now - rank.step_start - rank.phase_seconds)
-        emit(late, GpuGap(trainer, self.steps, gap))
+        rank.gaps.append((self.steps, gap, max(rank.now, rank.gpu_free)))
+        while rank.gaps[0][0] <= self.steps - RIPE_AFTER:
+            number, earlier, through = rank.gaps.popleft()
+            emit(max(returned, through), GpuGap(trainer, number, earlier))
         if self.steps % 20 == 1:
             emit(rank.now, self._memory(rank, trainer))
 
