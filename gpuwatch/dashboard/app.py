@@ -76,6 +76,7 @@ class DashboardApp(App[int]):
         Binding("minus", "zoom(1)", "Zoom out", show=False),
         Binding("slash", "filter", "Filter", show=False),
         Binding("ctrl+z", "suspend_process", "Suspend", show=False),
+        Binding("ctrl+l", "repaint", "Paint anew", show=False),
     ]
 
     def __init__(
@@ -131,6 +132,7 @@ class DashboardApp(App[int]):
         if self._leaving is not None:
             self.exit(self._leaving, return_code=self._leaving)
         self.theme_changed_signal.subscribe(self, lambda _theme: self.redraw())
+        self.app_resume_signal.subscribe(self, lambda _app: self.action_repaint())
         self.monitor.subscribe(self.receive)
         now = self.monitor.snapshot()
         if not is_starting(now):
@@ -240,6 +242,10 @@ class DashboardApp(App[int]):
         """Holds the picture or lets it go on; collection is never touched."""
         self.viewing.toggle_pause()
         self.redraw()
+
+    def action_repaint(self) -> None:
+        """Paints every line, also those that did not change: after Ctrl-Z, or where another program wrote over them."""
+        self.screen.refresh()
 
     def action_zoom(self, steps: int) -> None:
         """Shows less or more time."""

@@ -1,6 +1,7 @@
-"""Runs the dashboard over a hand-made snapshot in this terminal: `python -m tests.dashboard.fake_main [hanging]`.
+"""Runs the dashboard over a hand-made snapshot in this terminal: `python -m tests.dashboard.fake_main [hanging|lively]`.
 
-`hanging`: the monitor's stop() never returns, as with a driver that is stuck.
+`hanging`: the monitor's stop() never returns, as with a driver that is stuck. `lively`: it keeps sending the same
+snapshot, so that nothing on the screen changes, also not into a word on its silence.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ class EagerMonitor(FakeMonitor):
     def subscribe(self, callback: object) -> None:
         super().subscribe(callback)  # type: ignore[arg-type]
         self.push()
+        if "lively" in sys.argv:
+            threading.Thread(target=self._push_on, daemon=True).start()
+
+    def _push_on(self) -> None:
+        while not self.stopped.wait(0.3):
+            self.push()
 
     def stop(self) -> None:
         if "hanging" in sys.argv:

@@ -63,6 +63,11 @@ class PseudoTerminal:
             assert ready, f"{wanted!r} never came; the last that did: {self.output[-2000:]!r}"
             self.output += os.read(self.master, 65536)
 
+    def read_until_quiet(self, seconds: float = 1.0) -> None:
+        """Reads on until nothing has come for so long."""
+        while select.select([self.master], [], [], seconds)[0]:
+            self.output += os.read(self.master, 65536)
+
     def type(self, keys: bytes) -> None:
         """Presses keys."""
         os.write(self.master, keys)

@@ -137,3 +137,29 @@ def test_the_first_frame_loads_only_what_it_draws() -> None:
         "gpuwatch.dashboard.screens.finding",
         "gpuwatch.dashboard.screens.pages",
     }
+
+
+def test_every_line_is_painted_again_when_the_shell_brings_it_back() -> None:
+    with PseudoTerminal(DASHBOARD, "lively") as terminal:
+        terminal.read_until(DRAWN)
+        terminal.read_until_quiet()
+        terminal.type(b"\x1a")  # Ctrl-Z
+        terminal.read_until("\x1b[?1049l")
+        os.waitpid(terminal.process.pid, os.WUNTRACED)
+        terminal.output = b""
+        terminal.send(signal.SIGCONT)
+        terminal.read_until("What to change")
+        terminal.type(b"q")
+        assert terminal.wait() == 0
+        assert terminal.is_restored
+
+
+def test_a_key_paints_over_what_another_program_wrote_on_the_screen() -> None:
+    with PseudoTerminal(DASHBOARD, "lively") as terminal:
+        terminal.read_until(DRAWN)
+        terminal.read_until_quiet()
+        terminal.output = b""
+        terminal.type(b"\x0c")  # Ctrl-L
+        terminal.read_until("What to change")
+        terminal.type(b"q")
+        assert terminal.wait() == 0
