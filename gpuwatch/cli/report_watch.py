@@ -19,6 +19,9 @@ from gpuwatch.report.stretches import finding_stretches, phase_stretches
 _END_SEEN_SECONDS = 2.0
 """That a process is gone is known at once; the sources that read it look some times a second."""
 
+_FIRST_LOOK_SECONDS = 10.0
+"""Beyond a duration that passed before the attached process was looked at, as a busy machine lets a short one pass."""
+
 
 def watch_for_report(arguments: argparse.Namespace, *, with_curves: bool) -> Observation:
     """Watches as long as was asked for."""
@@ -39,6 +42,13 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
             nothing.look(snapshot)
 
         monitor.run_until(deadline_ns, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
+        if session.attached is not None and is_empty(monitor.snapshot()):
+            look_by_ns = session.now_ns() + round(_FIRST_LOOK_SECONDS * 1e9)
+            monitor.run_until(
+                look_by_ns,
+                on_tick=on_tick,
+                stop=lambda: session.has_ended() or not is_empty(monitor.snapshot()),
+            )
         if session.has_ended():
             seen_by_ns = session.now_ns() + round(_END_SEEN_SECONDS * 1e9)
             monitor.run_until(seen_by_ns, stop=lambda: all(run.ended for run in monitor.snapshot().runs))
@@ -53,7 +63,7 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
     notes = [*snapshot.notices]
     if session.has_ended() and not signals.received:
         notes.append(f"{session.narrowed_to} ended, and so did the watch")
-    of_time = (monitor.timeline, snapshot, started_ns, scene.now_ns, session.interval_seconds)
+    of_time = (monitor.timeline, scene, started_ns, scene.now_ns, session.interval_seconds)
     return Observation(
         snapshot=replace(
             snapshot,

@@ -56,14 +56,16 @@ def _plain_edit(edit: Edit) -> dict[str, Any]:
     return {"kind": type(edit).__name__, **msgspec.to_builtins(edit)}
 
 
-def _fix(plain: dict[str, Any]) -> Fix:
+def _fix(plain: Any) -> Fix:
+    if not isinstance(plain, dict):
+        raise ValueError("not a fix")
     edit, also = plain.pop("edit", None), plain.pop("also", ())
     fix: Fix = _built(Fix, plain)
     return dataclasses.replace(fix, edit=None if edit is None else _edit(edit), also=tuple(map(_edit, also)))
 
 
-def _edit(plain: dict[str, Any]) -> Edit:
-    cls = _EDITS.get(plain.pop("kind", ""))
+def _edit(plain: Any) -> Edit:
+    cls = _EDITS.get(str(plain.pop("kind", ""))) if isinstance(plain, dict) else None
     if cls is None:
         raise ValueError("an edit that this version does not know")
     made: Edit = _built(cls, plain)

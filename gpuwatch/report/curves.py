@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.series import Chart, Series, SeriesName
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.windows import Scene
 
 HISTORY_BUCKETS = 60
 MOST_POINTS = 1500
@@ -28,19 +28,19 @@ OF_HOST: tuple[SeriesName, ...] = ("host.cpu_percent", "host.pressure_io_percent
 
 
 def short_history(
-    timeline: Timeline, snapshot: Snapshot, start_ns: int, end_ns: int, interval_seconds: float
+    timeline: Timeline, scene: Scene, start_ns: int, end_ns: int, interval_seconds: float
 ) -> tuple[Chart, ...]:
     """Utilization and power of each GPU, waits and step time of each run: a line of text each."""
     # A bucket holds at least one poll: finer ones would show gaps that are none.
     polls = int((end_ns - start_ns) / 1e9 / interval_seconds)
     buckets = max(1, min(HISTORY_BUCKETS, polls))
-    wanted = _series(snapshot, _HISTORY_OF_GPU, _HISTORY_OF_RUN, ())
+    wanted = _series(scene, _HISTORY_OF_GPU, _HISTORY_OF_RUN, ())
     return _charts(timeline, wanted, start_ns, end_ns, buckets)
 
 
 def fine_curves(
     timeline: Timeline,
-    snapshot: Snapshot,
+    scene: Scene,
     start_ns: int,
     end_ns: int,
     interval_seconds: float,
@@ -50,15 +50,15 @@ def fine_curves(
     seconds = (end_ns - start_ns) / 1e9
     width = _LEAST_SECONDS if interval_seconds <= 1.0 and seconds <= _RING_SECONDS else max(1.0, interval_seconds)
     buckets = max(1, min(MOST_POINTS, int(seconds / max(width, least_seconds))))
-    found = _charts(timeline, _series(snapshot, OF_GPU, OF_RUN, OF_HOST), start_ns, end_ns, buckets)
+    found = _charts(timeline, _series(scene, OF_GPU, OF_RUN, OF_HOST), start_ns, end_ns, buckets)
     return tuple(chart for chart in found if any(value is not None for value in chart.mean))
 
 
 def _series(
-    snapshot: Snapshot, of_gpu: Iterable[SeriesName], of_run: Iterable[SeriesName], of_host: Iterable[SeriesName]
+    scene: Scene, of_gpu: Iterable[SeriesName], of_run: Iterable[SeriesName], of_host: Iterable[SeriesName]
 ) -> list[Series]:
-    wanted = [Series(name, gpu.facts.uuid) for gpu in snapshot.gpus for name in of_gpu]
-    wanted += [Series(name, run.id) for run in snapshot.runs for name in of_run]
+    wanted = [Series(name, gpu.facts.uuid) for gpu in scene.gpus for name in of_gpu]
+    wanted += [Series(name, run.id) for run in scene.runs for name in of_run]
     return wanted + [Series(name) for name in of_host]
 
 

@@ -7,7 +7,7 @@ put together from the recording's minutes, and the findings are those that were 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.engine import Engine
@@ -20,9 +20,9 @@ from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.report.curves import fine_curves, short_history
 from gpuwatch.report.observation import Observation
-from gpuwatch.report.recorded_findings import finding_spans, merged, stood_in
+from gpuwatch.report.recorded_findings import finding_spans, known, merged, stood_in
 from gpuwatch.report.recorded_minutes import recorded_phases, scene_of_minutes
-from gpuwatch.report.stretches import Stretch, finding_stretches, phase_stretches
+from gpuwatch.report.stretches import Stood, Stretch, finding_stretches, phase_stretches
 from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import Scene
@@ -87,7 +87,7 @@ def observe(
         findings=merged(standing, stood, start_ns, end_ns) if part.is_long else standing,
     )
     meta = recording.meta
-    of_time = (timeline, snapshot, start_ns, end_ns, meta.interval_seconds)
+    of_time = (timeline, scene, start_ns, end_ns, meta.interval_seconds)
     return Observation(
         snapshot=snapshot,
         scene=scene,
@@ -96,7 +96,7 @@ def observe(
         stretches=_stretches(part, timeline, standing) if with_curves else (),
         notes=snapshot.notices,
         hostname=meta.hostname,
-        problems=_problems(part),
+        problems=(*_problems(part), *(_unread(stood) if part.is_long else ())),
         stood={each.key: each for each in stood} if part.is_long else {},
         read_source=read_source if meta.label == "LIVE" else None,
         process_started=lambda facts: process_started(recording, facts),
@@ -140,6 +140,13 @@ def _problems(part: _Part) -> tuple[str, ...]:
         *((_OF_MINUTES,) if part.is_long else ()),
         *((_OF_THEIR_TIME,) if part.is_long and part.settings.thresholds else ()),
     )
+
+
+def _unread(stood: Sequence[Stood]) -> Iterator[str]:
+    """Which findings are left out because nobody here can read them."""
+    rules = sorted({each.key[0] for each in stood if known(each.blob) is None})
+    if rules:
+        yield f"findings in words that this version of gpuwatch does not know are left out: {', '.join(rules)}"
 
 
 def _origin(recording: Recording) -> Origin:

@@ -36,7 +36,9 @@ def merged(standing: Sequence[Finding], stood: Iterable[Stood], start_ns: int, e
     now = {key_of(finding): finding for finding in standing}
     told: list[tuple[float, Finding]] = []
     for each in stood:
-        finding = now.pop(each.key, None) or from_blob(each.blob)
+        finding = now.pop(each.key, None) or known(each.blob)
+        if finding is None:
+            continue
         is_brief = each.is_over and each.seconds < _LEAST_SECONDS and finding.severity is not Severity.CRITICAL
         if not is_brief:
             told.append((each.seconds, _with_length(finding, each, total)))
@@ -64,7 +66,8 @@ def finding_spans(recording: Recording, standing: Sequence[Finding], start_ns: i
             continue
         key, severity = (span.rule, span.run, span.gpu), Severity(span.severity)
         if key not in series:
-            series[key] = from_blob(span.blob).chart
+            finding = known(span.blob)
+            series[key] = () if finding is None else finding.chart
         first_ns = max(start_ns, span.start_ns)
         until_ns = end_ns if span.end_ns is None else min(end_ns, span.end_ns)
         same = found.setdefault((key, severity), [])
@@ -79,6 +82,14 @@ def finding_spans(recording: Recording, standing: Sequence[Finding], start_ns: i
 def key_of(finding: Finding) -> Key:
     """What tells a finding from all others that stand at the same time."""
     return (finding.rule, finding.run, finding.gpu)
+
+
+def known(blob: bytes) -> Finding | None:
+    """A finding as it was written down; None where another version did so in words that this one does not know."""
+    try:
+        return from_blob(blob)
+    except ValueError:
+        return None
 
 
 def _with_length(finding: Finding, stood: Stood, total: float) -> Finding:

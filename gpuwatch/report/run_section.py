@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from gpuwatch.monitor.snapshot import RunNow
+from gpuwatch.monitor.snapshot import ENDS, RunNow
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.report.stack_section import hot_line_section, stack_section, standing_section, steps_per_second
 from gpuwatch.samples import LoaderFacts, ModelFacts
@@ -43,7 +43,7 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> Json:
         "cwd": None if rank.facts.cwd is None else encodable(rank.facts.cwd),
         "rung": rank.facts.rung,
         "how_to_climb": None if climb is None or rank.facts.rung == "exact" else encodable(climb),
-        "state": shown.state_words if shown else None,
+        "state": shown.state_words if shown else _ended(run),
         "device": rank.facts.device,
         "gpus": list(run.gpu_uuids),
         "steps": rank.steps if steps_known(rank) else None,
@@ -75,6 +75,13 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> Json:
         "python": rank.facts.python,
         "unavailable": _unavailable(run),
     }
+
+
+def _ended(run: RunWindow) -> str | None:
+    """The state of a run that a screen no longer shows."""
+    ends = {rank.ended for rank in run.ranks}
+    worst = next((how for how in ENDS if how in ends), None)
+    return None if None in ends else "ended" if worst is None else f"ended ({ENDS[worst]})"
 
 
 def _model(model: ModelFacts) -> Json:

@@ -77,7 +77,7 @@ class Buckets:
 
     def reaches(self, time_ns: int) -> bool:
         """Whether everything since `time_ns` is still here."""
-        return not self.trimmed or self.first * self.width_ns <= time_ns
+        return not self.trimmed or (self.length > 0 and self.first * self.width_ns <= time_ns)
 
     def _make(self, bucket: int) -> int:
         if not self.length or bucket - self.first - self.length >= self._keep:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,10 +17,14 @@ import pytest
 
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.schema import checksum
+from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.document import build_report
 from gpuwatch.report.recorded import observe, process_started
-from gpuwatch.samples import RunFacts
+from gpuwatch.samples import RunFacts, StepEnd, TrainerEnded
 from tests.integration.command_line import gpuwatch
+from tests.integration.recorded_files import META, TRAINER, batches, wall_at
+from tests.integration.recorded_files import START_NS as FILE_START_NS
 from tests.integration.recorded_sessions import START_NS, START_WALL_TIME, record
 from tests.unit.test_report_document import check_schema
 
@@ -121,6 +126,45 @@ def test_finding_that_is_over_is_told_with_how_long_it_stood(long: Path) -> None
     found = next(each for each in document["findings"] if each["rule"] == "eval-stall")
     assert (found["state"], found["stood_seconds"]) == ("over", 600)
     check_schema(document)
+
+
+def test_run_that_ended_long_before_the_end_has_its_curves(tmp_path: Path) -> None:
+    path = tmp_path / "ended.gpuwatch"
+    writer = RecordingWriter(path, replace(META, command=()))
+    for time_ns, batch in batches(1500):
+        seconds = (time_ns - FILE_START_NS) / 1e9
+        kept = batch if seconds < 400 else [each for each in batch if not isinstance(each, StepEnd)]
+        ended = [TrainerEnded(TRAINER, time_ns, "killed")] if seconds == 400 else []
+        writer.add([*kept, *ended], time_ns, wall_at(time_ns))
+    writer.close()
+    with Recording(path) as recording:
+        seen = observe(recording, recording.start_ns, recording.end_ns, with_curves=True)
+    document = build_report(seen, with_series=True)
+    (run,) = document["runs"]
+    assert (run["state"], run["ended"], run["steps"]) == ("ended (killed)", "killed", 400)
+    for kind, share in (("series", 400 / 1500), ("history", 400 / 1500)):
+        (steps,) = [each["mean"] for each in document[kind] if each["series"] == "run.step_seconds"]
+        known = [value is not None for value in steps]
+        assert sum(known) / len(known) == pytest.approx(share, abs=0.06)
+        assert known == sorted(known, reverse=True), "known at the beginning, and then no more"
+
+
+def test_findings_in_words_that_nobody_here_knows_are_left_out_and_told(long: Path, tmp_path: Path) -> None:
+    path = tmp_path / "newer.gpuwatch"
+    shutil.copyfile(long, path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for row in connection.execute("SELECT * FROM finding").fetchall():
+            *values, _ = row
+            if values[5] == "eval-stall":
+                values[9] = values[9].replace(b'"level":', b'"level":"new","was":')
+                connection.execute(
+                    "UPDATE finding SET blob = ?, crc = ? WHERE id = ?", (values[9], checksum(values), values[0])
+                )
+    with Recording(path) as recording:
+        seen = observe(recording, recording.start_ns, recording.end_ns, with_curves=True)
+    document = build_report(seen, with_series=True)
+    assert "eval-stall" in {span["name"] for span in document["spans"]}
+    assert any("does not know" in problem and "eval-stall" in problem for problem in seen.problems)
 
 
 def test_recording_that_is_still_being_written_is_read_up_to_now(tmp_path: Path) -> None:
