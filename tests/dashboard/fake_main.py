@@ -1,4 +1,4 @@
-"""Runs the dashboard over a hand-made snapshot in this terminal: `python -m tests.dashboard.fake_main [hanging|lively]`.
+"""Runs the dashboard over a hand-made snapshot in this terminal: `python -m tests.dashboard.fake_main [MODE]`.
 
 `hanging`: the monitor's stop() never returns, as with a driver that is stuck. `lively`: it keeps sending the same
 snapshot, so that nothing on the screen changes, also not into a word on its silence.
