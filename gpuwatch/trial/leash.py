@@ -1,10 +1,10 @@
 """Starts the program of a run so that it ends when the trial does, however that ends.
 
-A script for `python -I -S leash.py DESCRIPTOR COMMAND...`. The descriptor reads a pipe of which only the trial holds
-the other end: the kernel closes that one with the trial, killed by SIGKILL too. A parent's death signal
+A script for `python -I -S leash.py DESCRIPTOR FOLDER... -- COMMAND...`. The descriptor reads a pipe of which only the
+trial holds the other end: the kernel closes that one with the trial, killed by SIGKILL too. A parent's death signal
 (PR_SET_PDEATHSIG) would reach one process, and its ranks and workers would train on. So one process stays behind in the
-run's group, waits for the pipe's end, and ends the run. While it is there, the group's number can be nobody else's; and
-it is nobody's child, so that the program has none that it did not start.
+run's group, waits for the pipe's end, ends the run, and takes the trial's folders away. While it is there, the group's
+number can be nobody else's; and it is nobody's child, so that the program has none that it did not start.
 """
 
 import os
@@ -14,15 +14,17 @@ import time
 
 GRACE_SECONDS = 10.0
 """What the program gets to end after SIGTERM."""
+DYING_SECONDS = 5.0
+"""What it gets after SIGKILL, before the folders go that it may write to."""
 _NOT_STARTED = 126
 _NOT_FOUND = 127
 
 
-def start(pipe: int, command: list[str]) -> None:
+def start(pipe: int, folders: list[str], command: list[str]) -> None:
     """Becomes the command, with somebody at the leash."""
     if os.fork() == 0:
         if os.fork() == 0:
-            _hold(pipe)
+            _hold(pipe, folders)
         os._exit(0)
     os.wait()
     os.close(pipe)
@@ -37,7 +39,7 @@ def start(pipe: int, command: list[str]) -> None:
         sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED)
 
 
-def _hold(pipe: int) -> None:
+def _hold(pipe: int, folders: list[str]) -> None:
     """Waits until the trial is gone, then ends the run: asks first. A run that ends before takes this process along."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -48,12 +50,26 @@ def _hold(pipe: int) -> None:
     while os.read(pipe, 1):
         pass
     group, place = os.getpgrp(), os.environ.get("GPUWATCH_DIR")
-    send(signal.SIGTERM, group, place)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while members(group, place) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    send(signal.SIGKILL, group, place)
+    for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, DYING_SECONDS)):
+        send(number, group, place)
+        deadline = time.monotonic() + seconds
+        while members(group, place) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    for folder in folders:
+        remove(folder)
     os.killpg(group, signal.SIGKILL)
+
+
+def remove(folder: str) -> None:
+    """Takes away a folder of this user's with all that is in it; links are removed and never followed."""
+    import shutil
+
+    try:
+        is_own = os.lstat(folder).st_uid == os.geteuid()
+    except OSError:
+        return
+    if is_own:  # a link in its place is refused, and one that gets into its place meanwhile
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def send(number: signal.Signals, group: int, place: str | None) -> None:
@@ -95,4 +111,5 @@ def _content(path: str) -> bytes:
 
 
 if __name__ == "__main__":
-    start(int(sys.argv[1]), sys.argv[2:])
+    behind = sys.argv.index("--")
+    start(int(sys.argv[1]), sys.argv[2:behind], sys.argv[behind + 1 :])

@@ -102,7 +102,7 @@ class Runner:
             overrides = overrides_of(arm, at)
             if overrides is not None:
                 environment["GPUWATCH_OVERRIDES"] = overrides
-            with Training(command, environment, scratch=self.scratch) as training:
+            with Training(command, environment, scratch=self.scratch, meeting_place=self._meeting_place()) as training:
                 return watch_run(
                     training, monitor, self.enough, self.stopping, place=place, on_progress=on_progress, at_end=at_end
                 )

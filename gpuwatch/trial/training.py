@@ -32,6 +32,7 @@ class Training:
         command: what is started.
         environment: all of it.
         scratch: whether it runs in an empty folder of its own, which goes with it.
+        meeting_place: the trial's folder for all its runs, which goes with the last one if the trial is killed.
         grace_seconds: between one signal and the next harder one.
     """
 
@@ -41,6 +42,7 @@ class Training:
         environment: Mapping[str, str],
         *,
         scratch: bool = False,
+        meeting_place: Path | None = None,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self._grace_seconds = grace_seconds
@@ -49,11 +51,12 @@ class Training:
         self._place = environment.get("GPUWATCH_DIR")
         work = self._folder / "scratch"
         work.mkdir()
+        folders = [self._folder] if meeting_place is None else [self._folder, meeting_place]
         waits, self._leash = os.pipe()
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", leash.__file__, str(waits), *command],
+                    [sys.executable, "-I", "-S", leash.__file__, str(waits), *map(str, folders), "--", *command],
                     env=environment,
                     cwd=work if scratch else None,
                     stdin=subprocess.DEVNULL,

@@ -14,6 +14,8 @@ import psutil
 import pytest
 from command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
 
+from gpuwatch.trial import leash
+
 LOOP = """\
 import os, sys, time
 import gpuwatch
@@ -205,12 +207,16 @@ subprocess.run([sys.executable, __file__, "rank"], start_new_session=True)
 """A launcher with a rank in a session of its own, and a helper in its group."""
 
 
-def test_a_trial_that_is_killed_takes_its_training_along(script: Path, tmp_path: Path) -> None:
+def test_a_trial_that_is_killed_takes_its_training_and_its_folders_along(script: Path, tmp_path: Path) -> None:
     (script.parent / "ranks.py").write_text(RANKS)
+    temporary, kept = tmp_path / "temporary", tmp_path / "kept"
+    for folder in (temporary, kept):
+        folder.mkdir()
+    (kept / "checkpoint.pt").write_text("precious")
     command = [sys.executable, "-m", "gpuwatch", "trial", "env.SPEED=2", "--runs", "2", "--seconds", "600", "--"]
     with subprocess.Popen(
         [*command, sys.executable, "ranks.py"],
-        env=lonely_environment(tmp_path),
+        env=lonely_environment(tmp_path, TMPDIR=str(temporary)),
         cwd=script.parent,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -223,8 +229,29 @@ def test_a_trial_that_is_killed_takes_its_training_along(script: Path, tmp_path:
             time.sleep(0.05)
         pids = [int(line.split()[0]) for line in written.read_text().splitlines()]
         training = [psutil.Process(pid) for pid in pids]
+        folders = list(temporary.glob("gpuwatch-trial-*"))
+        assert len(folders) == 2, "where its trainers meet it, and the run's own"
+        for folder in folders:
+            (folder / "link").symlink_to(kept)
         trial.kill()
     assert psutil.wait_procs(training, timeout=PATIENCE_SECONDS)[1] == []
+    reached = time.monotonic() + PATIENCE_SECONDS
+    while any(map(Path.exists, folders)):
+        assert time.monotonic() < reached
+        time.sleep(0.05)
+    assert (kept / "checkpoint.pt").read_text() == "precious"
+
+
+def test_a_link_in_the_place_of_a_trials_folder_is_not_followed(tmp_path: Path) -> None:
+    kept, link, gone = tmp_path / "kept", tmp_path / "link", tmp_path / "gone"
+    kept.mkdir()
+    (kept / "checkpoint.pt").write_text("precious")
+    link.symlink_to(kept)
+    leash.remove(str(link))
+    leash.remove(str(gone))
+    assert (kept / "checkpoint.pt").read_text() == "precious"
+    leash.remove(str(kept))
+    assert not kept.exists()
 
 
 def test_workers_make_a_slow_dataset_faster_and_reach_its_loader(tmp_path: Path) -> None:
