@@ -189,7 +189,7 @@ class ReplayMonitor:
         stage.fill_past(self._wanted.is_set)
         self._jumps += 1  # charts that were drawn meanwhile do not know it
         self._tell()
-        return False
+        return stage.lacks_past
 
     def _stage_at(self, at_ns: int) -> Stage:
         return Stage(
@@ -208,16 +208,20 @@ class ReplayMonitor:
         with self._lock:
             self._has_ended = True
         self._tell()
-        may_grow = not self._recording.meta.ended
-        while not self._wanted.wait(_GROWTH_SECONDS if may_grow else None):
+        while not self._wanted.wait(None if self._recording.meta.ended else _GROWTH_SECONDS):
             end_ns = self._recording.end_ns
             self._recording.refresh()
-            if self._recording.end_ns > end_ns:
+            has_grown = self._recording.end_ns > end_ns
+            if has_grown:
                 self._recorded.refresh()
                 self._marks = self._recorded.marks
-                with self._lock:
-                    self._has_ended, self._is_growing = False, True
+            with self._lock:
+                self._has_ended = not has_grown
+                self._is_growing = not self._recording.meta.ended and (has_grown or self._is_growing)
+            if has_grown:
                 return
+            if self._recording.meta.ended:
+                self._tell()
 
     def _wake(self) -> None:
         with self._lock:  # a stage is closed under it: its pipe's number may be another file's by then

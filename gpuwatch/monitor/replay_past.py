@@ -20,8 +20,10 @@ _RUN_METRICS = ("step_seconds", "wait_seconds", "wait_share", "samples_per_secon
 
 def fill_past(
     timeline: Timeline, recording: Recording, until_ns: int, stop: Callable[[], bool] = lambda: False
-) -> None:
+) -> int | None:
     """Fills the minutes before a moment, for a day at most, of all GPUs, runs and the host that the timeline knows.
+
+    Stopped, it returns the moment to go on before; else None.
 
     An hour at a time, as they are written, the newest first: a day of eight ranks is half a million figures.
 
@@ -37,6 +39,7 @@ def fill_past(
         with timeline.lock:
             _put(timeline, found)
         last_ns = hour_ns
+    return last_ns if start_ns < last_ns else None
 
 
 def _put(timeline: Timeline, found: Mapping[tuple[str, str], MinuteColumns]) -> None:

@@ -101,10 +101,9 @@ class Stage:
         return self._past_until_ns is not None
 
     def fill_past(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Has charts reach back as far as the recording does, a day at most."""
-        until_ns, self._past_until_ns = self._past_until_ns, None
-        if until_ns is not None:
-            fill_past(self.timeline, self._recording, until_ns, stop)
+        """Has charts reach back as far as the recording does, a day at most; stopped, it goes on when called again."""
+        if self._past_until_ns is not None:
+            self._past_until_ns = fill_past(self.timeline, self._recording, self._past_until_ns, stop)
 
     def close(self) -> None:
         """Ends it; the recording stays open."""

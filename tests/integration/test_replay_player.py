@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.monitor.replay import SPEEDS, ReplayMonitor
+from gpuwatch.monitor.recorded_findings import RecordedFindings
+from gpuwatch.monitor.replay import SPEEDS, ReplayMonitor, origin_of
+from gpuwatch.monitor.replay_stage import Stage
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.timeline.series import Series
-from tests.integration.recorded_files import META, START_NS, WALL, batches, wall_at
+from tests.integration.recorded_files import META, START_NS, WALL, batches, recorded, wall_at
 from tests.integration.simulated_recordings import record, record_samples, recording_monitor
 
 SECOND_NS = 1_000_000_000
@@ -163,6 +165,23 @@ def test_charts_reach_back_beyond_what_is_lived_through(tmp_path: Path) -> None:
         watched.player.stop()
 
 
+def test_a_past_that_a_key_broke_off_is_completed(tmp_path: Path) -> None:
+    path = tmp_path / "hours.gpuwatch"
+    recorded(path, 4 * 3600, interval_seconds=60.0)
+    with Recording(path) as recording:
+        stage = Stage(
+            recording, RecordedFindings(recording), recording.end_ns, origin_of(recording), 1.0, with_past=False
+        )
+        wishes = iter([False, True])
+        stage.fill_past(lambda: next(wishes))
+        assert stage.lacks_past
+        stage.fill_past()
+        assert not stage.lacks_past
+        series = Series("gpu.utilization_percent", "GPU-0")
+        assert None not in stage.timeline.chart(series, recording.start_ns, recording.end_ns, 40).mean
+        stage.close()
+
+
 def test_a_recording_that_is_still_written_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "growing.gpuwatch"
     live = recording_monitor(path, "starved", 20)
@@ -173,5 +192,8 @@ def test_a_recording_that_is_still_written_goes_on(tmp_path: Path) -> None:
         live.run_until(live.snapshot().time_ns + 30 * SECOND_NS)
         grown = watched.until(lambda snapshot: snapshot.time_ns > first_end_ns)
         assert grown.replay is not None and grown.replay.is_growing
+        live.stop()
+        watched.player.seek(3600)
+        over = watched.until(lambda snapshot: snapshot.replay is not None and not snapshot.replay.is_growing)
+        assert over.replay is not None and over.replay.state == "ended"
         watched.player.stop()
-    live.stop()
