@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuwatch.compare.likeness import Likeness, likeness
-from gpuwatch.compare.measured import Measured
+from gpuwatch.compare.measured import Measured, severity_order
 from gpuwatch.compare.metrics import METRICS, Metric
 from gpuwatch.statistics.interval import Interval, detectable_effect, geometric_mean, log_ratio_interval
 
@@ -144,7 +144,7 @@ def _findings(before: Sequence[Measured], after: Sequence[Measured]) -> list[Fin
         changes.append(
             FindingChange(
                 rule=rule,
-                severity=min(severities, key=_order),
+                severity=min(severities, key=severity_order),
                 fate=fate,
                 runs_before=len(first),
                 runs_after=len(second),
@@ -152,12 +152,7 @@ def _findings(before: Sequence[Measured], after: Sequence[Measured]) -> list[Fin
                 seconds_after=max((found.seconds for found in second if found.seconds is not None), default=None),
             )
         )
-    return sorted(changes, key=lambda change: (_FATES.index(change.fate), _order(change.severity), change.rule))
+    return sorted(changes, key=lambda change: (_FATES.index(change.fate), severity_order(change.severity), change.rule))
 
 
 _FATES: tuple[Fate, ...] = ("new", "still", "gone")
-_SEVERITIES = ("critical", "warning", "info", "hint")
-
-
-def _order(severity: str) -> int:
-    return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -58,23 +58,39 @@ def measured(name: str, summary: SessionSummary) -> Measured:
     used = set(run.gpu_uuids) if run else set()
     on_cpu = run is not None and run.facts.device == "cpu"
     gpus = [gpu for gpu in summary.gpus if gpu.facts.uuid in used or not (used or on_cpu)]
-    stood: dict[str, Stood] = {}
-    for finding in summary.findings:
-        if (finding.run in (None, run.id if run else None)) and (
-            finding.gpu is None or not used or finding.gpu in used
-        ):
-            before = stood.get(finding.rule)
-            seconds = max(finding.stood_seconds, before.seconds or 0.0 if before else 0.0)
-            stood[finding.rule] = Stood(finding.rule, finding.severity, seconds)
+    stood = by_rule(
+        Stood(finding.rule, finding.severity, finding.stood_seconds)
+        for finding in summary.findings
+        if finding.run in (None, run.id if run else None) and (finding.gpu is None or not used or finding.gpu in used)
+    )
     return Measured(
         name=name,
         label=summary.label,
         seconds=summary.seconds,
         subject=_subject(run, gpus),
         values={**_gpu_values(gpus), **(_run_values(run) if run else {})},
-        findings=tuple(stood.values()),
+        findings=stood,
         notes=tuple(_notes(summary, run)),
     )
+
+
+def by_rule(found: Iterable[Stood]) -> tuple[Stood, ...]:
+    """One for each rule, of however many GPUs and severities: the worst, and the longest."""
+    rules: dict[str, Stood] = {}
+    for each in found:
+        before = rules.get(each.rule, each)
+        known = [seconds for seconds in (before.seconds, each.seconds) if seconds is not None]
+        severity = min(before.severity, each.severity, key=severity_order)
+        rules[each.rule] = Stood(each.rule, severity, max(known, default=None))
+    return tuple(rules.values())
+
+
+def severity_order(severity: str) -> int:
+    """The worst first, unknown ones last."""
+    return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
+
+
+_SEVERITIES = ("critical", "warning", "info", "hint")
 
 
 def _notes(summary: SessionSummary, run: RunSummary | None) -> list[str]:

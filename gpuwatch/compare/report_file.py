@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.compare.measured import GIB, CannotCompareError, Measured, Stood, Subject, mean, times
+from gpuwatch.compare.measured import GIB, CannotCompareError, Measured, Stood, Subject, by_rule, mean, times
 
-_STANDS = ("firing", "clearing")
+_STOOD = ("firing", "clearing", "over")
 
 
 class _Swing(msgspec.Struct):
@@ -71,6 +71,7 @@ class _Finding(msgspec.Struct):
     rule: str
     severity: str
     state: str = "firing"
+    stood_seconds: float | None = None
     run: str | None = None
     gpu: str | None = None
 
@@ -118,14 +119,12 @@ def measured_report(name: str, data: bytes) -> Measured:
         seconds=report.gpuwatch.duration_seconds,
         subject=_subject(run, gpus),
         values={**_gpu_values(gpus), **(_run_values(run, gpus) if run else {})},
-        findings=tuple(
-            {
-                finding.rule: Stood(finding.rule, finding.severity)
-                for finding in report.findings
-                if finding.state in _STANDS
-                and finding.run in (None, run.id if run else None)
-                and (finding.gpu is None or not used or finding.gpu in used)
-            }.values()
+        findings=by_rule(
+            Stood(finding.rule, finding.severity, finding.stood_seconds)
+            for finding in report.findings
+            if finding.state in _STOOD
+            and finding.run in (None, run.id if run else None)
+            and (finding.gpu is None or not used or finding.gpu in used)
         ),
         notes=tuple(notes),
     )

@@ -247,6 +247,15 @@ def test_a_reports_json_is_as_good_as_a_recording() -> None:
     assert [stood.rule for stood in found.findings] == ["data-starvation"]
 
 
+def test_what_stood_in_a_long_report_counts_though_it_is_over() -> None:
+    over = [
+        {"rule": "low-util", "severity": severity, "gpu": gpu, "state": "over", "stood_seconds": seconds}
+        for severity, gpu, seconds in (("warning", None, 90.0), ("info", "GPU-1", 400.0))
+    ]
+    found = measured_report("night.json", _report(findings=over))
+    assert found.findings == (Stood("low-util", "warning", 400.0),)
+
+
 def test_a_report_of_a_run_on_the_cpu_has_none_of_the_machines_gpus() -> None:
     run_on_cpu = {"id": "1.1", "title": "train.py", "pid": 1, "device": "cpu", "gpus": []}
     found = measured_report("before.json", _report(runs=[run_on_cpu]))
