@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from gpuwatch.recording.contents import Contents
@@ -25,7 +26,10 @@ _RECENT_NS = 120_000_000_000
 _RECENT = (NvmlState, GpuStatus, GpuHealth, BatchCount, RunMemory, Standing)
 """Told every 30 s at least, so the last two minutes hold the newest."""
 
+_SPAN = re.compile(r'"kind": "(\w+)", "start_ns": (-?\d+), "end_ns": (null|-?\d+)')
+
 AnySample = TypeVar("AnySample")
+Row = tuple[Any, ...]
 
 
 class Events:
@@ -37,12 +41,13 @@ class Events:
 
     def of(self, cls: type[AnySample], until_ns: int) -> list[AnySample]:
         """All of one class up to a moment, in the order in which they came."""
-        return [cast(AnySample, sample) for sample, _ in self._read(until_ns) if isinstance(sample, cls)]
+        rows = (row for row in self._rows(until_ns) if row[1] == cls.__name__)
+        return [cast(AnySample, sample) for sample, _ in self._read(rows)]
 
     def standing(self, time_ns: int, samples: Callable[..., Iterator[Sample]]) -> list[Sample]:
         """What a timeline needs to know at a moment, in the order in which it came."""
         found: dict[object, Sample] = {}
-        for sample, until_ns in self._read(time_ns):
+        for sample, until_ns in self._read(_without_ended(self._rows(time_ns))):
             key = _key(sample)
             found.pop(key, None)
             is_over = until_ns is not None and until_ns <= time_ns
@@ -54,12 +59,14 @@ class Events:
             found[_key(sample)] = sample
         return list(found.values())
 
-    def _read(self, until_ns: int) -> Iterator[tuple[Sample, int | None]]:
-        rows = self._contents.rows(
+    def _rows(self, until_ns: int) -> list[Row]:
+        return self._contents.rows(
             "its events",
             "SELECT time_ns, kind, subject, json, crc, until_ns FROM event WHERE time_ns <= ? ORDER BY id",
             (until_ns,),
         )
+
+    def _read(self, rows: Iterable[Row]) -> Iterator[tuple[Sample, int | None]]:
         for row in rows:
             kind = self._kinds.get(row[1])
             if kind is None or not kind.is_known:
@@ -71,6 +78,17 @@ class Events:
                 sample = revived(kind.shape, json.loads(row[3]))
             if sample is not None:
                 yield sample, row[5]
+
+
+def _without_ended(rows: list[Row]) -> Iterator[Row]:
+    """Leaves out the phases that ended: a day may have 20 000, and to take one apart takes 15 us."""
+    spans = [_SPAN.search(row[3]) if row[1] == PhaseSpan.__name__ and isinstance(row[3], str) else None for row in rows]
+    ended = {
+        (row[2], *span.group(1, 2)) for row, span in zip(rows, spans, strict=True) if span and span.group(3) != "null"
+    }
+    for row, span in zip(rows, spans, strict=True):
+        if span is None or (row[2], *span.group(1, 2)) not in ended:
+            yield row
 
 
 def _key(sample: Sample) -> object:
