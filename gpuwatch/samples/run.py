@@ -201,6 +201,7 @@ class WorkerFetch:
     start_ns: int
     end_ns: int
     cpu_seconds: float | None = None
+    loader: int | None = None  # as LoaderFacts names it; None where the worker was not told
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     lasting = _lasting_sums(history, bounds.end_ns) if history.is_exact else None
     train_loader = history.train_loader()
     stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)
-    fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns, stops)
+    evaluating = {loader.loader for loader in facts.loaders if loader.role == "eval"}
+    fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns, stops, without=evaluating)
     workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
     window = RankWindow(
         trainer=history.trainer,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import compress
+from typing import Any
 
 from gpuwatch.samples import WorkerFetch
 from gpuwatch.timeline.columns import Table, number
@@ -33,49 +36,68 @@ class WorkerFetches:
     """One row per batch, at the time it was done."""
 
     def __init__(self) -> None:
-        columns = {"start": "q", "pid": "i", "seconds": "f", "cpu_seconds": "f"}
+        columns = {"start": "q", "pid": "i", "seconds": "f", "cpu_seconds": "f", "loader": "i"}
         self.rows = Table(columns, max_age_ns=_RAW_NS, max_rows=_MOST_ROWS)
 
     def add(self, fetch: WorkerFetch) -> None:
         """Takes up one batch."""
         seconds = (fetch.end_ns - fetch.start_ns) / SECOND_NS
         if seconds >= 0:
-            self.rows.add(fetch.end_ns, (fetch.start_ns, fetch.worker_pid, seconds, number(fetch.cpu_seconds)))
+            row = (fetch.start_ns, fetch.worker_pid, seconds, number(fetch.cpu_seconds), fetch.loader or 0)
+            self.rows.add(fetch.end_ns, row)
 
     def pids(self, start_ns: int) -> set[int]:
         """The workers that made a batch since then."""
         return set(self.rows["pid"][self.rows.since(start_ns) :])
 
-    def totals(self, start_ns: int, now_ns: int, stops: Sequence[Span] = ()) -> FetchTotals | None:
-        """The figures over (start, now] but for the times that the trainer was stopped; None without a batch."""
-        low, high = self.rows.since(start_ns), self.rows.until(now_ns)
-        low = max(low, high - _MOST_JUDGED)
-        if low >= high:
+    def totals(
+        self, start_ns: int, now_ns: int, stops: Sequence[Span] = (), without: Set[int] = frozenset()
+    ) -> FetchTotals | None:
+        """The figures over (start, now] but for the times that the trainer was stopped; None without a batch.
+
+        Args:
+            start_ns: from here on.
+            now_ns: up to here.
+            stops: when the trainer was stopped.
+            without: loaders that are left out: of evaluation, whose batches cost what they will.
+        """
+        rows = slice(self.rows.since(start_ns), self.rows.until(now_ns))
+        pids, starts, seconds, cpu_seconds = self._newest(rows, without)
+        if not pids:
             return None
-        seconds = self.rows["seconds"][low:high]
         return FetchTotals(
-            workers=len(set(self.rows["pid"][low:high])),
-            busy_share=self._busy_share(low, high, stops),
+            workers=len(set(pids)),
+            busy_share=_busy_share(pids, starts, seconds, stops),
             batch_seconds=mean(seconds),
-            batch_cpu_seconds=mean(self.rows["cpu_seconds"][low:high]),
+            batch_cpu_seconds=mean(cpu_seconds),
             batch_seconds_sigma=mean_and_sigma(list(seconds))[1],
             newest_batch_seconds=seconds,
         )
 
-    def _busy_share(self, low: int, high: int, stops: Sequence[Span]) -> float | None:
-        """Time in batches over time from one batch's start to the next one's, per worker.
+    def _newest(self, rows: slice, without: Set[int]) -> list[array[Any]]:
+        """Worker, start, seconds and CPU seconds of the newest batches of these rows."""
+        columns = [self.rows[name][rows] for name in ("pid", "start", "seconds", "cpu_seconds")]
+        if without:
+            kept = [loader not in without for loader in self.rows["loader"][rows]]
+            columns = [array(column.typecode, compress(column, kept)) for column in columns]
+        return [column[-_MOST_JUDGED:] for column in columns]
 
-        Whole cycles only: counting to the end of the window instead would take a batch that is being made, and not
-        yet reported, for idleness.
-        """
-        batches: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-        columns = (self.rows["pid"][low:high], self.rows["start"][low:high], self.rows["seconds"][low:high])
-        for pid, start_ns, seconds in zip(*columns, strict=True):
-            batches[pid].append((start_ns, seconds))
-        busy = cycles = 0.0
-        for made in batches.values():
-            made.sort()
-            busy += sum(seconds for _, seconds in made[:-1])
-            first_ns, last_ns = made[0][0], made[-1][0]
-            cycles += (last_ns - first_ns - covered_ns(stops, first_ns, last_ns)) / SECOND_NS
-        return min(1.0, busy / cycles) if cycles > 0 else None
+
+def _busy_share(
+    pids: Sequence[int], starts: Sequence[int], took: Sequence[float], stops: Sequence[Span]
+) -> float | None:
+    """Time in batches over time from one batch's start to the next one's, per worker.
+
+    Whole cycles only: counting to the end of the window instead would take a batch that is being made, and not
+    yet reported, for idleness.
+    """
+    batches: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
+    for pid, start_ns, seconds in zip(pids, starts, took, strict=True):
+        batches[pid].append((start_ns, seconds))
+    busy = cycles = 0.0
+    for made in batches.values():
+        made.sort()
+        busy += sum(seconds for _, seconds in made[:-1])
+        first_ns, last_ns = made[0][0], made[-1][0]
+        cycles += (last_ns - first_ns - covered_ns(stops, first_ns, last_ns)) / SECOND_NS
+    return min(1.0, busy / cycles) if cycles > 0 else None

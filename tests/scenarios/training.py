@@ -213,7 +213,9 @@ class Training:
         for fetch in rank.queue.fetches:
             pid = 9000 + 100 * rank.index + fetch.worker
             pid += 50 * rank.queue.epochs if not self.job.loading.persistent else 0
-            made = WorkerFetch(trainer, pid, fetch.worker, ns(fetch.start), ns(fetch.end), fetch.cpu_seconds)
+            made = WorkerFetch(
+                trainer, pid, fetch.worker, ns(fetch.start), ns(fetch.end), fetch.cpu_seconds, TRAIN_LOADER
+            )
             emit(fetch.end, made)
         position = rank.queue.position
         emit(returned, BatchWait(trainer, TRAIN_LOADER, "train", ns(entered), ns(returned), position))

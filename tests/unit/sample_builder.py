@@ -120,9 +120,11 @@ def phase(kind: PhaseKind, start: float, end: float | None, *, trainer: str = TR
     return PhaseSpan(trainer, kind, at(start), None if end is None else at(end), **fields)
 
 
-def fetch(worker: int, start: float, end: float, cpu: float | None = None, trainer: str = TRAINER) -> WorkerFetch:
+def fetch(
+    worker: int, start: float, end: float, cpu: float | None = None, trainer: str = TRAINER, **fields: Any
+) -> WorkerFetch:
     """A batch made by a worker."""
-    return WorkerFetch(trainer, 9000 + worker, worker, at(start), at(end), cpu)
+    return WorkerFetch(trainer, 9000 + worker, worker, at(start), at(end), cpu, **fields)
 
 
 def sampled_facts(pid: int = 4711, **fields: Any) -> RunFacts:

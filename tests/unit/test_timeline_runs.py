@@ -161,6 +161,19 @@ def test_workers_are_busy_by_whole_cycles() -> None:
     assert workers.batch_cpu_seconds == pytest.approx(0.3)
 
 
+def test_batches_of_evaluation_are_no_part_of_what_training_waits_for() -> None:
+    train, evaluation = loader(num_workers=2), loader(loader=2, num_workers=2, role="eval")
+    made = [fetch(worker, n, n + 0.9, cpu=0.3, loader=1) for n in range(30) for worker in range(2)]
+    made += [fetch(2 + worker, 10 + worker, 10.05 + worker, cpu=0.05, loader=2) for worker in range(2)]
+    made += [fetch(2 + worker, 28, 28.05, cpu=0.05, loader=2) for worker in range(2)]
+    history = timeline(run_facts(loaders=(train, evaluation)), steps(300), made)
+    workers = rank_at(history, 60).workers
+    assert workers is not None
+    assert workers.busy_share == pytest.approx(0.9), "the workers of the evaluation wait for it most of the time"
+    assert list(workers.newest_batch_seconds) == pytest.approx([0.9] * 60)
+    assert (workers.batch_seconds, workers.batch_cpu_seconds) == (pytest.approx(0.9), pytest.approx(0.3))
+
+
 def test_workers_as_the_host_sees_them() -> None:
     def second(at_second: int, changed: bool = False) -> object:
         pair = (

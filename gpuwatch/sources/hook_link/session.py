@@ -136,7 +136,7 @@ class WorkerSession:
             MalformedPacketError: its length is not what it announces.
         """
         return [
-            WorkerFetch(self.trainer, self.pid, a, start, end, b / 1e9 if b >= 0 else None)
-            for kind, _, _, _, start, end, a, b in packet.records()
+            WorkerFetch(self.trainer, self.pid, a, start, end, b / 1e9 if b >= 0 else None, loader or None)
+            for kind, _, loader, _, start, end, a, b in packet.records()
             if kind == wire.FETCH and start <= end <= now_ns + _FUTURE_NS
         ]
