@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 
 from gpuwatch.samples import Sample, StackTally
 from gpuwatch.sources.stacks import StackSource, StackTarget
+from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.process_groups import kill_group
 
 TRAINING = """
@@ -106,28 +110,66 @@ def line_of(text: str, part: str) -> int:
 
 
 class Log:
-    """What the script said of itself: (time, batches, seconds by phase)."""
+    """What the script says of itself: (time, batches, seconds by phase). A full pipe would hold it: it never is."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self._batches: list[tuple[int, int]] = []
+        self._records: list[tuple[int, int, dict[str, float]]] = []
+        self._news = threading.Condition()
+        self._over = False
+        threading.Thread(target=self._read, daemon=True).start()
 
     def wait(self, until_ns: int = 0) -> tuple[int, int, dict[str, float]]:
-        """The first record after a time."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            stamp, batches, spent = json.loads(line)
-            self._batches.append((stamp, batches))
-            if stamp >= until_ns:
-                return stamp, batches, spent
-        raise AssertionError("the training ended")
+        """The first record at or after a time."""
+        with self._news:
+            assert self._news.wait_for(
+                lambda: self._over or (self._records and self._records[-1][0] >= until_ns), PATIENCE_SECONDS
+            ), "the training says nothing"
+            assert self._records and self._records[-1][0] >= until_ns, "the training ended"
+            return self._records[bisect.bisect_left(self._records, until_ns, key=lambda record: record[0])]
 
     def batches_at(self, time_ns: int) -> tuple[int, int]:
         """The least and the most batches that were done at a time after the first record."""
-        if not self._batches or self._batches[-1][0] < time_ns:
-            self.wait(time_ns)
-        before = max(batches for stamp, batches in self._batches if stamp <= time_ns)
-        return before, min(batches for stamp, batches in self._batches if stamp >= time_ns)
+        self.wait(time_ns)
+        before = max(batches for stamp, batches, _ in self._records if stamp <= time_ns)
+        return before, min(batches for stamp, batches, _ in self._records if stamp >= time_ns)
+
+    def spent(self, spans: Iterable[tuple[int, int]]) -> dict[str, float]:
+        """The seconds of each phase in these stretches, after the first record."""
+        total: Counter[str] = Counter()
+        for start_ns, end_ns in spans:
+            total.update(self._spent_by(end_ns))
+            total.subtract(self._spent_by(start_ns))
+        return dict(total)
+
+    def _spent_by(self, time_ns: int) -> dict[str, float]:
+        """Between two records, as much of what was spent there as time had passed."""
+        self.wait(time_ns)
+        index = max(1, bisect.bisect_left(self._records, time_ns, key=lambda record: record[0]))
+        (start_ns, _, before), (end_ns, _, after) = self._records[index - 1 : index + 1]
+        part = (time_ns - start_ns) / (end_ns - start_ns)
+        return {phase: before.get(phase, 0.0) + part * (after[phase] - before.get(phase, 0.0)) for phase in after}
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with suppress(ValueError):  # it was closed, or killed within a line
+            for line in self._process.stdout:
+                with self._news:
+                    self._records.append(tuple(json.loads(line)))
+                    self._news.notify_all()
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+
+
+def undisturbed(tallies: Sequence[StackTally]) -> list[StackTally]:
+    """Those with about as many looks as they usually have.
+
+    A machine that stands still for half a second holds the training where it is, and the looks: nobody counts them
+    twice afterwards, but the training's own clock counts the time.
+    """
+    rates = [tally.samples / (tally.end_ns - tally.start_ns) for tally in tallies]
+    return [tally for tally, rate in zip(tallies, rates, strict=True) if rate >= 0.7 * median(rates)]
 
 
 @contextmanager
@@ -165,14 +207,12 @@ def watching(*targets: StackTarget, **options: object) -> Iterator[StackSource]:
         source.close()
 
 
-def collect_until(source: StackSource, done: Callable[[list[Sample]], bool], seconds: float = 60.0) -> list[Sample]:
+def collect_until(source: StackSource, done: Callable[[list[Sample]], bool]) -> list[Sample]:
     """All samples until enough of them are there."""
     samples: list[Sample] = []
-    until = time.monotonic() + seconds
+    until = time.monotonic() + PATIENCE_SECONDS
     while not done(samples):
-        assert time.monotonic() < until, (
-            f"not seen within {seconds} s, but {Counter(type(s).__name__ for s in samples)}"
-        )
+        assert time.monotonic() < until, f"not seen, but {Counter(type(s).__name__ for s in samples)}"
         samples.extend(source.collect(time.monotonic_ns()))
         time.sleep(0.02)
     return samples
@@ -181,6 +221,11 @@ def collect_until(source: StackSource, done: Callable[[list[Sample]], bool], sec
 def looks_of(samples: list[Sample]) -> int:
     """Usable looks at the training thread."""
     return sum(sample.samples for sample in samples if isinstance(sample, StackTally))
+
+
+def looking() -> list[threading.Thread]:
+    """The threads of sources here that look."""
+    return [thread for thread in threading.enumerate() if thread.name == "gpuwatch-stacks"]
 
 
 def lines_of(samples: list[Sample], phase: str, of_workers: bool = False) -> Counter[int]:

@@ -9,7 +9,16 @@ import pytest
 
 from gpuwatch.samples import StackTally
 from gpuwatch.sources.stacks import StackTarget
-from tests.integration.stack_training import Log, collect_until, line_of, lines_of, looks_of, started, watching
+from tests.integration.stack_training import (
+    Log,
+    collect_until,
+    line_of,
+    lines_of,
+    looks_of,
+    started,
+    undisturbed,
+    watching,
+)
 
 COMPILED = """
 import json, time
@@ -69,13 +78,12 @@ def test_looks_at_a_compiled_forward_count_like_all_others(tmp_path: Path) -> No
         log.wait()
         with watching(StackTarget(process.pid, hooked=False)) as source:
             collect_until(source, lambda seen: looks_of(seen) >= 1)
-            start_ns, _, before = log.wait(time.monotonic_ns())
+            start_ns = time.monotonic_ns()
             samples = collect_until(source, lambda seen: looks_of(seen) >= LOOKS)
-            end_ns, _, after = log.wait(time.monotonic_ns())
-    tallies = [s for s in samples if isinstance(s, StackTally) and start_ns <= s.start_ns and s.end_ns <= end_ns]
+            tallies = undisturbed([s for s in samples if isinstance(s, StackTally) and start_ns <= s.start_ns])
+            spent = log.spent((tally.start_ns, tally.end_ns) for tally in tallies)
     looks = sum(tally.samples for tally in tallies)
     assert sum(tally.rejected for tally in tallies) < 0.05 * looks
-    spent = {phase: after[phase] - before[phase] for phase in after}
     for phase, seconds in spent.items():
         seen = sum(tally.phases.get(phase, 0) for tally in tallies) / looks
         assert seen == pytest.approx(seconds / sum(spent.values()), abs=NEAR), phase

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command_line import gpuwatch
+from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch
+
+SECONDS = "3"
 
 SCRIPT = """\
 import sys, threading
@@ -37,19 +39,19 @@ def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     yield process
     process.stdin.close()
     assert process.stdout.read() == "done\n"
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     process.stdout.close()
 
 
 def test_the_tree_leads_to_the_hot_function(training: subprocess.Popen[str], tmp_path: Path) -> None:
-    result = gpuwatch(tmp_path, "stacks", str(training.pid), "--seconds", "1")
+    result = gpuwatch(tmp_path, "stacks", str(training.pid), "--seconds", SECONDS)
     assert (result.returncode, result.stderr) == (0, "")
     assert "hot_path" in result.stdout
     assert f"process {training.pid}, " in result.stdout
 
 
 def test_the_collapsed_stacks_begin_at_the_module(training: subprocess.Popen[str], tmp_path: Path) -> None:
-    result = gpuwatch(tmp_path, "stacks", str(training.pid), "--seconds", "1", "--format", "collapsed")
+    result = gpuwatch(tmp_path, "stacks", str(training.pid), "--seconds", SECONDS, "--format", "collapsed")
     stack, _, looks = result.stdout.splitlines()[0].rpartition(" ")
     assert stack.split(";")[:2] == [f"process {training.pid}", f"<module> ({tmp_path}/train.py:10)"]
     assert int(looks) > 0
@@ -57,7 +59,7 @@ def test_the_collapsed_stacks_begin_at_the_module(training: subprocess.Popen[str
 
 def test_the_speedscope_file_names_frames_and_lines(training: subprocess.Popen[str], tmp_path: Path) -> None:
     file = tmp_path / "out.speedscope.json"
-    arguments = ("--seconds", "1", "--format", "speedscope", "-o", str(file))
+    arguments = ("--seconds", SECONDS, "--format", "speedscope", "-o", str(file))
     result = gpuwatch(tmp_path, "stacks", str(training.pid), *arguments)
     assert (result.returncode, result.stdout) == (0, "")
     document = json.loads(file.read_text())
@@ -67,7 +69,7 @@ def test_the_speedscope_file_names_frames_and_lines(training: subprocess.Popen[s
 
 
 def test_other_threads_are_shown_when_asked_for(training: subprocess.Popen[str], tmp_path: Path) -> None:
-    result = gpuwatch(tmp_path, "stacks", str(training.pid), "--seconds", "1", "--threads")
+    result = gpuwatch(tmp_path, "stacks", str(training.pid), "--seconds", SECONDS, "--threads")
     assert f"process {training.pid} thread " in result.stdout
 
 
