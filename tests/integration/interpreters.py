@@ -126,7 +126,7 @@ def running(command: Sequence[str], **options: object) -> Iterator[subprocess.Po
         if process.stdin is not None:
             process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -12,7 +12,17 @@ import pytest
 from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.stacks import RECHECK_EVERY
 from gpuwatch.reader.types import CannotReadError, Reason, Stack
-from tests.integration.interpreters import TARGETS, Python, code, each, require_reading, running, script
+from tests.integration.command_line import PATIENCE_SECONDS
+from tests.integration.interpreters import (
+    TARGETS,
+    Python,
+    code,
+    each,
+    require_reading,
+    running,
+    script,
+    until_standing,
+)
 
 SEEN = 500
 HERE = Python(sys.version_info[1], (sys.executable,))
@@ -59,7 +69,7 @@ def test_stacks_of_a_thread_that_calls_all_the_time_are_whole(python: Python) ->
     assert broken < (0.1 if python.minor >= 11 else 0.2) * looks, (broken, looks)
 
 
-def look_until_it_ends(interpreter: Interpreter, limit_seconds: float = 60) -> CannotReadError:
+def look_until_it_ends(interpreter: Interpreter, limit_seconds: float = PATIENCE_SECONDS) -> CannotReadError:
     end = time.monotonic() + limit_seconds
     while time.monotonic() < end:
         try:
@@ -153,6 +163,7 @@ for number in range(100, 140):
         interpreter = attach(process.pid)
         addresses = []
         for number in range(100, 140):
+            until_standing(process.pid)
             for _ in range(RECHECK_EVERY):
                 stack = interpreter.main_stack()
                 assert stack is not None
@@ -173,4 +184,4 @@ def test_reading_keeps_no_file_open() -> None:
             interpreter = attach(process.pid)
             interpreter.main_stack()
             interpreter.close()
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before  # what earlier tests left may be given back now

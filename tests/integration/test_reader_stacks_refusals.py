@@ -276,6 +276,12 @@ def test_own_process_is_read_without_any_privilege() -> None:
 
 
 def _until_exec(pid: int, name: str) -> None:
-    """Returns once the process is no longer the fork that is about to become the program."""
-    while Path(f"/proc/{pid}/comm").read_text().strip() != name:
+    """Returns once the process is the program, whose libraries are loaded: it waits for its input or a signal."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[0].partition("(")[2] != name:
         os.sched_yield()
+    while _state(pid) != "S":
+        os.sched_yield()
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
