@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.command_line import PATIENCE_SECONDS
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 CHROMIUM = next((found for name in _NAMES if (found := shutil.which(name))), None)
 
@@ -36,9 +38,11 @@ def opened(path: Path, **options: Any) -> Iterator[Opened]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        milliseconds = PATIENCE_SECONDS * 1000
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=milliseconds)
         try:
             seen = Opened(browser.new_page(**options))
+            seen.page.set_default_timeout(milliseconds)
             seen.page.on("request", lambda request: seen.requests.append(request.url))
             seen.page.on("console", lambda message: seen.complaints.append(f"{message.type}: {message.text}"))
             seen.page.on("pageerror", lambda error: seen.complaints.append(str(error)))

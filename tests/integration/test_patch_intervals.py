@@ -27,7 +27,7 @@ class Rows(Dataset):
 class SlowStore:
     "Saving it takes as long on a fast disk as on a slow one."
     def __reduce__(self):
-        time.sleep(0.15)
+        time.sleep(0.5)  # half of the time, so that it is still too much where a busy machine makes all else slower
         return SlowStore, ()
 """
 
