@@ -132,17 +132,18 @@ def _stats(found: MinuteColumns, *, with_percentiles: bool = False) -> Stats | N
 
 def _run(run: RunWindow, summary: RunSummary | None, minutes: Minutes, seconds: float) -> RunWindow:
     ranks = tuple(_rank(rank, minutes, seconds) for rank in run.ranks)
-    critical = max(ranks, key=lambda rank: rank.wait_share or 0.0, default=run.critical)
+    living = [rank for rank in ranks if rank.ended is None] or ranks
+    critical = max(living, key=lambda rank: rank.wait_share or 0.0, default=run.critical)
     if critical.step_seconds is not None:
-        rates = [rank.samples_per_second for rank in ranks if rank.samples_per_second is not None]
+        rates = [rank.samples_per_second for rank in living if rank.samples_per_second is not None]
         return replace(run, ranks=ranks, critical=critical, samples_per_second=sum(rates) if rates else None)
     if summary is None:
         return replace(run, ranks=ranks, critical=critical)
     # Seen from outside: its batches were counted.
-    critical = replace(
-        critical, steps=summary.steps, train_seconds=summary.train_seconds, wait_share=summary.wait_share
-    )
-    return replace(run, ranks=ranks, critical=critical, samples_per_second=summary.samples_per_second)
+    critical = next((rank for rank in ranks if rank.trainer == summary.facts.trainer), critical)
+    told = replace(critical, steps=summary.steps, train_seconds=summary.train_seconds, wait_share=summary.wait_share)
+    ranks = tuple(told if rank is critical else rank for rank in ranks)
+    return replace(run, ranks=ranks, critical=told, samples_per_second=summary.samples_per_second)
 
 
 def _rank(rank: RankWindow, minutes: Minutes, seconds: float) -> RankWindow:
@@ -163,7 +164,8 @@ def _rank(rank: RankWindow, minutes: Minutes, seconds: float) -> RankWindow:
         phases={kind: _phase(kind, found, seconds) for kind, found in phases.items()},
     )
     if not periods:
-        return rank
+        counted, waits = rows("counted_batches"), rows("stack_wait_train_share")
+        return replace(rank, steps=round(pooled.total(counted)), wait_share=pooled.mean(waits)) if counted else rank
     amount, period = pooled.mean(rows("step_samples")), pooled.mean(periods)
     return replace(
         rank,

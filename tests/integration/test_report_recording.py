@@ -26,6 +26,7 @@ from tests.integration.command_line import gpuwatch
 from tests.integration.recorded_files import META, TRAINER, batches, wall_at
 from tests.integration.recorded_files import START_NS as FILE_START_NS
 from tests.integration.recorded_sessions import START_NS, START_WALL_TIME, record
+from tests.integration.simulated_recordings import record_samples
 from tests.unit.test_report_document import check_schema
 
 
@@ -147,6 +148,17 @@ def test_run_that_ended_long_before_the_end_has_its_curves(tmp_path: Path) -> No
         known = [value is not None for value in steps]
         assert sum(known) / len(known) == pytest.approx(share, abs=0.06)
         assert known == sorted(known, reverse=True), "known at the beginning, and then no more"
+
+
+def test_ranks_of_a_long_attached_run_are_told_from_its_minutes(tmp_path: Path) -> None:
+    path = tmp_path / "attached.gpuwatch"
+    record_samples(path, "attached", 1000)
+    with Recording(path) as recording:
+        document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+    (run,) = document["runs"]
+    (rank,) = run["ranks"]
+    assert (rank["steps"], rank["data_wait_share"]) == (run["steps"], run["data_wait_share"])
+    assert run["steps"] > 3000 > run["stacks"]["batches"], "stacks are those of the last minutes"
 
 
 def test_findings_in_words_that_nobody_here_knows_are_left_out_and_told(long: Path, tmp_path: Path) -> None:
