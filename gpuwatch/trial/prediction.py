@@ -53,8 +53,8 @@ def predict(arm: Arm, scene: Scene | None, findings: Sequence[Finding]) -> Predi
     for finding in findings:
         if finding.gain is not None and finding.fix is not None and _is_of(finding.fix.edit, asked):
             return Prediction(finding.gain, finding.rule)
-    if blamed in (*QUEUES, WAITS) and _workers_now(scene):
-        return None  # the workers are not what is too slow, so their number alone says nothing
+    if blamed not in (None, *WORKERS):
+        return None  # what the run waits for is not that workers are too few: their number alone says nothing of it
     gain = _of_workers(asked, scene)
     return None if gain is None else Prediction(gain, WORKERS[0] if _workers_now(scene) == 0 else WORKERS[1])
 

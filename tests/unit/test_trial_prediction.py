@@ -194,6 +194,13 @@ def test_another_number_of_workers_is_promised_what_the_formula_says() -> None:
     assert (found.rule, found.gain) == ("workers-zero", cost.gain(1))
 
 
+@pytest.mark.parametrize("cause", ["io-bound", "cpu-quota-throttled", "slow-collate-ipc", "epoch-too-short"])
+def test_the_formula_is_silent_where_workers_are_not_what_is_too_few(cause: str) -> None:
+    moment = queued([0.2] * 400, 0.02, busy_share=1.0)
+    assert predict(arm("num_workers=8"), moment, [waiting("workers-too-few")]) is not None
+    assert predict(arm("num_workers=8"), moment, [waiting(cause)]) is None
+
+
 def test_nothing_is_promised_where_the_rules_would_not() -> None:
     assert predict(arm("num_workers=2"), crowded(), []) is None
     assert predict(arm("num_workers=2"), starved(0.001, 0.1), []) is None
