@@ -108,6 +108,20 @@ def test_hooked_process_stands_on_the_highest_rung_and_first(host: RecordedTrain
     assert watch.tries == [100]
 
 
+def test_process_whose_hook_has_not_spoken_yet_is_not_told_as_one_without_a_hook(
+    host: RecordedTrainers, clock: Clock
+) -> None:
+    hooked = b"PYTHONPATH=/venv/lib/python3.11/site-packages/gpuwatch/hook/site:/home/me/lib"
+    host.torch(100, environment=[b"HOME=/home/me", hooked])
+    host.torch(101, environment=[hooked, b"GPUWATCH_DISABLE=1"])
+    host.torch(102, environment=[b"PYTHONPATH=/home/me/lib"])
+    host.torch(103, environment=[hooked])
+    host.worker(104, parent=103)
+    watch = Watch(host, clock)
+    assert sorted(watch.after(0)) == [101, 102, 103]
+    assert "worker" in watch.after(3)[103].why  # it trains, and its hook is silent
+
+
 def test_hooked_process_counts_whatever_its_program_is_named(host: RecordedTrainers, clock: Clock) -> None:
     host.python(100, "/usr/lib/libpython3.11.so.1.0", program="/opt/trainer/bin/train")
     assert list(Watch(host, clock, hooked=lambda: [100]).after(0)) == [100]

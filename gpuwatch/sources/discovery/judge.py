@@ -63,6 +63,7 @@ class Signs:
     cpu_use: Callable[[Process], CpuUse | None] = lambda process: None
     has_training_threads: Callable[[Process], bool] = lambda process: False
     torch_version: Callable[[Process], tuple[int, int] | None] = lambda process: None
+    carries_hook: Callable[[Process], bool] = lambda process: False
 
 
 def judge(processes: Mapping[int, Process], signs: Signs) -> list[Verdict]:
@@ -174,8 +175,8 @@ class _Judge:
         return self._of_loaded(process)
 
     def _of_loaded(self, process: Process) -> Verdict | None:
-        if not process.has_torch:
-            return None
+        if not process.has_torch or self._signs.carries_hook(process):
+            return None  # a hook says so itself once there is a DataLoader or an optimizer
         loaded = "has torch loaded"
         if process.role is Role.NOTEBOOK:
             loaded = f"is a notebook kernel that {loaded}"

@@ -17,6 +17,7 @@ from gpuwatch.sources.discovery.gpu_pids import GpuPids
 from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
 from gpuwatch.sources.host.identify import login_name
 from gpuwatch.sources.host.process import read_program
+from gpuwatch.sources.host.started_with import carries_hook
 
 _PERIOD_NS: Final = 3_000_000_000
 _BUDGET_NS: Final = 4_000_000
@@ -111,6 +112,7 @@ class DiscoverySource:
             cpu_use=self._census.cpu_use,
             has_training_threads=self._census.has_training_threads,
             torch_version=self._census.torch_version,
+            carries_hook=lambda process: carries_hook(self._proc_root, process.pid),
         )
 
     def _go_on(self, pass_ns: int, is_spent: Callable[[], bool]) -> list[Verdict] | None:

@@ -16,6 +16,7 @@ VARIABLES = (
     "TORCH_USE_CUDA_DSA",
 )
 """All that is ever kept of an environment."""
+_HOOK_FOLDER = b"/gpuwatch/hook/site"
 _LONGEST_VALUE = 256
 _MAPS_LIMIT = 16 << 20  # vm.max_map_count lines of 130 characters are half of it
 _LIBRARIES = (
@@ -40,6 +41,14 @@ def read_environment(proc_root: Path | str, pid: int) -> tuple[tuple[str, str], 
         if separator and name.decode("ascii", "replace") in VARIABLES:
             found[name.decode("ascii")] = shown(value[:_LONGEST_VALUE])
     return tuple(sorted(found.items()))
+
+
+def carries_hook(proc_root: Path | str, pid: int) -> bool:
+    """Whether `gpuwatch run` put the hook on its PYTHONPATH and nobody turned it off; False where that is unknown."""
+    environment = read_all(f"{proc_root}/{pid}/environ") or b""
+    variables = dict(entry.partition(b"=")[::2] for entry in environment.split(b"\0"))
+    folders = variables.get(b"PYTHONPATH", b"").split(b":")
+    return any(folder.endswith(_HOOK_FOLDER) for folder in folders) and not variables.get(b"GPUWATCH_DISABLE")
 
 
 def read_libraries(proc_root: Path | str, pid: int) -> tuple[str, ...] | None:
