@@ -113,7 +113,7 @@ def age(value_ns: int) -> str:
 def span(value_seconds: float) -> str:
     """The width of a chart's window: "30 s", "2 min", "1 h"."""
     if value_seconds < 60:
-        return f"{value_seconds:.0f} s"
+        return seconds(value_seconds) if value_seconds < 0.5 else f"{value_seconds:.0f} s"
     return f"{value_seconds / 60:.0f} min" if value_seconds < 3600 else f"{value_seconds / 3600:.0f} h"
 
 

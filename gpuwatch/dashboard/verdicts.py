@@ -185,14 +185,15 @@ def _named(run: RunNow, summary: str) -> tuple[str, str]:
         return "", summary
     if summary.startswith(f"{run.title} "):
         return name, summary.removeprefix(run.title)
-    return f"{name}: ", summary
+    return f"{name}{', ended' if run.state == 'ended' else ''}: ", summary
 
 
 def _without_run(snapshot: Snapshot) -> Verdict:
     unseen = offer(snapshot)
     if unseen:
         named = ", ".join(candidate_name(candidate) for candidate in unhooked(snapshot))
-        return Verdict(None, "NOT WATCHED YET", unseen, because=f"they need no restart: {named}")
+        need = "it needs" if len(unhooked(snapshot)) == 1 else "they need"
+        return Verdict(None, "NOT WATCHED YET", unseen, because=f"{need} no restart: {named}")
     if snapshot.gpus:
         looked = f"no training run with the hook yet; watching {gpu_count(snapshot)}"
         return Verdict(None, "WATCHING", looked, because=f"start one with: {START_COMMAND}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from textual.pilot import Pilot
 
@@ -74,6 +74,15 @@ class Driven:
         return "\n".join(self.rows)
 
 
+App = TypeVar("App", bound=DashboardApp)
+
+
+def unhurried(app: App) -> App:
+    """The app with words that stay: a busy machine may hold a test for longer than they are shown."""
+    app.NOTIFICATION_TIMEOUT = 3600.0  # type: ignore[misc]
+    return app
+
+
 @asynccontextmanager
 async def driven(
     snapshot: Snapshot | None = None,
@@ -85,7 +94,7 @@ async def driven(
     """An app that has drawn the snapshot, or its first frame without one."""
     monitor = monitor or (situations.monitor(snapshot) if snapshot is not None else FakeMonitor())
     clock = HandClock()
-    app = DashboardApp(monitor, clock=clock, glyphs=glyphs, **options)
+    app = unhurried(DashboardApp(monitor, clock=clock, glyphs=glyphs, **options))
     async with app.run_test(size=size, notifications=True) as pilot:
         driver = Driven(app, pilot, monitor, clock)
         await pilot.pause()

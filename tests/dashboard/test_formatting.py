@@ -122,3 +122,8 @@ def test_a_number_is_not_torn_from_its_unit(width: int) -> None:
     lines = say.wrap("waits 61 % ± 2.4 of the time (1 640 samples, 20 s) at 402 W and 61.2 GiB", width)
     assert not any(line.startswith(("%", "±", "2.4", "640", "s)", "W", "GiB")) for line in lines)
     assert " ".join(lines) == "waits 61 % ± 2.4 of the time (1 640 samples, 20 s) at 402 W and 61.2 GiB"
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.2, "200 ms"), (0.6, "1 s"), (45, "45 s"), (120, "2 min")])
+def test_the_width_of_a_window_is_never_nothing(value: float, words: str) -> None:
+    assert say.span(value) == words

@@ -132,6 +132,14 @@ async def test_the_cursor_stays_on_its_finding_while_others_come() -> None:
         assert "finding 2" in marked
 
 
+async def test_a_cursor_that_nobody_moved_is_on_the_worst_finding_that_the_verdict_names() -> None:
+    async with driven(situations.many_findings(2)) as driver:
+        before = situations.many_findings(2)
+        worst = situations.starvation(rule="xid-error", summary="a new one on top")
+        await driver.push(replace(before, findings=(worst, *before.findings)))
+        assert "a new one on top" in next(row for row in driver.rows if row.startswith("▌"))
+
+
 async def test_a_long_list_scrolls_with_the_cursor() -> None:
     async with driven(situations.many_findings(20), (80, 24)) as driver:
         await driver.press("end")

@@ -16,7 +16,7 @@ from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.monitor.snapshot import Origin, ReplayMark, ReplayNow, Snapshot
 from tests.dashboard import situations
 from tests.dashboard.fake_monitor import FakeMonitor, later
-from tests.dashboard.piloting import Driven, HandClock
+from tests.dashboard.piloting import Driven, HandClock, unhurried
 
 SECOND_NS = 1_000_000_000
 SECONDS_IN = 600
@@ -65,7 +65,7 @@ async def playing(
     snapshot: Snapshot, size: tuple[int, int] = (120, 36), glyphs: Glyphs = UNICODE
 ) -> AsyncIterator[Driven]:
     monitor, clock = FakePlayer(snapshot), HandClock()
-    app = ReplayApp(monitor, clock=clock, glyphs=glyphs)
+    app = unhurried(ReplayApp(monitor, clock=clock, glyphs=glyphs))
     async with app.run_test(size=size, notifications=True) as pilot:
         driver = Driven(app, pilot, monitor, clock)
         await pilot.pause()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gpuwatch.dashboard.terminal import terminal_problem
-from tests.dashboard.pseudo_terminal import ROOT, PseudoTerminal
+from tests.dashboard.pseudo_terminal import PATIENCE_SECONDS, ROOT, PseudoTerminal
 
 DASHBOARD = "tests.dashboard.fake_main"
 DRAWN = "the GPU idles 41 %"
@@ -52,7 +52,7 @@ def test_a_terminal_that_takes_no_output_does_not_keep_it_alive() -> None:
     with PseudoTerminal(DASHBOARD) as terminal:
         terminal.read_until("gpuwatch")
         terminal.send(signal.SIGTERM)
-        terminal.process.wait(30)  # nothing is read any more
+        terminal.process.wait(PATIENCE_SECONDS)  # nothing is read any more
         assert terminal.process.returncode == 128 + signal.SIGTERM
 
 
@@ -93,7 +93,7 @@ def test_it_refuses_a_pipe_with_one_sentence() -> None:
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 2
     assert done.stdout == ""

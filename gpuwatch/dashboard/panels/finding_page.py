@@ -176,4 +176,5 @@ def _numbers(page: Page, finding: Finding) -> None:
     page.heading("How it is known", right=window)
     page.pair("evidence", f"{LEVELS[finding.level]} (level {finding.level.name})")
     for measure in finding.evidence:
-        page.pair(measure.name.replace("_", " "), measure.text)
+        name = measure.name.replace("_", " ")
+        page.pair(name, measure.text.removeprefix(f"{name}: "))

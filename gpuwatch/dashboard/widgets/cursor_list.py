@@ -27,6 +27,8 @@ CURSOR_KEYS: tuple[Binding, ...] = (
 class CursorList(LinesWidget, Generic[Entry], can_focus=True):
     """Head and entries in one widget. The cursor stays on its entry while others come and go.
 
+    With `FIRST_UNTIL_MOVED` it is on the first entry, whichever that is, until the user has moved it.
+
     Args:
         key_of: what stays the same of an entry while its figures change.
         opened: the message of enter, or of a second click.
@@ -34,6 +36,7 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
     """
 
     HEAD_LINES: ClassVar[int] = 1
+    FIRST_UNTIL_MOVED: ClassVar[bool] = False
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, Binding("enter", "open", "Open", show=False)]
 
     def __init__(
@@ -46,6 +49,7 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
         self.cursor = 0
         self.top = 0
         self._at: Hashable = None
+        self._moved = not self.FIRST_UNTIL_MOVED
 
     @property
     def current(self) -> Entry | None:
@@ -57,7 +61,7 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
         height = max(1, height)
         self.entries = entries
         keys = [self._key_of(entry) for entry in entries]
-        if self._at in keys:
+        if self._moved and self._at in keys:
             self.cursor = keys.index(self._at)
         self.cursor = max(0, min(self.cursor, len(keys) - 1))
         self._at = keys[self.cursor] if keys else None
@@ -103,6 +107,7 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
         if self.entries:
             self.cursor = max(0, min(len(self.entries) - 1, index))
             self._at = self._key_of(self.entries[self.cursor])
+            self._moved = True
             self._ask_repaint()
 
     def _ask_repaint(self) -> None:

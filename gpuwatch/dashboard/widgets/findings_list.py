@@ -11,7 +11,9 @@ from gpuwatch.diagnosis.finding import Finding
 
 
 class FindingsList(CursorList[Finding]):
-    """The view's findings, worst first."""
+    """The view's findings, worst first; an untouched cursor is where the verdict's "enter: the fix" leads."""
+
+    FIRST_UNTIL_MOVED = True
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(key_of, lambda _: OpenFinding(), id=id)
