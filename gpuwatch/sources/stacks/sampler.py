@@ -45,6 +45,7 @@ class Sampler:
         self._followed_for: frozenset[StackTarget] = frozenset()
         self._followed: dict[int, FollowedTarget] = {}
         self._closing = threading.Event()
+        self._failure: Exception | None = None
         self._budget = CpuBudget(asked.cpu_share_limit)
         self._meter = CpuMeter()
         self._agenda = Agenda(clock)
@@ -71,9 +72,15 @@ class Sampler:
             self._thread.start()
 
     def take(self) -> list[Sample]:
-        """The samples since the last call."""
+        """The samples since the last call.
+
+        Raises:
+            RuntimeError: the thread has failed: nothing is looked at any more.
+        """
         with self._lock:
             samples, self._samples = self._samples, []
+        if self._failure is not None and not samples:
+            raise RuntimeError(f"looking at stacks has ended: {self._failure!r}") from self._failure
         return samples
 
     def close(self) -> None:
@@ -89,6 +96,12 @@ class Sampler:
                 self._samples.append(sample)
 
     def _run(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - whoever takes the samples raises it: a thread that dies says nothing
+            self._failure = error
+
+    def _look(self) -> None:
         self._agenda.add(self._clock(), self._keep_budget)
         while not self._closing.is_set():
             self._follow_wanted()
