@@ -63,8 +63,8 @@ def running(folder: Path, python: str, *options: str, **environment: str) -> Ite
         env=lonely_environment(folder) | {"PYTHONPATH": ""} | environment,
     )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    assert process.stdout.readline() == "ready\n"
     try:
+        assert process.stdout.readline() == "ready\n"
         yield process
     finally:
         process.stdin.close()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import CannotRecordError
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import GpuFacts, GpuSample, MachineFacts, RunFacts, StepEnd
+from tests.integration.command_line import PATIENCE_SECONDS
 
 SECOND_NS = 1_000_000_000
 
@@ -94,6 +96,9 @@ def test_stopping_the_monitor_closes_the_file(tmp_path: Path) -> None:
     monitor.record(path)
     monitor.start()
     monitor.stop()
+    for thread in threading.enumerate():
+        if thread.name in ("gpuwatch-monitor", "gpuwatch-recorder"):
+            thread.join(PATIENCE_SECONDS)  # on a busy machine it takes longer than stop() waits for it
     assert [each.name for each in tmp_path.iterdir()] == ["run.gpuwatch"]
     with Recording(path) as recording:
         assert recording.meta.ended
