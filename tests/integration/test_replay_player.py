@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,33 +16,32 @@ from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.timeline.series import Series
+from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.recorded_files import META, START_NS, WALL, batches, recorded, wall_at
 from tests.integration.simulated_recordings import record, record_samples, recording_monitor
 
 SECOND_NS = 1_000_000_000
-PATIENCE_SECONDS = 60.0
 
 
 class Watched:
-    """A player that plays, and what it shows."""
+    """A player that plays, and what it shows: all of it, for a busy machine may hold whoever looks at it."""
 
     def __init__(self, recording: Recording, **options: float) -> None:
         self.player = ReplayMonitor(recording, **options)  # type: ignore[arg-type]
-        self._news = threading.Condition()
-        self._newest = self.player.snapshot()
-        self.player.subscribe(self._take)
+        self._last = self.player.snapshot()
+        self._shown: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
+        self.player.subscribe(self._shown.put)
         self.player.start()
 
     def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
-        """The first snapshot for which this holds."""
-        with self._news:
-            assert self._news.wait_for(lambda: condition(self._newest), PATIENCE_SECONDS), self._newest.replay
-            return self._newest
-
-    def _take(self, snapshot: Snapshot) -> None:
-        with self._news:
-            self._newest = snapshot
-            self._news.notify_all()
+        """The first snapshot for which this holds, from the one that was returned last."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition(self._last):
+            left = deadline - time.monotonic()
+            assert left > 0, self._last.replay
+            with suppress(queue.Empty):
+                self._last = self._shown.get(timeout=left)
+        return self._last
 
 
 @pytest.fixture(scope="module")
