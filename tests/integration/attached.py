@@ -16,12 +16,15 @@ import pytest
 
 from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.types import CannotReadError, Reason
-from tests.integration.command_line import ROOT, lonely_environment
+from tests.integration.command_line import PATIENCE_SECONDS, ROOT, lonely_environment
 from tests.integration.process_groups import kill_group
 
 TARGETS = Path(__file__).parent / "attach_targets"
 STEPS = TARGETS / "steps.py"
 AUGMENTED = ROOT / "benchmarks" / "scripts" / "augmented.py"
+
+LOOKS = 50
+"""Half a second of them: what the monitor does at its second look at a process, it has done."""
 
 NOT_YET = {Reason.NOT_READY, Reason.NOT_PYTHON, Reason.NO_SYMBOLS}
 """What a process is while it is between fork, exec and the start of its interpreter."""
@@ -53,23 +56,53 @@ def running(
         process.communicate()
 
 
+STOPS_ITSELF = """\
+import builtins, os, signal
+
+def printed_and_stopped(*words, **options):
+    builtins.print = shown
+    shown(*words, **options)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+shown, builtins.print = print, printed_and_stopped
+"""
+"""A sitecustomize.py by which a program stands still behind its first line: it cannot end before it is watched."""
+
+
 @contextmanager
-def training(folder: Path, *arguments: str, epoch_steps: int = 20) -> Iterator[subprocess.Popen[str]]:
-    """The plain training script with its files in the folder, once it has done its first epoch."""
+def training(
+    folder: Path, *arguments: str, epoch_steps: int = 20, stops_itself: bool = False
+) -> Iterator[subprocess.Popen[str]]:
+    """The plain training script with its files in the folder, once it has done its first epoch.
+
+    With `stops_itself` it then stands still until it is sent SIGCONT.
+    """
     options = ["--threads", "1", "--size", "32", "--width", "8", "--batch-size", "4", "--epoch-steps", str(epoch_steps)]
     options += ["--data", str(folder / "photos"), "--output", str(folder / "checkpoint.pt"), *arguments]
-    with running(AUGMENTED, *options) as process:
+    environment = {}
+    if stops_itself:
+        (folder / "site").mkdir(exist_ok=True)
+        (folder / "site" / "sitecustomize.py").write_text(STOPS_ITSELF)
+        environment["PYTHONPATH"] = str(folder / "site")
+    with running(AUGMENTED, *options, environment=environment) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("epoch 0:"), f"the training did not start: {line!r}"
+        if stops_itself:
+            wait_until_stopped(process)
         yield process
+
+
+def wait_until_stopped(process: subprocess.Popen[str]) -> None:
+    """Until all of its threads stand still."""
+    assert os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
 
 @contextmanager
 def held(target: subprocess.Popen[str]) -> Iterator[None]:
     """The target stands still in this block: it cannot come to its end before the block does."""
     target.send_signal(signal.SIGSTOP)
-    assert os.waitid(os.P_PID, target.pid, os.WSTOPPED | os.WNOWAIT)
+    wait_until_stopped(target)
     try:
         yield
     finally:
@@ -96,34 +129,45 @@ def _attached(pid: int) -> Interpreter | None:
         return None
 
 
-def start_report(folder: Path, pid: int, seconds: int) -> subprocess.Popen[str]:
-    """`gpuwatch report --attach PID --format json`, running."""
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "gpuwatch",
-            "report",
-            "--attach",
-            str(pid),
-            "--duration",
-            str(seconds),
-            "--format",
-            "json",
-        ],
+@contextmanager
+def reporting(folder: Path, pid: int) -> Iterator[subprocess.Popen[str]]:
+    """`gpuwatch report --attach PID --format json`, running until the process ends; gone after the block."""
+    command = [sys.executable, "-m", "gpuwatch", "report", "--attach", str(pid)]
+    monitor = subprocess.Popen(
+        [*command, "--duration", str(10 * PATIENCE_SECONDS), "--format", "json"],
         env=lonely_environment(folder),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield monitor
+    finally:
+        monitor.kill()
+        monitor.communicate()
 
 
 def wait_until_attached(monitor: subprocess.Popen[str], pid: int) -> None:
-    """Until the monitor holds a pidfd of the target, with which it makes sure that it reads no other process."""
+    """Until the monitor has looked at the target for a while.
+
+    It holds a pidfd of what it reads, to make sure that it reads no other process; and between two looks its sampling
+    thread sleeps, as no other of its threads does this often.
+    """
     while f"Pid:\t{pid}\n" not in "".join(contents_of(Path(f"/proc/{monitor.pid}/fdinfo"), Path.read_text)):
         assert monitor.poll() is None, monitor.communicate()
         time.sleep(0.01)
+    before = sleeps_of(monitor.pid)
+    while all(sleeps - before.get(thread, 0) < LOOKS for thread, sleeps in sleeps_of(monitor.pid).items()):
+        assert monitor.poll() is None, monitor.communicate()
+        time.sleep(0.01)
+
+
+def sleeps_of(pid: int) -> dict[str, int]:
+    """How often each thread of a process has gone to sleep."""
+    texts = contents_of(Path(f"/proc/{pid}/task"), lambda thread: (thread / "status").read_text())
+    fields = [dict(line.split(":\t", 1) for line in text.splitlines()) for text in texts]
+    return {each["Pid"]: int(each["voluntary_ctxt_switches"]) for each in fields}
 
 
 def pipes_of(pid: int) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tests.integration.attached import (
     held,
     needs_training,
-    start_report,
+    reporting,
     training,
     wait_until_attached,
 )
@@ -21,8 +22,6 @@ from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch
 pytestmark = needs_training
 
 BLAMES = {"data-starvation", "workers-zero", "workers-too-few", "worker-cpu-bound", "io-bound", "sync-per-step"}
-
-WATCHED_EPOCHS = 20  # some seconds, more on a busy machine, where the monitor takes longer too
 
 
 def report_of(monitor: subprocess.Popen[str]) -> dict[str, Any]:
@@ -34,12 +33,8 @@ def report_of(monitor: subprocess.Popen[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_killed_while_it_is_read_is_reported_as_ended(tmp_path: Path, workers: int) -> None:
-    with training(tmp_path, "--workers", str(workers)) as target:
-        monitor = start_report(tmp_path, target.pid, seconds=120)
+    with training(tmp_path, "--workers", str(workers)) as target, reporting(tmp_path, target.pid) as monitor:
         wait_until_attached(monitor, target.pid)
-        assert target.stdout is not None
-        for _ in range(WATCHED_EPOCHS):
-            target.stdout.readline()
         target.kill()
         target.wait()
         report = report_of(monitor)
@@ -50,10 +45,12 @@ def test_training_killed_while_it_is_read_is_reported_as_ended(tmp_path: Path, w
 
 
 def test_training_that_comes_to_its_end_while_it_is_read_is_reported_as_ended(tmp_path: Path) -> None:
-    with training(tmp_path, "--epochs", "8") as target:
-        with held(target):
-            monitor = start_report(tmp_path, target.pid, seconds=120)
-            wait_until_attached(monitor, target.pid)
+    with (
+        training(tmp_path, "--epochs", "8", stops_itself=True) as target,
+        reporting(tmp_path, target.pid) as monitor,
+    ):
+        wait_until_attached(monitor, target.pid)
+        target.send_signal(signal.SIGCONT)
         assert target.stdout is not None
         out = target.stdout.read()
         _, complaint = target.communicate(timeout=PATIENCE_SECONDS)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,10 @@ from tests.integration.attached import (
     STEPS,
     TARGETS,
     attached_as_soon_as_possible,
-    held,
     needs_training,
     pipes_of,
+    reporting,
     running,
-    start_report,
     training,
     wait_until_attached,
 )
@@ -41,7 +40,7 @@ def undisturbed(steps: int) -> tuple[str, int]:
 def test_forty_short_targets_read_from_exec_to_exit_end_as_always() -> None:
     printed, _ = undisturbed(12)
     for _ in range(40):
-        with running(STEPS, "12", "--hold") as target:
+        with running(STEPS, "12", "--hold", "6") as target:
             looks = read_until_gone(target)
             out, _ = target.communicate(timeout=PATIENCE_SECONDS)
         assert (target.returncode, out) == (0, printed)
@@ -50,19 +49,24 @@ def test_forty_short_targets_read_from_exec_to_exit_end_as_always() -> None:
 
 def read_until_gone(target: subprocess.Popen[str]) -> int:
     """Reads all its threads without a pause; lets the target go on after some looks. Returns how many succeeded."""
-    assert target.stdin is not None
     interpreter = attached_as_soon_as_possible(target.pid)
     looks = 0
     with pytest.raises(CannotReadError) as refusal:
         while True:
             looks += bool(interpreter.main_stack()) and bool(interpreter.stacks())
             if looks == ENOUGH_LOOKS:
-                target.stdin.write("\n")
-                target.stdin.flush()
+                go_on(target)
                 looks += 1
     interpreter.close()
     assert refusal.value.reason in (Reason.GONE, Reason.ZOMBIE)
     return looks
+
+
+def go_on(target: subprocess.Popen[str]) -> None:
+    """Ends the hold that it stands in, or will come to."""
+    assert target.stdin is not None
+    target.stdin.write("\n")
+    target.stdin.flush()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
@@ -71,17 +75,18 @@ def test_reader_killed_or_stopped_amid_a_read_leaves_the_target_as_it_was(sent: 
     printed, peak_kilobytes = undisturbed(steps)
     moments = random.Random(int(sent))
     for _ in range(6):
-        with running(STEPS, str(steps), "--hold") as target, reading(target.pid) as monitor:
-            assert target.stdin is not None
+        # It is there from the monitor's first look to the signal, however late either comes.
+        with running(STEPS, str(steps), "--hold", "1", str(steps)) as target:
             assert target.stdout is not None
-            target.stdin.write("\n")
-            target.stdin.flush()
-            until = moments.randint(steps // 2, steps)
-            before = [target.stdout.readline() for _ in range(until)]
-            monitor.send_signal(sent)
-            rest = target.stdout.read()  # communicate() would miss what readline() has read ahead
-            _, peak = target.communicate(timeout=PATIENCE_SECONDS)
-            assert monitor.poll() is None or sent == signal.SIGKILL
+            before = [target.stdout.readline()]
+            with reading(target.pid) as monitor:
+                go_on(target)
+                before += [target.stdout.readline() for _ in range(moments.randint(steps // 2, steps - 1))]
+                assert monitor.poll() is None
+                monitor.send_signal(sent)
+                go_on(target)
+                rest = target.stdout.read()  # communicate() would miss what readline() has read ahead
+                _, peak = target.communicate(timeout=PATIENCE_SECONDS)
         assert (target.returncode, "".join(before) + rest) == (0, printed)
         assert int(peak) < 1.1 * peak_kilobytes
 
@@ -116,20 +121,19 @@ def test_training_is_the_same_with_the_command_reading_it_killed_and_stopped(tmp
 
 def trained(folder: Path, signals: tuple[signal.Signals, ...]) -> tuple[str, int]:
     """What the training prints after its first epoch, and its exit code; a monitor per signal meets that signal."""
-    with training(folder, "--workers", "2", "--epochs", "10") as target:
+    with (
+        training(folder, "--workers", "2", "--epochs", "10", stops_itself=True) as target,
+        ExitStack() as monitors,
+    ):
         assert target.stdout is not None
-        printed, monitors = "", []
-        for sent in signals:
-            with held(target):
-                monitor = start_report(folder, target.pid, seconds=120)
-                monitors.append(monitor)
-                wait_until_attached(monitor, target.pid)
-            printed += target.stdout.readline()
+        watching = [monitors.enter_context(reporting(folder, target.pid)) for _ in signals]
+        for monitor in watching:
+            wait_until_attached(monitor, target.pid)
             assert pipes_of(monitor.pid).isdisjoint(pipes_of(target.pid))
+        target.send_signal(signal.SIGCONT)
+        printed = ""
+        for monitor, sent in zip(watching, signals, strict=True):
+            printed += target.stdout.readline()
             monitor.send_signal(sent)
         printed += target.stdout.read()
-        code = target.wait(timeout=PATIENCE_SECONDS)
-        for monitor in monitors:
-            monitor.kill()
-            monitor.communicate()
-    return printed, code
+        return printed, target.wait(timeout=PATIENCE_SECONDS)
