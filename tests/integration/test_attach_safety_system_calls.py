@@ -20,6 +20,7 @@ FILES = ("open", "openat", "openat2", "creat")
 BIRTHS = ("fork", "vfork", "clone", "clone3")
 
 CALL = re.compile(r"^(?P<caller>\d+) +(?P<name>\w+)\((?P<arguments>.*)")
+BIRTH = re.compile(rf"\b(?:{'|'.join(BIRTHS)})\b.* = (?P<child>\d+)$")
 OF_PROCESS = re.compile(r'"/proc/(?P<pid>\d+)/(?P<file>[^"]*)"')
 
 
@@ -56,6 +57,7 @@ class Traced:
         lines = log.read_text(errors="replace").splitlines()
         self.calls = [match.group("caller", "name", "arguments") for line in lines if (match := CALL.match(line))]
         self.own_processes = {int(caller) for caller, _, _ in self.calls}
+        self.own_processes |= {int(match["child"]) for line in lines if (match := BIRTH.search(line))}
 
     def of(self, *names: str) -> list[str]:
         """These calls, as strace writes them."""
