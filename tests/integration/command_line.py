@@ -17,9 +17,6 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120  # only a command that hangs gets there
 
-WAITING_PYTHON = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-"""A Python process that lives until its stdin is closed."""
-
 _NOT_INHERITED = ("GPUWATCH_DIR", "GPUWATCH_TRACEBACK", "GITHUB_STEP_SUMMARY")
 
 
@@ -54,8 +51,7 @@ def gpuwatch(folder: Path, *arguments: str, **options: Any) -> subprocess.Comple
         stdin=subprocess.DEVNULL,
         text=True,
         encoding="utf-8",
-        timeout=PATIENCE_SECONDS,
-        **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
+        **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": PATIENCE_SECONDS} | options),
     )
 
 
@@ -84,13 +80,15 @@ def with_nothing_to_see(folder: Path, *arguments: str) -> subprocess.CompletedPr
 
 @contextmanager
 def waiting_python() -> Iterator[subprocess.Popen[bytes]]:
-    """A process to attach to; closing its stdin ends it."""
-    process = subprocess.Popen(WAITING_PYTHON, stdin=subprocess.PIPE)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    """A process to attach to, which runs Python by then; closing its stdin ends it."""
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"\n"
+            yield process
+        finally:
+            process.kill()
 
 
 class OnTerminal:
@@ -106,14 +104,19 @@ class OnTerminal:
             stderr=side,
         )
         os.close(side)
-        self.shown = ""
+        self._read = b""
+
+    @property
+    def shown(self) -> str:
+        """What is on the terminal so far: a look at it may end amid a character or an escape sequence."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._read.decode(errors="ignore"))
 
     def wait_for(self, text: str) -> None:
         """Reads the terminal until the text is on it."""
         while text not in self.shown:
             ready, _, _ = select.select([self._main], [], [], PATIENCE_SECONDS)
             assert ready, f"{text!r} never came, only {self.shown!r}"
-            self.shown += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(self._main, 4096).decode())
+            self._read += os.read(self._main, 4096)
 
     def end_with(self, number: signal.Signals) -> tuple[str, int]:
         """Sends a signal; returns stdout and the exit code."""

@@ -32,6 +32,15 @@ print("ready", flush=True)
 sys.stdin.read()
 """
 
+PATIENT = """\
+import functools, sys
+from gpuwatch.cli import candidates
+candidates._gpus = functools.partial(candidates._gpus, patience_seconds=60.0)
+from gpuwatch.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command with a driver that may take its time, as its child does on a busy machine."""
+
 AMONG = """\
 import sys
 from gpuwatch.sources.discovery import source
@@ -113,7 +122,13 @@ def test_gpu_of_a_process_is_told_by_its_index(tmp_path: Path, simulated_driver:
         pytest.skip("in a container the host's pids, which NVML gives, cannot be mapped")
     with training(tmp_path) as pid:
         simulated_driver.write(f"process 1 {pid} 1500000000 70", gpus=2)
-        done = gpuwatch(tmp_path, "--attach", environment=simulated_driver.env)
+        done = subprocess.run(
+            [sys.executable, "-c", PATIENT, "--attach"],
+            env=lonely_environment(tmp_path, **simulated_driver.env),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
     words, why = row_of(done.stdout, pid)
     assert words[1] == "1"
     assert why == "computes on 1 GPU with torch, has 2 DataLoader workers"

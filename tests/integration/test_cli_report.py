@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command_line import OnTerminal, gpuwatch, lonely_environment, waiting_python, with_nothing_to_see
+from tests.integration.command_line import (
+    PATIENCE_SECONDS,
+    OnTerminal,
+    gpuwatch,
+    lonely_environment,
+    waiting_python,
+    with_nothing_to_see,
+)
 
 
 @pytest.mark.parametrize("form", ["md", "text", "json"])
@@ -77,7 +84,8 @@ def test_full_disk_leaves_the_old_file_and_no_partial_one(tmp_path: Path) -> Non
     limited = f"ulimit -f 1; exec {sys.executable} -m gpuwatch report --simulate starved --format json -o {target}"
     done = subprocess.run(
         ["bash", "-c", f"trap '' XFSZ; {limited}"],
-        env=lonely_environment(tmp_path),
+        # Python does not notice that a file of bytecode has no room, and would find half of it ever after.
+        env=lonely_environment(tmp_path, PYTHONDONTWRITEBYTECODE="1"),
         capture_output=True,
         text=True,
     )
@@ -155,10 +163,17 @@ def test_report_ends_with_the_attached_process_and_says_so(tmp_path: Path) -> No
         assert target.stdin is not None
         target.stdin.close()
         target.wait()
-        out, _ = command.process.communicate(timeout=60)
+        out, _ = command.process.communicate(timeout=PATIENCE_SECONDS)
     assert command.process.returncode == 0
     assert f"({target.pid}) ended, and so did the watch" in out.decode()
     assert "INCOMPLETE" not in out.decode()
+
+
+def test_duration_that_is_over_before_the_first_look_still_shows_the_attached_process(tmp_path: Path) -> None:
+    with waiting_python() as target:
+        done = gpuwatch(tmp_path, "report", "--attach", str(target.pid), "--duration", "0.01", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert [run["pid"] for run in json.loads(done.stdout)["runs"]] == [target.pid]
 
 
 def test_nothing_to_measure_is_told_with_the_way_to_get_going(tmp_path: Path) -> None:

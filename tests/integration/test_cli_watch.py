@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.command_line import lonely_environment, waiting_python
+from tests.integration.command_line import PATIENCE_SECONDS, lonely_environment, waiting_python
 
 LINE = re.compile(
     r"\d\d:\d\d:\d\d \| SIMULATED starved \| GPU 0 \d+/700 W \(\d+ %\) \| util \d+ % \| mem 65\.6/80\.0 GiB "
@@ -38,7 +38,7 @@ def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_watch_ends_after_its_duration(tmp_path: Path) -> None:
     with started(tmp_path, "watch", "--simulate", "starved", "--duration", "2") as process:
-        written, _ = process.communicate(timeout=60)
+        written, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert all(LINE.fullmatch(line) for line in written.splitlines(keepends=True)) and written
 
@@ -49,7 +49,7 @@ def test_watch_writes_lines_until_it_is_stopped(tmp_path: Path, number: signal.S
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         process.send_signal(number)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=PATIENCE_SECONDS)
     assert all(LINE.fullmatch(line) for line in lines)
     assert process.returncode == 130
     assert "CRITICAL data-starvation" in told
@@ -61,7 +61,7 @@ def test_watch_ends_silently_when_its_reader_goes(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_SECONDS) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -72,9 +72,10 @@ def test_without_a_terminal_the_dashboard_is_lines_with_a_note(tmp_path: Path, a
         attach = [] if arguments else ["--attach", str(target.pid)]
         with started(tmp_path, *arguments, *attach) as process:
             assert process.stdout is not None
-            line = process.stdout.readline()
+            # A line may come before the process has been looked at.
+            line = next(line for line in process.stdout if "| no run" not in line)
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=30)
+            _, told = process.communicate(timeout=PATIENCE_SECONDS)
     assert ("SIMULATED starved" in line) == bool(arguments)
     assert "step" in line
     assert "needs a terminal" in told
@@ -89,7 +90,7 @@ def test_watch_ends_with_the_attached_process(tmp_path: Path) -> None:
         assert target.stdin is not None
         target.stdin.close()
         target.wait()
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert f"({target.pid}) has ended" in told
 
