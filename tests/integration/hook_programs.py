@@ -14,11 +14,13 @@ from tests.integration.process_groups import kill_group
 
 ROOT = Path(gpuwatch.__file__).resolve().parent.parent
 SITE = ROOT / "gpuwatch" / "hook" / "site"
+PATIENCE_SECONDS = 240  # compiling takes half a minute of two idle cores; only a program that hangs gets there
 
 PREAMBLE = """\
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 60  # seconds: a worker that takes longer to end is killed
 torch.manual_seed(0)
 net = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -79,7 +81,7 @@ def finished(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

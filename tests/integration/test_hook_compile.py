@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hook_listener import listening
-from hook_programs import PREAMBLE, finished, rendezvous, started
+from hook_programs import PATIENCE_SECONDS, PREAMBLE, finished, rendezvous, started
 
 COMPILED = (
     PREAMBLE
@@ -78,7 +78,7 @@ def test_no_graph_is_added_broken_or_lost(tmp_path: Path, backend: str, programs
     with listening(folder) as listener:
         with started(folder, COMPILED, backend, *programs, hooked=False) as process:
             hooked = finished(folder, COMPILED, backend, *programs)
-            stdout, stderr = process.communicate(timeout=300)
+            stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
         listener.until_all_closed()
     assert process.returncode == 0, stderr
     assert hooked.returncode == 0, hooked.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hook_listener import listening
-from hook_programs import PREAMBLE, finished, rendezvous, started
+from hook_programs import PATIENCE_SECONDS, PREAMBLE, finished, rendezvous, started
 
 ENDINGS = (
     """
@@ -131,7 +131,7 @@ def test_every_way_to_end_looks_the_same(folder: Path) -> None:
     with listening(folder) as listener:
         with started(folder, ENDINGS, "plain", hooked=False) as process:
             hooked = finished(folder, ENDINGS, "hooked")
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
         listener.until_all_closed()
     assert outcome(hooked) == (process.returncode, stdout, stderr)
     statuses = dict(line.split() for line in stdout.splitlines())
@@ -150,7 +150,7 @@ def test_the_program_finds_the_same_world(folder: Path) -> None:
     with listening(folder) as listener:
         with started(folder, WORLD, hooked=False) as process:
             hooked = finished(folder, WORLD)
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
         listener.until_all_closed()
     assert process.returncode == 1
     assert "Length of IterableDataset" in stderr, "a warning that names the caller's line"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hook_listener import Listener, listening
-from hook_programs import PREAMBLE, environment, rendezvous
+from hook_programs import PATIENCE_SECONDS, PREAMBLE, environment, rendezvous
 
 LAUNCH = [sys.executable, "-c", "import sys; from gpuwatch.cli.run import run; run(sys.argv[1:])"]
 
@@ -40,7 +40,7 @@ def launched(folder: Path, *command: str, **extra: str) -> subprocess.CompletedP
         input="typed",
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -66,7 +66,7 @@ def test_the_command_takes_the_launchers_place(folder: Path) -> None:
             text=True,
         ) as process,
     ):
-        stdout, stderr = process.communicate("typed", timeout=120)
+        stdout, stderr = process.communicate("typed", timeout=PATIENCE_SECONDS)
         listener.until_all_closed()
     assert (process.returncode, stderr) == (5, "")
     assert stdout == f"{process.pid} ['--epochs', '3'] typed\n"

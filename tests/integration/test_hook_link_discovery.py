@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from link_monitor import LinkMonitor
 from link_peer import start_ticks
+from process_groups import kill_group
 
 from gpuwatch.samples import RunFacts, TrainerEnded
 from gpuwatch.sources.hook_link.source import HookLinkSource
@@ -33,9 +34,13 @@ word["pid_ns"] = os.stat("/proc/self/ns/pid").st_ino
 (folder / f"trainer-{{os.getpid()}}.json").write_text(json.dumps(word))
 print(os.getpid(), flush=True)
 if sys.argv[1:] != ["silent"]:
-    while not list(folder.glob("monitor-*.sock")):
-        time.sleep(0.02)
-    peer = Peer(folder)
+    while True:
+        try:
+            peer = Peer(folder)
+        except (StopIteration, ConnectionRefusedError):  # a socket is there a moment before it listens
+            time.sleep(0.02)
+        else:
+            break
     peer.hello()
 sys.stdin.read()
 """
@@ -50,13 +55,14 @@ def trainer(*prefix: str, mode: str = "", **environment: str) -> Iterator[subpro
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None
         assert process.stdout.readline().strip()
         yield process
     finally:
-        process.kill()
+        kill_group(process)
         process.communicate()
 
 
@@ -136,13 +142,16 @@ NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
 def can_be_nobody() -> bool:
-    command = [*NOBODY, "test", "-r", __file__]
-    return os.geteuid() == 0 and shutil.which("setpriv") is not None and subprocess.run(command).returncode == 0
+    """Whether nobody may run this Python and read this checkout."""
+    command = [*NOBODY, sys.executable, "-c", "import sys; open(sys.argv[1])", __file__]
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return False
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 @pytest.mark.skipif(
     not can_be_nobody(),
-    reason="acting as another user takes root, setpriv (util-linux) and a checkout that others may read",
+    reason="acting as another user takes root, setpriv (util-linux), and a Python and a checkout that others may read",
 )
 def test_root_sees_the_trainers_of_all_users() -> None:
     with tempfile.TemporaryDirectory() as job:
