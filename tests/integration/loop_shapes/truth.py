@@ -91,6 +91,13 @@ def step() -> None:
     _steps.append(time.monotonic_ns())
 
 
+def until_heard(workers: int) -> None:
+    """Waits until the monitor has heard of so many worker processes: whose one was that ended unheard, nobody knows."""
+    heard = Path(os.environ["LOOP_HEARD"])
+    while int(heard.read_text()) < workers:
+        time.sleep(0.005)
+
+
 def _write() -> None:
     begun = _waits[0][0]
     steps = []
