@@ -424,3 +424,20 @@ def test_whatever_reading_one_process_raises_ends_the_looks_at_that_process_only
     scene.run(2.0)
     assert followed.ended
     assert isinstance(scene.samples[-1], TrainerEnded)
+
+
+def test_a_process_that_is_lost_while_what_is_left_of_it_fails_ends_no_other_looks(scene: Scene) -> None:
+    def broken() -> None:
+        raise AttributeError("'NoneType' object has no attribute 'address'")
+
+    def gone() -> list[Stack]:
+        raise CannotReadError(Reason.GONE, "it ended")
+
+    followed = scene.follow()
+    scene.run(2.0)
+    scene.process.stacks, scene.process.close = gone, broken  # type: ignore[method-assign]
+    scene.process.now = stack((MAIN, "main", 9))  # nothing trains any more, so that all threads are asked for
+    scene.run(70.0)
+    scene.end()
+    scene.run(2.0)
+    assert followed.ended

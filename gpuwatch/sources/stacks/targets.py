@@ -60,9 +60,10 @@ class FollowedTarget:
         if self._closed:
             return None
         try:
-            self._follow(now_ns)
-        except CannotReadError as error:
-            self._lose(error, now_ns)
+            try:
+                self._follow(now_ns)
+            except CannotReadError as error:
+                self._lose(error, now_ns)
         except Exception as error:  # noqa: BLE001 - what reading one process meets must not end the looks at all others
             self._give_up(error, now_ns)
         return None if self.ended else now_ns + UPKEEP_NS
