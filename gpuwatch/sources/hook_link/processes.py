@@ -13,6 +13,7 @@ from typing import Final
 
 _MAX_ANCESTORS: Final = 16
 _MAX_ENVIRONMENT: Final = 256 * 1024
+_EXITING: Final = 0x4  # PF_EXITING of the kernel's sched.h, in the flags of /proc/PID/stat
 
 
 class Processes:
@@ -28,9 +29,14 @@ class Processes:
         return int(stat[19]) if stat else None
 
     def is_alive(self, pid: int, start_ticks: int) -> bool:
-        """Whether this very process still runs; a zombie does not."""
+        """Whether this very process still runs; a zombie does not.
+
+        Nor does one that the kernel is taking apart: its socket is closed by then, and on a busy machine it is seconds
+        before it is a zombie.
+        """
         stat = self._stat(pid)
-        return bool(stat) and int(stat[19]) == start_ticks and stat[0] not in (b"Z", b"X")
+        is_same = bool(stat) and int(stat[19]) == start_ticks
+        return is_same and stat[0] not in (b"Z", b"X") and not int(stat[6]) & _EXITING
 
     def parent(self, pid: int) -> int | None:
         """The pid of the parent."""
