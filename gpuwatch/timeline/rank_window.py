@@ -85,9 +85,10 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     sums = sums_over(history, bounds, most_rows=len(steps)) if history.is_exact else _raw_sums(history, rows)
     lasting = _lasting_sums(history, bounds.end_ns) if history.is_exact else None
     train_loader = history.train_loader()
-    stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)
+    began_ns = _began_ns(history, rows, bounds.start_ns)
+    stops = history.phases.stretches(STOPPED, began_ns, bounds.end_ns)
     evaluating = {loader.loader for loader in facts.loaders if loader.role == "eval"}
-    fetched = history.fetches.totals(bounds.start_ns, bounds.end_ns, stops, without=evaluating)
+    fetched = history.fetches.totals(began_ns, bounds.end_ns, stops, without=evaluating)
     workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
     window = RankWindow(
         trainer=history.trainer,
@@ -201,6 +202,14 @@ def _quotient(amounts: array[float], seconds: array[float]) -> float | None:
 
 def _part(history: TrainerHistory, name: str, rows: slice) -> float | None:
     return _quotient(history.steps[name][rows], history.steps["period"][rows])
+
+
+def _began_ns(history: TrainerHistory, rows: slice, start_ns: int) -> int:
+    """When the first of these steps began: it may have waited for a batch that was done just before the window."""
+    if rows.start >= rows.stop:
+        return start_ns
+    ended_ns, seconds = int(history.steps.times[rows.start]), float(history.steps["period"][rows.start])
+    return min(start_ns, ended_ns - round(seconds * SECOND_NS))
 
 
 def _columns(history: TrainerHistory, rows: slice) -> StepColumns:

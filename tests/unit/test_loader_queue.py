@@ -109,6 +109,15 @@ def test_a_dear_batch_whose_loss_is_not_known_yet_is_not_looked_for_in_what_is_k
     assert model.missed_seconds < 0.1 * model.lost_seconds
 
 
+def test_a_dear_batch_weighs_the_same_wherever_in_the_window_it_is() -> None:
+    places = (2, 50, 300, 540)
+    for place in places:
+        making = [0.005] * 8 + [3.0 if each == place else 0.005 for each in range(600)]
+        model = model_of(queued(making, 0.02))
+        assert model is not None, place
+        assert model.missed_seconds < 0.1 * model.lost_seconds
+
+
 def test_a_worse_queue_is_said_to_cost_speed() -> None:
     model = model_of(queued(tail(0.5), 0.02))
     assert model is not None

@@ -174,6 +174,15 @@ def test_batches_of_evaluation_are_no_part_of_what_training_waits_for() -> None:
     assert (workers.batch_seconds, workers.batch_cpu_seconds) == (pytest.approx(0.9), pytest.approx(0.3))
 
 
+def test_the_batch_that_the_first_step_of_the_window_waited_for_is_one_of_its_batches() -> None:
+    slow = steps(601, period=[30.05, *[0.1] * 600])
+    made = [fetch(0, 0.0, 30.0), *(fetch(0, 30.0 + 0.1 * n, 30.1 + 0.1 * n) for n in range(600))]
+    history = timeline(run_facts(loaders=(loader(num_workers=1),)), slow, made)
+    workers = rank_at(history, 90.02).workers
+    assert workers is not None
+    assert max(workers.newest_batch_seconds) == pytest.approx(30.0)
+
+
 def test_workers_as_the_host_sees_them() -> None:
     def second(at_second: int, changed: bool = False) -> object:
         pair = (

@@ -30,16 +30,19 @@ class LoaderQueue:
 
 
 @lru_cache(maxsize=32)
-def wait_seconds(queue: LoaderQueue, batch_seconds: tuple[float, ...], compute_seconds: float) -> float:
+def wait_seconds(
+    queue: LoaderQueue, batch_seconds: tuple[float, ...], compute_seconds: float, lead: int | None = None
+) -> float:
     """What a training waits for a batch in the mean, once the queue was full.
 
     Args:
         queue: its settings.
         batch_seconds: what one worker takes for each batch, in turn.
         compute_seconds: what the training takes for each.
+        lead: so many batches come before those that count; None: as many as fill the queue.
     """
     waits = (_in_order if queue.in_order else _as_ready)(queue, batch_seconds, compute_seconds)
-    return fmean(waits[queue.depth :] or waits)
+    return fmean(waits[queue.depth if lead is None else lead :] or waits)
 
 
 def _in_order(queue: LoaderQueue, batch_seconds: Sequence[float], compute_seconds: float) -> list[float]:
