@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,8 +37,7 @@ def likeness(before: Sequence[Measured], after: Sequence[Measured]) -> Likeness:
         seen = list(dict.fromkeys(text for subject in subjects if (text := read(subject)) is not None))
         if len(seen) > 1:
             notes.append(f"{what} differs: {_listed(before, read)} before, {_listed(after, read)} after")
-    labels = {each.label.split(" ")[0] for each in (*before, *after)}
-    if "SIMULATED" in labels:
+    if any(_SIMULATED.search(each.label) for each in (*before, *after)):
         notes.append("simulated: these numbers are of no machine")
     return Likeness(tuple(differences), tuple(notes))
 
@@ -65,6 +65,9 @@ def gpus_in_words(subject: Subject) -> str | None:
 def _autocast(subject: Subject) -> str | None:
     return None if subject.autocast is None else subject.autocast or "off"
 
+
+_SIMULATED = re.compile(r"^SIMULATED\b|\(SIMULATED\b")
+"""In the label of a made-up machine, or of the report of its recording: "RECORDING a.gpuwatch (SIMULATED starved)"."""
 
 _Read = Callable[[Subject], str | None]
 _SAME: tuple[tuple[str, _Read], ...] = (("model", _model), ("batch size", _batch_size), ("GPU", gpus_in_words))

@@ -274,3 +274,17 @@ def test_a_report_without_a_run_has_the_figures_of_its_gpus() -> None:
 def test_what_is_no_report_is_refused_in_one_sentence(data: bytes) -> None:
     with pytest.raises(CannotCompareError, match=r"x\.json is neither a recording nor a report's JSON"):
         measured_report("x.json", data)
+
+
+@pytest.mark.parametrize(
+    ("label", "is_made_up"),
+    [
+        ("SIMULATED starved", True),
+        ("RECORDING starved.gpuwatch (SIMULATED starved)", True),
+        ("RECORDING SIMULATED.gpuwatch", False),
+        ("LIVE", False),
+    ],
+)
+def test_figures_of_no_machine_are_called_so(label: str, is_made_up: bool) -> None:
+    notes = compare([run()], [run(label=label)]).likeness.notes
+    assert ("simulated: these numbers are of no machine" in notes) is is_made_up
