@@ -239,6 +239,7 @@ def test_workers_report_what_they_fetched(outcome_of: Callable[..., Outcome]) ->
     assert len(fetches) == outcome.true_steps
     assert {fetch.trainer for fetch in fetches} == {outcome.facts.trainer}
     assert {fetch.worker for fetch in fetches} == {0, 1}
+    assert {fetch.loader for fetch in fetches} == {loader.loader for loader in outcome.facts.loaders}
     assert all(fetch.end_ns - fetch.start_ns > 0.015e9 for fetch in fetches)
 
 
