@@ -10,20 +10,25 @@ _PATIENCE_SECONDS = 10.0
 
 
 class NothingSeen:
-    """Looks at each snapshot. `patient`: the user asked to wait without an end, so nothing is ever sure."""
+    """Looks at each snapshot. `patient`: the user asked to wait without an end, so nothing is ever sure.
+
+    Nor is it once something was seen: the only run of a machine without GPUs leaves the screen 10 min after its end.
+    """
 
     def __init__(self, *, patient: bool) -> None:
         self._patient = patient
         self.is_sure = False
+        self._saw_something = False
 
     def look(self, snapshot: Snapshot) -> None:
         """Becomes sure once nothing showed up for long enough."""
         waited = (snapshot.time_ns - snapshot.started_ns) / 1e9
-        self.is_sure = not self._patient and waited >= _PATIENCE_SECONDS and is_empty(snapshot)
+        self._saw_something = self._saw_something or not is_empty(snapshot)
+        self.is_sure = not self._patient and waited >= _PATIENCE_SECONDS and not self._saw_something
 
     def refuse(self, snapshot: Snapshot) -> None:
         """Raises what says that nothing could be measured, if that is so."""
-        if is_empty(snapshot):
+        if is_empty(snapshot) and not self._saw_something:
             raise GpuwatchError(explanation(snapshot))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.moments import extent, span
-from gpuwatch.cli.nothing_seen import is_empty
 from gpuwatch.cli.session import quiet_log
 from gpuwatch.recording.types import CannotOpenError
 from gpuwatch.report.minutes_once import MinutesOnce
@@ -29,9 +28,10 @@ def read_for_report(arguments: argparse.Namespace, *, with_curves: bool) -> Obse
     with recording:
         start_ns, end_ns = span(recording, arguments.start, arguments.end)
         if start_ns >= end_ns:
-            raise GpuwatchError(f"{arguments.file} holds no samples yet: wait for the first second of it")
+            wait = "" if recording.meta.ended else " yet: wait for the first second of it"
+            raise GpuwatchError(f"{arguments.file} holds no samples{wait}")
         seen = observe(recording, start_ns, end_ns, with_curves=with_curves, settings=arguments.config.settings)
-        if is_empty(seen.snapshot):
+        if not seen.scene.gpus and not seen.scene.runs:
             problem = recording.meta.problem
             if problem:
                 raise GpuwatchError(f"nothing can be reported of {arguments.file}: {problem.rstrip('.')}")

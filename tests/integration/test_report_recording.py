@@ -150,6 +150,19 @@ def test_run_that_ended_long_before_the_end_has_its_curves(tmp_path: Path) -> No
         assert known == sorted(known, reverse=True), "known at the beginning, and then no more"
 
 
+def test_run_without_gpus_that_ended_long_before_the_end_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.gpuwatch"
+    writer = RecordingWriter(path, replace(META, command=()))
+    for time_ns, batch in batches(1500, gpus=0):
+        seconds = (time_ns - FILE_START_NS) / 1e9
+        kept = batch if seconds < 400 else [each for each in batch if not isinstance(each, StepEnd)]
+        ended = [TrainerEnded(TRAINER, time_ns, "exited")] if seconds == 400 else []
+        writer.add([*kept, *ended], time_ns, wall_at(time_ns))
+    writer.close()
+    document = report(path)
+    assert [(run["state"], run["steps"]) for run in document["runs"]] == [("ended", 400)]
+
+
 def test_ranks_of_a_long_attached_run_are_told_from_its_minutes(tmp_path: Path) -> None:
     path = tmp_path / "attached.gpuwatch"
     record_samples(path, "attached", 1000)

@@ -31,6 +31,14 @@ def test_is_never_sure_while_something_shows_or_the_user_waits() -> None:
     assert not patient.is_sure
 
 
+def test_a_run_that_has_left_the_screen_was_something() -> None:
+    nothing = NothingSeen(patient=False)
+    nothing.look(snapshot(runs=(run(),), seconds=100))
+    nothing.look(snapshot(seconds=900))
+    assert not nothing.is_sure
+    nothing.refuse(snapshot(seconds=900))
+
+
 def test_refuses_an_empty_snapshot_with_the_drivers_reason_and_the_way_to_get_going() -> None:
     with pytest.raises(GpuwatchError) as refused:
         NothingSeen(patient=False).refuse(snapshot(nvml=ABSENT))
