@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Slow(Dataset):
         return 100_000
 
     def __getitem__(self, index):
-        time.sleep(0.005)
+        time.sleep(0.025)
         return torch.zeros(4)
 
 if __name__ == "__main__":
@@ -64,10 +65,18 @@ def script(tmp_path: Path) -> Path:
 
 
 def tried(script: Path, *words: str, behind: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """A trial of the script with short runs."""
+    """A trial of the script with short runs, of which there may be ten."""
     command = [sys.executable, script.name, *behind]
     words = ("trial", "--steps", "40", *words, "--", *command)
-    return gpuwatch(script.parent.parent, *words, cwd=script.parent)
+    return gpuwatch(script.parent.parent, *words, cwd=script.parent, timeout=2 * PATIENCE_SECONDS)
+
+
+def assert_gone(pids: Collection[int]) -> None:
+    """What was killed may take the kernel, and init, a moment."""
+    reached = time.monotonic() + PATIENCE_SECONDS
+    while any(map(psutil.pid_exists, pids)):
+        assert time.monotonic() < reached
+        time.sleep(0.05)
 
 
 def content(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -77,21 +86,23 @@ def content(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_an_arm_that_steps_twice_as_often_is_called_faster(script: Path) -> None:
-    result = tried(script, "--arg", "pause=0.004", "--runs", "3", "--format", "json", behind=("--pause", "0.012"))
+    """So much more often, and in so many runs, that one which a busy machine holds for seconds does not hide it."""
+    result = tried(script, "--arg", "pause=0.004", "--runs", "5", "--format", "json", behind=("--pause", "0.08"))
     assert result.returncode == 0, result.stderr
     told = content(result)
     first, arm = told["arms"]
     assert (first["label"], arm["label"], arm["verdict"]) == ("as it is", "arg.pause=0.004", "faster")
     assert arm["interval"]["low"] > 1.5
     assert told["trial"]["metric"] == "samples_per_second"
-    assert [each["place"] for each in first["runs"]] == [0, 3, 4]
+    assert [each["place"] for each in first["runs"]] == [0, 3, 4, 7, 8]
     assert all(each["steps"] >= 40 for each in arm["runs"])
     assert told["by_hand"] == ["start it with --pause 0.004"]
     assert "a look at it as it is, not counted: " in result.stderr
-    assert "run 6 of 6: arg.pause=0.004: " in result.stderr
+    assert "run 10 of 10: arg.pause=0.004: " in result.stderr
     assert "KeyboardInterrupt" not in result.stderr
     pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]
-    assert len(set(pids)) == 7 and not any(map(psutil.pid_exists, pids))
+    assert len(set(pids)) == 11
+    assert_gone(pids)
 
 
 def test_one_run_of_each_is_an_anecdote(script: Path) -> None:
@@ -126,15 +137,17 @@ def test_a_program_that_does_not_train_is_told_in_a_sentence_with_its_last_lines
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("patience", "command", "said"),
     [
-        (["sleep", "60"], "it made no training step for 2 s and was stopped; no hook was heard in it"),
-        (["sh", "-c", "kill -9 $$"], "it was killed by SIGKILL"),
-        (["sh", "-c", "trap '' INT TERM; echo stubborn; exit 7"], "it ended with exit code 7"),
+        ("2", ["sleep", "600"], "it made no training step for 2 s and was stopped; no hook was heard in it"),
+        ("60", ["sh", "-c", "kill -9 $$"], "it was killed by SIGKILL"),
+        ("60", ["sh", "-c", "trap '' INT TERM; echo stubborn; exit 7"], "it ended with exit code 7"),
     ],
 )
-def test_what_never_trains_is_told_from_what_breaks(tmp_path: Path, command: list[str], said: str) -> None:
-    result = gpuwatch(tmp_path, "trial", "env.A=1", "--patience", "2", "--", *command)
+def test_what_never_trains_is_told_from_what_breaks(
+    tmp_path: Path, patience: str, command: list[str], said: str
+) -> None:
+    result = gpuwatch(tmp_path, "trial", "env.A=1", "--patience", patience, "--", *command)
     assert result.returncode == 2
     assert said in result.stderr
 
@@ -142,7 +155,8 @@ def test_what_never_trains_is_told_from_what_breaks(tmp_path: Path, command: lis
 def test_a_run_that_ends_by_itself_counts_if_it_has_settled_for_long_enough(script: Path) -> None:
     result = tried(script, "env.SPEED=2", "--runs", "1", "--seconds", "60", behind=("--steps", "80"))
     assert "argument --seconds: not allowed with argument --steps" in result.stderr
-    command = [sys.executable, script.name, "--steps", "80"]
+    # Of more than a hundred: on a busy machine steps of a few milliseconds may never look alike.
+    command = [sys.executable, script.name, "--steps", "200"]
     words = ("trial", "env.SPEED=2", "--runs", "1", "--seconds", "60", "--format", "json", "--", *command)
     told = content(gpuwatch(script.parent.parent, *words, cwd=script.parent))
     assert [each["runs"][0]["counts"] for each in told["arms"]] == [True, True]
@@ -166,7 +180,7 @@ def test_what_nobody_can_change_is_refused_before_any_run(script: Path) -> None:
 
 
 def test_fail_if_makes_a_pull_request_fail(script: Path) -> None:
-    result = tried(script, "--arg", "pause=0.03", "--runs", "3", "--fail-if", "slower", behind=("--pause", "0.004"))
+    result = tried(script, "--arg", "pause=0.08", "--runs", "5", "--fail-if", "slower", behind=("--pause", "0.004"))
     assert result.returncode == 1, result.stdout
     assert "slower" in result.stdout
 
@@ -192,7 +206,7 @@ def test_ctrl_c_ends_the_training_too_and_tells_what_is_known(script: Path, tmp_
     assert out.startswith("INCOMPLETE") and "as it is" in out
     assert "Traceback" not in err
     pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]
-    assert not any(map(psutil.pid_exists, pids))
+    assert_gone(pids)
 
 
 RANKS = """\
@@ -258,10 +272,10 @@ def test_workers_make_a_slow_dataset_faster_and_reach_its_loader(tmp_path: Path)
     script = tmp_path / "work" / "train.py"
     script.parent.mkdir()
     script.write_text(TRAINING)
-    result = tried(script, "--sweep", "num_workers=0,2", "--runs", "1", "--format", "json")
+    result = tried(script, "--sweep", "num_workers=0,8", "--runs", "1", "--format", "json")
     assert result.returncode == 0, result.stderr
     told = content(result)
-    assert [each["label"] for each in told["arms"]] == ["as it is", "num_workers=2"]
+    assert [each["label"] for each in told["arms"]] == ["as it is", "num_workers=8"]
     assert any("num_workers=0 is how the program is already" in note for note in told["notes"])
     arm = told["arms"][1]
     assert arm["change"] > 1.2 and arm["ineffective"] == []
