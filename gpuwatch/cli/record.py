@@ -156,7 +156,13 @@ def _wait(child: Child, seconds: float | None) -> int | None:
 def _let_end(monitor: Monitor) -> None:
     """Waits a moment for the monitor to see how the trainers ended."""
     seen = threading.Event()
-    monitor.subscribe(lambda snapshot: seen.set() if all(run.ended for run in snapshot.runs) else None)
+
+    def look(snapshot: Snapshot) -> None:
+        # Without a run yet, what a short one has sent may still be unread.
+        if snapshot.runs and all(run.ended for run in snapshot.runs):
+            seen.set()
+
+    monitor.subscribe(look)
     seen.wait(_END_SEEN_SECONDS)
 
 
