@@ -50,6 +50,8 @@ class Observation:
     """What is missing of a recording, and how the rest was put together."""
     stood: Mapping[tuple[str, str | None, str | None], Stood] = field(default_factory=dict)
     """By rule, run and GPU: how long findings stood, where the report is of a long recording."""
+    judged: frozenset[str] = frozenset()
+    """Runs that were judged while they were recorded, of which `scene` holds figures and no steps."""
     zero: int | None = None
     """What curves count their seconds from, where that is not the beginning: that of a recording."""
 

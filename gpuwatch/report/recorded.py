@@ -31,6 +31,8 @@ LONGEST_PLAYED_NS = 900 * 1_000_000_000
 """As far as the timeline keeps samples one by one."""
 _MINUTE = 60.0  # of which a long recording's curves are made
 _TICKS_PER_SECOND = 100
+_ENOUGH_STEPS, _ENOUGH_SECONDS = 100, 30.0
+"""The rules ask for 30 steps behind the warm-up, and for 10 s more."""
 _NOT_CLOSED = "the recording was not closed: it is still being written, or what wrote it was killed"
 _OF_MINUTES = (
     "more than 15 minutes: the figures are those of the recording's minutes, percentiles are put together from theirs; "
@@ -100,6 +102,7 @@ def observe(
         stood={each.key: each for each in stood} if part.is_long else {},
         read_source=read_source if meta.label == "LIVE" else None,
         process_started=lambda facts: process_started(recording, facts),
+        judged=_judged(scene) if part.is_long else frozenset(),
         zero=recording.start_ns,
     )
 
@@ -139,6 +142,18 @@ def _problems(part: _Part) -> tuple[str, ...]:
         *(() if meta.ended else (_NOT_CLOSED,)),
         *((_OF_MINUTES,) if part.is_long else ()),
         *((_OF_THEIR_TIME,) if part.is_long and part.settings.thresholds else ()),
+    )
+
+
+def _judged(scene: Scene) -> frozenset[str]:
+    """The runs that had ended before what was played, after more than the rules need to speak."""
+    return frozenset(
+        run.id
+        for run in scene.runs
+        if run.critical.ended is not None
+        and not run.critical.columns.end_ns
+        and run.critical.steps >= _ENOUGH_STEPS
+        and run.critical.train_seconds >= _ENOUGH_SECONDS
     )
 
 

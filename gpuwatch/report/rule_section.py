@@ -5,7 +5,7 @@ A rule that had nothing to judge is no clean bill: a test report shows it as ski
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
@@ -40,7 +40,8 @@ def rule_section(seen: Observation) -> list[Json]:
     found = {finding.rule for finding in seen.snapshot.findings}
     scene = replace(seen.scene, runs=tuple(map(_as_it_ran, seen.scene.runs)))
     rules = sorted(all_rules(), key=lambda rule: rule.id)
-    reasons = {rule.id: None if rule.id in found else _why_not(rule, scene) for rule in rules} | dict(seen.left_out)
+    reasons = {rule.id: None if rule.id in found else _why_not(rule, scene, seen.judged) for rule in rules}
+    reasons |= seen.left_out
     return [
         {
             "rule": rule.id,
@@ -57,16 +58,16 @@ def _as_it_ran(run: RunWindow) -> RunWindow:
     return replace(run, ranks=tuple(replace(rank, ended=None) for rank in run.ranks))
 
 
-def _why_not(rule: Rule, scene: Scene) -> str | None:
+def _why_not(rule: Rule, scene: Scene, judged: Collection[str]) -> str | None:
     """Why a rule was silent because it could not judge; None where one case at least was judged and found well."""
     if rule.subject == "machine":
         return None if may_judge(rule, machine_case_of(scene)) else "too little was seen of the machine"
     if rule.subject == "gpu":
         if not scene.gpus:
             return "no GPU was seen"
-        judged = any(may_judge(rule, gpu_case_of(scene, gpu)) for gpu in scene.gpus)
-        return None if judged else "too little was seen of the GPUs and the runs on them"
-    return _first_or_none([_why_not_run(rule, scene, run) for run in scene.runs])
+        is_judged = any(may_judge(rule, gpu_case_of(scene, gpu)) for gpu in scene.gpus)
+        return None if is_judged else "too little was seen of the GPUs and the runs on them"
+    return _first_or_none([_why_not_run(rule, scene, run, run.id in judged) for run in scene.runs])
 
 
 def _first_or_none(reasons: Sequence[str | None]) -> str | None:
@@ -75,7 +76,7 @@ def _first_or_none(reasons: Sequence[str | None]) -> str | None:
     return None if None in reasons else reasons[0]
 
 
-def _why_not_run(rule: Rule, scene: Scene, run: RunWindow) -> str | None:
+def _why_not_run(rule: Rule, scene: Scene, run: RunWindow, was_judged: bool) -> str | None:
     rung = run.critical.facts.rung
     if rule.level > _RUNG_LEVELS[rung] and not (rung == "sampled" and rule.id in _TOLD_BY_STACKS):
         return _missing(rule.level, rung)
@@ -84,7 +85,7 @@ def _why_not_run(rule: Rule, scene: Scene, run: RunWindow) -> str | None:
         return None
     if rule.needs_gpu and not case.gpus:
         return "no GPU of this run was seen"
-    return "too few steps were seen after the warm-up"
+    return None if was_judged else "too few steps were seen after the warm-up"
 
 
 def _missing(level: Level, rung: str) -> str:

@@ -49,7 +49,7 @@ def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
     if rank.facts.rung != "exact":
         climb = rank.facts.climb or "start it with gpuwatch run to see its steps"
         return _line(run, None, f"{name}: no warning from hardware and host; {climb}", judged=False)
-    if not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
+    if run.id not in seen.judged and not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
         seconds = (seen.snapshot.time_ns - seen.snapshot.started_ns) / 1e9
         needed = f"{STEPS} after the warm-up are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
         said = f"{name}: too little was seen to judge ({rank.steps} steps in {seconds:.0f} s; {needed})"
@@ -68,7 +68,7 @@ def _of_sampled(run: RunWindow, name: str, seen: Observation) -> Json:
     rank = run.critical
     stacks = rank.stacks
     looks = grouped(stacks.samples) if stacks is not None else "0"
-    if not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
+    if run.id not in seen.judged and not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
         seconds = stacks.seconds if stacks is not None else 0.0
         had = f"{looks} stack samples and {rank.steps} batches in {seconds:.0f} s"
         needed = f"{SAMPLES} and {STEPS} are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"

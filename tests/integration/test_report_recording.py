@@ -161,6 +161,10 @@ def test_run_without_gpus_that_ended_long_before_the_end_is_reported(tmp_path: P
     writer.close()
     document = report(path)
     assert [(run["state"], run["steps"]) for run in document["runs"]] == [("ended", 400)]
+    (line,) = document["verdict"]
+    assert (line["judged"], line["sentence"]) == (True, "train.py (4711): nothing to change (exact, 400 steps)")
+    reasons = {rule["reason"] for rule in document["rules"] if not rule["judged"]}
+    assert reasons == {"no GPU was seen", "no GPU of this run was seen"}
 
 
 def test_ranks_of_a_long_attached_run_are_told_from_its_minutes(tmp_path: Path) -> None:
