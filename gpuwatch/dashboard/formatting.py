@@ -8,6 +8,7 @@ import time
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import PurePath
 
 from rich.cells import cell_len, set_cell_size
 
@@ -152,6 +153,11 @@ def gpu_name(name: str, width: int | None = None) -> str:
 def command_line(command: Sequence[str]) -> str:
     """A command as one escaped line."""
     return escape(" ".join(command)) or UNKNOWN
+
+
+def short_command(command: Sequence[str]) -> str:
+    """The same for a column that may be narrow: without the folder of the interpreter, which hid the script's name."""
+    return command_line([PurePath(word).name or word for word in command[:1]] + list(command[1:]))
 
 
 def escape(text: str) -> str:

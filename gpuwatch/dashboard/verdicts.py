@@ -42,17 +42,22 @@ class Verdict:
 
 
 def verdicts(view: View) -> list[Verdict]:
-    """One verdict per run and one per broken GPU, worst first; never empty once there is a snapshot."""
+    """One verdict per run and one per broken GPU, worst first; never empty once there is a snapshot.
+
+    While a run lives, those of ended ones come last.
+    """
     snapshot = view.snapshot
     if snapshot is None or is_starting(snapshot):
         return [Verdict(None, "STARTING", "looking for GPUs and training runs")]
     told = [finding for finding in snapshot.findings if key_of(finding) not in view.snoozed]
     found: list[Verdict] = []
+    over: list[Verdict] = []
+    lives = any(run.state != "ended" for run in snapshot.runs)
     spoken_for: set[int] = set()
     for run in snapshot.runs:
         own = [finding for finding in told if _concerns(finding, run, snapshot)]
         spoken_for.update(id(finding) for finding in own)
-        found.append(_of_run(run, own, snapshot))
+        (over if lives and run.state == "ended" else found).append(_of_run(run, own, snapshot))
     for finding in told:
         loud = finding.severity in (Severity.CRITICAL, Severity.WARNING)
         if id(finding) not in spoken_for and loud and finding.behind is None:
@@ -62,7 +67,7 @@ def verdicts(view: View) -> list[Verdict]:
     found += [Verdict(None, "NOTICE", say.escape(notice)) for notice in snapshot.notices]
     if snapshot.recording is not None and snapshot.recording.problem is not None:
         found.append(Verdict(None, "NOTICE", say.escape(snapshot.recording.problem)))
-    return sorted(found, key=_badness)
+    return [*sorted(found, key=_badness), *sorted(over, key=_badness)]
 
 
 def _badness(verdict: Verdict) -> int:

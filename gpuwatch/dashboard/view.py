@@ -40,13 +40,14 @@ class View:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The findings to list: those neither snoozed nor filtered away, worst first."""
+        """The findings to list: those neither snoozed nor filtered away, worst first; those of ended runs last."""
         if self.snapshot is None:
             return ()
         wanted = self.filter.casefold()
+        ended = {run.id for run in self.snapshot.runs if run.state == "ended"}
         return tuple(
             finding
-            for finding in self.snapshot.findings
+            for finding in sorted(self.snapshot.findings, key=lambda each: each.run in ended)
             if key_of(finding) not in self.snoozed and (not wanted or wanted in searchable(finding))
         )
 

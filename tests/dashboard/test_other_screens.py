@@ -212,6 +212,17 @@ async def test_processes_are_listed_with_their_gpu_memory_and_share() -> None:
         assert "4711" not in driver.text
 
 
+async def test_processes_of_runs_that_have_ended_are_gone_and_long_paths_do_not_hide_the_script() -> None:
+    now = situations.cpu_run()
+    facts = replace(now.runs[0].ranks[0].facts, command=("/home/me/envs/vision/bin/python", "train.py"))
+    run = replace(now.runs[0], ranks=(replace(now.runs[0].ranks[0], facts=facts),))
+    async with driven(replace(now, gpus=(), runs=(run,)), (80, 24)) as driver:
+        await driver.press("p")
+        assert "python train.py" in driver.text
+        await driver.push(replace(now, gpus=(), runs=(replace(run, state="ended"),)))
+        assert "train.py" not in driver.text
+
+
 async def test_an_unknown_process_list_says_why() -> None:
     gpu = situations.gpu()
     assert gpu.latest_status is not None

@@ -31,6 +31,15 @@ def test_the_worst_run_comes_first() -> None:
     assert told[1].sentence.startswith("finetune.py (5000): nothing to change")
 
 
+def test_what_lives_comes_before_what_has_ended() -> None:
+    snapshot = situations.two_runs()
+    runs = tuple(replace(run, state="ended") if run.pid == 4711 else run for run in snapshot.runs)
+    late = situations.starvation(rule="low-util", severity=Severity.INFO, run="5000.1")
+    view = View(replace(snapshot, runs=runs, findings=(*snapshot.findings, late)))
+    assert ["(5000)" in verdict.sentence for verdict in verdicts(view)] == [True, False]
+    assert view.findings[0].run == "5000.1"
+
+
 @pytest.mark.parametrize(
     ("summary", "sentence"),
     [

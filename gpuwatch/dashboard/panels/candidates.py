@@ -107,7 +107,7 @@ def _entry(entry: Entry, snapshot: Snapshot, width: int, look: Look, *, at_curso
         say.age(round(entry.age_seconds * 1e9)),
         "attached now" if attached else RUNGS[entry.rung],
         say.escape(entry.user),
-        say.command_line(entry.command),
+        say.short_command(entry.command),
     )
     return _line(row, width, look, None, mark)
 

@@ -53,7 +53,7 @@ def process_page(view: View, width: int, look: Look) -> list[Line]:
 
 def _rows(snapshot: Snapshot) -> list[_Row]:
     """By GPU; a trainer that no GPU lists (it trains on the CPU, or the list is unknown) comes last."""
-    trainers = {rank.facts.pid: rank.facts for run in snapshot.runs for rank in run.ranks}
+    trainers = {rank.facts.pid: rank.facts for run in snapshot.runs for rank in run.ranks if run.state != "ended"}
     marked = {candidate.pid: _CAN_ATTACH[candidate.rung] for candidate in unhooked(snapshot)}
     rows, seen = [], set()
     for gpu in snapshot.gpus:
@@ -64,10 +64,10 @@ def _rows(snapshot: Snapshot) -> list[_Row]:
     for pid, facts in trainers.items():
         if pid not in seen:
             where, kind = facts.device or say.UNKNOWN, marked.get(pid) or _seen_by(facts)
-            rows.append(_Row(str(pid), where, say.UNKNOWN, say.UNKNOWN, kind, say.command_line(facts.command)))
+            rows.append(_Row(str(pid), where, say.UNKNOWN, say.UNKNOWN, kind, say.short_command(facts.command)))
     for candidate in unhooked(snapshot):
         if candidate.pid not in seen and candidate.pid not in trainers:
-            command, kind = say.command_line(candidate.command), marked[candidate.pid]
+            command, kind = say.short_command(candidate.command), marked[candidate.pid]
             where = gpu_indices(candidate, snapshot)
             rows.append(_Row(str(candidate.pid), where, say.UNKNOWN, say.UNKNOWN, kind, command))
     return rows
@@ -81,7 +81,7 @@ def _of_gpu(process: GpuProcess, gpu: GpuNow, trainers: dict[int, RunFacts], mar
     facts = trainers.get(process.pid) if process.pid is not None else None
     mark = marked.get(process.pid) if process.pid is not None else None
     pid = str(process.pid) if process.pid is not None else f"host {process.host_pid}"
-    command = say.command_line(facts.command) if facts else say.escape(process.command or "")
+    command = say.short_command(facts.command) if facts else say.escape(process.command or "")
     if not command:
         command = "not visible from this pid namespace" if process.pid is None else say.UNKNOWN
     return _Row(
