@@ -118,6 +118,12 @@ class TestStarvation:
         assert "stacks" in finding.fix.text
         assert finding.fix.edit is None
 
+    def test_a_loop_over_an_iterator_of_its_own_is_not_told_to_use_the_hook_that_it_has(self) -> None:
+        own = rank(step=0.3, wait=0.2, gap=0.2, loader=loader(num_workers=None))
+        finding = of(findings(scene(run(own), gpus=[gpu(utilization=33.0)])), "data-starvation")
+        assert finding.fix is not None
+        assert "no DataLoader" in finding.fix.text and "gpuwatch run" not in finding.fix.text
+
     def test_the_rank_that_waits_longest_is_named(self) -> None:
         ranks = [
             rank(step=0.1, wait=wait, gap=wait, loader=loader(num_workers=0), pid=pid, facts={"rank": pid})
@@ -489,6 +495,11 @@ class TestSlowSamples:
         assert "wait about 900 ms each" in draft.summary
         assert draft.fix is not None and draft.fix.edit is not None
         assert draft.fix.edit.keywords == {"in_order": "False", "prefetch_factor": "8"}
+
+    def test_late_steps_are_counted_among_those_that_were_looked_at(self) -> None:
+        waits = ([0.0] * 83 + [0.9]) * 30
+        moment = scene(run(rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=2520)))
+        assert "13 of 1024 steps wait about 900 ms each" in drafted("slow-samples", moment).summary
 
     def test_a_torch_without_in_order_gets_the_deeper_queue_alone(self) -> None:
         fix = drafted("slow-samples", self.tail(loader=loader(in_order=None))).fix

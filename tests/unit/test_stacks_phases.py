@@ -59,6 +59,7 @@ STEP_LINE: Place = (MAIN, "train", 3)
             "start",
         ),
         ([("torchdata/stateful_dataloader/stateful_dataloader.py", "__next__", 5)], "wait"),
+        ([(MAIN, "batches", 50), ("gpuwatch/hook/api.py", "__next__", 5)], "wait"),  # gpuwatch.loader(...)
         ([*BACKWARD], "backward"),
         ([*ADAM], "optimizer"),
         ([("torch/nn/utils/clip_grad.py", "clip_grad_norm_", 5)], "optimizer"),

@@ -32,6 +32,11 @@ def _unknown(rank: RankWindow) -> str:
     loader, busy = rank.train_loader, worker_busy(rank)
     if loader is None and rank.facts.rung == "exact":
         return "Its batches come from no DataLoader that the hook sees, but from what the loop does before each step"
+    if loader is not None and loader.num_workers is None and rank.facts.rung == "exact":
+        return (
+            "Its batches come from an iterator that is no DataLoader: if that makes each one only when it is asked, "
+            "have the workers of a DataLoader, or a thread, make them ahead"
+        )
     if loader is None or loader.num_workers is None:
         return "Its loader's settings are not known: start the script with gpuwatch run, so that the hook sees them"
     if loader.num_workers == 0:

@@ -93,6 +93,8 @@ def mark_of(place: Place, function: str) -> Mark | None:
         return Mark.IMPORT
     if place.owner is Owner.STANDARD:
         return Mark.LOG if place.package == "logging" else None
+    if place.owner is Owner.GPUWATCH:
+        return Mark.NEXT if place.module == "gpuwatch/hook/api.py" and function == "__next__" else None  # its loader()
     if place.owner is not Owner.LIBRARY:
         return Mark.FORWARD if place.module == "torch/_inductor/generated" else None
     for find in (_loading, _saving_or_compiling, _stepping):
