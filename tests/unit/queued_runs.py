@@ -76,7 +76,7 @@ def queued(
         batch_seconds=mean,
         batch_cpu_seconds=0.02 * mean,
         batch_seconds_sigma=(sum((each - mean) ** 2 for each in making) / len(making)) ** 0.5,
-        newest_batch_seconds=tuple(making[count * prefetch :]),
+        newest_batch_seconds=tuple(making[count * prefetch :][-1024:]),
     )
     queue = loader(num_workers=count, prefetch_factor=prefetch, in_order=in_order, batch_bytes=1_000_000)
     step = [compute + wait for wait in blocked]

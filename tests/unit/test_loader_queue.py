@@ -118,6 +118,16 @@ def test_a_dear_batch_weighs_the_same_wherever_in_the_window_it_is() -> None:
         assert model.missed_seconds < 0.1 * model.lost_seconds
 
 
+def test_of_quick_steps_the_batches_are_set_beside_the_loss_of_just_those_steps() -> None:
+    making = [0.005] * 3000 + tail(0.5, steps=1100)
+    model = model_of(queued(making, 0.02))
+    assert model is not None
+    member = queued(making, 0.02).runs[0].critical
+    assert member.gap_share is not None
+    assert model.lost_seconds / model.period_seconds > 2 * member.gap_share
+    assert model.missed_seconds < 0.1 * model.lost_seconds
+
+
 def test_a_worse_queue_is_said_to_cost_speed() -> None:
     model = model_of(queued(tail(0.5), 0.02))
     assert model is not None

@@ -17,7 +17,7 @@ from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, wait_seconds
 from gpuwatch.diagnosis.advice.shm import USUAL_PREFETCH, local_ranks, shm_mount
 from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, lost_seconds
 from gpuwatch.diagnosis.advice.stream import settled
-from gpuwatch.diagnosis.finding import Gain
+from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores
 
@@ -137,9 +137,12 @@ def queue_model(case: RunCase, starvation: Starvation) -> QueueModel | None:
     if loader is None or not loader.num_workers or rank.workers is None or cost is None:
         return None
     lost_of = lost_seconds(rank, starvation)
-    periods = [period for period, _ in settled(rank, rank.columns.period_seconds, lost_of)]
+    rows = settled(rank, rank.columns.period_seconds, lost_of)
+    seconds = sum(period for period, _ in rows)
+    period = seconds / len(rows) / cost.batches_per_step if rows else 0.0
+    if starvation.level is Level.E3 and seconds > 0.0:  # of quick steps a window holds more than are known one by one
+        starvation = replace(starvation, share=sum(wait for _, wait in rows) / seconds)
     lost = avoidable_share(rank, starvation)
-    period = fmean(periods) / cost.batches_per_step if periods else 0.0
     newest, unknown = rank.workers.newest_batch_seconds, _waits_of_unknown_loss(rank.columns.wait_seconds, lost_of)
     left_out = len(unknown) * cost.batches_per_step if sum(unknown) > period else 0
     made = newest[: max(0, len(newest) - left_out)]

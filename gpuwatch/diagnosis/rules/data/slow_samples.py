@@ -82,9 +82,10 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The worst steps: how many, what part of the loss they hold, how long the median of them waits."""
+    """The worst steps: how many of how many, what part of the loss they hold, how long the median of them waits."""
 
     count: int
+    of_steps: int
     held_share: float
     typical_seconds: float
     rhythm: float | None
@@ -113,7 +114,7 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
     remedy = _remedy(case, starvation, tail)
     return Draft(
         summary=(
-            f"A few slow items hold up the queue: {tail.count} of {rank.steps} steps wait about "
+            f"A few slow items hold up the queue: {tail.count} of {tail.of_steps} steps wait about "
             f"{seconds(tail.typical_seconds)} each, {percent(starvation.share)} of the time in all"
         ),
         severity=Severity.WARNING,
@@ -171,7 +172,7 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int, limits: Thresh
     rhythm = comb(lost, workers)
     if rhythm is not None and rhythm >= RHYTHM:
         return None
-    return Tail(len(worst), sum(worst) / total, median(worst), rhythm)
+    return Tail(len(worst), len(lost), sum(worst) / total, median(worst), rhythm)
 
 
 def _have_ceased(periods: list[float], lost: list[float], worst: list[float]) -> bool:
