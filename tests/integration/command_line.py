@@ -17,11 +17,14 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120  # only a command that hangs gets there
 
-_NOT_INHERITED = ("GPUWATCH_DIR", "GPUWATCH_TRACEBACK", "GITHUB_STEP_SUMMARY")
+_NOT_INHERITED = ("GPUWATCH_TRACEBACK", "GITHUB_STEP_SUMMARY")
 
 
 def lonely_environment(folder: Path, **more: str) -> dict[str, str]:
-    """No hooked run: the rendezvous is an own folder. No GPU: the first libnvidia-ml.so.1 is none. No user's config."""
+    """No hooked run: the rendezvous is an own folder. No GPU: the first libnvidia-ml.so.1 is none. No user's config.
+
+    The folder is named: a monitor without a named one goes to all in which trainers wait, those of other tests too.
+    """
     libraries = folder / "libraries"
     libraries.mkdir(exist_ok=True)
     (libraries / "libnvidia-ml.so.1").write_bytes(b"")
@@ -33,6 +36,7 @@ def lonely_environment(folder: Path, **more: str) -> dict[str, str]:
         | {
             "PYTHONPATH": str(ROOT),
             "XDG_RUNTIME_DIR": str(runtime),
+            "GPUWATCH_DIR": str(runtime / "gpuwatch"),
             "XDG_CONFIG_HOME": str(folder / "config"),
             "LD_LIBRARY_PATH": str(libraries),
             "LC_ALL": "C.UTF-8",
