@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -216,10 +217,11 @@ def test_lightning_with_its_sanity_check(outcome_of: Callable[..., Outcome]) -> 
     assert len(outcome.steps) == outcome.true_steps == 24
     assert outcome.wait_share() == pytest.approx(outcome.true_wait_share(), abs=POINT)
     assert [span.batches for span in outcome.spans("eval")] == [2, 8]
-    backward = sum(step.backward_seconds or 0 for step in outcome.steps)
-    optimizer = sum(step.optimizer_seconds or 0 for step in outcome.steps)
-    forward = sum(step.forward_seconds or 0 for step in outcome.steps)
-    assert forward > 24 * 0.03
+    # Of most steps: what the machine takes out of one is no part of any of them.
+    backward = median(step.backward_seconds or 0 for step in outcome.steps)
+    optimizer = median(step.optimizer_seconds or 0 for step in outcome.steps)
+    forward = median(step.forward_seconds or 0 for step in outcome.steps)
+    assert forward > 0.03
     assert optimizer < forward / 2, "the forward and backward inside the optimizer's closure are none of its own"
     assert backward > 0
 
