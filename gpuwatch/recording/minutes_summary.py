@@ -16,13 +16,13 @@ from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.timeline import Timeline
 
 MINUTE_NS = 60_000_000_000
-_PAUSES: tuple[PhaseKind, ...] = ("warmup", "eval", "checkpoint", "compile", "stopped")
+PAUSES: tuple[PhaseKind, ...] = ("warmup", "eval", "checkpoint", "compile", "stopped")
 _TRAINING = ("step_seconds", "counted_batches")
-_FEWEST_TRAINING_MINUTES = 3
+FEWEST_TRAINING_MINUTES = 3
 _METRICS = frozenset(
     {
         *("utilization_percent", "power_watts", "memory_used_bytes", "temperature_celsius", "energy_joules"),
-        *(f"{kind}_phase_seconds" for kind in _PAUSES),
+        *(f"{kind}_phase_seconds" for kind in PAUSES),
         *("step_seconds", "step_batches", "step_samples", "wait_seconds", "wait_share", "samples_per_second"),
         *("counted_batches", "stack_wait_train_share"),
     }
@@ -69,7 +69,7 @@ def _training_minutes(minutes: Minutes, warm: Mapping[str, Mapping[str, Sequence
         made = {minute.minute_ns for metric in _TRAINING for minute in own.get(metric, ())}
         paused = {
             (minute.minute_ns // MINUTE_NS - back) * MINUTE_NS
-            for kind in _PAUSES
+            for kind in PAUSES
             for minute in minutes.get((trainer, f"{kind}_phase_seconds"), ())
             for back in range(1 + int(minute.max // 60))
         }
@@ -87,7 +87,7 @@ def _gpu(timeline: Timeline, uuid: str, minutes: Minutes, training: Collection[i
     return GpuSummary(
         facts=history.facts,
         utilization_percent=pooled.swing(use),
-        train_utilization_percent=pooled.swing(trained) if len(trained) >= _FEWEST_TRAINING_MINUTES else None,
+        train_utilization_percent=pooled.swing(trained) if len(trained) >= FEWEST_TRAINING_MINUTES else None,
         power_watts=pooled.level(minutes.get((uuid, "power_watts"), ())),
         power_limit_watts=(health.power_limit_watts if health else None) or history.facts.power_limit_watts,
         memory_used_bytes=pooled.level(minutes.get((uuid, "memory_used_bytes"), ())),
@@ -166,7 +166,7 @@ def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]], span: Sp
         return None
     seconds = sum(_seconds_within(minute, span) for minute in own["counted_batches"])
     share = pooled.mean(own.get("stack_wait_train_share", ()))
-    pauses = sum(pooled.total(own.get(f"{kind}_phase_seconds", ())) for kind in _PAUSES)
+    pauses = sum(pooled.total(own.get(f"{kind}_phase_seconds", ())) for kind in PAUSES)
     train_seconds = max(0.0, seconds - pauses)
     return RunSummary(
         id=trainer.trainer,

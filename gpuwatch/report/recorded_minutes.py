@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpuwatch.recording import pooled
-from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns
+from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns, Part
+from gpuwatch.recording.minutes_summary import FEWEST_TRAINING_MINUTES, MINUTE_NS, PAUSES
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.session_summary import RunSummary
 from gpuwatch.recording.summary import summarize
@@ -54,6 +55,7 @@ METRICS = frozenset(
     }
 )
 """All that a long report asks the minutes for."""
+_OF_SWING = ("count", "mean", "sigma", "min", "max", "p5")
 _UNKNOWN = math.nan
 
 Minutes = Mapping[tuple[str, str], MinuteColumns]
@@ -66,11 +68,12 @@ def scene_of_minutes(scene: Scene, recording: Recording, start_ns: int, end_ns: 
     seconds = (end_ns - start_ns) / 1e9
     counted = any((rank.trainer, "step_seconds") not in minutes for run in scene.runs for rank in run.ranks)
     summaries = {run.id: run for run in summarize(recording, start_ns, end_ns).runs} if counted else {}
+    training = {uuid: _training(run, minutes) for run in scene.runs for uuid in run.gpu_uuids}
     return replace(
         scene,
         started_ns=start_ns,
         window_seconds=seconds,
-        gpus=tuple(_gpu(gpu, minutes, seconds) for gpu in scene.gpus),
+        gpus=tuple(_gpu(gpu, minutes, training.get(gpu.facts.uuid, frozenset()), seconds) for gpu in scene.gpus),
         runs=tuple(_run(run, summaries.get(run.id), minutes, seconds) for run in scene.runs),
         host=None if scene.host is None else _host(scene.host, minutes),
     )
@@ -89,7 +92,33 @@ def _host(host: HostWindow, minutes: Minutes) -> HostWindow:
     )
 
 
-def _gpu(gpu: GpuWindow, minutes: Minutes, seconds: float) -> GpuWindow:
+def _training(run: RunWindow, minutes: Minutes) -> frozenset[int]:
+    """The minutes in which a run trained and no pause of its ended, as a summary of the recording takes them."""
+    training: set[int] = set()
+    for rank in run.ranks:
+        counts = [minutes.get((rank.trainer, metric), NO_MINUTES) for metric in ("step_seconds", "counted_batches")]
+        made = sorted({at_ns for found in counts for at_ns in found.column("minute_ns")})
+        phases = [minutes.get((rank.trainer, f"{kind}_phase_seconds"), NO_MINUTES) for kind in PAUSES]
+        paused = {
+            (at_ns // MINUTE_NS - back) * MINUTE_NS
+            for found in phases
+            for at_ns, longest in zip(found.column("minute_ns"), found.column("max"), strict=True)
+            for back in range(1 + int(longest // 60))
+        }
+        training |= set(made[1:] or made) - paused  # the first one is warm-up
+    return frozenset(training)
+
+
+def _only(found: MinuteColumns, wanted: Collection[int]) -> MinuteColumns:
+    """Some of the minutes; none where they are too few to tell of training."""
+    places = [place for place, at_ns in enumerate(found.column("minute_ns")) if at_ns in wanted]
+    if len(places) < FEWEST_TRAINING_MINUTES:
+        return NO_MINUTES
+    columns = {name: list(map(found.column(name).__getitem__, places)) for name in _OF_SWING}
+    return MinuteColumns([Part(columns, 0, len(places))])
+
+
+def _gpu(gpu: GpuWindow, minutes: Minutes, training: Collection[int], seconds: float) -> GpuWindow:
     uuid = gpu.facts.uuid
 
     def stats(metric: str) -> Stats | None:
@@ -103,6 +132,7 @@ def _gpu(gpu: GpuWindow, minutes: Minutes, seconds: float) -> GpuWindow:
         energy_joules=pooled.total(energy) if energy else None,
         throttle_shares={cause: share for cause, share in throttled.items() if share is not None},
         utilization=stats("utilization_percent"),
+        train_utilization=_stats(_only(minutes.get((uuid, "utilization_percent"), NO_MINUTES), training)),
         power_watts=stats("power_watts"),
         memory_used_bytes=stats("memory_used_bytes"),
         temperature_celsius=stats("temperature_celsius"),

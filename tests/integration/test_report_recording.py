@@ -18,6 +18,7 @@ import pytest
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import checksum
+from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.document import build_report
 from gpuwatch.report.recorded import observe, process_started
@@ -115,6 +116,18 @@ def test_long_recording_is_told_from_its_minutes(long: Path) -> None:
     assert 19 <= len(document["series"][0]["mean"]) <= 20
     assert all(any(value is not None for value in each["mean"][:5]) for each in document["series"])
     assert {span["name"] for span in document["spans"]} >= {"eval", "eval-stall"}
+
+
+def test_utilization_while_training_is_that_of_the_whole_long_part(long: Path, tmp_path: Path) -> None:
+    steady = record_samples(tmp_path / "steady.gpuwatch", "starved", 1000)
+    for path, is_known in ((steady, True), (long, False)):  # one that evaluates each minute is never only training
+        with Recording(path) as recording:
+            document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+            (gpu,) = summarize(recording, recording.start_ns, recording.end_ns).gpus
+        told, counted = document["gpus"][0]["train_utilization_percent"], gpu.train_utilization_percent
+        assert (told is not None, counted is not None) == (is_known, is_known)
+        if counted is not None:
+            assert (told["mean"], told["sigma"]) == pytest.approx((counted.mean, counted.sigma), rel=1e-3)
 
 
 def test_finding_that_is_over_is_told_with_how_long_it_stood(long: Path) -> None:
