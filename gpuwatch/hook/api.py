@@ -14,6 +14,8 @@ from .ring import append, pulse, record
 from .session import session
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, USER_PHASE, USER_STEP
 
+_MOST = (1 << 63) - 1  # a record's fields have 64 bits; one that cannot be encoded would end the hook
+
 
 def watch() -> None:
     """Hooks this process: what is imported now and what will be. Idempotent."""
@@ -25,7 +27,8 @@ def step(samples: Optional[int] = None) -> None:
     """Marks the end of a training step."""
     watch_once()
     now_ns = monotonic_ns()
-    append((USER_STEP, 0, 0, get_ident(), now_ns, now_ns, samples if isinstance(samples, int) else -1, 0))
+    known = samples if isinstance(samples, int) and 0 <= samples <= _MOST else -1
+    append((USER_STEP, 0, 0, get_ident(), now_ns, now_ns, known, 0))
     if now_ns >= pulse.due_ns:
         pulse.flush(now_ns)
 

@@ -13,7 +13,23 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.hook import batches, folder, frames, imports, link, phases, precision, process, quiet, ring, saves, steps
+from gpuwatch.hook import (
+    api,
+    batches,
+    folder,
+    frames,
+    imports,
+    link,
+    phases,
+    precision,
+    process,
+    quiet,
+    ring,
+    saves,
+    settling,
+    steps,
+    wire,
+)
 from gpuwatch.hook import session as sessions
 from gpuwatch.hook import workers as worker_loops
 
@@ -88,6 +104,30 @@ def test_a_timeout_that_strikes_in_a_look_for_monitors_is_the_programs(
     monkeypatch.setattr(folder, "os", SimpleNamespace(stat=lambda path: alarm()))
     with pytest.raises(TimeoutError):
         looking.monitors_if_changed()
+
+
+def test_a_timeout_that_strikes_as_records_are_settled_loses_none(
+    alarm: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring.pending.clear()
+    for end_ns in (3, 1, 2):
+        ring.append((wire.OPTIMIZER, 0, 9, 0, 0, end_ns, 0, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "number_of", lambda address, stepped_ns: alarm() if stepped_ns == 2 else 0)
+        with pytest.raises(TimeoutError):
+            settling.settle()
+    assert [wire.RECORD.unpack(record)[5] for record in settling.settle()] == [1, 2, 3]
+    settling.forget()
+
+
+def test_a_number_of_samples_that_no_record_holds_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_watched", True)
+    monkeypatch.setattr(ring.pulse, "due_ns", 1 << 62)
+    ring.pending.clear()
+    for samples in (32, -3, 1 << 63, "32", None):
+        api.step(samples)  # type: ignore[arg-type]
+    assert [wire.RECORD.unpack(record)[6] for record in settling.settle()] == [32, -1, -1, -1, -1]
+    settling.forget()
 
 
 def test_a_line_is_named_where_the_working_folder_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
