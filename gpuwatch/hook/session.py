@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 from _thread import get_ident
 from collections import deque
 from time import monotonic_ns
@@ -22,6 +23,7 @@ MONITORS = 4
 _RETRY_NS = 100_000_000
 _RETRY_LIMIT_NS = 60_000_000_000
 _NEVER_NS = 1 << 62
+_LAST = -100  # multiprocessing's queues are joined at -5
 
 
 class Session:
@@ -53,10 +55,8 @@ class Session:
             user = os.geteuid()
             self._folder = Folder(rendezvous_path(os.environ, user), user)
             if self._worker is None:
-                import atexit
-
                 self._folder.announce(process.presence())
-                atexit.register(self.end)
+                _at_exit(self.end)
                 pauses.start()
         except Exception as error:
             if raised_by_the_user(error):
@@ -194,6 +194,18 @@ class Session:
             del self._links[name]
             wait_ns, _ = self._retries.get(name, (_RETRY_NS, 0))
             self._retries[name] = (wait_ns, now_ns + wait_ns)  # a peer that keeps closing is asked ever less
+
+
+def _at_exit(action: Callable[[], None]) -> None:
+    """Runs the action as the process ends regularly, once or more than once."""
+    import atexit
+
+    atexit.register(action)
+    # Before Python 3.13 a child of multiprocessing's that was forked leaves by os._exit, past what atexit knows.
+    parent_of = getattr(sys.modules.get("multiprocessing.process"), "parent_process", None)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and parent_of is not None and parent_of() is not None:
+        util.Finalize(None, action, exitpriority=_LAST)
 
 
 def hide_sessions(torch: ModuleType) -> None:

@@ -117,6 +117,28 @@ def test_a_killed_trainer_says_no_goodbye(folder: Path) -> None:
         assert (folder / f"trainer-{process.pid}.json").exists()
 
 
+CHILD_OF_MULTIPROCESSING = """\
+import multiprocessing, sys
+import gpuwatch
+
+def train():
+    gpuwatch.step(7)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=train)
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_trainer_that_multiprocessing_started_says_goodbye(folder: Path, method: str) -> None:
+    with listening(folder) as listener, started(folder, CHILD_OF_MULTIPROCESSING, method):
+        listener.until_all_closed()
+        assert [(peer.bye, len(peer.of("USER_STEP"))) for peer in listener.peers] == [(True, 1)]
+        assert not list(folder.glob("trainer-*"))
+
+
 @pytest.mark.parametrize("spoiled", ["open to others", "a link", "a file"])
 def test_a_folder_that_cannot_be_trusted_is_refused(folder: Path, spoiled: str) -> None:
     with listening(folder) as listener:
