@@ -44,10 +44,20 @@ class Link:
         else:
             self.close()
 
+    def is_writable(self) -> bool:
+        """Whether a packet would find room, as far as is known.
+
+        Asked of the kernel only after a refusal. It says yes once three quarters of the buffer are free, so a stopped
+        monitor costs one system call per flush, no facts and no packets.
+        """
+        if self._blocked and self.alive:
+            poller = poll()
+            poller.register(self._connection, POLLOUT)
+            self._blocked = not poller.poll(0)
+        return self.alive and not self._blocked
+
     def send_facts(self, facts: Mapping[str, Any]) -> bool:
         """Sends the facts that differ from what this monitor has; whether it now has them."""
-        if not self._is_writable():
-            return False
         missing = object()
         changed = {key: value for key, value in facts.items() if self._facts.get(key, missing) != value}
         if not changed:
@@ -68,7 +78,7 @@ class Link:
     def send_records(self, history: Deque[bytes], recorded: int) -> None:
         """Sends what this monitor has not had yet; what the ring has lost meanwhile is counted."""
         fresh = recorded - self._sent
-        if fresh <= 0 or not self._is_writable():
+        if fresh <= 0 or self._blocked:
             return
         lost = max(0, fresh - len(history))
         count = fresh - lost
@@ -98,15 +108,6 @@ class Link:
             if raised_by_the_user(error):
                 raise
             return False
-
-    def _is_writable(self) -> bool:
-        # Asked only after a refusal. The kernel says yes once three quarters of the buffer are free, so a stopped
-        # monitor costs one system call per flush and no encoding.
-        if self._blocked and self.alive:
-            poller = poll()
-            poller.register(self._connection, POLLOUT)
-            self._blocked = not poller.poll(0)
-        return self.alive and not self._blocked
 
     def _send(self, packet: bytes) -> bool:
         if not packet or not self.alive:

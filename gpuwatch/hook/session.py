@@ -181,13 +181,16 @@ class Session:
             self._retries[name] = (self._retries[name][0], _NEVER_NS)
 
     def _send(self, now_ns: int) -> None:
-        if self._worker is None and (pulse.facts_changed or now_ns >= self._facts_due_ns):
+        reading = [link for link in self._links.values() if link.is_writable()]
+        due = pulse.facts_changed or now_ns >= self._facts_due_ns
+        if reading and due and self._worker is None:  # facts that nobody takes are not collected
             pulse.facts_changed = False
             current = facts.collect(now_ns, get_ident() in settling.training_threads)
-            told = [link.send_facts(current) for link in self._links.values()]
-            self._facts_due_ns = now_ns + (facts.REFRESH_NS if all(told) else facts.RETRY_NS)
+            told = [link.send_facts(current) for link in reading]
+            everybody = len(reading) == len(self._links) and all(told)
+            self._facts_due_ns = now_ns + (facts.REFRESH_NS if everybody else facts.RETRY_NS)
             waits.look_again()
-        for link in self._links.values():
+        for link in reading:
             link.send_records(self._history, self._recorded)
         lost = [name for name, link in self._links.items() if not link.alive]
         for name in lost:

@@ -1,0 +1,111 @@
+"""What a session sends to a monitor that does not read, and what it tells one that reads again."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpuwatch.hook import facts, ring, wire
+from gpuwatch.hook.link import Link
+from gpuwatch.hook.session import HISTORY, Session
+
+SECOND_NS = 1_000_000_000
+
+
+class Monitor:
+    """The other end of a session's only link; it reads when told to."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.facts: dict[str, Any] = {}
+        self.records = self.dropped = 0
+
+    def read(self) -> None:
+        """Takes what the kernel holds."""
+        while True:
+            try:
+                packet = self._connection.recv(wire.PACKET_LIMIT)
+            except BlockingIOError:
+                return
+            _, _, kind, count, self.dropped = wire.HEADER.unpack_from(packet)
+            if kind == wire.RECORDS:
+                self.records += count
+            else:
+                self.facts.update(json.loads(packet[wire.HEADER.size :]))
+
+
+class Run:
+    """A session that flushes once a second, with a hundred records each time."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._now_ns = 0
+        self.recorded = 0
+
+    def flush(self, times: int) -> None:
+        """Records and flushes that often."""
+        for _ in range(times):
+            self._now_ns += SECOND_NS
+            for _ in range(100):
+                ring.append((wire.USER_STEP, 0, 0, 0, self._now_ns, self._now_ns, 1, 0))
+            self.recorded += 100
+            self._session.flush(self._now_ns)
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The times at which facts were collected; each time they are others."""
+    times: list[int] = []
+
+    def collect(now_ns: int, on_training_thread: bool) -> dict[str, Any]:
+        times.append(now_ns)
+        return {"pid": 7, "collected": len(times)}
+
+    monkeypatch.setattr(facts, "collect", collect)
+    ring.pending.clear()
+    yield times
+    ring.pending.clear()
+
+
+@pytest.fixture
+def linked() -> Iterator[tuple[Run, Monitor]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        theirs.setblocking(False)
+        session = Session()
+        session._begun = True
+        link = session._links["monitor-1.sock"] = Link(ours, 1, 0, 0)
+        link.greet(wire.HELLO, {"pid": 7})
+        yield Run(session), Monitor(theirs)
+
+
+def test_no_facts_are_collected_for_a_monitor_that_does_not_read(
+    linked: tuple[Run, Monitor], collected: list[int]
+) -> None:
+    run, monitor = linked
+    run.flush(1000)  # more than the kernel keeps
+    before = len(collected)
+    run.flush(1000)
+    assert len(collected) == before
+    monitor.read()
+    run.flush(1)
+    assert len(collected) == before + 1
+    monitor.read()
+    assert monitor.facts["collected"] == len(collected), "what changed meanwhile is told at once"
+
+
+def test_what_a_monitor_that_did_not_read_has_lost_is_told_when_it_reads(
+    linked: tuple[Run, Monitor], collected: list[int]
+) -> None:
+    run, monitor = linked
+    run.flush(1000)
+    monitor.read()
+    kept = monitor.records
+    run.flush(1)
+    monitor.read()
+    assert monitor.records == kept + HISTORY
+    assert monitor.records + monitor.dropped == run.recorded
