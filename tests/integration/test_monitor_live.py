@@ -104,15 +104,15 @@ def test_gpus_are_polled_while_nothing_trains(
         monkeypatch.setenv(name, value)
     watch = Watch()
     try:
-        watch.until(lambda snapshot: snapshot.nvml is not None)
         snapshot = watch.until(
             lambda snapshot: (
-                [gpu.status for gpu in snapshot.gpus] == ["live", "live"]
+                snapshot.nvml is not None
+                and snapshot.nvml.status == "ok"
+                and [gpu.status for gpu in snapshot.gpus] == ["live", "live"]
                 and (snapshot.gpus[0].utilization_sigma_percent or 0.0) > 20
             )
         )
         steady = snapshot.gpus[1]
         assert steady.utilization_mean_percent == pytest.approx(40, abs=1)
-        assert snapshot.nvml is not None and snapshot.nvml.status == "ok"
     finally:
         watch.monitor.stop()

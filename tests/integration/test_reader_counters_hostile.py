@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.counters import LoaderReader
-from tests.integration.interpreters import Python, each, require_reading
+from tests.integration.interpreters import Python, each, require_reading, until_standing
 from tests.integration.loader_watch import place
 
 CASES = 16
@@ -36,6 +36,7 @@ def test_what_only_looks_like_an_iterator_has_no_count(python: Python, tmp_path:
                 target = attach(process.pid)
                 reader = LoaderReader(target)
             name, truth = line.strip().split("|")
+            until_standing(process.pid)
             stack = target.main_stack()
             assert stack is not None, name
             state = reader.state(stack)
