@@ -27,10 +27,10 @@ from gpuwatch.recording.segment import Segment
 from gpuwatch.recording.store import Connect, Store, StoreError
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.samples import Sample
+from gpuwatch.timeline.wall_times import WallTimes
 
 FLUSH_NS = 900_000_000
 """Less than a second, so that batches that come once a second are each written when they come."""
-_JUMP_SECONDS = 1.0
 _MOST_WAITING_BYTES = 8 << 20
 _SEALED_AT_BYTES = 4 << 20
 _MOST_NOTES = 5_000
@@ -83,7 +83,7 @@ class RecordingWriter:
         self._flushed_ns: int | None = None
         self._now_ns = 0
         self._wall_time = meta.started_wall
-        self._anchor: tuple[int, float] | None = None
+        self._wall_times = WallTimes()
         self._failed_wall: float | None = None
         self._failure = ""
         self._lost = 0
@@ -162,14 +162,12 @@ class RecordingWriter:
     def _note_time(self, now_ns: int, wall_time: float) -> None:
         """Keeps an anchor at the start, and where the wall clock is not where the monotonic one would have it."""
         self._now_ns, self._wall_time = now_ns, wall_time
-        if self._anchor is not None:
-            at_ns, wall_then = self._anchor
-            if abs(wall_then + (now_ns - at_ns) / 1e9 - wall_time) <= _JUMP_SECONDS:
-                return
-        self._anchor = (now_ns, wall_time)
-        values = (self._anchors, *self._anchor)
-        self._anchors += 1
-        self._notes.append(("INSERT OR REPLACE INTO anchor VALUES (?, ?, ?, ?)", (*values, checksum(values))))
+        known = self._wall_times.anchors
+        self._wall_times.told(now_ns, wall_time)
+        if self._wall_times.anchors is not known:
+            values = (self._anchors, *self._wall_times.anchors[-1])
+            self._anchors += 1
+            self._notes.append(("INSERT OR REPLACE INTO anchor VALUES (?, ?, ?, ?)", (*values, checksum(values))))
 
     def _turn_minute(self, minute_ns: int | None) -> None:
         """Seals the minute that is over, if one is; None: whichever it is."""

@@ -169,6 +169,8 @@ def test_wall_time_follows_jumps_of_the_clock(tmp_path: Path) -> None:
     with Recording(path) as recording:
         assert recording.wall_time(START_NS + 5 * SECOND_NS) == pytest.approx(WALL + 5, abs=0.1)
         assert recording.wall_time(START_NS + 15 * SECOND_NS) == pytest.approx(WALL - 3600 + 15, abs=0.1)
+        between = START_NS + 9 * SECOND_NS + SECOND_NS // 2
+        assert recording.wall_time(between) == pytest.approx(WALL - 3600 + 9.5, abs=0.1), "told with what came after"
 
 
 def test_samples_without_a_clock_of_their_own_and_late_ones_keep_their_arrival(tmp_path: Path) -> None:
