@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from operator import eq
 
-from gpuwatch.timeline.phases import STOPPED
+from gpuwatch.timeline.phases import LOST_TIME, STOPPED
 from gpuwatch.timeline.process_history import ProcessHistory, with_batches
 from gpuwatch.timeline.recompiles import recompiles
 from gpuwatch.timeline.run_history import RAW_NS, TrainerHistory
@@ -86,9 +86,9 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     lasting = _lasting_sums(history, bounds.end_ns) if history.is_exact else None
     train_loader = history.train_loader()
     began_ns = _began_ns(history, rows, bounds.start_ns)
-    stops = history.phases.stretches(STOPPED, began_ns, bounds.end_ns)
+    phases = history.phases.stretches(LOST_TIME, began_ns, bounds.end_ns)
     evaluating = {loader.loader for loader in facts.loaders if loader.role == "eval"}
-    fetched = history.fetches.totals(began_ns, bounds.end_ns, stops, without=evaluating)
+    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=evaluating)
     workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
     window = RankWindow(
         trainer=history.trainer,

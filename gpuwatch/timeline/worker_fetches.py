@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
 from gpuwatch.samples import WorkerFetch
 from gpuwatch.timeline.columns import Table, number
-from gpuwatch.timeline.spans import Span, covered_ns
+from gpuwatch.timeline.spans import Span, covered_ns, united
 from gpuwatch.timeline.stats import mean, mean_and_sigma
 from gpuwatch.timeline.tiers import SECOND_NS
 
@@ -51,14 +52,14 @@ class WorkerFetches:
         return set(self.rows["pid"][self.rows.since(start_ns) :])
 
     def totals(
-        self, start_ns: int, now_ns: int, stops: Sequence[Span] = (), without: Set[int] = frozenset()
+        self, start_ns: int, now_ns: int, phases: Sequence[Span] = (), without: Set[int] = frozenset()
     ) -> FetchTotals | None:
-        """The figures over (start, now] but for the times that the trainer was stopped; None without a batch.
+        """The figures over (start, now]; None without a batch.
 
         Args:
             start_ns: from here on.
             now_ns: up to here.
-            stops: when the trainer was stopped.
+            phases: when it did not train: workers that fill their queue idle then, whatever their pace.
             without: loaders that are left out: of evaluation, whose batches cost what they will.
         """
         rows = slice(self.rows.since(start_ns), self.rows.until(now_ns))
@@ -67,7 +68,7 @@ class WorkerFetches:
             return None
         return FetchTotals(
             workers=len(set(pids)),
-            busy_share=_busy_share(pids, starts, seconds, stops),
+            busy_share=_busy_share(pids, starts, seconds, phases),
             batch_seconds=mean(seconds),
             batch_cpu_seconds=mean(cpu_seconds),
             batch_seconds_sigma=mean_and_sigma(list(seconds))[1],
@@ -84,20 +85,31 @@ class WorkerFetches:
 
 
 def _busy_share(
-    pids: Sequence[int], starts: Sequence[int], took: Sequence[float], stops: Sequence[Span]
+    pids: Sequence[int], starts: Sequence[int], took: Sequence[float], phases: Sequence[Span]
 ) -> float | None:
-    """Time in batches over time from one batch's start to the next one's, per worker.
+    """Time in batches over time from one batch's start to the next one's, per worker, both outside of phases.
 
     Whole cycles only: counting to the end of the window instead would take a batch that is being made, and not
     yet reported, for idleness.
     """
-    batches: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
+    batches: defaultdict[int, list[Span]] = defaultdict(list)
     for pid, start_ns, seconds in zip(pids, starts, took, strict=True):
-        batches[pid].append((start_ns, seconds))
-    busy = cycles = 0.0
+        batches[pid].append((start_ns, start_ns + round(seconds * SECOND_NS)))
+    apart, busy_ns, cycles_ns = united(phases), 0, 0
     for made in batches.values():
         made.sort()
-        busy += sum(seconds for _, seconds in made[:-1])
         first_ns, last_ns = made[0][0], made[-1][0]
-        cycles += (last_ns - first_ns - covered_ns(stops, first_ns, last_ns)) / SECOND_NS
-    return min(1.0, busy / cycles) if cycles > 0 else None
+        busy_ns += sum(end_ns - start_ns for start_ns, end_ns in made[:-1]) - _common_ns(made[:-1], apart)
+        cycles_ns += last_ns - first_ns - covered_ns(apart, first_ns, last_ns)
+    return min(1.0, busy_ns / cycles_ns) if cycles_ns > 0 else None
+
+
+def _common_ns(batches: Sequence[Span], phases: Iterable[Span]) -> int:
+    """What batches of one worker, one after the other, have in common with phases."""
+    common = 0
+    for start_ns, end_ns in phases:
+        place = max(0, bisect_right(batches, (start_ns, start_ns)) - 1)
+        while place < len(batches) and batches[place][0] < end_ns:
+            common += max(0, min(end_ns, batches[place][1]) - max(start_ns, batches[place][0]))
+            place += 1
+    return common

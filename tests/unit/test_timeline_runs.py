@@ -174,6 +174,18 @@ def test_batches_of_evaluation_are_no_part_of_what_training_waits_for() -> None:
     assert (workers.batch_seconds, workers.batch_cpu_seconds) == (pytest.approx(0.9), pytest.approx(0.3))
 
 
+@pytest.mark.parametrize("kind", ["eval", "checkpoint", "gc"])
+def test_workers_that_wait_for_the_end_of_a_phase_are_not_idle(kind: str) -> None:
+    made = [fetch(0, n, n + 0.9) for n in (*range(10), *range(20, 30), *range(40, 50))]
+    # The queue fills while the run evaluates: that is no training either.
+    made += [fetch(0, n, n + 0.5) for n in (10, 30)]
+    pauses = [phase(kind, start, start + 10.0) for start in (10.0, 30.0)]
+    trained = [*steps(100), *steps(100, start=20.0, first=101), *steps(100, start=40.0, first=201)]
+    history = timeline(run_facts(loaders=(loader(num_workers=1),)), trained, *pauses, made)
+    workers = rank_at(history, 55).workers
+    assert workers is not None and workers.busy_share == pytest.approx(0.9)
+
+
 def test_the_batch_that_the_first_step_of_the_window_waited_for_is_one_of_its_batches() -> None:
     slow = steps(601, period=[30.05, *[0.1] * 600])
     made = [fetch(0, 0.0, 30.0), *(fetch(0, 30.0 + 0.1 * n, 30.1 + 0.1 * n) for n in range(600))]
