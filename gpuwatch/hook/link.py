@@ -82,7 +82,8 @@ class Link:
             return
         lost = max(0, fresh - len(history))
         count = fresh - lost
-        records = islice(history, len(history) - count, None)
+        records = list(islice(reversed(history), count))  # from the new end: the older ones have left the caches
+        records.reverse()
         if self._send(wire.records_packet(records, count, self.dropped + lost)):
             self.dropped += lost
             self._sent = recorded
