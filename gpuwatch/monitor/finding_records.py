@@ -10,9 +10,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from gpuwatch.diagnosis.finding import Edit, Finding, Fix
-from gpuwatch.recording.types import FindingRecord
+from gpuwatch.diagnosis.finding import Edit, Finding, Fix, Severity
+from gpuwatch.recording.types import FindingRecord, FindingSpan
 
+_SEVERITIES = {severity.value: severity for severity in Severity}
 _EDITS: dict[str, type] = {cls.__name__: cls for cls in get_args(Edit)}
 
 
@@ -29,6 +30,11 @@ def to_record(finding: Finding) -> FindingRecord:
         gpu=finding.gpu,
         blob=json.dumps(plain, separators=(",", ":")).encode("ascii"),
     )
+
+
+def severity_of(span: FindingSpan) -> Severity | None:
+    """None for one that this version does not know."""
+    return _SEVERITIES.get(span.severity)
 
 
 def from_blob(blob: bytes) -> Finding:

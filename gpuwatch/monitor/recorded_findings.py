@@ -9,7 +9,7 @@ from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.diagnosis.standing import in_order
-from gpuwatch.monitor.finding_records import from_blob
+from gpuwatch.monitor.finding_records import from_blob, severity_of
 from gpuwatch.monitor.parts import Judge
 from gpuwatch.monitor.snapshot import ReplayMark
 from gpuwatch.recording.reader import Recording
@@ -52,9 +52,9 @@ class RecordedFindings:
         """Takes note of what was written since."""
         spans = self._recording.findings(self._recording.start_ns, self._recording.end_ns)
         self._places = [
-            _Place(_stretch(span), span.start_ns, span.end_ns, Severity(span.severity))
+            _Place(_stretch(span), span.start_ns, span.end_ns, severity)
             for span in spans
-            if span.state in _STANDS and not self._is_set_aside(span.rule)
+            if span.state in _STANDS and not self._is_set_aside(span.rule) and (severity := severity_of(span))
         ]
         self._holds_any = bool(spans)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpuwatch.recording.chunks import Arrivals, samples_of_chunk, samples_of_row
 from gpuwatch.recording.columns import DamagedError
+from gpuwatch.recording.head import LAST_WALL_TIME
 from gpuwatch.recording.hours import HOUR_NS
 from gpuwatch.recording.kinds import KindReader
 from gpuwatch.recording.opening import open_recording
@@ -93,7 +94,11 @@ class Contents:
     def anchors(self) -> tuple[Anchor, ...]:
         """Wall times at monotonic times, oldest first."""
         rows = self.checked_rows("its clock", "SELECT id, time_ns, wall_time, crc FROM anchor ORDER BY id")
-        return tuple((time_ns, wall_time) for _, time_ns, wall_time in rows)
+        return tuple(
+            (time_ns, wall_time)
+            for _, time_ns, wall_time in rows
+            if isinstance(time_ns, int) and isinstance(wall_time, float) and 0 <= wall_time < LAST_WALL_TIME
+        )
 
     def stretches(self) -> list[Stretch]:
         """The segments in order."""

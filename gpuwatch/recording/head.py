@@ -7,6 +7,10 @@ from typing import Any
 
 from gpuwatch.recording.types import RecordingMeta
 
+LAST_WALL_TIME = 253_402_300_800.0
+"""The year 10 000, which no calendar here knows."""
+_LEAST_INTERVAL = 0.01
+
 
 def meta_of(
     head: Mapping[str, Any],
@@ -23,7 +27,7 @@ def meta_of(
         label=str(head.get("label", "")),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
         attached_pid=pid if isinstance(pid, int) else None,
-        interval_seconds=number(head.get("interval_seconds"), 1.0),
+        interval_seconds=max(_LEAST_INTERVAL, number(head.get("interval_seconds"), 1.0)),
         started_wall=number(head.get("started_wall"), 0.0),
         ended=head.get("ended") is True,
         problem="; ".join(_problems(head, damaged, wall_time, moment)) or None,
@@ -60,4 +64,4 @@ def _problems(
 
 def number(value: object, default: float) -> float:
     """A value of the head that is to be a number."""
-    return float(value) if isinstance(value, (int, float)) else default
+    return float(value) if isinstance(value, (int, float)) and abs(value) < LAST_WALL_TIME else default

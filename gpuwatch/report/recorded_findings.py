@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.monitor.finding_records import from_blob
+from gpuwatch.monitor.finding_records import from_blob, severity_of
 from gpuwatch.recording.reader import Recording
 from gpuwatch.report.durations import duration_words
 from gpuwatch.report.stretches import Key, Stood, Stretch, finding_stretches, longest, total_seconds
@@ -62,9 +62,9 @@ def finding_spans(recording: Recording, standing: Sequence[Finding], start_ns: i
     series = {key_of(finding): finding.chart for finding in standing}
     found: dict[tuple[Key, Severity], list[Stretch]] = {}
     for span in recording.findings(start_ns, end_ns):
-        if span.state not in _STANDS:
+        key, severity = (span.rule, span.run, span.gpu), severity_of(span)
+        if span.state not in _STANDS or severity is None:
             continue
-        key, severity = (span.rule, span.run, span.gpu), Severity(span.severity)
         if key not in series:
             finding = known(span.blob)
             series[key] = () if finding is None else finding.chart

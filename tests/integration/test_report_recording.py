@@ -209,6 +209,41 @@ def test_findings_in_words_that_nobody_here_knows_are_left_out_and_told(long: Pa
     assert any("does not know" in problem and "eval-stall" in problem for problem in seen.problems)
 
 
+def rewritten(connection: sqlite3.Connection, table: str, place: int, value: object) -> None:
+    """One column of a table as somebody may have written it, with a checksum that holds."""
+    for row in connection.execute(f"SELECT * FROM {table}").fetchall():
+        values = list(row[:-1])
+        values[place] = value
+        marks = ", ".join("?" * len(row))
+        connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*values, checksum(values)))
+
+
+@pytest.mark.parametrize(
+    ("table", "place", "value"),
+    [
+        ("meta", 1, "0"),
+        ("meta", 1, "NaN"),
+        ("meta", 1, "1e300"),
+        ("anchor", 2, 1e300),
+        ("anchor", 2, None),
+        ("anchor", 2, "noon"),
+        ("finding", 6, "notice"),
+        ("finding", 9, b'{"fix":[]}'),
+    ],
+)
+def test_values_that_no_recorder_writes_end_no_report(
+    starved: Path, tmp_path: Path, table: str, place: int, value: object
+) -> None:
+    path = tmp_path / "odd.gpuwatch"
+    shutil.copyfile(starved, path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        rewritten(connection, table, place, value)
+    with Recording(path) as recording:
+        document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=True))
+    check_schema(document)
+    assert document["runs"][0]["steps"] > 100
+
+
 def test_recording_that_is_still_being_written_is_read_up_to_now(tmp_path: Path) -> None:
     path = tmp_path / "growing.gpuwatch"
     documents = []
