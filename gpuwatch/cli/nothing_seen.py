@@ -18,17 +18,17 @@ class NothingSeen:
     def __init__(self, *, patient: bool) -> None:
         self._patient = patient
         self.is_sure = False
-        self._saw_something = False
+        self.saw_something = False
 
     def look(self, snapshot: Snapshot) -> None:
         """Becomes sure once nothing showed up for long enough."""
         waited = (snapshot.time_ns - snapshot.started_ns) / 1e9
-        self._saw_something = self._saw_something or not is_empty(snapshot)
-        self.is_sure = not self._patient and waited >= _PATIENCE_SECONDS and not self._saw_something
+        self.saw_something = self.saw_something or not is_empty(snapshot)
+        self.is_sure = not self._patient and waited >= _PATIENCE_SECONDS and not self.saw_something
 
     def refuse(self, snapshot: Snapshot) -> None:
         """Raises what says that nothing could be measured, if that is so."""
-        if is_empty(snapshot) and not self._saw_something:
+        if is_empty(snapshot) and not self.saw_something:
             raise GpuwatchError(explanation(snapshot))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuwatch.cli.child import Child
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.nothing_seen import explanation, is_empty
+from gpuwatch.cli.nothing_seen import NothingSeen
 from gpuwatch.cli.output import say
 from gpuwatch.cli.progress import Progress
 from gpuwatch.cli.record_options import check
@@ -86,14 +86,20 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
     monitor = session.monitor
     started_ns = session.now_ns()
     deadline_ns = started_ns + round(arguments.duration * 1e9) if arguments.duration else None
+    nothing = NothingSeen(patient=True)
     words = Progress(started_ns, arguments.duration or None, doing="recording", hint="Ctrl-C: end of the recording")
     with StopSignals(monitor.stop) as signals:
         _begin(session, path, arguments)
         if sys.stderr is None or not sys.stderr.isatty():  # on a terminal the bar says it
             monitor.subscribe(_ProblemTeller().hear)
         with words as progress:
+
+            def on_tick(snapshot: Snapshot) -> None:
+                nothing.look(snapshot)
+                progress.show(snapshot)
+
             monitor.run_until(
-                deadline_ns, on_tick=progress.show, stop=lambda: session.has_ended() or _is_over(monitor.snapshot())
+                deadline_ns, on_tick=on_tick, stop=lambda: session.has_ended() or _is_over(monitor.snapshot())
             )
             if session.has_ended():
                 monitor.run_until(
@@ -103,16 +109,15 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
         ended = monitor.stop_recording()
     if ended is not None and ended.is_over:
         raise GpuwatchError((ended.problem or "the recording has ended").rstrip("."))
-    snapshot = monitor.snapshot()
-    _tell(ended, how_to_read=not is_empty(snapshot))
+    nothing.look(monitor.snapshot())
+    _tell(ended, how_to_read=nothing.saw_something)
     if session.has_ended():
         say(f"gpuwatch: {session.narrowed_to} ended, and so did the recording")
     if signals.received:
         return ExitCode.INTERRUPTED
     if ended is not None and ended.problem:  # it has been told
         return ExitCode.CANNOT_MEASURE
-    if is_empty(snapshot):
-        raise GpuwatchError(explanation(snapshot))
+    nothing.refuse(monitor.snapshot())
     return ExitCode.OK
 
 
