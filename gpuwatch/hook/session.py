@@ -86,7 +86,7 @@ class Session:
         self._stop()
 
     def _alone(self, action: Callable[[], None]) -> None:
-        if not self._lock.acquire(False):
+        if not self._lock.acquire(False) and not self._is_abandoned():
             return
         try:
             action()
@@ -96,6 +96,21 @@ class Session:
             self._stop()
         finally:
             self._lock.release()
+
+    def _is_abandoned(self) -> bool:
+        """Whether the lock is held though nobody is inside, and therefore ours.
+
+        What a signal handler raises as `acquire` returns comes before the `try`: without this look the hook would be
+        silent from then on, and what is pending would grow for as long as the program trains.
+        """
+        frames = list(sys._current_frames().values())
+        inside = 0
+        while frames:
+            frame = frames.pop()
+            inside += frame.f_code is Session._alone.__code__
+            if frame.f_back is not None:
+                frames.append(frame.f_back)
+        return inside == 1
 
     def _exchange(self, now_ns: int) -> None:
         pulse.due_ns = now_ns + FLUSH_PERIOD_NS

@@ -1,15 +1,16 @@
-"""What a session sends to a monitor that does not read, and what it tells one that reads again."""
+"""What a session sends to a monitor that does not read, and how it goes on after a signal handler raised in it."""
 
 from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from gpuwatch.hook import facts, ring, wire
+from gpuwatch.hook import facts, pauses, ring, wire
 from gpuwatch.hook.link import Link
 from gpuwatch.hook.session import HISTORY, Session
 
@@ -42,7 +43,7 @@ class Run:
     """A session that flushes once a second, with a hundred records each time."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._now_ns = 0
         self.recorded = 0
 
@@ -53,7 +54,7 @@ class Run:
             for _ in range(100):
                 ring.append((wire.USER_STEP, 0, 0, 0, self._now_ns, self._now_ns, 1, 0))
             self.recorded += 100
-            self._session.flush(self._now_ns)
+            self.session.flush(self._now_ns)
 
 
 @pytest.fixture
@@ -109,3 +110,54 @@ def test_what_a_monitor_that_did_not_read_has_lost_is_told_when_it_reads(
     monitor.read()
     assert monitor.records == kept + HISTORY
     assert monitor.records + monitor.dropped == run.recorded
+
+
+def test_a_flush_that_a_signal_handler_cut_off_as_it_began_is_the_last_one_cut_off(
+    linked: tuple[Run, Monitor], collected: list[int]
+) -> None:
+    run, monitor = linked
+    run.session._lock.acquire()  # and then the handler raised
+    run.flush(1)
+    monitor.read()
+    assert monitor.records == 100
+    assert not run.session._lock.locked()
+
+
+def test_a_flush_within_a_flush_does_nothing(
+    linked: tuple[Run, Monitor], collected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, monitor = linked
+    inner: list[int] = []
+
+    def interrupted() -> None:
+        run.session.flush(0)  # as a signal handler that saves a checkpoint does
+        inner.append(len(ring.pending))
+
+    monkeypatch.setattr(pauses, "drain", interrupted)
+    run.flush(1)
+    monitor.read()
+    assert inner == [100]
+    assert monitor.records == 100
+
+
+def test_a_flush_beside_that_of_another_thread_does_nothing(
+    linked: tuple[Run, Monitor], collected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, monitor = linked
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        entered.set()
+        leave.wait(60)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pauses, "drain", slow)
+        thread = threading.Thread(target=run.session.flush, args=(0,))
+        thread.start()
+        assert entered.wait(60)
+        run.flush(1)
+        assert len(ring.pending) == 100
+        leave.set()
+        thread.join(60)
+    monitor.read()
+    assert monitor.records == 100
