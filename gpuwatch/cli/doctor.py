@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shutil
 import sys
@@ -16,7 +17,7 @@ from gpuwatch._version import __version__
 from gpuwatch.cli.doctor_checks import run_checks
 from gpuwatch.cli.doctor_checks.check import Check, State
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import check_stdout, encodable, write_stdout
+from gpuwatch.cli.output import check_stdout, write_stdout
 
 _SCHEMA_VERSION = 1
 _WIDEST = 110
@@ -106,10 +107,12 @@ def _verdict(checks: Sequence[Check]) -> str:
 
 def _print(checks: Sequence[Check]) -> None:
     """Plain text where it is read by a program, coloured words where it is read by people."""
-    console = Console(soft_wrap=True, highlight=False)
+    out = io.StringIO()  # by itself a Console ends the process with 1 when its reader is gone
+    console = Console(file=out, force_terminal=sys.stdout.isatty(), soft_wrap=True, highlight=False)
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     for state, line in as_lines(checks, max(60, width)):
-        text = Text(encodable(line, sys.stdout))
+        text = Text(line)
         if state is not None:
             text.stylize(_STYLES[state], 0, len(state.value))
         console.print(text)
+    write_stdout(out.getvalue())

@@ -143,6 +143,8 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
         if ended is not None:
             _let_end(monitor)
         _tell(monitor.stop_recording())
+        if ended is None:
+            say("gpuwatch: the command goes on, and its exit code is waited for")
         if monitor.timeline.trainer_pids() and all(run.rung == "proc" for run in monitor.snapshot().runs):
             say(f"gpuwatch: {_NOT_BELOW.format(command[0])}")
         return _wait(child, None) or 0

@@ -31,7 +31,12 @@ def add(commands: Any) -> None:
         "-o", "--output", metavar="FILE", help="default: gpuwatch-YYYYmmdd-HHMMSS.gpuwatch in this folder"
     )
     record.add_argument("-f", "--force", action="store_true", help="replace the file if it is there")
-    record.add_argument("--duration", type=seconds, metavar="S", help="seconds to record (default: until Ctrl-C)")
+    record.add_argument(
+        "--duration",
+        type=seconds,
+        metavar="S",
+        help="seconds to record (default: until Ctrl-C); a COMMAND goes on to its end",
+    )
     record.add_argument(
         "--record-max",
         type=_size,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -71,3 +74,11 @@ def test_a_driver_that_hangs_is_named_and_the_rest_is_still_looked_at(
     assert checks["driver"]["state"] == "warning"
     assert "nvmlDeviceGetPerformanceState" in str(checks["driver"]["sentence"])
     assert checks["system"]["state"] == "ok"
+
+
+def test_a_reader_that_leaves_is_no_error(machine: SimulatedDriver) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "gpuwatch", "doctor"], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

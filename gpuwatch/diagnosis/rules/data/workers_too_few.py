@@ -138,7 +138,7 @@ def _mostly_wait(cost: StepCost) -> bool:
 
 def _room_words(cost: StepCost, free: float | None) -> str:
     if _mostly_wait(cost):
-        return f": they compute only {percent(cost.batch_cpu_share)} of the time, so more of them need hardly any core"
+        return f": loading computes only {percent(cost.batch_cpu_share)} of the time, so more workers hardly need cores"
     return f", while {_free_words(cost, free)} are free" if free is not None else ""
 
 
