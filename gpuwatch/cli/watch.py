@@ -10,6 +10,7 @@ from gpuwatch.cli.output import say, write_stdout
 from gpuwatch.cli.session import Session, open_session
 from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.cli.watch_line import watch_line
+from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.text.escape import printable
 
@@ -25,7 +26,6 @@ def watch(arguments: argparse.Namespace) -> int:
 def watch_session(session: Session, duration_seconds: float | None = None) -> int:
     """Writes lines until the time is over, the user stops it, the reader goes, or the attached process ends."""
     lines = _Lines(session)
-    deadline_ns = session.now_ns() + round(duration_seconds * 1e9) if duration_seconds else None
     nothing = NothingSeen(patient=False)
 
     def on_tick(snapshot: Snapshot) -> None:
@@ -33,6 +33,8 @@ def watch_session(session: Session, duration_seconds: float | None = None) -> in
         lines.take(snapshot)
 
     with StopSignals(session.monitor.stop) as signals:
+        session.monitor.run_until(session.now_ns())  # a simulated past takes seconds of a duration on a busy machine
+        deadline_ns = session.now_ns() + round(duration_seconds * 1e9) if duration_seconds else None
         session.monitor.run_until(deadline_ns, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
     if nothing.is_sure:
         nothing.refuse(session.monitor.snapshot())
@@ -51,7 +53,8 @@ class _Lines:
         self._pause_ns = round(0.7e9 * max(0.5, session.interval_seconds))
         self._session = session
         self._written_ns: int | None = None
-        self._told: set[tuple[str, str | None, str | None]] = set()
+        self._told: dict[tuple[str, str | None, str | None], str] = {}
+        """Whom each finding that stands is about."""
         self._climbs: set[str] = set()
 
     def take(self, snapshot: Snapshot) -> None:
@@ -77,7 +80,14 @@ class _Lines:
         now = {(found.rule, found.run, found.gpu): found for found in snapshot.findings}
         for key, found in now.items():
             if key not in self._told:
-                say(f"{found.severity.value.upper()} {found.rule}: {found.summary}")
-        for key in sorted(self._told - now.keys(), key=str):
-            say(f"over: {key[0]}")
-        self._told = set(now)
+                self._told[key] = subject_of(found, snapshot)
+                say(f"{found.severity.value.upper()} {found.rule}: {self._told[key]}{found.summary}")
+        for key in sorted(self._told.keys() - now.keys(), key=str):
+            say(f"over: {self._told.pop(key)}{key[0]}")
+
+
+def subject_of(found: Finding, snapshot: Snapshot) -> str:
+    """Whom a finding is about, to begin its sentence with: "train.py (4711): "; nothing where it says so itself."""
+    names = [f"{run.title} ({run.pid})" for run in snapshot.runs if run.id == found.run]
+    names += [f"GPU {gpu.facts.index}" for gpu in snapshot.gpus if found.run is None and gpu.facts.uuid == found.gpu]
+    return f"{names[0]}: " if names and names[0] not in found.summary else ""

@@ -130,7 +130,8 @@ def _runs(runs: Sequence[RunNow]) -> list[str]:
     step = f"step {_UNKNOWN if step_seconds is None else seconds(step_seconds)}"
     wait = f"wait {_UNKNOWN if run.wait_share is None else percent(run.wait_share)}"
     rung = [] if run.rung == "exact" else [_RUNGS.get(run.rung, run.rung)]
-    others = [f"+{len(living) - 1} runs"] if len(living) > 1 else []
+    more = len(living) - 1
+    others = [f"+{more} run{'' if more == 1 else 's'}"] if more else []
     name = [f"{printable(run.title)} ({run.pid})"] if others else []
     state = [] if run.state in ("training", "not hooked") else [run.state]
     return [*name, step, *_rate(run), wait, *rung, *state, *others]

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+from gpuwatch.cli.watch import subject_of
 from gpuwatch.cli.watch_line import watch_line
+from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.samples import NvmlState
+from tests.unit.fake_sources import finding
 from tests.unit.snapshot_builder import gpu, run, snapshot
 
 
@@ -65,7 +70,7 @@ def test_without_gpu_and_run() -> None:
 
 def test_run_that_waits_most_is_shown_and_the_others_counted() -> None:
     line = parts(runs=(run(1, wait_share=0.1), run(2, wait_share=0.5, state="silent"), run(3, state="ended")))
-    assert line[1:] == ["train.py (2)", "step 312 ms", "wait 50 %", "silent", "+1 runs"]
+    assert line[1:] == ["train.py (2)", "step 312 ms", "wait 50 %", "silent", "+1 run"]
 
 
 def test_long_steps_and_short_waits_keep_their_figure() -> None:
@@ -88,3 +93,16 @@ def test_run_seen_from_outside_says_its_rung_and_its_batches() -> None:
         "wait n/a",
         "/proc only",
     ]
+
+
+def test_a_finding_is_told_with_the_run_or_the_gpu_that_it_is_about() -> None:
+    seen = snapshot(gpu(0), gpu(1), runs=(run(1), run(2)))
+
+    def about(**of: str) -> str:
+        told: Finding = replace(finding("low-util"), **of)
+        return subject_of(told, seen)
+
+    assert about(run="2.1", gpu="GPU-0") == "train.py (2): "
+    assert about(gpu="GPU-1") == "GPU 1: "
+    assert about(gpu="GPU-1", summary="GPU 1 is hot") == ""
+    assert about() == ""
