@@ -11,6 +11,7 @@ from gpuwatch.cli.progress import Progress
 from gpuwatch.cli.session import Session, open_session
 from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.edits.source import read_source
+from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.report.curves import fine_curves, short_history
 from gpuwatch.report.observation import Observation
@@ -19,7 +20,7 @@ from gpuwatch.report.stretches import finding_stretches, phase_stretches
 _END_SEEN_SECONDS = 2.0
 """That a process is gone is known at once; the sources that read it look some times a second."""
 
-_FIRST_LOOK_SECONDS = 10.0
+_FIRST_LOOK_SECONDS = 30.0
 """Beyond a duration that passed before the attached process was looked at, as a busy machine lets a short one pass."""
 
 
@@ -27,6 +28,12 @@ def watch_for_report(arguments: argparse.Namespace, *, with_curves: bool) -> Obs
     """Watches as long as was asked for."""
     with open_session(arguments) as session:
         return _watched(session, arguments.duration or None, with_curves)
+
+
+def _is_looked_at(monitor: Monitor) -> bool:
+    """Whether of any run more is known than what the system says of its process."""
+    ranks = (rank for run in monitor.snapshot().runs for rank in run.ranks)
+    return any(rank.facts.trainer in monitor.timeline.trainers for rank in ranks)
 
 
 def _watched(session: Session, duration_seconds: float | None, with_curves: bool) -> Observation:
@@ -42,13 +49,9 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
             nothing.look(snapshot)
 
         monitor.run_until(deadline_ns, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
-        if session.attached is not None and is_empty(monitor.snapshot()):
+        if session.attached is not None:
             look_by_ns = session.now_ns() + round(_FIRST_LOOK_SECONDS * 1e9)
-            monitor.run_until(
-                look_by_ns,
-                on_tick=on_tick,
-                stop=lambda: session.has_ended() or not is_empty(monitor.snapshot()),
-            )
+            monitor.run_until(look_by_ns, on_tick=on_tick, stop=lambda: session.has_ended() or _is_looked_at(monitor))
         if session.has_ended():
             seen_by_ns = session.now_ns() + round(_END_SEEN_SECONDS * 1e9)
             monitor.run_until(seen_by_ns, stop=lambda: all(run.ended for run in monitor.snapshot().runs))

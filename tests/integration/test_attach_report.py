@@ -133,5 +133,7 @@ def test_lines_of_watch_say_that_the_run_is_sampled_and_how_to_climb(tmp_path: P
         monitor.send_signal(signal.SIGINT)
         _, told = monitor.communicate(timeout=PATIENCE_SECONDS)
     assert "| sampled" in line
-    (climb,) = [line for line in told.splitlines() if line.startswith(f"gpuwatch: train.py ({pid}): ")]
-    assert "gpuwatch run" in climb
+    # Where the first line comes before the first look, the run is one of the rung below for as long.
+    climbs = [line for line in told.splitlines() if line.startswith(f"gpuwatch: train.py ({pid}): ")]
+    assert len(climbs) == len(set(climbs))
+    assert "estimated from stacks; `gpuwatch run COMMAND`" in climbs[-1]
