@@ -360,7 +360,7 @@ class TestWorkersTooFew:
         full = host(cpu_percent=100.0, pressure_cpu_percent=80.0)
         waiting = replace(starved_by_workers(2, 0.4, 0.1, cpu=0.03), host=full)
         assert "workers-too-few" in fired(waiting)
-        assert "more of them need hardly any core" in drafted("workers-too-few", waiting).summary
+        assert "more workers hardly need cores" in drafted("workers-too-few", waiting).summary
         computing = replace(starved_by_workers(2, 0.4, 0.1, cpu=0.95), host=full)
         assert "workers-too-few" not in fired(computing)
 
