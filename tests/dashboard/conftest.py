@@ -19,6 +19,12 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
 
 
+@pytest.fixture(autouse=True)
+def coloured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may want no colours; what is tested has them."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
 @pytest.fixture
 def assert_snapshot() -> Callable[[str, str], None]:
     """Compares text with a kept file; GPUWATCH_UPDATE_SNAPSHOTS=1 writes the file instead.
