@@ -22,6 +22,7 @@ from gpuwatch.dashboard.wording import (
 )
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import have_spoken
+from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.monitor.snapshot import RunNow, Snapshot
 
 DATA_PHASE = 'its batches come from no DataLoader: put what makes them into `with gpuwatch.phase("data"):`'
@@ -113,9 +114,11 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
 
 
 def _is_judged(run: RunNow, snapshot: Snapshot) -> bool:
-    """Whether no finding means that there is none; where no window was cut, the run's state alone tells."""
+    """Whether no finding means that there is none; where no window was cut yet, the rules get time to look twice."""
     window = window_of(run, snapshot)
-    return window is None or have_spoken(window.critical, snapshot.time_ns, snapshot.started_ns)
+    if window is None:
+        return snapshot.time_ns - snapshot.started_ns >= 2 * EVALUATION_NS
+    return have_spoken(window.critical, snapshot.time_ns, snapshot.started_ns)
 
 
 def _is_blind(run: RunNow) -> bool:

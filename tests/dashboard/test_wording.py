@@ -134,6 +134,13 @@ def test_silence_of_the_rules_is_no_verdict_before_they_were_asked_twice() -> No
     assert of_one_window(long_ago, at=62.0).word == "OK"
 
 
+def test_a_run_that_trained_before_the_monitor_came_is_not_called_fine_before_a_rule_has_looked() -> None:
+    waits = replace(situations.healthy(), runs=(situations.run(wait_share=0.96, gap_share=None),))
+    just_now = replace(waits, started_ns=waits.time_ns - 1_600_000_000)
+    assert verdicts(View(just_now))[0].word == "WATCHING"
+    assert verdicts(View(replace(just_now, scene=None)))[0].word == "WATCHING"
+
+
 def test_a_run_whose_waits_are_not_seen_is_not_cleared() -> None:
     verdict = of_one_window(build.rank(), wait_share=None, gap_share=None)
     assert verdict.word == "WATCHING"
