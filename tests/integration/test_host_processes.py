@@ -243,6 +243,8 @@ def test_another_users_process_is_refused_with_both_users_named() -> None:
         assert refused.refusal is Refusal.OTHER_USER
         assert f"uid {os.geteuid()}" in refused.sentence
         assert f"uid {NO_UID}" in refused.sentence
+        assert refused.sentence.count("root (sudo)") == 1
+        assert refused.sentence.count("or as root") == (os.geteuid() != 0)
 
 
 def test_root_may_watch_everybodys_process() -> None:

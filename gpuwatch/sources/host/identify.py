@@ -95,7 +95,7 @@ def identify(pid: int, proc_root: Path = _PROC, my_uid: int | None = None) -> Pr
         raise CannotAttachError(
             Refusal.OTHER_USER,
             f"Process {pid} ({command}) belongs to {user_name(uid)} and gpuwatch runs as {user_name(mine)}: "
-            f"run gpuwatch as {user_name(uid)} or as root (sudo).",
+            f"run gpuwatch as {f'{user_name(uid)} or as root' if uid else 'root'} (sudo).",
         )
     executable = _executable(pid, proc_root)
     if not is_python(pid, proc_root):
