@@ -323,7 +323,7 @@ def test_a_recording_that_could_not_be_written_to_its_end_fails_and_says_what_is
     words = (PYTHON, "-m", "gpuwatch", "record", "--simulate", "starved", "--duration", "200", "-o", "a.gpuwatch")
     done = subprocess.run(
         ["sh", "-c", 'ulimit -f 200; exec "$@"', "sh", *words],
-        env=lonely_environment(tmp_path),
+        env=lonely_environment(tmp_path, PYTHONDONTWRITEBYTECODE="1"),  # Python would keep the half that has room
         cwd=tmp_path,
         capture_output=True,
         text=True,
