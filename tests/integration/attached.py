@@ -23,8 +23,8 @@ TARGETS = Path(__file__).parent / "attach_targets"
 STEPS = TARGETS / "steps.py"
 AUGMENTED = ROOT / "benchmarks" / "scripts" / "augmented.py"
 
-LOOKS = 50
-"""Half a second of them: what the monitor does at its second look at a process, it has done."""
+LOOKS = 100
+"""A second or two of them: what the monitor does at its second look at a process, it has done."""
 
 NOT_YET = {Reason.NOT_READY, Reason.NOT_PYTHON, Reason.NO_SYMBOLS}
 """What a process is while it is between fork, exec and the start of its interpreter."""
@@ -151,16 +151,17 @@ def reporting(folder: Path, pid: int) -> Iterator[subprocess.Popen[str]]:
 def wait_until_attached(monitor: subprocess.Popen[str], pid: int) -> None:
     """Until the monitor has looked at the target for a while.
 
-    It holds a pidfd of what it reads, to make sure that it reads no other process; and between two looks its sampling
-    thread sleeps, as no other of its threads does this often.
+    It holds a pidfd of what it reads, to make sure that it reads no other process, and one for a moment when it only
+    tries whether it may; and between two looks its sampling thread sleeps, as no other of its threads does this often.
     """
-    while f"Pid:\t{pid}\n" not in "".join(contents_of(Path(f"/proc/{monitor.pid}/fdinfo"), Path.read_text)):
+    before: dict[str, int] | None = None
+    while before is None or all(now - before.get(thread, 0) < LOOKS for thread, now in sleeps_of(monitor.pid).items()):
         assert monitor.poll() is None, monitor.communicate()
         time.sleep(0.01)
-    before = sleeps_of(monitor.pid)
-    while all(sleeps - before.get(thread, 0) < LOOKS for thread, sleeps in sleeps_of(monitor.pid).items()):
-        assert monitor.poll() is None, monitor.communicate()
-        time.sleep(0.01)
+        if f"Pid:\t{pid}\n" not in "".join(contents_of(Path(f"/proc/{monitor.pid}/fdinfo"), Path.read_text)):
+            before = None
+        elif before is None:
+            before = sleeps_of(monitor.pid)
 
 
 def sleeps_of(pid: int) -> dict[str, int]:
