@@ -28,6 +28,7 @@ def test_the_lines_always_add_up_to_the_terminal(width: int, height: int, needs:
     assert min(plan.verdict, plan.gpu_lines, plan.findings, plan.gpu_row, *plan.runs, 1) >= 0
     assert plan.gpu_lines % plan.gpu_row == 0
     assert len(plan.runs) <= needs.runs
+    assert plan.verdict >= needs.verdict_lines or plan.findings <= max(1, needs.findings), "cut above empty lines"
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])

@@ -86,15 +86,16 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
         if not stacked or step % 2 == 0:
             share.gpu_height(step)
         share.run(min(step + 6, 4 + step + rank_lines))
+    unused = min(share.rest, max(0, needs.verdict_lines - verdict))  # a sentence goes before empty lines
     return Arrangement(
         framed=framed,
-        verdict=verdict,
+        verdict=verdict + unused,
         gpu_head=gpu_head,
         gpu_row=share.row_height,
         gpu_lines=share.rows * share.row_height,
         host=share.host_lines,
         runs=tuple(share.run_heights),
-        findings=share.finding_lines + share.rest,
+        findings=share.finding_lines + share.rest - unused,
     )
 
 
