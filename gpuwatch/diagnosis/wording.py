@@ -33,8 +33,8 @@ def factors(low: float, high: float) -> str:
 
 
 def gibibytes(value: float) -> str:
-    """Bytes as GiB with one decimal."""
-    return f"{value / 2**30:.1f} GiB"
+    """Bytes as GiB with one decimal, as MiB where that would be 0.0 GiB."""
+    return f"{value / 2**20:.0f} MiB" if 0 < value < 0.05 * 2**30 else f"{value / 2**30:.1f} GiB"
 
 
 def cpu_cores(count: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.diagnosis.wording import cpu_cores, factors, seconds
+from gpuwatch.diagnosis.wording import cpu_cores, factors, gibibytes, seconds
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,8 @@ def test_a_speed_up_is_a_range_and_a_small_one_is_not_rounded_to_none(low: float
 
 def test_one_core_is_not_several() -> None:
     assert [cpu_cores(count) for count in (1, 1.5, 16)] == ["1 CPU core", "1.5 CPU cores", "16 CPU cores"]
+
+
+@pytest.mark.parametrize(("size", "words"), [(3 << 30, "3.0 GiB"), (40 << 20, "40 MiB"), (0, "0.0 GiB")])
+def test_little_memory_is_not_said_to_be_none(size: int, words: str) -> None:
+    assert gibibytes(size) == words

@@ -57,7 +57,9 @@ def _of_workers(case: RunCase) -> Iterator[RuledOut]:
     if workers is None:
         return
     if workers.active_threads is not None and workers.active_threads < CALM_THREADS_PER_CORE * cores:
-        yield RuledOut("threads", f"{workers.active_threads} threads of the workers are at work on {cores:g} cores")
+        count = workers.active_threads
+        threads = "1 thread of the workers is" if count == 1 else f"{count} threads of the workers are"
+        yield RuledOut("threads", f"{threads} at work on {cores:g} core{'' if cores == 1 else 's'}")
     if workers.cores_seen is not None and workers.cores_seen >= workers.count > 1:
         yield RuledOut("pinned workers", f"the {workers.count} workers were seen on {workers.cores_seen} cores")
 
