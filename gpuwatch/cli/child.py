@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
-import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -26,7 +27,8 @@ class Child:
         self._code: int | None = None
         self._before: dict[int, Any] = {}
         self._early: list[int] = []
-        self._news = threading.Event()
+        # An Event whose wait a signal's handler breaks into deadlocks when the handler sets it; this one is reentrant.
+        self._news: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def __enter__(self) -> Child:
         for number in (*map(_number, _PASSED_ON), signal.SIGCHLD):
@@ -65,12 +67,12 @@ class Child:
     def wait(self, seconds: float | None) -> int | None:
         """Its exit code once it has ended; None when so many seconds have passed."""
         if self.exit_code is None:
-            self._news.wait(seconds)
-            self._news.clear()
+            with suppress(queue.Empty):
+                self._news.get(timeout=seconds)
         return self.exit_code
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self._news.set()
+        self._news.put(number)
         if number == signal.SIGCHLD or (number in map(_number, _FROM_TERMINAL) and _has_terminal()):
             return
         if self._pid is None:

@@ -170,6 +170,12 @@ def test_what_batch_systems_send_reaches_the_command_which_ends_as_it_likes(tmp_
     assert is_closed(tmp_path / "a.gpuwatch")
 
 
+def test_signals_that_break_into_the_wait_for_the_command_do_not_hold_it_up(tmp_path: Path) -> None:
+    script = "import os, signal, sys; [os.kill(os.getppid(), signal.SIGCHLD) for _ in range(100_000)]; sys.exit(41)"
+    done = gpuwatch(tmp_path, "record", "-o", str(tmp_path / "a.gpuwatch"), "--", PYTHON, "-c", script)
+    assert done.returncode == 41, done.stderr
+
+
 def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
     main, side = pty.openpty()
     process = subprocess.Popen(
