@@ -8,7 +8,7 @@ import sys
 from _thread import get_ident
 from collections import deque
 from time import monotonic_ns
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from . import cuda, facts, pauses, process, settling, waits, wire
@@ -33,7 +33,7 @@ class Session:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = _thread.allocate_lock()
+        self._lock: Any = _thread.RLock()
         self._history: Deque[bytes] = deque(maxlen=HISTORY)
         self._recorded = 0
         self._links: Dict[str, Link] = {}
@@ -86,7 +86,13 @@ class Session:
         self._stop()
 
     def _alone(self, action: Callable[[], None]) -> None:
-        if not self._lock.acquire(False) and not self._is_abandoned():
+        lock = self._lock
+        if lock._is_owned():
+            if _is_within(Session._alone.__code__):
+                return  # a signal handler that struck inside has come back
+            # What a handler raises as `acquire` returns comes before the `try`: kept, the lock would be nobody else's.
+            lock.release()
+        if not lock.acquire(False):
             return
         try:
             action()
@@ -95,22 +101,7 @@ class Session:
                 raise
             self._stop()
         finally:
-            self._lock.release()
-
-    def _is_abandoned(self) -> bool:
-        """Whether the lock is held though nobody is inside, and therefore ours.
-
-        What a signal handler raises as `acquire` returns comes before the `try`: without this look the hook would be
-        silent from then on, and what is pending would grow for as long as the program trains.
-        """
-        frames = list(sys._current_frames().values())
-        inside = 0
-        while frames:
-            frame = frames.pop()
-            inside += frame.f_code is Session._alone.__code__
-            if frame.f_back is not None:
-                frames.append(frame.f_back)
-        return inside == 1
+            lock.release()
 
     def _exchange(self, now_ns: int) -> None:
         pulse.due_ns = now_ns + FLUSH_PERIOD_NS
@@ -212,6 +203,14 @@ class Session:
             del self._links[name]
             wait_ns, _ = self._retries.get(name, (_RETRY_NS, 0))
             self._retries[name] = (wait_ns, now_ns + wait_ns)  # a peer that keeps closing is asked ever less
+
+
+def _is_within(code: CodeType) -> bool:
+    """Whether the caller was called, however deep, from another call of the same code."""
+    frame = sys._getframe(1).f_back
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _at_exit(action: Callable[[], None]) -> None:

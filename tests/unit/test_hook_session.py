@@ -120,7 +120,37 @@ def test_a_flush_that_a_signal_handler_cut_off_as_it_began_is_the_last_one_cut_o
     run.flush(1)
     monitor.read()
     assert monitor.records == 100
-    assert not run.session._lock.locked()
+    assert not run.session._lock._is_owned()
+
+
+def test_whoever_comes_second_goes_on_at_once_and_gets_in_later() -> None:
+    session, inside, leave = Session(), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def hold() -> None:
+        inside.set()
+        leave.wait()
+        done.append("first")
+
+    first = threading.Thread(target=session._alone, args=(hold,))
+    first.start()
+    inside.wait()
+    session._alone(lambda: done.append("second"))
+    assert done == []
+    leave.set()
+    first.join()
+    session._alone(lambda: done.append("later"))
+    assert done == ["first", "later"]
+
+
+def test_a_lock_that_a_signal_handler_left_behind_keeps_no_other_thread_out() -> None:
+    session, done = Session(), ["nothing"]
+    session._lock.acquire()
+    session._alone(lambda: done.append("here"))
+    other = threading.Thread(target=session._alone, args=(lambda: done.append("there"),))
+    other.start()
+    other.join()
+    assert done == ["nothing", "here", "there"]
 
 
 def test_a_flush_within_a_flush_does_nothing(
