@@ -8,7 +8,6 @@ import os
 import selectors
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -174,6 +173,8 @@ def _shared_memory() -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("gpuwatch-nvml")
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, marker.SIZE)
