@@ -36,6 +36,12 @@ def _is_looked_at(monitor: Monitor) -> bool:
     return any(rank.facts.trainer in monitor.timeline.trainers for rank in ranks)
 
 
+def _has_seen_the_end(monitor: Monitor) -> bool:
+    """Whether there is a run, and every one has ended: what was looked at last may still be on its way."""
+    runs = monitor.snapshot().runs
+    return bool(runs) and all(run.ended for run in runs)
+
+
 def _watched(session: Session, duration_seconds: float | None, with_curves: bool) -> Observation:
     """Everything that was seen up to the end of the duration, of the attached process, or of the user's patience."""
     monitor = session.monitor
@@ -54,7 +60,7 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
             monitor.run_until(look_by_ns, on_tick=on_tick, stop=lambda: session.has_ended() or _is_looked_at(monitor))
         if session.has_ended():
             seen_by_ns = session.now_ns() + round(_END_SEEN_SECONDS * 1e9)
-            monitor.run_until(seen_by_ns, stop=lambda: all(run.ended for run in monitor.snapshot().runs))
+            monitor.run_until(seen_by_ns, stop=lambda: _has_seen_the_end(monitor))
     snapshot = monitor.snapshot()
     if not signals.received:
         if session.has_ended() and is_empty(snapshot) and not nothing.saw_something:

@@ -165,10 +165,10 @@ def wait_until_attached(monitor: subprocess.Popen[str], pid: int) -> None:
 
 
 def sleeps_of(pid: int) -> dict[str, int]:
-    """How often each thread of a process has gone to sleep."""
+    """How often each thread of a process has gone to sleep, but its first: that one polls, and looks at nothing."""
     texts = contents_of(Path(f"/proc/{pid}/task"), lambda thread: (thread / "status").read_text())
     fields = [dict(line.split(":\t", 1) for line in text.splitlines()) for text in texts]
-    return {each["Pid"]: int(each["voluntary_ctxt_switches"]) for each in fields}
+    return {each["Pid"]: int(each["voluntary_ctxt_switches"]) for each in fields if each["Pid"] != str(pid)}
 
 
 def pipes_of(pid: int) -> set[str]:

@@ -122,7 +122,7 @@ def patched(tmp_path: Path, script: Path) -> str:
     """The script's text after the patch of the report about its training."""
     patch = tmp_path / "fix.patch"
     with training(tmp_path, script, "100000") as pid:
-        done = gpuwatch(tmp_path, "report", "--attach", str(pid), "--duration", "12", "--patch", "-o", str(patch))
+        done = gpuwatch(tmp_path, "report", "--attach", str(pid), "--duration", "20", "--patch", "-o", str(patch))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert patch.read_text().startswith(f"--- a/{script.name}\n"), done.stderr
     subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, check=True)
@@ -190,7 +190,7 @@ def test_what_is_not_in_the_patch_is_told_on_stderr(tmp_path: Path) -> None:
     """A setting that the command line gives is in no file; a file that changed since is not what runs."""
     script = tmp_path / "main.py"
     script.write_text(PLAIN.format(dataset=DATASET))
-    watched = ("--duration", "12", "--patch")
+    watched = ("--duration", "20", "--patch")
     # Of none more are advised on any machine; of one, where its cores are not busy.
     with training(tmp_path, script, "100000", "--workers", "0") as pid:
         given = gpuwatch(tmp_path, "report", "--attach", str(pid), *watched)
