@@ -1,6 +1,6 @@
-"""What the hook costs a training: per step isolated, per step in a real loop, and at the start of a Python.
+"""What the hook costs a training: per step isolated and in real loops, at start and import of torch, and in memory.
 
-    python -m benchmarks.hook_cost [--rounds 4] [--pairs 20] [--steps 150]
+    python -m benchmarks.hook_cost [--rounds 4] [--pairs 20] [--steps 150] [--loops short,long,compiled,workers]
 
 Two processes of one kind differ by as much as the hook costs, so each trainer is compared with itself: it runs pairs of
 blocks, one with the hook's wrappers in torch and one without. Of a block the 5th percentile of the step times counts;
@@ -35,7 +35,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "gpuwatch" / "hook" / "site"
 PROCESS = ("-m", "benchmarks.hook_trainer")
 ISOLATED_LIMIT_US = 2.5
-LOOP_LIMIT_US = 10.0
+LOOP_LIMITS_US = {"no monitor": 3.0, "monitor": 8.0, "stopped monitor": 8.0}
+LOOPS = {
+    "short": ("512", "0", ""),
+    "long": ("8192", "0", ""),
+    "compiled": ("512", "0", "aot_eager"),
+    "workers": ("512", "8", ""),
+}
+"""Width of the model, DataLoader workers, backend of torch.compile: steps of 1 ms, of 10 ms, compiled, 8 workers."""
 START_LIMIT_MS = 10.0
 EVENTS = 20_000
 PLAIN = "without the hook"
@@ -74,14 +81,20 @@ class Trainer:
         return Pair(*map(float, self._line.readline().split()))
 
 
-def isolated_us() -> dict[str, float]:
-    """The cost of each wrapper around a function that does nothing, without a monitor."""
+def isolated_us(awake: bool) -> dict[str, float]:
+    """The cost of each wrapper around a function that does nothing, while nothing is recorded or while it is."""
     import torch
 
     import gpuwatch
 
     gpuwatch.watch()
-    from gpuwatch.hook import steps, waits
+    from gpuwatch.hook import ring, steps, waits
+
+    def empty(now_ns: int) -> None:
+        ring.pending.clear()
+        ring.pulse.due_ns = now_ns + ring.FLUSH_PERIOD_NS
+
+    ring.pulse.awake, ring.pulse.flush = awake, empty
 
     batch = [torch.zeros(8, 3), torch.zeros(8)]
 
@@ -92,14 +105,17 @@ def isolated_us() -> dict[str, float]:
 
     holder, nothing = Holder(), ()
     before, after = steps._step_hooks(torch)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
     plain_next: Callable[[object], object] = lambda iterator: batch  # noqa: E731 - as short as it can be
-    plain_backward: Callable[[object], None] = lambda loss: None  # noqa: E731
+    engine: Callable[..., None] = lambda loss, accumulate_grad: None  # noqa: E731
+    plain_backward: Callable[[object], None] = lambda loss: engine(loss, accumulate_grad=True)  # noqa: E731
     hooked_next = waits._timed(plain_next, torch.is_grad_enabled)
-    hooked_backward = steps._timed(plain_backward)
+    engine_call = steps._timed(engine)
+    hooked_backward: Callable[[object], None] = lambda loss: engine_call(loss, accumulate_grad=True)  # noqa: E731
 
     def optimizer_hooks(holder: object) -> None:
-        before(holder, nothing, nothing)
-        after(holder, nothing, nothing)
+        before(optimizer, nothing, nothing)
+        after(optimizer, nothing, nothing)
 
     def cost(function: Callable[[object], object]) -> float:
         blocks = []
@@ -135,10 +151,25 @@ def environment_for(hooked: bool) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
 
 
-def measure_loop(pairs: int, steps: int, scratch: Path) -> tuple[dict[str, list[Pair]], str]:
+def resident_mib(environment: dict[str, str]) -> float:
+    """The memory of a Python that has imported torch and built a loader and an optimizer, its own pages only."""
+    code = (
+        "import torch, psutil\n"
+        "net = torch.nn.Linear(2, 2)\n"
+        "torch.optim.SGD(net.parameters(), lr=1)\n"
+        "list(torch.utils.data.DataLoader([1, 2]))\n"
+        "print(psutil.Process().memory_full_info().uss)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True).stdout
+    return int(output) / 2**20
+
+
+def measure_loop(loop: str, pairs: int, steps: int, scratch: Path) -> tuple[dict[str, list[Pair]], str]:
     """The pairs of each trainer, and why TraceML is not among them."""
     names = [PLAIN, "no monitor", "monitor", "stopped monitor"]
     excuse = "" if importlib.util.find_spec("traceml_ai") else "the package traceml-ai is not installed"
+    if loop != "short":
+        excuse = "it is measured in the short loop"
     with contextlib.ExitStack() as stack:
         doors = stack.enter_context(socket.socket(socket.AF_UNIX))
         address = str(scratch / "control")
@@ -152,7 +183,7 @@ def measure_loop(pairs: int, steps: int, scratch: Path) -> tuple[dict[str, list[
             environment = environment_for(hooked=name != PLAIN)
             if name in ("monitor", "stopped monitor"):
                 monitors.append(stack.enter_context(running([*PROCESS, "listen", str(folder)], environment)))
-            stack.enter_context(running([*PROCESS, "train", address, "none", str(folder)], environment))
+            stack.enter_context(running([*PROCESS, "train", address, "none", str(folder), *LOOPS[loop]], environment))
             trainers.append(Trainer(name, doors))
         if not excuse:
             stack.enter_context(running(traceml_command(address, scratch), environment_for(hooked=False)))
@@ -209,45 +240,54 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--loops", default=",".join(LOOPS), help="which of them, separated by commas")
     arguments = parser.parse_args()
+    environments = [environment_for(hooked) for hooked in (False, True)]
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         os.environ["GPUWATCH_DIR"] = str(scratch / "isolated")
-        bare = start_ms([environment_for(hooked) for hooked in (False, True)], "pass", rounds=40)
-        costs = isolated_us()
-        rounds, excuse = [], ""
-        for number in range(arguments.rounds):
-            place = scratch / f"round{number}"
-            place.mkdir()
-            pairs, excuse = measure_loop(arguments.pairs, arguments.steps, place)
-            rounds.append(pairs)
-    report(bare, costs, rounds, excuse)
+        bare = start_ms(environments, "pass", rounds=40)
+        print(
+            f"python start           {bare[1] - bare[0]:+7.1f} ms  (limit {START_LIMIT_MS:.0f} ms over {bare[0]:.1f})"
+        )
+        imported = start_ms(environments, "import torch", rounds=5)
+        print(f"import of torch        {imported[1] - imported[0]:+7.1f} ms  (over {imported[0]:.1f})")
+        memory = [statistics.median(resident_mib(each) for _ in range(3)) for each in environments]
+        print(f"memory                 {memory[1] - memory[0]:+7.2f} MiB (over {memory[0]:.1f})")
+        for awake, label in ((False, "asleep"), (True, "awake")):
+            costs = isolated_us(awake)
+            parts = ", ".join(f"{name} {cost:.2f}" for name, cost in costs.items())
+            print(f"isolated, {label:<13}{sum(costs.values()):7.2f} us/step  (limit {ISOLATED_LIMIT_US} us: {parts})")
+        for loop in arguments.loops.split(","):
+            rounds, excuse = [], ""
+            for number in range(arguments.rounds):
+                place = scratch / f"{loop}{number}"
+                place.mkdir()
+                pairs, excuse = measure_loop(loop, arguments.pairs, arguments.steps, place)
+                rounds.append(pairs)
+            report(loop, rounds, excuse)
 
 
-def report(bare: list[float], costs: dict[str, float], rounds: list[dict[str, list[Pair]]], excuse: str) -> None:
-    """The table on stdout."""
-    parts = ", ".join(f"{name} {cost:.2f}" for name, cost in costs.items())
-    print(f"isolated               {sum(costs.values()):7.2f} us/step  (limit {ISOLATED_LIMIT_US} us: {parts})")
+def report(loop: str, rounds: list[dict[str, list[Pair]]], excuse: str) -> None:
+    """One loop's part of the table, on stdout."""
     plain = statistics.median(pair.without for pairs in rounds for pair in pairs[PLAIN])
-    print(f"loop, {PLAIN:<17}{plain:7.1f} us/step")
+    print(f"{loop}, {PLAIN:<17}{plain:9.1f} us/step, load {os.getloadavg()[0]:.1f}")
     for name in rounds[0]:
         differences = [extra_us(name, pairs) for pairs in rounds if name in pairs]
         middle = statistics.median(value for column in differences for value in column)
         medians = [statistics.median(column) for column in differences]
-        limit = f"limit {LOOP_LIMIT_US:.0f} us" if name.endswith("monitor") else "for comparison"
+        limit = f"limit {LOOP_LIMITS_US[name]:.0f} us" if name in LOOP_LIMITS_US else "for comparison"
         spread = f"rounds {min(medians):+.1f} to {max(medians):+.1f}"
         flushing = statistics.median(pair.flushing for pairs in rounds for pair in pairs.get(name, ()))
         label = "without, again" if name == PLAIN else name
-        print(f"loop, {label:<17}{middle:+7.1f} us/step  ({limit}; flushes {flushing:.1f}; {spread})")
+        print(f"{loop}, {label:<17}{middle:+9.1f} us/step  ({limit}; flushes {flushing:.1f}; {spread})")
     if excuse:
-        print(f"loop, TraceML          skipped: {excuse}")
-    print(
-        f"python start           {bare[1] - bare[0]:+7.1f} ms       (limit {START_LIMIT_MS:.0f} ms over {bare[0]:.1f})"
-    )
+        print(f"{loop}, TraceML          skipped: {excuse}")
 
 
 def extra_us(name: str, pairs: dict[str, list[Pair]]) -> list[float]:
-    """What each pair of a trainer took longer; TraceML cannot be taken out, so it is held against the plain trainer."""
+    """What each pair of a trainer took longer; TraceML cannot be taken out, so the plain trainer is its reference."""
     if name == TRACEML:
         return [own.wrapped - plain.without for own, plain in zip(pairs[name], pairs[PLAIN], strict=True)]
     return [pair.extra for pair in pairs[name]]

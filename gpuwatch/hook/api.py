@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
+from operator import getitem
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, Iterable, Iterator, Optional, Tuple, Type
 
 from . import imports, loaders, phases, waits
 from .frames import calling_place
-from .ring import append, pulse, record
+from .hidden import leave_traceback
+from .quiet import defines, inherits, type_name
+from .ring import append, backward_ns, natives, pack, pulse, record, started
 from .session import session
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, USER_PHASE, USER_STEP
 
@@ -26,11 +29,14 @@ def watch() -> None:
 def step(samples: Optional[int] = None) -> None:
     """Marks the end of a training step."""
     watch_once()
-    now_ns = monotonic_ns()
-    known = samples if isinstance(samples, int) and 0 <= samples <= _MOST else -1
-    append((USER_STEP, 0, 0, get_ident(), now_ns, now_ns, known, 0))
-    if now_ns >= pulse.due_ns:
-        pulse.flush(now_ns)
+    now_ns = started()
+    if pulse.awake:
+        known = samples if type(samples) in (int, bool) and 0 <= samples <= _MOST else -1  # type: ignore[operator]
+        thread = natives[get_ident()]
+        backward_ns.setdefault(thread, -1)
+        append(pack(USER_STEP, 0, 0, thread, now_ns, now_ns, known, 0))
+        if now_ns >= pulse.due_ns:
+            pulse.flush(now_ns)
 
 
 class Phase:
@@ -44,7 +50,7 @@ class Phase:
         self._start_ns = 0
 
     def __enter__(self) -> None:
-        self._start_ns = monotonic_ns()
+        self._start_ns = started()
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
@@ -56,12 +62,14 @@ def loader(iterable: Iterable[Any]) -> Iterable[Any]:
     """The iterable with its waits recorded; a DataLoader comes back as it is, because its waits are."""
     watch_once()
     dataloader = sys.modules.get("torch.utils.data.dataloader")
-    if dataloader is not None and isinstance(iterable, (dataloader.DataLoader, dataloader._BaseDataLoaderIter)):
-        return iterable  # type: ignore[no-any-return]
+    kind = type(iterable)
+    torchs = (dataloader.DataLoader, dataloader._BaseDataLoaderIter) if dataloader is not None else ()
+    if any(inherits(kind, each) for each in torchs):
+        return iterable
     entry = loaders.new_entry(calling_place())
     entry.iterated = True
-    entry.settings = {"dataset": type(iterable).__name__}
-    if hasattr(iterable, "__next__"):
+    entry.settings = {"dataset": type_name(iterable)}
+    if defines(kind, "__next__"):
         return WatchedIterator(iterable, entry)
     return WatchedIterable(iterable, entry)
 
@@ -69,7 +77,7 @@ def loader(iterable: Iterable[Any]) -> Iterable[Any]:
 class _StandIn:
     """What is handed to the program in the place of an object of its own: length, truth and attributes are that one's.
 
-    A copy, pickled or not, is one of that object alone: whoever gets it need not know of gpuwatch.
+    A copy, pickled or not, is one of that object alone: whoever gets it need not have gpuwatch.
     """
 
     __slots__ = ("__weakref__", "_gpuwatch_own", "_gpuwatch_record")
@@ -90,10 +98,13 @@ class _StandIn:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._gpuwatch_own, name, value)
 
-    def __reduce__(self) -> Tuple[Any, ...]:
+    def __copy__(self) -> Any:
         import copy
 
-        return copy.copy, (self._gpuwatch_own,)
+        return copy.copy(self._gpuwatch_own)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return getitem, ((self._gpuwatch_own,), 0)  # what gives back its argument, in every Python
 
 
 class WatchedIterable(_StandIn):
@@ -111,7 +122,7 @@ class WatchedIterator(_StandIn):
     __slots__ = ()
 
     def __init__(self, iterable: Iterable[Any], entry: loaders.LoaderEntry) -> None:
-        start_ns = monotonic_ns()
+        start_ns = started()
         iteration = waits.Iteration(entry)
         super().__init__(iter(iterable), iteration)
         record(ITER, start_ns, entry.number, a=iteration.number, b=0)
@@ -120,21 +131,26 @@ class WatchedIterator(_StandIn):
         return self
 
     def __next__(self) -> Any:
-        iteration = self._gpuwatch_record
-        flags = GRAD if _is_grad_enabled() else 0
-        start_ns = monotonic_ns()
+        start_ns = started()
         try:
             batch = next(self._gpuwatch_own)
         except BaseException as error:
-            flags |= STOPPED if isinstance(error, StopIteration) else RAISED
-            append((NEXT, flags, iteration.loader, get_ident(), start_ns, monotonic_ns(), iteration.number, -1))
+            leave_traceback(error)
+            if pulse.awake:
+                flags = STOPPED if issubclass(type(error), StopIteration) else RAISED
+                self._gpuwatch_note(flags, start_ns, monotonic_ns(), -1)
             raise
-        end_ns = monotonic_ns()
-        samples = iteration.measure(batch)
-        append((NEXT, flags, iteration.loader, get_ident(), start_ns, end_ns, iteration.number, samples))
-        if end_ns >= pulse.due_ns:
-            pulse.flush(end_ns)
+        if pulse.awake:
+            end_ns = monotonic_ns()
+            self._gpuwatch_note(0, start_ns, end_ns, self._gpuwatch_record.measure(batch))
+            if end_ns >= pulse.due_ns:
+                pulse.flush(end_ns)
         return batch
+
+    def _gpuwatch_note(self, flags: int, start_ns: int, end_ns: int, samples: int) -> None:
+        iteration = self._gpuwatch_record
+        flags |= GRAD if _is_grad_enabled() else 0
+        append(pack(NEXT, flags, iteration.loader, natives[get_ident()], start_ns, end_ns, iteration.number, samples))
 
 
 _watched = False

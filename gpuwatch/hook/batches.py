@@ -1,13 +1,15 @@
 """How many samples a batch holds, learned from the first batches of a loader and then read in one step.
 
-Only built-in containers and plain tensors are looked into: a user's own batch type may do anything when it is touched.
+Only built-in containers and plain tensors are read, through the methods of the built-in types themselves: a user's own
+batch type, or a subclass's `__getitem__`, may do anything when it is called.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable, List, Optional, Tuple
 
-from .frames import raised_by_a_signal
+from .quiet import attributes, inherits
 
 UNKNOWN = -1
 _DEPTH = 3
@@ -16,8 +18,30 @@ _CANDIDATES = 8
 Measure = Callable[[Any], int]
 
 
+class _Nothing:
+    """A block like any other, for a torch without dispatch to the program's functions."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *failure: Any) -> None:
+        return None
+
+
+undispatched: Callable[[], Any] = _Nothing
+"""A block in which no attribute of a tensor goes through a `__torch_function__` or mode of the program's."""
+_modes: Callable[[], int] = int
+
+
+def use(torch: Any) -> None:
+    """Takes what keeps calls from the program's modes from this torch."""
+    global undispatched, _modes
+    undispatched = getattr(torch._C, "DisableTorchFunction", _Nothing)
+    _modes = getattr(torch._C, "_len_torch_function_stack", int)
+
+
 def unknown(batch: Any) -> int:
-    """The measure of a batch whose size cannot be told."""
+    """The measure of a batch whose size is not known."""
     return UNKNOWN
 
 
@@ -33,11 +57,11 @@ def learn(batch: Any, batch_size: Optional[int], tensor: Any) -> Measure:
     tensors = [(key, member) for key, member in members if type(member) is tensor and member.dim() > 0]
     if batch_size is None:
         sizes = {member.shape[0] for _, member in tensors}
-        told = len(tensors) > 1 and len(sizes) == 1 and any(member.dim() == 1 for _, member in tensors)
-        return _member_dimension(batch, tensors[0][0]) if told else unknown
+        certain = len(tensors) > 1 and len(sizes) == 1 and any(member.dim() == 1 for _, member in tensors)
+        return _member_dimension(batch, tensors[0][0], tensor) if certain else unknown
     for key, member in tensors:
         if member.shape[0] == batch_size:
-            return _member_dimension(batch, key)
+            return _member_dimension(batch, key, tensor)
     for key, member in members:
         if type(member) in (list, tuple) and len(member) == batch_size:
             return _member_length(batch, key)
@@ -65,17 +89,26 @@ def item_shapes(batch: Any, tensor: Any) -> Optional[Tuple[Tuple[int, ...], ...]
 
 
 def _members(batch: Any) -> List[Tuple[Any, Any]]:
-    if isinstance(batch, (list, tuple)) and type(batch).__getitem__ in (list.__getitem__, tuple.__getitem__):
-        return list(enumerate(batch[:_CANDIDATES]))
+    kind = type(batch)
+    if inherits(kind, list):
+        return list(enumerate(list.__getitem__(batch, slice(_CANDIDATES))))
+    if inherits(kind, tuple):
+        return list(enumerate(tuple.__getitem__(batch, slice(_CANDIDATES))))
     contents = _dictionary(batch)
-    return list(contents.items())[:_CANDIDATES] if contents is not None else []
+    if contents is None:
+        return []
+    # Only names and numbers can be used as keys again without the `__hash__` and `__eq__` of a class of the program's.
+    return [(key, value) for key, value in dict.items(contents) if type(key) in (str, int)][:_CANDIDATES]
 
 
 def _dictionary(batch: Any) -> Optional[Any]:
-    if isinstance(batch, dict):
-        return batch if type(batch).__getitem__ is dict.__getitem__ else None
-    if any(base.__name__ == "UserDict" for base in type(batch).__mro__):  # transformers' BatchEncoding
-        return getattr(batch, "data", None)
+    kind = type(batch)
+    if inherits(kind, dict):
+        return batch
+    wrapper = getattr(sys.modules.get("collections"), "UserDict", None)
+    if wrapper is not None and inherits(kind, wrapper):  # transformers' BatchEncoding
+        data = attributes(batch).get("data")
+        return data if type(data) is dict else None
     return None
 
 
@@ -87,44 +120,57 @@ def _gather(batch: Any, tensor: Any, found: List[Any], depth: int) -> None:
             _gather(member, tensor, found, depth - 1)
 
 
-def _guarded(kind: type, read: Callable[[Any], int]) -> Measure:
-    def measure(batch: Any) -> int:
-        if type(batch) is not kind:
-            return UNKNOWN
-        try:
-            return read(batch)
-        except Exception as error:  # it touches the user's object inside the user's loop
-            if raised_by_a_signal(error):
-                raise
-            return UNKNOWN
-
-    return measure
+def _rows(tensor: Any) -> int:
+    if _modes():  # a device set by torch.set_default_device is one, too
+        with undispatched():
+            shape = tensor.shape
+    else:
+        shape = tensor.shape
+    return shape[0] if shape else UNKNOWN
 
 
 def _first_dimension(kind: type) -> Measure:
-    return _guarded(kind, lambda batch: int(batch.shape[0]))
+    return lambda batch: _rows(batch) if type(batch) is kind else UNKNOWN
 
 
-def _member_dimension(batch: Any, key: Any) -> Measure:
+def _member_dimension(batch: Any, key: Any, tensor: Any) -> Measure:
     kind = type(batch)
-    by_attribute = not isinstance(batch, (list, tuple, dict))
+    if kind is list or kind is tuple:
+
+        def measure(batch: Any) -> int:
+            member = batch[key] if type(batch) is kind and len(batch) > key else None
+            return _rows(member) if type(member) is tensor else UNKNOWN
+
+        return measure
+
+    def measure_any(batch: Any) -> int:
+        member = _member(batch, key) if type(batch) is kind else None
+        return _rows(member) if type(member) is tensor else UNKNOWN
+
+    return measure_any
+
+
+def _member(batch: Any, key: Any) -> Any:
+    kind = type(batch)
+    if inherits(kind, list):
+        return list.__getitem__(batch, key) if list.__len__(batch) > key else None
+    if inherits(kind, tuple):
+        return tuple.__getitem__(batch, key) if tuple.__len__(batch) > key else None
+    contents = _dictionary(batch)
+    if contents is None or any(type(other) not in (str, int) for other in dict.keys(contents)):
+        return None
+    return dict.get(contents, key)
+
+
+def _member_length(batch: Any, key: Any) -> Measure:
+    kind = type(batch)
 
     def measure(batch: Any) -> int:
-        if type(batch) is not kind:
-            return UNKNOWN
-        try:
-            return (batch.data if by_attribute else batch)[key].shape[0]  # type: ignore[no-any-return]
-        except Exception as error:  # it touches the user's object inside the user's loop
-            if raised_by_a_signal(error):
-                raise
-            return UNKNOWN
+        member: Any = _member(batch, key) if type(batch) is kind else None
+        return len(member) if type(member) in (list, tuple) else UNKNOWN
 
     return measure
 
 
-def _member_length(batch: Any, key: Any) -> Measure:
-    return _guarded(type(batch), lambda batch: len(batch[key]))
-
-
-def _length(kind: type) -> Measure:
-    return _guarded(kind, len)
+def _length(kind: Any) -> Measure:
+    return lambda batch: len(batch) if type(batch) is kind else UNKNOWN

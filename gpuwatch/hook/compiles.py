@@ -5,18 +5,17 @@ Callbacks of our own would be lost at the first `torch._dynamo.reset()`, which c
 
 from __future__ import annotations
 
-import functools
 import sys
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional
 
 from . import wire
-from .hidden import hidden
+from .hidden import around
 from .ring import pulse, record
 
 _LONGEST_REASON = 400
-_TOLD_AT_ONCE = 16  # compilations after which facts are sent anew without waiting for their turn
+_REPORTED_AT_ONCE = 16  # compilations after which facts are sent again without waiting for their turn
 
 count = 0
 _started_ns = 0
@@ -30,12 +29,7 @@ def wrap_callbacks(module: ModuleType) -> None:
 
 
 def _before(original: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def run(*arguments: Any, **named: Any) -> Any:
-        note()
-        return original(*arguments, **named)
-
-    return hidden(run)
+    return around(original, lambda handler: note(), lambda token, handler, result, raised: None, "self")
 
 
 def _begin() -> None:
@@ -47,7 +41,7 @@ def _end() -> None:
     global count
     count += 1
     record(wire.COMPILE, _started_ns)
-    if count <= _TOLD_AT_ONCE:
+    if count <= _REPORTED_AT_ONCE:
         pulse.facts_changed = True  # after the record, which may send: Dynamo notes its reason only after this
 
 

@@ -8,14 +8,13 @@ moves batches is replaced, never the function that recurses.
 
 from __future__ import annotations
 
-import functools
-from time import monotonic_ns
+import sys
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from . import wire
-from .hidden import hidden
-from .ring import record
+from .hidden import around
+from .ring import record, started
 
 _MOVERS = ("send_to_device", "move_data_to_device")
 
@@ -25,24 +24,27 @@ def wrap_mover(module: ModuleType) -> None:
     for mover in _MOVERS:
         original = getattr(module, mover, None)
         if original is not None:
-            setattr(module, mover, _timed(original))
+            timed = _timed(original)
+            timed.__module__ = module.__name__  # it is pickled by its name: where it was defined, that is the original
+            setattr(module, mover, timed)
 
 
 def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def move(*arguments: Any, **named: Any) -> Any:
-        device = arguments[1] if len(arguments) > 1 else named.get("device")
-        if device is None or getattr(device, "type", str(device).partition(":")[0]) == "cpu":
-            return original(*arguments, **named)
-        flags, start_ns = wire.RAISED, monotonic_ns()
-        try:
-            moved = original(*arguments, **named)
-            flags = 0
-            return moved
-        finally:
-            record(wire.COPY, start_ns, flags=flags, a=-1)
+    def enter(device: Any) -> Optional[int]:
+        return started() if _is_accelerator(device) else None
 
-    return hidden(move)
+    def leave(start_ns: Optional[int], device: Any, result: Any, raised: bool) -> None:
+        if start_ns is not None:
+            record(wire.COPY, start_ns, flags=wire.RAISED if raised else 0, a=-1)
+
+    return around(original, enter, leave, "device")
+
+
+def _is_accelerator(device: Any) -> bool:
+    if type(device) is str:
+        return device.partition(":")[0] != "cpu"
+    torch = sys.modules.get("torch")
+    return type(device) is int or (torch is not None and type(device) is torch.device and device.type != "cpu")
 
 
 PATCHES = {

@@ -14,7 +14,8 @@ from collections import deque
 from typing import Any, Callable, Deque, Optional
 
 from . import wire
-from .ring import append, pulse
+from .ring import emit as emit_record
+from .ring import pulse
 
 PAIRS = 32
 RIPE_AFTER = 2
@@ -38,7 +39,7 @@ class Pair:
 class Gaps:
     """The ring of pairs. `cuda` is `torch.cuda` or whatever behaves like it."""
 
-    def __init__(self, cuda: Any, emit: Callable[[wire.Record], None] = append) -> None:
+    def __init__(self, cuda: Any, emit: Callable[[wire.Record], None] = emit_record) -> None:
         self._cuda = cuda
         self._emit = emit
         events = [cuda.Event(enable_timing=True) for _ in range(2 * PAIRS)]
@@ -115,7 +116,7 @@ class Device:
         self._memory_due_ns = 0
         self._faults = 0
 
-    def observe(self, cuda: Any, now_ns: int, emit: Callable[[wire.Record], None] = append) -> None:
+    def observe(self, cuda: Any, now_ns: int, emit: Callable[[wire.Record], None] = emit_record) -> None:
         """Called per flush on the training thread: begins once CUDA is in use, reads the allocator once a second."""
         if not cuda.is_initialized():
             return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from types import CodeType, FrameType
-from typing import List, NamedTuple, Optional
+from types import FrameType
+from typing import NamedTuple, Optional
 
 # A bundle (PyInstaller, byte code without its source) keeps the paths of another folder in its code objects.
 _FILES = (os.path.abspath(__file__), sys._getframe().f_code.co_filename)
@@ -44,9 +44,9 @@ def calling_place() -> Optional[Place]:
         name = code.co_filename
         if is_user_file(name) and (not name.startswith("<") or frame.f_globals.get("__name__") == "__main__"):
             return Place(_absolute(name), frame.f_lineno, code.co_name, library)
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if library is None and "-packages/" in name and package not in ("torch", "gpuwatch"):
-            library = package
+        if library is None and "-packages/" in name and not name.startswith(_GPUWATCH):
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            library = package if package != "torch" else None
         frame = frame.f_back
     return None
 
@@ -58,34 +58,3 @@ def _absolute(name: str) -> str:
         return os.path.abspath(name)
     except OSError:
         return name  # the working folder was removed under the process
-
-
-def raised_by_the_user(error: BaseException) -> bool:
-    """Whether an exception that surfaced in the hook is the program's.
-
-    A signal handler runs between any two bytecodes, so what it raises may come up in our lines: most often a
-    `TimeoutError`, which is an OSError.
-    """
-    return any(is_user_file(code.co_filename) for code in _codes_beyond_the_hook(error)) or raised_by_a_signal(error)
-
-
-def raised_by_a_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised it, be it a library's."""
-    codes = _codes_beyond_the_hook(error)
-    signals = sys.modules.get("signal")
-    if not codes or signals is None:
-        return False
-    handlers = [signals.getsignal(number) for number in signals.valid_signals()]
-    return any(getattr(getattr(one, "__func__", one), "__code__", None) in codes for one in handlers)
-
-
-def _codes_beyond_the_hook(error: BaseException) -> List[CodeType]:
-    """What ran from the frame that caught an exception to the one that raised it, our own aside."""
-    codes = []
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(_GPUWATCH):
-            codes.append(code)
-        trace = trace.tb_next
-    return codes

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
+import posix
 import struct
 from itertools import islice
 from select import POLLOUT, poll
 from typing import Any, Deque, Dict, Mapping, Optional
 
 from . import wire
-from .frames import raised_by_the_user
+from .quiet import from_a_signal_handler
 
-_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # a user may have given SIGPIPE its deadly default back
+_FLAGS = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL  # a user may have given SIGPIPE its deadly default back
 _PATH_LIMIT = 107
-_PR_SET_PTRACER = 0x59616D61
 _LONG_FACTS = ("command", "loaders", "phases", "save_places", "unhooked")
-_YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 class Link:
     """A connected monitor. `alive` turns false once it is gone; it is then forgotten."""
 
-    def __init__(self, connection: socket.socket, monitor_pid: int, recorded: int, history_length: int) -> None:
+    def __init__(self, connection: _socket.socket, monitor_pid: int, recorded: int, history_length: int) -> None:
         self._connection = connection
-        self._inode = os.fstat(connection.fileno()).st_ino
+        self._inode = posix.fstat(connection.fileno()).st_ino
         self._sent = recorded - history_length
         self._blocked = False
         self._facts: Dict[str, Any] = {}
@@ -104,9 +103,9 @@ class Link:
     def _is_mine(self) -> bool:
         # A daemonising program closes all descriptors; the number may by now be a file or socket of the user's.
         try:
-            return os.fstat(self._connection.fileno()).st_ino == self._inode
+            return posix.fstat(self._connection.fileno()).st_ino == self._inode
         except OSError as error:
-            if raised_by_the_user(error):
+            if from_a_signal_handler(error):
                 raise
             return False
 
@@ -122,7 +121,7 @@ class Link:
             self._blocked = True
             return False
         except OSError as error:
-            if raised_by_the_user(error):
+            if from_a_signal_handler(error):
                 raise
             self.close()
             return False
@@ -132,43 +131,30 @@ class Link:
 def connect(folder: str, name: str, user: int, recorded: int, history_length: int) -> Optional[Link]:
     """A link to the monitor that listens under that name, or None: not there, busy, or not to be trusted."""
     try:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     except OSError:
         return None  # no descriptors left: the run needs them more than we do
     try:
         connection.setblocking(False)
         _connect(connection, folder, name)
-        pid, peer_user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, peer_user, _ = struct.unpack("3i", connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))
         if peer_user in (user, 0):
             return Link(connection, pid, recorded, history_length)
     except OSError as error:
-        if raised_by_the_user(error):
+        if from_a_signal_handler(error):
             raise
         # Else a dead monitor's socket, or a full backlog: tried again later.
     connection.close()
     return None
 
 
-def _connect(connection: socket.socket, folder: str, name: str) -> None:
+def _connect(connection: _socket.socket, folder: str, name: str) -> None:
     path = os.path.join(folder, name)
     if len(os.fsencode(path)) <= _PATH_LIMIT:
         connection.connect(path)
         return
-    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = posix.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         connection.connect(f"/proc/self/fd/{directory}/{name}")
     finally:
-        os.close(directory)
-
-
-def allow_reading(monitor_pid: int) -> None:
-    """Lets a linked monitor read this process where Yama would only let a parent (scope 1)."""
-    try:
-        with open(_YAMA_SCOPE, encoding="ascii") as file:
-            restricted = file.read().strip() == "1"
-    except OSError:
-        return
-    if restricted and monitor_pid > 0:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(monitor_pid), 0, 0, 0)
+        posix.close(directory)

@@ -8,11 +8,10 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import batches
-from .built import noting
 from .frames import Place
-from .quiet import quietly
+from .quiet import noting, own, quietly
 from .ring import pulse
-from .settings import batches_per_epoch, read_settings
+from .settings import batches_per_epoch, index_sampler, read_settings
 
 _KEPT = 32
 _SHAPES_KEPT = 64
@@ -111,7 +110,7 @@ def entry_with_sampler(sampler: Any) -> Optional[LoaderEntry]:
     """The entry of the DataLoader that draws from this sampler."""
     for entry in list(_by_id.values()):  # a loader may be collected meanwhile
         loader = entry.reference()
-        if loader is not None and getattr(loader, "_index_sampler", loader) is sampler:
+        if loader is not None and sampler is not None and index_sampler(loader) is sampler:
             return entry
     return None
 
@@ -124,16 +123,19 @@ def _register(loader: Any, place: Optional[Place]) -> LoaderEntry:
     # Written in C: a Python callback of a weak reference would swallow a Ctrl-C that arrives in it.
     entry.reference = weakref.ref(loader, functools.partial(_by_id.pop, identity))
     _by_id[identity] = entry
-    entry.inline = getattr(loader, "num_workers", None) == 0
+    count = own(loader, "num_workers")
+    entry.inline = type(count) is int and count == 0
     return entry
 
 
 def _place_of_the_original(loader: Any) -> Optional[Place]:
     # accelerate and Lightning build a loader of their own around the dataset of one that is then never iterated; what
     # is to be changed is that one.
+    dataset = own(loader, "dataset")
     for entry in reversed(_entries[:-1]):
         other = entry.reference()
-        if other is not None and not entry.iterated and entry.place and other.dataset is loader.dataset:
+        unused = other is not None and not entry.iterated and entry.place
+        if unused and dataset is not None and own(other, "dataset") is dataset:
             return entry.place
     return None
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Dict, List, Optional, Set
 
-from . import compiles, precision, steps
+from . import batches, compiles, precision, steps
 from .frames import Place
-from .quiet import quietly
+from .quiet import belongs_to, own, quietly, type_name
 
 _PARAMETER_LIMIT = 20_000
 _TENSOR_CORE_SIDE = 8
@@ -28,9 +28,10 @@ def look(torch: Any) -> None:
     _shape_of.update(numbers)
     parameters = _parameters_of(stepped)
     _shape.update(dict.fromkeys(_shape))  # a monitor keeps the value of a key that it is not sent again
-    if len(parameters) <= _PARAMETER_LIMIT:
-        _shape.update(_add_up(torch, list(parameters.values())))
-    devices = {str(parameter.device): parameter.device for parameter in parameters.values()}
+    with batches.undispatched():
+        if len(parameters) <= _PARAMETER_LIMIT:
+            _shape.update(_add_up(torch, list(parameters.values())))
+        devices = {str(parameter.device): parameter.device for parameter in parameters.values()}
     _devices[:] = devices.values()
 
 
@@ -58,7 +59,7 @@ def facts(torch: Any) -> Dict[str, Any]:
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         deterministic=_is_deterministic(torch),
         compiled=_is_compiled() if steps.backward_seen else None,
-        optimizer=type(optimizer).__name__ if optimizer is not None else None,
+        optimizer=type_name(optimizer) if optimizer is not None else None,
         optimizer_fused=_is_fused(optimizer),
         optimizer_foreach=_default(optimizer, "foreach"),
         optimizer_file=entries[-1].place.file if entries and entries[-1].place else None,
@@ -71,12 +72,18 @@ def facts(torch: Any) -> Dict[str, Any]:
 
 
 def _parameters_of(entries: List[steps.OptimizerEntry]) -> Dict[int, Any]:
-    """What the optimizers train; of more than can be added up in 20 ms only one more than that."""
+    """What the optimizers train; of more than can be added up in 20 ms only one more than that.
+
+    None at all where some are of a class of the program's, whose methods are its code.
+    """
     found: Dict[int, Any] = {}
     for entry in entries:
-        optimizer = entry.reference()
-        for group in optimizer.param_groups if optimizer is not None else ():
-            for parameter in group["params"]:
+        groups = own(entry.reference(), "param_groups")
+        for group in groups if type(groups) is list else ():
+            parameters = group.get("params") if type(group) is dict else None
+            for parameter in parameters if type(parameters) is list else ():
+                if not belongs_to(type(parameter), "torch"):
+                    return {}  # a part of the model would be taken for all of it
                 found[id(parameter)] = parameter
                 if len(found) > _PARAMETER_LIMIT:
                     return found
@@ -98,7 +105,7 @@ def _add_up(torch: Any, parameters: List[Any]) -> Dict[str, Any]:
         matrices += count if dimensions == 2 else 0
         kernels += count if dimensions in (3, 4, 5) else 0
         layout.add(parameter, dimensions, count)
-        flattened = flattened or type(parameter).__name__ == "FlatParameter"  # FSDP: every layer is one vector
+        flattened = flattened or type_name(parameter) == "FlatParameter"  # FSDP: every layer is one vector
     shares_known = total > 0 and not flattened
     return {
         "parameters": total or None,
@@ -156,13 +163,16 @@ def _cudnn_tf32(torch: Any) -> Optional[bool]:
 
 
 def _is_fused(optimizer: Any) -> Optional[bool]:
-    defaults = getattr(optimizer, "defaults", {})
-    return bool(defaults["fused"]) if "fused" in defaults else None
+    defaults = own(optimizer, "defaults")
+    if type(defaults) is not dict or "fused" not in defaults:
+        return None
+    return defaults["fused"] is True
 
 
 def _default(optimizer: Any, name: str) -> Optional[bool]:
-    value = getattr(optimizer, "defaults", {}).get(name)
-    return value if isinstance(value, bool) else None
+    defaults = own(optimizer, "defaults")
+    value = defaults.get(name) if type(defaults) is dict else None
+    return value if type(value) is bool else None
 
 
 def _is_deterministic(torch: Any) -> bool:

@@ -13,10 +13,10 @@ import os
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from . import model
+from . import batches, model
 from .frames import calling_place
-from .hidden import hidden
-from .quiet import quietly
+from .hidden import around, hidden, leave_traceback
+from .quiet import belongs_to, inherits, own, quietly
 from .ring import pulse
 
 _NEED_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
@@ -76,9 +76,15 @@ def _overriding(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it takes that method's place
         changed = quietly(_changed, names, arguments, named) if _is_meant() else None
+        applied: Tuple[str, ...] = ()
         if changed is not None:
-            arguments, named = changed
-        original(self, *arguments, **named)
+            arguments, named, applied = changed
+        try:
+            original(self, *arguments, **named)
+        except BaseException as error:
+            leave_traceback(error)
+            raise
+        _note(*applied)
 
     return hidden(__init__)
 
@@ -102,11 +108,15 @@ def _parameters(function: Any) -> Tuple[str, ...]:
 
 def _changed(
     names: Tuple[str, ...], arguments: Tuple[Any, ...], named: Dict[str, Any]
-) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
-    """The call's arguments with the settings in them; those that cannot hold without workers go with the workers."""
+) -> Tuple[Tuple[Any, ...], Dict[str, Any], Tuple[str, ...]]:
+    """The call's arguments with the settings in them, and the names of those that take effect.
+
+    Settings that cannot hold without workers go with the workers.
+    """
     wanted = {name: value for name, value in _asked["loader"].items() if name in names}
     given = {**dict(zip(names, arguments)), **named, **wanted}  # noqa: B905 - Python 3.8 has no strict
-    if not given.get("num_workers"):
+    count = given.get("num_workers")
+    if count is None or (type(count) is int and not count):
         dropped = {name: value for name, value in _NEED_WORKERS.items() if name in given}
         wanted = {**{name: value for name, value in wanted.items() if name not in _NEED_WORKERS}, **dropped}
     by_place = list(arguments)
@@ -117,19 +127,18 @@ def _changed(
             by_place[place] = value
         else:
             by_name[name] = value
-    _note(*(name for name, value in _asked["loader"].items() if name in wanted and wanted[name] == value))
-    return tuple(by_place), by_name
+    applied = tuple(name for name, value in _asked["loader"].items() if name in wanted and wanted[name] == value)
+    return tuple(by_place), by_name, applied
 
 
 def _switching(original: Callable[..., None], torch: Any) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it takes that method's place
-        original(self, *arguments, **named)
-        quietly(_switch, torch)
-        if _asked.get("compile"):
-            quietly(_compile_model_of, self, torch)
+    def leave(token: None, optimizer: Any, result: None, raised: bool) -> None:
+        if not raised:
+            quietly(_switch, torch)
+            if _asked.get("compile"):
+                quietly(_compile_model_of, optimizer, torch)
 
-    return hidden(__init__)
+    return around(original, lambda optimizer: None, leave, "self")
 
 
 def _switch(torch: Any) -> None:
@@ -148,42 +157,66 @@ def _compile_model_of(optimizer: Any, torch: Any) -> None:
 
     An optimizer knows parameters, not modules, so they are looked for among all objects: 0.1 s, once.
     """
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-    holding = [each for each in modules if quietly(_holds, each, trained)]
-    inner = {id(child) for each in holding for child in each.modules() if child is not each}
-    outermost = [each for each in holding if id(each) not in inner]
-    if len(outermost) == 1 and getattr(outermost[0], "_compiled_call_impl", None) is None:
-        outermost[0].compile()
+    trained = {id(parameter) for group in own(optimizer, "param_groups") for parameter in group["params"]}
+    trees = [_tree(each) for each in gc.get_objects() if inherits(type(each), torch.nn.Module)]
+    holding = [tree for tree in trees if trained <= {number for module in tree for number in _held(module)}]
+    inner = {id(child) for tree in holding for child in tree[1:]}
+    outermost = [tree[0] for tree in holding if id(tree[0]) not in inner]
+    if len(outermost) == 1 and own(outermost[0], "_compiled_call_impl") is None:
+        torch.nn.Module.compile(outermost[0])
         _note("compile")
 
 
-def _holds(module: Any, parameters: Set[int]) -> bool:
-    return parameters <= {id(parameter) for parameter in module.parameters()}
+def _tree(root: Any) -> List[Any]:
+    """A module and all below it, without the methods for that, which the program may have replaced."""
+    found = {id(root): root}
+    pending = [root]
+    while pending:
+        children = own(pending.pop(), "_modules") or {}
+        fresh = [each for each in dict.values(children) if each is not None and id(each) not in found]
+        found.update((id(each), each) for each in fresh)
+        pending += fresh
+    return list(found.values())
+
+
+def _held(module: Any) -> List[int]:
+    """The identities of a module's own parameters."""
+    return [id(parameter) for parameter in dict.values(own(module, "_parameters") or {})]
 
 
 def _copying(original: Callable[..., Any], usual_target: Optional[str], non_blocking: bool) -> Callable[..., Any]:
     @functools.wraps(original)
     def copy(self: Any, *arguments: Any, **named: Any) -> Any:
-        if not self.is_cuda and not any(isinstance(each, bool) for each in arguments) and _is_pinned(self):
-            target = named.get("device", arguments[0] if arguments else named.get("other", usual_target))
-            if _is_gpu(target):
-                named["non_blocking"] = non_blocking
-                _note("non_blocking")
-        return original(self, *arguments, **named)
+        target = named.get("device", arguments[0] if arguments else named.get("other", usual_target))
+        if bool not in map(type, arguments) and quietly(_is_copy_of_pinned, self, target):
+            named["non_blocking"] = non_blocking
+            _note("non_blocking")
+        try:
+            return original(self, *arguments, **named)
+        except BaseException as error:
+            leave_traceback(error)
+            raise
 
+    copy.__module__, copy.__qualname__ = "torch", f"Tensor.{original.__name__}"  # by which it is pickled
     return hidden(copy)
 
 
-def _is_pinned(tensor: Any) -> bool:
-    return bool(tensor.device.type == "cpu" and tensor.is_pinned())
+def _is_copy_of_pinned(tensor: Any, target: Any) -> bool:
+    """Whether this is a copy from pinned memory to a GPU; one of a class of the program's is left as it is."""
+    if not _is_gpu(target) or not belongs_to(type(tensor), "torch"):
+        return False
+    with batches.undispatched():
+        return bool(tensor.device.type == "cpu" and tensor.is_pinned())
 
 
 def _is_gpu(target: Any) -> bool:
-    if isinstance(target, int):
-        return True
-    kind: Optional[str] = getattr(getattr(target, "device", target), "type", None)
-    return (kind or str(target)).startswith("cuda")
+    if type(target) in (int, str):
+        return type(target) is int or target.startswith("cuda")
+    if not belongs_to(type(target), "torch"):
+        return False
+    with batches.undispatched():
+        device = getattr(target, "device", target)
+    return getattr(device, "type", None) == "cuda"
 
 
 def _note(*names: str) -> None:

@@ -8,14 +8,13 @@ It takes the two time stamps of a collection and nothing else; the generation co
 from __future__ import annotations
 
 import gc
-from _thread import get_ident
 from collections import deque
 from functools import partial
 from time import monotonic_ns
 from typing import Deque, Iterator, List, Tuple
 
 from . import wire
-from .ring import pending
+from .ring import emit
 
 SHORTEST_NS = 100_000
 
@@ -34,20 +33,26 @@ def start() -> None:
     _counted[:] = _statistics()
 
 
+def stop() -> None:
+    """Leaves the collector alone: while nothing is recorded, and in the child of a fork."""
+    if _callback in gc.callbacks:
+        gc.callbacks.remove(_callback)
+    _stamps.clear()
+
+
 def forget() -> None:
-    """In the child of a fork: what happened before is the parent's."""
+    """What happened before is not known."""
     _stamps.clear()
     _counted[:] = _statistics()
 
 
-def drain() -> None:
-    """Records the collections since the last call that took 0.1 ms or more."""
+def drain() -> bool:
+    """Records the collections since the last call that took 0.1 ms or more; whether there were any."""
     if len(_stamps) < 4:
-        return
+        return False
     if len(_stamps) == _stamps.maxlen:  # too long since the last look: what is left has lost its beginning
         forget()
-        return
-    thread = get_ident()
+        return False
     stamps = [_stamps.popleft() for _ in range(len(_stamps) // 4 * 4)]
     spans = [(stamps[at], stamps[at + 3]) for at in range(0, len(stamps), 4)]
     now = _statistics()
@@ -56,6 +61,7 @@ def drain() -> None:
     _counted[:] = now
     # The spans do not say which generation they were; an older one holds the younger ones' work and takes longer.
     generations = [generation for generation, count in enumerate(runs) for _ in range(count)]
+    recorded = False
     known = len(generations) == len(spans)
     ranked = sorted(spans, key=lambda span: span[1] - span[0])
     for rank, (start_ns, end_ns) in enumerate(ranked):
@@ -63,7 +69,9 @@ def drain() -> None:
             continue
         generation = generations[rank] if known else -1
         collected = found[generation] if known and runs[generation] == 1 else -1
-        pending.append((wire.GC, 0, 0, thread, start_ns, end_ns, generation, collected))
+        emit((wire.GC, 0, 0, 0, start_ns, end_ns, generation, collected))
+        recorded = True
+    return recorded
 
 
 def _statistics() -> List[Tuple[int, int]]:

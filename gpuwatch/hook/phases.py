@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import Any, List
 
+from .quiet import type_name
 from .ring import pulse
 
 LIMIT = 64
@@ -13,9 +14,12 @@ _LONGEST = 80
 names: List[str] = []
 
 
-def index_of(name: str) -> int:
+def index_of(name: Any) -> int:
     """The index of a name; names beyond the limit share one, because each is resent with the facts."""
-    name = str(name)[:_LONGEST]
+    if type(name) is not str:
+        # An object of the program's is known by its type: its `__str__` is the program's code.
+        name = str(name) if type(name) in (int, float, bool) else type_name(name)
+    name = name[:_LONGEST]
     if name not in names:
         if len(names) >= LIMIT - 1 and OTHER not in names:
             names.append(OTHER)

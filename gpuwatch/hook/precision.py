@@ -5,12 +5,11 @@ Its state is off again at step boundaries, so its entrance is watched, until it 
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any, Optional
 
-from .hidden import hidden
-from .quiet import quietly
+from .hidden import around
+from .quiet import own, quietly
 from .ring import pulse
 
 autocast_dtype: Optional[str] = None
@@ -21,21 +20,24 @@ def wrap_autocast(torch: ModuleType) -> None:
     kind = torch.amp.autocast_mode.autocast
     original = kind.__enter__
 
-    @functools.wraps(original)
-    def enter(self: Any) -> Any:
-        if getattr(self, "_enabled", False) and torch.is_grad_enabled():
-            quietly(_note, self)
-            if kind.__enter__ is enter:
+    def enter(autocast: Any) -> None:
+        if own(autocast, "_enabled") is True and torch.is_grad_enabled():
+            quietly(_note, autocast, torch.dtype)
+            if kind.__enter__ is wrapper:
                 kind.__enter__ = original
-        return original(self)
 
-    kind.__enter__ = hidden(enter)
+    def leave(token: None, autocast: Any, result: Any, raised: bool) -> None:
+        return None
+
+    kind.__enter__ = wrapper = around(original, enter, leave, "self")
 
 
-def _note(autocast: Any) -> None:
-    """Its attributes are torch's own: in another version they may have other names."""
+def _note(autocast: Any, kind: type) -> None:
     global autocast_dtype
-    autocast_dtype = str(autocast.fast_dtype).replace("torch.", "")
+    dtype = own(autocast, "fast_dtype")  # in another version of torch it may have another name
+    if type(dtype) is not kind:
+        raise AttributeError("autocast has no fast_dtype")
+    autocast_dtype = str(dtype).replace("torch.", "")
     pulse.facts_changed = True
 
 

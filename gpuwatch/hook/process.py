@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _io
 import os
+import posix
 import sys
 from typing import Any, Dict, Optional
 
@@ -24,16 +26,16 @@ _facts: Dict[str, Any] = {}
 def facts() -> Dict[str, Any]:
     """pid, start, command, folder and versions, read once."""
     if not _facts:
-        with open("/proc/self/cmdline", "rb") as file:
+        with _io.open("/proc/self/cmdline", "rb") as file:
             words = file.read().rstrip(b"\0").split(b"\0")
         if _SPAWNED in words:  # multiprocessing hands the arguments of its program on in sys.argv alone
             words = [words[0], *(os.fsencode(word) for word in sys.argv)]
         try:
-            folder: Optional[str] = os.getcwd()
+            folder: Optional[str] = posix.getcwd()
         except OSError:
             folder = None  # it was removed under the process
         _facts.update(
-            pid=os.getpid(),
+            pid=posix.getpid(),
             start_ticks=start_ticks("self"),
             command=[word[:_TEXT].decode("utf-8", "backslashreplace") for word in words[:_ARGUMENTS]],
             cwd=folder,
@@ -47,7 +49,7 @@ def facts() -> Dict[str, Any]:
 def presence() -> Dict[str, Any]:
     """The content of the presence file; the namespace tells apart containers in which all are pid 1."""
     try:
-        namespace: Optional[int] = os.stat("/proc/self/ns/pid").st_ino
+        namespace: Optional[int] = posix.stat("/proc/self/ns/pid").st_ino
     except OSError:
         namespace = None
     process = facts()
@@ -57,7 +59,7 @@ def presence() -> Dict[str, Any]:
 
 def start_ticks(pid: object) -> int:
     """When a process started, in clock ticks after boot: with the pid, its identity."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
+    with _io.open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 

@@ -5,30 +5,34 @@ Pickling a tensor, for a queue between processes for instance, calls torch.save 
 
 from __future__ import annotations
 
-import functools
-import os
+import _io
+import posix
 import sys
 from _thread import get_ident
-from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 from . import wire
 from .frames import Place, calling_place
-from .hidden import hidden
-from .ring import pulse, record
+from .hidden import around
+from .quiet import belongs_to, from_a_signal_handler, own, quietly
+from .ring import pulse, record, started
 
-# Module -> its functions that save, and the position and name of the parameter that says where.
+Target = Union[str, bytes, int]
+
+# Module -> its functions that save, and the name of the parameter that says where.
 _SAVERS = {
-    "torch": (("save", 1, "f"),),
-    "safetensors.torch": (("save_file", 1, "filename"),),
-    "lightning.fabric.utilities.cloud_io": (("_atomic_save", 1, "filepath"),),
-    "lightning_fabric.utilities.cloud_io": (("_atomic_save", 1, "filepath"),),
-    "torch.distributed.checkpoint.state_dict_saver": (("save", -1, ""), ("async_save", -1, "")),
+    "torch": (("save", "f"),),
+    "safetensors.torch": (("save_file", "filename"),),
+    "lightning.fabric.utilities.cloud_io": (("_atomic_save", "filepath"),),
+    "lightning_fabric.utilities.cloud_io": (("_atomic_save", "filepath"),),
+    "torch.distributed.checkpoint.state_dict_saver": (("save", ""), ("async_save", "")),
 }
 
-
 PLACES = 64
+
+_namespace_of: Callable[[ModuleType], Dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
+"""Past the module's own class: any attribute of a lazy module, `__dict__` too, may load it."""
 
 places: List[Tuple[str, int]] = []
 """The user's lines that save, in the order in which records point at them, counted from 1."""
@@ -39,39 +43,42 @@ _saving: Set[int] = set()
 
 def wrap_savers(module: ModuleType) -> None:
     """Wraps the module's savers, and the copies of them that other modules have imported already."""
-    for attribute, position, parameter in _SAVERS[module.__name__]:
+    for attribute, parameter in _SAVERS[module.__name__]:
         original = getattr(module, attribute, None)
         if original is None:
             continue
-        wrapper = _timed(original, position, parameter)
+        wrapper = _timed(original, parameter)
         for holder in list(sys.modules.values()):
-            namespace = getattr(holder, "__dict__", {})
-            for alias in (attribute, "safe_" + attribute):
-                if namespace.get(alias) is original:
-                    setattr(holder, alias, wrapper)
+            if issubclass(type(holder), ModuleType):
+                namespace = _namespace_of(holder)
+                for alias in (attribute, "safe_" + attribute):
+                    if namespace.get(alias) is original:
+                        namespace[alias] = wrapper
 
 
-def _timed(original: Callable[..., Any], position: int, parameter: str) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save(*arguments: Any, **named: Any) -> Any:
+def _timed(original: Callable[..., Any], parameter: str) -> Callable[..., Any]:
+    """`parameter` says where it saves; empty where that is no file."""
+
+    def enter(target: Any) -> Optional[Tuple[int, Optional[Place], Optional[Target]]]:
+        start_ns = started()
+        if not pulse.awake:
+            return None
         thread = get_ident()
-        target = None
-        if position >= 0:
-            target = arguments[position] if len(arguments) > position else named.get(parameter)
-        if thread in _saving or (position >= 0 and not _is_file(target)):
-            return original(*arguments, **named)
+        file = quietly(_file_of, target) if parameter else None
+        if thread in _saving or (parameter and file is None):
+            return None
         _saving.add(thread)
-        place = calling_place()
-        flags, start_ns = wire.RAISED, monotonic_ns()
-        try:
-            result = original(*arguments, **named)
-            flags = 0
-            return result
-        finally:
-            _saving.discard(thread)
-            record(wire.SAVE, start_ns, _index(place), flags, a=_size(target))
+        return start_ns, quietly(calling_place), file
 
-    return hidden(save)
+    def leave(token: Optional[Tuple[int, Optional[Place], Any]], target: Any, result: Any, raised: bool) -> None:
+        if token is not None:
+            _saving.discard(get_ident())
+            start_ns, place, file = token
+            size = quietly(_size, file)
+            flags = wire.RAISED if raised else 0
+            record(wire.SAVE, start_ns, quietly(_index, place) or 0, flags, a=-1 if size is None else size)
+
+    return around(original, enter, leave, parameter)
 
 
 def _index(place: Optional[Place]) -> int:
@@ -86,22 +93,35 @@ def _index(place: Optional[Place]) -> int:
     return places.index(line) + 1
 
 
-def _is_file(target: Any) -> bool:
-    if isinstance(target, (str, os.PathLike)):
-        return True
-    try:
-        return isinstance(target.fileno(), int)
-    except Exception:  # noqa: BLE001 - a file-like object of the program's own may raise anything, as NotImplementedError
-        return False
+def _file_of(target: Any) -> Optional[Target]:
+    """The path or descriptor behind a target, None where there is no file or only code of the program's knows it.
+
+    `fileno()` of a spooled temporary file moves it to the disk, `__fspath__` of a class of the program's may do
+    anything: only Python's own types are asked.
+    """
+    kind = type(target)
+    if kind is str or kind is bytes:
+        return target  # type: ignore[no-any-return]
+    if belongs_to(kind, "pathlib"):
+        return str(target)
+    if kind is getattr(sys.modules.get("tempfile"), "_TemporaryFileWrapper", None):
+        target = own(target, "file")
+        kind = type(target)
+    if kind in (_io.BufferedWriter, _io.BufferedRandom):
+        target = target.raw
+        kind = type(target)
+    return target.fileno() if kind is _io.FileIO else None
 
 
-def _size(target: Any) -> int:
+def _size(target: Optional[Target]) -> Optional[int]:
     if target is None:
-        return -1
+        return None
     try:
-        return os.stat(target).st_size if isinstance(target, (str, os.PathLike)) else os.fstat(target.fileno()).st_size
-    except Exception:  # noqa: BLE001 - as above
-        return -1
+        return posix.fstat(target).st_size if type(target) is int else posix.stat(target).st_size
+    except OSError as error:
+        if from_a_signal_handler(error):
+            raise
+        return None
 
 
 PATCHES = dict.fromkeys(_SAVERS, (wrap_savers,))

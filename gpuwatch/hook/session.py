@@ -5,18 +5,16 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-from _thread import get_ident
 from collections import deque
 from time import monotonic_ns
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
-from . import cuda, facts, pauses, process, settling, waits, wire
+from . import cuda, facts, pauses, process, ring, waits, wire
 from .folder import Folder, rendezvous_path
-from .frames import calling_place, raised_by_the_user
-from .hidden import hide_from_dynamo
-from .link import Link, allow_reading, connect
-from .ring import FLUSH_PERIOD_NS, discard, pulse
+from .link import Link, connect
+from .quiet import from_a_signal_handler
+from .ring import LOOK_PERIOD_NS, discard, pulse
 
 HISTORY = 1024
 MONITORS = 4
@@ -42,6 +40,7 @@ class Session:
         self._worker: Optional[Dict[str, Any]] = None
         self._begun = False
         self._facts_due_ns = 0
+        self._flushed_ns = 0
 
     def begin(self) -> None:
         """Called by the first DataLoader, optimizer or `watch()`: from here on this process is a trainer."""
@@ -50,22 +49,29 @@ class Session:
         self._begun = True
         if os.environ.get("GPUWATCH_DISABLE"):
             return
-        pulse.flush, pulse.settle = self.flush, self.settle
+        pulse.flush, pulse.due_ns = self.flush, 0
         try:
             user = os.geteuid()
             self._folder = Folder(rendezvous_path(os.environ, user), user)
             if self._worker is None:
                 self._folder.announce(process.presence())
                 _at_exit(self.end)
-                pauses.start()
         except Exception as error:
-            if raised_by_the_user(error):
+            if from_a_signal_handler(error):
                 raise
             pulse.flush = discard  # no working folder, no /proc: then there is nobody to meet
+            return
+        # A monitor that is there already is met before the first event: of two threads that begin at once, one would
+        # find the other at it and go on unrecorded. A child that multiprocessing makes ready may yet become a worker.
+        child = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
+        if not getattr(child, "_inheriting", False):
+            self.flush(monotonic_ns())
 
     def become_worker(self, worker: Dict[str, Any]) -> None:
         """Makes this process a DataLoader worker: it sends FETCH records on a connection of its own."""
         self.close_links()
+        if self._folder is not None:
+            self._folder.withdraw()  # the program that a spawned worker imports may have made it a trainer
         self._begun = False
         self._worker = worker
         self.begin()
@@ -73,10 +79,6 @@ class Session:
     def flush(self, now_ns: int) -> None:
         """Sends what has happened. Never waits, never raises; whoever comes second goes on at once."""
         self._alone(lambda: self._exchange(now_ns))
-
-    def settle(self) -> None:
-        """Names what is pending, before an address is given to somebody else."""
-        self._alone(self._collect)
 
     def end(self) -> None:
         """The regular end of the process: sends the rest and says goodbye."""
@@ -97,23 +99,45 @@ class Session:
         try:
             action()
         except Exception as error:  # a fault of the hook ends the hook, not the training
-            if raised_by_the_user(error):
+            if from_a_signal_handler(error):
                 raise
             self._stop()
         finally:
             lock.release()
 
     def _exchange(self, now_ns: int) -> None:
-        pulse.due_ns = now_ns + FLUSH_PERIOD_NS
+        pulse.due_ns = now_ns + LOOK_PERIOD_NS
         if not self._links:
-            cuda.pause()
-        elif get_ident() in settling.training_threads:
+            self._find_monitors(now_ns)
+            if self._links:
+                self._wake(now_ns)
+            return
+        if ring.trains():
             cuda.observe(now_ns)
             waits.meter_all()
-        self._collect()
+        count = self._collect()
         self._find_monitors(now_ns)
-        if self._links:
-            self._send(now_ns)
+        self._send(now_ns)
+        pulse.due_ns = now_ns + ring.period_ns(count, now_ns - self._flushed_ns)
+        self._flushed_ns = now_ns
+        if not self._links:
+            self._sleep()
+
+    def _wake(self, now_ns: int) -> None:
+        """Records events from here on: a monitor reads them."""
+        ring.forget()
+        self._flushed_ns = now_ns
+        if self._worker is None:
+            pauses.start()
+            waits.wake()
+        pulse.awake, pulse.due_ns = True, 0  # what comes first is sent at once
+
+    def _sleep(self) -> None:
+        """Nobody is left: nothing is recorded, and who comes next gets nothing from before a pause without records."""
+        ring.forget()
+        self._history.clear()
+        pauses.stop()
+        cuda.pause()
 
     def _say_goodbye(self) -> None:
         self._collect()
@@ -126,10 +150,11 @@ class Session:
         """In the child of a fork: closes the parent's connections and starts as nobody."""
         self.close_links()
         self._reset()
-        settling.forget()
+        ring.forget()
+        ring.backward_ns.clear()
         pulse.due_ns = 0
         cuda.forget()
-        pauses.forget()
+        pauses.stop()
         process.forget()
 
     def close_links(self) -> None:
@@ -140,17 +165,19 @@ class Session:
 
     def _stop(self) -> None:
         pulse.flush = discard
+        ring.forget()
+        pauses.stop()
         cuda.pause()
         self.close_links()
 
-    def _collect(self) -> None:
-        if self._worker is None:
-            pauses.drain()
-        fresh = settling.settle()
+    def _collect(self) -> int:
+        late = self._worker is None and pauses.drain()
+        fresh = ring.take(in_order=not late)
         if self._worker is not None:
             fresh = [record for record in fresh if record[0] == wire.FETCH]
         self._history.extend(fresh)
         self._recorded += len(fresh)
+        return len(fresh)
 
     def _find_monitors(self, now_ns: int) -> None:
         if not self._begun:
@@ -179,10 +206,9 @@ class Session:
         if self._worker is not None:
             link.greet(wire.WORKER, self._worker)
         else:
-            link.greet(wire.HELLO, facts.collect(now_ns, get_ident() in settling.training_threads))
+            link.greet(wire.HELLO, facts.collect(now_ns, ring.trains()))
             self._facts_due_ns = now_ns + facts.RETRY_NS
         if link.alive:
-            allow_reading(link.monitor_pid)
             self._links[name] = link
             self._retries[name] = (self._retries[name][0], _NEVER_NS)
 
@@ -191,7 +217,7 @@ class Session:
         due = pulse.facts_changed or now_ns >= self._facts_due_ns
         if reading and due and self._worker is None:  # facts that nobody takes are not collected
             pulse.facts_changed = False
-            current = facts.collect(now_ns, get_ident() in settling.training_threads)
+            current = facts.collect(now_ns, ring.trains())
             told = [link.send_facts(current) for link in reading]
             everybody = len(reading) == len(self._links) and all(told)
             self._facts_due_ns = now_ns + (facts.REFRESH_NS if everybody else facts.RETRY_NS)
@@ -224,13 +250,6 @@ def _at_exit(action: Callable[[], None]) -> None:
     if util is not None and parent_of is not None and parent_of() is not None:
         util.Finalize(None, action, exitpriority=_LAST)
 
-
-def hide_sessions(torch: ModuleType) -> None:
-    """Keeps Dynamo out of what a wrapper may call inside a compiled step."""
-    hide_from_dynamo(Session.flush, Session.settle, Session.begin, calling_place)
-
-
-PATCHES = {"torch": (hide_sessions,)}
 
 session = Session()
 pulse.begin = session.begin

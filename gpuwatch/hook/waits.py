@@ -15,13 +15,11 @@ from typing import Any, Callable, Dict, Optional
 
 from . import batches, loaders, workers
 from .cuda import device
-from .frames import raised_by_a_signal
-from .hidden import hidden
+from .hidden import around, hidden, leave_traceback
 from .loaders import LoaderEntry
-from .quiet import quietly
-from .ring import append, pulse
+from .quiet import own, quietly
+from .ring import append, natives, pack, pulse, started, trains
 from .settings import batch_size, full_batches, read_iterator_settings
-from .settling import training_threads
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, WAIT_CPU
 
 _CPU_SAMPLE_PERIOD = 8  # two thread_time_ns cost 1.2 us
@@ -33,10 +31,10 @@ class Iteration:
     """One pass of an iterator: persistent workers keep the iterator and begin another pass.
 
     `turn` counts down to a `next` that is metered: its CPU time, its CUDA events, the exact size of its batch. Where
-    torch itself makes the batches, all but the last are full, so only the last is looked at: looking costs 2 us.
+    torch itself makes the batches, all but the last are full, so only the last is examined: that costs 2 us.
     """
 
-    __slots__ = ("begun", "entry", "full", "left", "loader", "measure", "number", "reference", "turn")
+    __slots__ = ("begun", "entry", "full", "left", "length", "loader", "measure", "number", "reference", "turn")
 
     def __init__(self, entry: LoaderEntry, length: Optional[int] = None) -> None:
         self.entry = entry
@@ -49,11 +47,16 @@ class Iteration:
     def begin(self, length: Optional[int]) -> None:
         """Begins a pass; `length` is its number of batches where all but the last are known to be full."""
         global _last_number
-        self.full: Optional[int] = None
         _last_number += 1
         self.number = _last_number
-        self.left = length - 1 if length is not None else None
-        self.turn = 0 if self.entry.inline or device.gaps is not None or length is not None else _NEVER
+        self.length = length
+        self.resume(0)
+
+    def resume(self, taken: Optional[int]) -> None:
+        """Counts on after that many batches, None where it is not known how many there were."""
+        self.full: Optional[int] = None
+        self.left = self.length - taken - 1 if self.length is not None and taken is not None else None
+        self.turn = 0 if self.entry.inline or device.gaps is not None or self.left is not None else _NEVER
 
     def schedule(self, period: int) -> None:
         """Sets when the `next` after this one is metered: after `period` others, and in any case the last of a pass."""
@@ -65,37 +68,41 @@ class Iteration:
         self.left -= self.turn + 1
 
     def _learn(self, batch: Any) -> int:
-        """Looks at one of the first batches: what it weighs, and where its sample count can be read."""
+        """Examines one of the first batches: what it weighs, and where its sample count can be read."""
         entry = self.entry
         entry.learned += 1
-        loader = entry.reference()
-        try:
-            full = batch_size(loader) if loader is not None else entry.settings.get("batch_size")
-            measure = batches.learn(batch, full, _tensor)
-            size, shape = batches.describe(batch, _tensor)
-            entry.note_shapes(batches.item_shapes(batch, _tensor))
-        except Exception as error:  # it touches the user's objects inside the user's loop
-            if raised_by_a_signal(error):
-                raise
-            measure, size, shape = batches.unknown, None, None
+        measure = quietly(self._examine, batch) or batches.unknown
         if measure is not batches.unknown or entry.learned >= _LEARNING_BATCHES:
             entry.measure = self.measure = measure
         if "batch_bytes" not in entry.settings:
-            entry.settings.update(batch_bytes=size, batch_shape=shape)
+            entry.settings.update(batch_bytes=None, batch_shape=None)
             pulse.facts_changed = True
         return measure(batch)
 
+    def _examine(self, batch: Any) -> batches.Measure:
+        entry, loader = self.entry, self.entry.reference()
+        full = batch_size(loader) if loader is not None else entry.settings.get("batch_size")
+        with batches.undispatched():
+            measure = batches.learn(batch, full, _tensor)
+            size, shape = batches.describe(batch, _tensor)
+            entry.note_shapes(batches.item_shapes(batch, _tensor))
+        if "batch_bytes" not in entry.settings:
+            entry.settings.update(batch_bytes=size, batch_shape=shape)
+            pulse.facts_changed = True
+        return measure
+
     def _look(self, batch: Any) -> int:
-        """Looks at the shapes of one batch, then leaves the measure to what was learned."""
+        """Notes the shapes of one batch, then leaves the measure to what was learned."""
         self.measure = self.entry.measure or batches.unknown
-        quietly(self._note_shapes, batch)  # it touches the user's objects inside the user's loop
+        quietly(self._note_shapes, batch)
         return self.measure(batch)
 
     def _note_shapes(self, batch: Any) -> None:
-        self.entry.note_shapes(batches.item_shapes(batch, _tensor))
+        with batches.undispatched():
+            self.entry.note_shapes(batches.item_shapes(batch, _tensor))
 
     def look_again(self) -> None:
-        """Has the shapes of the next batch that is measured looked at."""
+        """Has the shapes of the next batch that is measured noted."""
         if self.entry.measure is not None:
             self.measure = self._look
 
@@ -110,6 +117,7 @@ def wrap_iterators(torch: ModuleType) -> None:
     """Wraps the base of all iterators of DataLoaders, and what makes them."""
     global _tensor
     _tensor = torch.Tensor
+    batches.use(torch)
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     base.__init__ = _registering(base.__init__)
     base.__next__ = _timed(base.__next__, torch.is_grad_enabled)
@@ -121,8 +129,16 @@ def wrap_stateful_loader(module: ModuleType) -> None:
     module.StatefulDataLoader.__iter__ = _started(module.StatefulDataLoader.__iter__)
 
 
+def wake() -> None:
+    """The passes under way go on from where they are, having been left alone."""
+    for iteration in list(_iterations.values()):
+        iterator = iteration.reference()
+        if iterator is not None:
+            iteration.resume(_taken_from(iterator))
+
+
 def look_again() -> None:
-    """Has one more batch of each loader looked at, so that it is known whether their shapes vary: 10 us each time."""
+    """Has one more batch of each loader examined, so that it is known whether their shapes vary: 10 us each time."""
     for iteration in list(_iterations.values()):
         iteration.look_again()
 
@@ -137,18 +153,20 @@ def meter_all() -> None:
 
 
 def _registering(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, loader: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - as above
-        original(self, loader, *arguments, **named)
-        quietly(_register, self, loader)
+    def enter(loader: Any) -> Any:
+        return loader
 
-    return hidden(__init__)
+    def leave(loader: Any, iterator: Any, result: Any, raised: bool) -> None:
+        if not raised:
+            quietly(_register, iterator, loader)
+
+    return around(original, enter, leave, "loader", "self")
 
 
 def _register(iterator: Any, loader: Any) -> None:
     entry = loaders.entry_of(loader)
     _keep(iterator, entry, full_batches(loader, iterator))
-    workers.starting = entry.number  # the subclass starts its workers next
+    workers.starting(entry.number)  # the subclass starts its workers next
 
 
 def _keep(iterator: Any, entry: LoaderEntry, length: Optional[int] = None) -> Iteration:
@@ -165,7 +183,7 @@ def _keep(iterator: Any, entry: LoaderEntry, length: Optional[int] = None) -> It
 def _adopt(iterator: Any) -> Iteration:
     # An iterator from before the hook: it does not know its loader, but shares the sampler with it.
     pulse.begin()
-    entry = loaders.entry_with_sampler(iterator._index_sampler)
+    entry = loaders.entry_with_sampler(own(iterator, "_index_sampler"))
     if entry is None:
         entry = loaders.new_entry(None)
         entry.settings = read_iterator_settings(iterator)
@@ -173,83 +191,131 @@ def _adopt(iterator: Any) -> Iteration:
     return _keep(iterator, entry)
 
 
-def _started(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __iter__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
-        start_ns = monotonic_ns()
-        iterator = original(self)
-        end_ns = monotonic_ns()
-        iteration = _iterations.get(id(iterator))
-        if iteration is not None:
-            if iteration.begun:
-                iteration.begin(quietly(full_batches, self, iterator))
-            iteration.begun = True
-            count = self.num_workers if isinstance(self.num_workers, int) else 0
-            append((ITER, 0, iteration.loader, get_ident(), start_ns, end_ns, iteration.number, count))
-        return iterator
+def _taken_from(iterator: Any) -> Optional[int]:
+    """The batches that an iterator has given in this pass, by torch's own count."""
+    taken = own(iterator, "_num_yielded")
+    return taken if type(taken) is int else None
 
-    return hidden(__iter__)
+
+def _note_length(iterator: Any) -> None:
+    """At the end of a pass: its length, of a dataset that cannot be asked without running the program's code."""
+    iteration = _iterations.get(id(iterator))
+    settings = iteration.entry.settings if iteration is not None else {}
+    if settings.get("iterable") is False and settings.get("batches_per_epoch", 0) is None:
+        taken = _taken_from(iterator)
+        if taken:
+            settings["batches_per_epoch"] = taken
+            pulse.facts_changed = True
+
+
+def _started(original: Callable[..., Any]) -> Callable[..., Any]:
+    def enter(loader: Any) -> int:
+        return started()
+
+    def leave(start_ns: int, loader: Any, iterator: Any, raised: bool) -> None:
+        quietly(workers.starting, 0)
+        if not raised:
+            quietly(_begin_pass, start_ns, loader, iterator)
+
+    return around(original, enter, leave, "self")
+
+
+def _begin_pass(start_ns: int, loader: Any, iterator: Any) -> None:
+    iteration = _iterations.get(id(iterator))
+    if iteration is None:
+        return
+    if iteration.begun:
+        iteration.begin(full_batches(loader, iterator))
+    iteration.begun = True
+    if pulse.awake:
+        count = own(loader, "num_workers")
+        count = count if type(count) is int else 0
+        thread = natives[get_ident()]
+        append(pack(ITER, 0, iteration.loader, thread, start_ns, monotonic_ns(), iteration.number, count))
 
 
 def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) -> Callable[[Any], Any]:
-    @functools.wraps(original)
+    iteration_of = _iterations.get
+
     def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
-        iteration = _iterations.get(id(self))
+        start_ns = monotonic_ns()
+        if not pulse.awake:
+            if start_ns >= pulse.due_ns:
+                pulse.flush(start_ns)
+                start_ns = monotonic_ns()
+            if not pulse.awake:
+                try:
+                    return original(self)
+                except BaseException as error:
+                    leave_traceback(error)
+                    if type(error) is StopIteration:
+                        quietly(_note_length, self)
+                    raise
+        iteration = iteration_of(id(self))
         if iteration is None:
             iteration = quietly(_adopt, self) or Iteration(loaders.new_entry(None))
+            start_ns = monotonic_ns()
         turn = iteration.turn
-        if not turn:
-            return metered_next(iteration, self)
+        pair, cpu_ns = None, 0
         if turn > 0:
             iteration.turn = turn - 1
-        start_ns = monotonic_ns()
+        elif not turn:
+            pair, cpu_ns, start_ns = enter_metered(iteration)
         try:
             batch = original(self)
         except BaseException as error:
-            note_end(iteration, error, start_ns)
+            leave_traceback(error)
+            note_end(self, iteration, error, start_ns, pair)
             raise
-        end_ns = monotonic_ns()
+        if turn:
+            end_ns = monotonic_ns()
+            samples = iteration.full or iteration.measure(batch)
+        else:
+            end_ns, samples = leave_metered(iteration, batch, start_ns, cpu_ns, pair)
         flags = GRAD if is_grad_enabled() else 0
-        samples = iteration.full or iteration.measure(batch)
-        append((NEXT, flags, iteration.loader, get_ident(), start_ns, end_ns, iteration.number, samples))
+        append(pack(NEXT, flags, iteration.loader, natives[get_ident()], start_ns, end_ns, iteration.number, samples))
         if end_ns >= pulse.due_ns:
             pulse.flush(end_ns)
         return batch
 
-    def metered_next(iteration: Iteration, iterator: Any) -> Any:
+    def enter_metered(iteration: Iteration) -> Any:
         inline, gaps = iteration.entry.inline, device.gaps
         iteration.schedule(0 if gaps is not None else _CPU_SAMPLE_PERIOD - 1 if inline else _NEVER)
-        trains = gaps is not None and get_ident() in training_threads
+        measured = gaps is not None and trains()
         cpu_ns = thread_time_ns() if inline else 0
         start_ns = monotonic_ns()
-        pair = gaps.enter(start_ns, iteration.loader) if gaps is not None and trains else None
-        try:
-            batch = original(iterator)
-        except BaseException as error:
-            note_end(iteration, error, start_ns)
-            if gaps is not None and pair is not None:
-                gaps.release(pair)
-            raise
+        pair = gaps.enter(start_ns, iteration.loader) if gaps is not None and measured else None
+        return pair, cpu_ns, start_ns
+
+    def leave_metered(iteration: Iteration, batch: Any, start_ns: int, cpu_ns: int, pair: Any) -> Any:
+        gaps = device.gaps
         if gaps is not None and pair is not None:
             gaps.leave(pair)
         end_ns = monotonic_ns()
-        if inline:
+        if iteration.entry.inline:
             used_ns = thread_time_ns() - cpu_ns
-            append((WAIT_CPU, 0, iteration.loader, get_ident(), start_ns, end_ns, start_ns, used_ns))
-        flags, samples = GRAD if is_grad_enabled() else 0, iteration.measure(batch)
+            thread = natives[get_ident()]
+            append(pack(WAIT_CPU, 0, iteration.loader, thread, start_ns, end_ns, start_ns, used_ns))
+        samples = iteration.measure(batch)
         if iteration.turn > 0 and iteration.left is not None and samples > 0:
             iteration.full = samples  # more follow, so this one was full, and so are those before the next metered one
-        append((NEXT, flags, iteration.loader, get_ident(), start_ns, end_ns, iteration.number, samples))
-        if end_ns >= pulse.due_ns:
-            pulse.flush(end_ns)
-        return batch
+        return end_ns, samples
 
-    def note_end(iteration: Iteration, error: BaseException, start_ns: int) -> None:
-        flags = (STOPPED if isinstance(error, StopIteration) else RAISED) | (GRAD if is_grad_enabled() else 0)
-        append((NEXT, flags, iteration.loader, get_ident(), start_ns, monotonic_ns(), iteration.number, -1))
+    def note_end(iterator: Any, iteration: Iteration, error: BaseException, start_ns: int, pair: Any) -> None:
+        end_ns = monotonic_ns()
+        stopped = issubclass(type(error), StopIteration)
+        flags = (STOPPED if stopped else RAISED) | (GRAD if is_grad_enabled() else 0)
+        append(pack(NEXT, flags, iteration.loader, natives[get_ident()], start_ns, end_ns, iteration.number, -1))
+        gaps = device.gaps
+        if gaps is not None and pair is not None:
+            gaps.release(pair)
+        if stopped:
+            quietly(_note_length, iterator)
 
-    hidden(metered_next)
-    return hidden(__next__)
+    hidden(enter_metered)
+    hidden(leave_metered)
+    hidden(note_end)
+    return hidden(__next__, original)
 
 
 PATCHES = {

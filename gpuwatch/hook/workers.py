@@ -7,110 +7,96 @@ Time is taken at the worker's queues, between the task it gets and the batch it 
 from __future__ import annotations
 
 import functools
-import os
+import posix
 import queue
 import sys
 from _thread import get_ident
-from importlib.machinery import PathFinder
 from time import monotonic_ns, thread_time_ns
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Optional, Tuple
-
-try:
-    from pkgutil import resolve_name
-except ImportError:  # Python 3.8
-    from pydoc import locate as resolve_name  # type: ignore[assignment]
+from typing import Any, Callable, Dict, List, Optional
 
 from . import process
+from .hidden import hidden
 from .quiet import quietly
-from .ring import append, pending, pulse
+from .ring import append, natives, pack, pending, pulse, started
 from .wire import FETCH
 
-starting = 0
-"""The number of the loader whose workers are being started; a forked worker finds it here."""
-
+_LOADER = "gpuwatch_loader"
 _IDLE_SECONDS = 0.05
 _NO_BATCH = ("_IterableDatasetStopIteration", "ExceptionWrapper", "_AckStartup")
 
 
 def replace_worker_loop(module: ModuleType) -> None:
-    """Puts a `WorkerLoop` in the place of the worker function."""
-    home: Any = module.utils.data._utils.worker if module.__name__ == "torch" else module
-    home._worker_loop = WorkerLoop(home._worker_loop, home.__name__)
+    """Puts a clock around the worker function, under every name that it is called or pickled by.
 
-
-class WorkerLoop:
-    """Torch's worker function with a clock at its queues.
-
-    It is pickled for spawned workers. Where the child could not import this module, it is pickled as the name of the
-    function it replaces, so that a training never fails for want of gpuwatch.
+    A spawned worker gets the function as a name, which it looks up in its own torch: a worker with a hook of its own
+    finds the function that this hook has patched there, any other one finds torch's.
     """
+    home: Any = module.utils.data._utils.worker if module.__name__ == "torch" else module
+    original = home._worker_loop
+    timed = _timed(original)
+    definition: Any = sys.modules.get(original.__module__)
+    for holder in (home, definition):
+        if getattr(holder, "_worker_loop", None) is original:
+            holder._worker_loop = timed
 
-    def __init__(self, original: Callable[..., Any], home: str, origin: Optional[Dict[str, Any]] = None) -> None:
-        functools.update_wrapper(self, original)
-        self._original = original
-        self._home = home
-        self._origin = origin
 
-    def __reduce__(self) -> Tuple[Callable[..., Any], Tuple[Any, ...]]:
-        origin = quietly(_origin_below, os.getpid()) if _is_importable_in_children() else None
-        if origin is None:
-            return resolve_name, (f"{self._home}._worker_loop",)
-        return restore, (self._home, origin)
+def starting(loader: int) -> None:
+    """The processes started from now on are workers of this loader; of none that is known where it is 0."""
+    if loader:
+        _configuration()[_LOADER] = loader
+    else:
+        _configuration().pop(_LOADER, None)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Runs torch's function in the worker."""
-        timed = None if named else quietly(self._timed, arguments)
+
+def _configuration() -> Dict[str, Any]:
+    """What multiprocessing hands from this process on to those it starts, a dictionary that is pickled with them."""
+    config: Dict[str, Any] = sys.modules["multiprocessing.process"]._current_process._config
+    return config
+
+
+def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _worker_loop(*arguments: Any, **named: Any) -> Any:
+        timed = None if named else quietly(_with_clock, original, arguments)
         if timed is None:
-            return self._original(*arguments, **named)
+            return original(*arguments, **named)
         try:
-            return self._original(*timed)
+            return original(*timed)
         finally:
             _end_session()
 
-    def _timed(self, arguments: Tuple[Any, ...]) -> Optional[List[Any]]:
-        """The arguments with a clock at the queues, None where they are others than those that are known."""
-        code = self._original.__code__
-        names = code.co_varnames[: code.co_argcount]
-        if not {"index_queue", "data_queue", "worker_id"} <= set(names[: len(arguments)]):
-            return None
-        from .session import session
-
-        values = list(arguments)
-        number = values[names.index("worker_id")]
-        origin = self._origin or _origin_below(os.getppid())
-        session.become_worker({"pid": os.getpid(), **origin, "worker": number})
-        clock = _Clock(origin["loader"] or 0, number)
-        tasks, results = names.index("index_queue"), names.index("data_queue")
-        values[tasks], values[results] = _Tasks(values[tasks], clock), _Results(values[results], clock)
-        return values
+    return hidden(_worker_loop)
 
 
-def restore(home: str, origin: Dict[str, Any]) -> WorkerLoop:
-    """Unpickles a `WorkerLoop` in a spawned worker."""
-    function = resolve_name(f"{home}._worker_loop")
-    original = function._original if isinstance(function, WorkerLoop) else function
-    return WorkerLoop(original, home, origin)
+def _with_clock(function: Callable[..., Any], arguments: Any) -> Optional[List[Any]]:
+    """The arguments with a clock at the queues, None where they are others than those that are known."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    if not {"index_queue", "data_queue", "worker_id"} <= set(names[: len(arguments)]):
+        return None
+    from .session import session
+
+    values = list(arguments)
+    number = values[names.index("worker_id")]
+    loader = _configuration().pop(_LOADER, None)
+    session.become_worker({"pid": posix.getpid(), **_parent(), "worker": number, "loader": loader})
+    clock = _Clock(loader or 0, number)
+    tasks, results = names.index("index_queue"), names.index("data_queue")
+    values[tasks], values[results] = _Tasks(values[tasks], clock), _Results(values[results], clock)
+    return values
 
 
-def _origin_below(parent: int) -> Dict[str, Any]:
-    return {"parent": parent, "parent_start_ticks": process.start_ticks(parent), "loader": starting or None}
+def _parent() -> Dict[str, Any]:
+    """The process that this one works for: behind a fork server it is not the one above it."""
+    pid = sys.modules["multiprocessing.process"]._current_process._parent_pid or posix.getppid()
+    return {"parent": pid, "parent_start_ticks": process.start_ticks(pid)}
 
 
 def _end_session() -> None:
     from .session import session
 
     session.end()
-
-
-def _is_importable_in_children() -> bool:
-    root = __name__.partition(".")[0]
-    if root == "_gpuwatch_hook":  # children get it from the launcher's sitecustomize, through their environment
-        site = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
-        on_path = site in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        return on_path and os.path.isfile(os.path.join(site, "sitecustomize.py"))
-    spec = PathFinder.find_spec(root, sys.path)  # multiprocessing hands this list to its children
-    return spec is not None and spec.origin == getattr(sys.modules.get(root), "__file__", None)
 
 
 class _Clock:
@@ -124,14 +110,16 @@ class _Clock:
 
     def start(self) -> None:
         """A task has come."""
-        self._started_ns = monotonic_ns()
+        self._started_ns = started()
         self._cpu_ns = thread_time_ns()
 
     def stop(self, is_batch: bool) -> None:
         """The task is done; only one that made a batch is told."""
         if is_batch and self._started_ns:
             cpu_ns, end_ns = thread_time_ns() - self._cpu_ns, monotonic_ns()
-            append((FETCH, 0, self._loader, get_ident(), self._started_ns, end_ns, self._worker, cpu_ns))
+            if pulse.awake:
+                thread = natives[get_ident()]
+                append(pack(FETCH, 0, self._loader, thread, self._started_ns, end_ns, self._worker, cpu_ns))
         self._started_ns = 0
 
 

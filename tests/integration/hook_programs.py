@@ -35,6 +35,23 @@ def train_on(batch):
 """
 """Enough of a training to be hooked; a test's program goes on from here."""
 
+STEP_HOOKS = """
+import sys
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+def traced_to_nothing(*arguments):
+    torch.compiler.is_dynamo_compiling()
+
+if "_gpuwatch_hook" not in sys.modules:
+    register_optimizer_step_pre_hook(traced_to_nothing)
+    register_optimizer_step_post_hook(traced_to_nothing)
+"""
+"""What makes the compiled frames of a program without the hook comparable, one by one, with those of a hooked one.
+
+Where an optimizer's hook asks whether Dynamo traces it, Dynamo keeps the compiled end of `Optimizer.step` although it
+holds no operation. Else it discards that, runs the end as Python and tries `_optimizer_step_code` as one frame more.
+"""
+
 
 def environment(folder: Path, hooked: bool = True, **extra: str) -> dict[str, str]:
     """The environment of a program that meets monitors in `folder`."""

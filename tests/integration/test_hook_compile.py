@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 from hook_listener import listening
-from hook_programs import PATIENCE_SECONDS, PREAMBLE, finished, rendezvous, started
+from hook_programs import PATIENCE_SECONDS, PREAMBLE, STEP_HOOKS, finished, rendezvous, started
 
 COMPILED = (
     PREAMBLE
+    + STEP_HOOKS
     + """
-import json, sys
+import json, os, sys
 import torch._dynamo as dynamo
+
+# Dynamo compiles frames of inductor's as well, 108 where it compiles kernels and 13 where it finds them in its cache.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(f"cache-{os.getpid()}")
 
 backend = sys.argv[1]
 counters = dynamo.utils.counters
@@ -87,8 +91,7 @@ def test_no_graph_is_added_broken_or_lost(tmp_path: Path, backend: str, programs
     for name in programs:
         outcome, frames, graphs, breaks = results[name]
         assert outcome == plain[name][0] == "ran"
-        assert frames.get("total", 0) <= plain[name][1].get("total", 0), f"{name}: Dynamo compiles no frame of ours"
-        assert (graphs, breaks) == tuple(plain[name][2:])
+        assert (frames, graphs, breaks) == tuple(plain[name][1:]), name
     trainer = max(listener.trainers, key=lambda peer: len(peer.records))
     assert len(trainer.of("BACKWARD")) >= 2
     assert trainer.of("COMPILE")

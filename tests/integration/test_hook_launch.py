@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from hook_listener import Listener, listening
-from hook_programs import PATIENCE_SECONDS, PREAMBLE, environment, rendezvous
+from hook_programs import PATIENCE_SECONDS, PREAMBLE, SITE, environment, rendezvous
 
 LAUNCH = [sys.executable, "-c", "import sys; from gpuwatch.cli.run import run; run(sys.argv[1:])"]
 
@@ -163,6 +166,64 @@ def test_the_sitecustomize_that_ours_shadows_still_runs(folder: Path) -> None:
     )
     assert "a broken site" in plain.stderr
     assert broken.stderr == plain.stderr * 2, "once for the launcher itself, once for its command"
+
+
+OF_ITSELF = [
+    f"/proc/self/{name}" for name in ("status", "limits", "oom_score_adj", "cmdline", "cgroup", "stat", "environ")
+]
+INHERITED = ("Sig[BIC]..:", "Umask", "NoNewPrivs", "Seccomp:", "Cpus_allowed:", "CapInh", "Groups", "Max ")
+
+
+def told(command: list[str], shell: str, variables: dict[str, str], folder: Path) -> list[str]:
+    """What a command that a shell starts tells of itself: the lines that are the same in every process like it."""
+    result = subprocess.run(
+        ["/bin/sh", "-c", f"{shell}{shlex.join(command)}; exit $?"],
+        env=variables,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    if "cat" not in command:
+        return result.stdout.splitlines()
+    *lines, process, environ = result.stdout.splitlines()
+    words, _, numbers = process.rpartition(")")
+    priorities = numbers.split()[15:17]
+    kept = [line for line in lines if re.match("|".join(INHERITED), line)]
+    assert len(kept) > 20, lines
+    return [*kept, words.rpartition("\0")[0], *priorities, *sorted(environ.split("\0"))]
+
+
+@pytest.mark.parametrize("shell", ["", "trap '' PIPE XFSZ HUP; umask 027; ulimit -n 99; exec 7</dev/null; "])
+@pytest.mark.parametrize("settings", [{}, {"LC_CTYPE": "C"}, {"LC_ALL": "C"}, {"LC_CTYPE": "C.UTF-8", "LANG": "C"}])
+def test_a_process_behind_the_launcher_inherits_what_it_would_without(
+    folder: Path, shell: str, settings: dict[str, str]
+) -> None:
+    paths = environment(folder, hooked=False)["PYTHONPATH"]
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, **settings}
+    for command in (["cat", *OF_ITSELF], ["ls", "/proc/self/fd"], ["/bin/pwd"]):
+        plain = told(command, shell, variables, folder)
+        hooked = told([sys.executable, "-m", "gpuwatch", "run", *command], shell, variables, folder)
+        assert hooked == [line.replace(f"PYTHONPATH={paths}", f"PYTHONPATH={SITE}:{paths}") for line in plain]
+        assert hooked != plain or command[0] != "cat"
+
+
+def test_a_command_whose_reader_goes_is_ended_by_the_signal(folder: Path) -> None:
+    launcher = shlex.join([*LAUNCH, "yes"])
+    for launched_by in (launcher, "yes"):
+        pipeline = f"set -o pipefail; {launched_by} | head -n 1"
+        result = subprocess.run(
+            ["bash", "-c", pipeline],
+            env=environment(folder, hooked=False),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert (result.returncode, result.stdout, result.stderr) == (128 + signal.SIGPIPE, "y\n", "")
 
 
 @pytest.mark.parametrize(

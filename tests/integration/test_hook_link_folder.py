@@ -140,7 +140,7 @@ def test_hooked_process_that_is_silent_is_named_and_its_end_is_told(tmp_path: Pa
             (facts,) = monitor.of(RunFacts)
             assert (facts.trainer, facts.command, facts.cwd) == (f"{process.pid}.{ticks}", ("python", "a.py"), "/x")
             assert facts.rung == "proc"
-            assert "has the hook" in facts.notes[0]
+            assert "hooked, but" in facts.notes[0]
             process.kill()
             process.wait()
         monitor.collect(now + 7 * SECOND)
@@ -176,7 +176,32 @@ def test_files_of_the_dead_are_removed_those_of_the_living_kept(tmp_path: Path) 
         assert mine.exists()
         assert not gone.exists()
         assert not reused.exists(), "the pid lives, but it is another process"
-        assert elsewhere.exists(), "a pid of another namespace says nothing here"
+        if not monitor.source._processes.sees_all:
+            assert elsewhere.exists(), "a pid of another namespace says nothing here"
+
+
+def test_drafts_of_killed_trainers_and_sockets_of_a_killed_doctor_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "gpuwatch"
+    folder.mkdir(0o700)
+    old, fresh = folder / "trainer-7.json.12.new", folder / "trainer-8.json.13.new"
+    for draft in (old, fresh):
+        draft.write_text("{")
+    os.utime(old, (time.time() - 90, time.time() - 90))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as doctor:
+        doctor.bind(str(folder / "doctor-7-1.sock"))
+    with LinkMonitor(HookLinkSource(folder)) as monitor:
+        monitor.collect()
+        assert [path.name for path in folder.glob("[td]*")] == [fresh.name]
+
+
+def test_a_file_of_a_container_that_is_gone_is_removed_by_who_sees_all_processes(tmp_path: Path) -> None:
+    folder = tmp_path / "gpuwatch"
+    for sees_all in (False, True):
+        with LinkMonitor(HookLinkSource(folder)) as monitor:
+            elsewhere = presence(folder, 1, 5, pid_ns=4)
+            monitor.source._processes.sees_all = sees_all
+            monitor.collect()
+            assert elsewhere.exists() is not sees_all
 
 
 @pytest.mark.parametrize(

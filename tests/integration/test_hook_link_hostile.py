@@ -12,13 +12,14 @@ import socket
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from link_monitor import LinkMonitor
-from link_peer import HELLO, RECORDS, WORKER, Peer, packet, start_ticks, steps
+from link_peer import HELLO, MS, RECORDS, WORKER, Peer, packet, start_ticks, steps
 
 from gpuwatch.samples import LinkLoss, RunFacts, StepEnd, TrainerEnded, WorkerFetch
 from gpuwatch.sources.hook_link.connection import Limits
@@ -221,6 +222,109 @@ def test_peer_that_floods_is_read_slowly_and_loses_only_its_own(folder: Path) ->
         assert due > now
         monitor.collect(now + 10 * SECOND)
         assert len(monitor.of(LinkLoss)) > taken
+
+
+FLOOD = """
+import sys, time
+from pathlib import Path
+from link_peer import RECORD, RECORDS, Peer, packet, steps
+peer = Peer(Path(sys.argv[1]))
+peer.hello()
+records = [RECORD.pack(*record) for record in steps(300, time.monotonic_ns() - 10**9)]
+data = packet(RECORDS, b"".join(records), len(records))
+for number in range(int(sys.argv[2])):
+    peer.socket.send(data)
+    if number == 0:
+        print("floods", flush=True)
+"""
+CHURN = """
+import sys
+from pathlib import Path
+from link_peer import Peer
+for number in range(int(sys.argv[2])):
+    peer = Peer(Path(sys.argv[1]))
+    try:
+        peer.hello(command=["python", f"{number}.py" * 50])
+    except OSError:
+        pass
+    peer.close()
+"""
+
+
+def hostile(program: str, folder: Path, count: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(folder), str(count)], env=environment, stdout=subprocess.PIPE
+    )
+
+
+def own_steps(monitor: LinkMonitor) -> list[StepEnd]:
+    return [step for step in monitor.of(StepEnd) if step.trainer == f"{ME}.{NAME['start_ticks']}"]
+
+
+def test_flooding_peer_leaves_the_others_their_turn(folder: Path, monitor: LinkMonitor) -> None:
+    """Valid packets as fast as they are taken: the other's steps come in order, each within a few polls."""
+    peer = Peer(folder)
+    peer.hello()
+    monitor.settle()
+    flood = hostile(FLOOD, folder, 600)
+    try:
+        assert flood.stdout is not None and flood.stdout.readline() == b"floods\n"
+        monitor.until(lambda: len(monitor.of(StepEnd)) > 100)
+        began = time.monotonic_ns() - 5 * SECOND
+        peer.records(steps(4, began))
+        monitor.until(lambda: len(own_steps(monitor)) > 0)
+        first, polls = len(own_steps(monitor)), []
+        for count in range(1, 51):
+            peer.records(steps(1, began + count * 10 * MS))
+            waited = 0
+            while len(own_steps(monitor)) < first + count and flood.poll() is None and waited < 100:
+                monitor.collect()
+                waited += 1
+            polls.append(waited)
+        assert flood.poll() is None, "the others were served after the flood, not beside it"
+        assert max(polls) <= 3, "polls that a step waited for"
+        numbers = [step.number for step in own_steps(monitor)]
+        assert numbers == list(range(numbers[0], numbers[0] + first + 50))
+        assert not is_closed(peer)
+    finally:
+        flood.kill()
+        flood.communicate()
+
+
+def test_two_thousand_introductions_and_goodbyes_leave_nothing_behind(folder: Path, monitor: LinkMonitor) -> None:
+    peer = Peer(folder)
+    peer.hello()
+    monitor.settle()
+    before = open_files()
+    began = time.monotonic_ns() - 60 * SECOND
+    peer.records(steps(4, began))
+    monitor.until(lambda: len(own_steps(monitor)) > 0)
+    first, sent, most = len(own_steps(monitor)), 0, 0
+    tracemalloc.start()
+    try:
+        at_first = tracemalloc.get_traced_memory()[0]
+        churn = hostile(CHURN, folder, 2000)
+        while churn.poll() is None:
+            if sent < len(own_steps(monitor)) - first + 1 and sent < 5000:
+                sent += 1
+                peer.records(steps(1, began + sent * 10 * MS))
+            monitor.collect()
+            most = max(most, sum(1 for _ in Path("/proc/self/fd").iterdir()))
+        churn.communicate()
+        monitor.settle()
+        monitor.collect(time.monotonic_ns() + 10 * SECOND)
+        assert len(own_steps(monitor)) >= first + sent > first, "steps of the other"
+        assert monitor.of(TrainerEnded), "the hostile one was introduced"
+        monitor.samples.clear()
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - at_first
+    finally:
+        tracemalloc.stop()
+    assert not is_closed(peer)
+    assert most - before <= 2 * Limits().connections_per_process + 8, "descriptors while they came and went"
+    assert open_files() <= before
+    assert grown < 1 << 20, "bytes that 2 000 peers left behind"
 
 
 needs_root = pytest.mark.skipif(

@@ -14,14 +14,13 @@ from statistics import median
 from typing import Any
 
 import pytest
+from hook_programs import ROOT, SITE
 from link_monitor import LinkMonitor
 
 from gpuwatch.samples import LinkLoss, PhaseSpan, RunFacts, StepEnd, TrainerEnded, WorkerFetch
 from gpuwatch.sources.hook_link.source import HookLinkSource
 
 SHAPES = Path(__file__).parent / "loop_shapes"
-ROOT = Path(__file__).parents[2]
-SITE = ROOT / "gpuwatch" / "hook" / "site"
 POINT = 0.01
 AROUND_SECONDS = 0.03
 SAVING = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,75 @@ def test_the_outermost_module_of_what_is_trained_is_compiled(folder: Path) -> No
     result = finished(folder, program, GPUWATCH_OVERRIDES=json.dumps({"compile": True}))
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "True False"
+
+
+NOISY = (
+    PREAMBLE
+    + """
+from torch.overrides import TorchFunctionMode
+calls = []
+
+class Weights(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), named=None):
+        calls.append("tensor:" + getattr(function, "__name__", str(function)))
+        return super().__torch_function__(function, types, arguments, named or {})
+
+class Calls(TorchFunctionMode):
+    def __torch_function__(self, function, types, arguments=(), named=None):
+        calls.append("mode:" + getattr(function, "__name__", str(function)))
+        return function(*arguments, **(named or {}))
+
+class Count:  # as numpy's integers are, none of Python's own
+    def __init__(self, value): self.value = value
+    def __bool__(self): calls.append("bool"); return bool(self.value)
+
+class Net(torch.nn.Module):
+    def __init__(self): super().__init__(); self.inner = torch.nn.Linear(4, 2)
+    def __getattribute__(self, name): calls.append("net." + name); return super().__getattribute__(name)
+    def modules(self): calls.append("modules"); return super().modules()
+    def parameters(self, recurse=True): calls.append("parameters"); return super().parameters(recurse)
+    def compile(self, *arguments, **named): raise AssertionError("the program's own compile was called")
+
+class Target:
+    @property
+    def __class__(self): calls.append("class"); return int
+    @property
+    def device(self): calls.append("device"); return torch.device("cuda")
+
+with Calls():
+    torch.ones(2).to("cpu")
+torch.ones(2).as_subclass(Weights).to("cpu")
+for build in (lambda: torch.ones(2).to(Target()), lambda: DataLoader(data, num_workers=Count(0))):
+    try:
+        build()
+    except TypeError as error:
+        import traceback
+        calls.append(len(traceback.extract_tb(error.__traceback__)))
+whole = Net()
+parameters = list(torch.nn.Module.parameters(whole))
+before = len(calls)
+optimizer = torch.optim.SGD(parameters, lr=0.1)
+print(calls)
+for batch in DataLoader(data, batch_size=16):
+    train_on(batch)
+"""
+)
+
+
+def test_nothing_of_the_programs_is_called_to_try_settings(folder: Path) -> None:
+    plain = finished(folder, NOISY, hooked=False)
+    assert plain.returncode == 0, plain.stderr
+    facts, printed = ran(
+        folder, NOISY, loader={"prefetch_factor": 2}, non_blocking=True, float32_matmul_precision="high"
+    )
+    assert printed == plain.stdout.strip()
+    assert facts["overrides"] == ["float32_matmul_precision"]
+    with listening(folder) as listener:
+        compiled = finished(folder, NOISY, GPUWATCH_OVERRIDES=json.dumps({"compile": True}))
+        listener.until_all_closed()
+    assert compiled.returncode == 0, compiled.stderr
+    assert listener.trainers[0].facts["overrides"] == ["compile"]
+    calls = ast.literal_eval(compiled.stdout)
+    assert "net.__dict__" in calls, "torch.compile, which was asked for, reads the module"
+    assert not {"modules", "parameters", "net.modules", "net.parameters", "net.compile"} & set(calls)

@@ -61,6 +61,7 @@ print(threading.get_native_id())
     assert loader["line"] == line_of(source, "loader = DataLoader")
     assert Path(loader["file"]).name == "train.py"
     assert (loader["num_workers"], loader["batch_size"], loader["batches_per_epoch"]) == (0, 12, 3)
+    assert loader["iterable"] is False
     assert loader["batch_shape"] == "float32[12,4], int64[12]"
     assert loader["batch_bytes"] == 12 * 4 * 4 + 12 * 8
     model = trainer.facts["model"]
@@ -89,7 +90,7 @@ for batch in DataLoader(Slow()):
     trainer, _ = heard(folder, source)
     samples = trainer.of("WAIT_CPU")
     waits = {wait.start_ns: wait for wait in trainer.of("NEXT")}
-    assert len(samples) == 3, "one batch in eight, and the last"
+    assert len(samples) == 2, "one batch in eight; the last is not known: the length is the dataset's own code"
     for sample in samples:
         wait = waits[sample.a]
         assert sample.b < (wait.end_ns - wait.start_ns) / 2, "a sleeping dataset uses no CPU"
@@ -407,3 +408,24 @@ assert path.stat().st_mode & 0o777 == 0o600
     assert presence["cwd"] == str(folder.parent)
     assert presence["pid_ns"] == Path("/proc/self/ns/pid").stat().st_ino
     assert not list(folder.glob("trainer-*"))
+
+
+def test_a_loader_of_unknown_length_reports_which_kind_its_dataset_is_of(folder: Path) -> None:
+    """`__len__` is the program's: a map-style dataset has no length before the end of its first pass either."""
+    source = (
+        PREAMBLE
+        + """
+class Points(torch.utils.data.Dataset):
+    def __len__(self): return 32
+    def __getitem__(self, index): return data[index]
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter(data)
+for dataset in (Points(), Stream()):
+    for batch in DataLoader(dataset, batch_size=16):
+        train_on(batch)
+        break
+"""
+    )
+    trainer, _ = heard(folder, source)
+    found = {each["dataset"]: (each["iterable"], each["batches_per_epoch"]) for each in trainer.facts["loaders"]}
+    assert found == {"Points": (False, None), "Stream": (True, None)}

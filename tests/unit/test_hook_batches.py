@@ -113,7 +113,7 @@ def test_a_look_counts_shapes_once_and_leaves_the_measure_as_it_was(monkeypatch:
 def test_a_batch_that_cannot_be_looked_at_still_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(Tensor):
         def __getattribute__(self, name: str) -> Any:
-            raise RuntimeError("touched")
+            raise RuntimeError("no shape")
 
     monkeypatch.setattr(waits, "_tensor", Broken)
     entry = LoaderEntry(1, None)

@@ -34,6 +34,8 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> type[Tensor]:
     kind = type("Copied", (Tensor,), {"to": Tensor.to, "cuda": Tensor.cuda})
     monkeypatch.setattr(overrides, "_asked", {"non_blocking": True})
     monkeypatch.setattr(overrides, "_applied", set())
+    torchs = (kind, SimpleNamespace)
+    monkeypatch.setattr(overrides, "belongs_to", lambda found, package: found in torchs and package == "torch")
     overrides.wrap_copies(SimpleNamespace(Tensor=kind))  # type: ignore[arg-type]
     return kind
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import _io
+import errno
 import os
+import posix
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from gpuwatch.hook import folder
 from gpuwatch.hook.folder import Folder, rendezvous_path
+from gpuwatch.sources.hook_link import processes
 
 ME = os.geteuid()
 
@@ -66,3 +72,71 @@ def test_a_presence_file_is_withdrawn_unless_somebody_else_has_taken_its_name(tm
     other.announce({"pid": 7, "start_ticks": 2})
     folder.withdraw()
     assert path.exists()
+
+
+def mountinfo(*mounts: tuple[str, str]) -> bytes:
+    lines = [f"36 1 0:36 / {point} rw,noatime shared:1 - {kind} server:/x rw" for point, kind in mounts]
+    return "\n".join(lines).encode()
+
+
+def test_mount_points_are_read_as_the_kernel_writes_them() -> None:
+    content = mountinfo(("/", "ext4"), ("/a\\040b\\134c", "nfs4"), ("/a", "tmpfs"), ("/a", "fuse.sshfs"))
+    expected = {"/": "ext4", "/a b\\c": "nfs4", "/a": "fuse.sshfs"}
+    assert folder.mounts_in(content) == processes.mounts_in(content) == expected
+    assert folder.mounts_in(b"\n1 2\n - \n") == processes.mounts_in(b"\n1 2\n - \n") == {}
+    assert folder.LOCAL_TYPES == processes.LOCAL_TYPES
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "9p", "fuse.sshfs", "autofs", "a type of next year"])
+def test_a_folder_that_a_server_can_keep_waiting_is_passed_over_by_both_sides_untouched(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, local = tmp_path / "remote", tmp_path / "local"
+    (remote / "deep").mkdir(parents=True)
+    local.mkdir(mode=0o700)
+    (local / "link").symlink_to(remote / "deep")
+    (local / "relative").symlink_to("../remote")
+    mounts = {"/": kind, str(tmp_path): "xfs", str(remote): kind}
+    calls = {name: Mock(wraps=getattr(posix, name)) for name in ("stat", "lstat", "readlink", "access", "listdir")}
+    for name, call in calls.items():
+        monkeypatch.setattr(posix, name, call)
+        monkeypatch.setattr(os, name, call)
+
+    def chosen(**environment: str) -> str:
+        path = folder.rendezvous_path(environment, ME, mounts)
+        assert path == str(processes.rendezvous_path(environment, ME, mounts=mounts))
+        return path
+
+    for elsewhere in (remote, remote / "deep", remote / "missing", local / "link", local / "relative" / "deep"):
+        assert chosen(GPUWATCH_DIR=str(elsewhere), TMPDIR=str(local)) == str(local / f"gpuwatch-{ME}")
+        assert chosen(XDG_RUNTIME_DIR=str(elsewhere), TMPDIR=str(local)) == str(local / f"gpuwatch-{ME}")
+        assert chosen(TMPDIR=str(elsewhere), TEMP=str(local)) == str(local / f"gpuwatch-{ME}")
+        assert processes.folders_elsewhere({"TMPDIR": str(elsewhere)}, mounts) == ["TMPDIR"]
+    mounts.update(dict.fromkeys(("/tmp", "/var", "/usr"), kind))
+    assert chosen(TMPDIR=str(remote)) == f"/dev/shm/gpuwatch-{ME}"
+    touched = [os.fspath(one.args[0]) for call in calls.values() for one in call.call_args_list]
+    assert str(local / "link") in touched
+    assert not [path for path in touched if path.startswith(str(remote))]
+    assert chosen(GPUWATCH_DIR=str(local)) == f"/dev/shm/gpuwatch-{ME}", "the way to it leads through /tmp"
+
+
+def test_a_loop_of_links_is_no_local_folder(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    assert not folder.is_local(str(tmp_path / "one"), {})
+    assert not processes.is_local(str(tmp_path / "one"), {})
+
+
+@pytest.mark.parametrize("failing", ["write", "rename"])
+def test_a_draft_that_cannot_be_completed_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    if failing == "rename":
+        monkeypatch.setattr(posix, "rename", full)
+    else:
+        monkeypatch.setattr(_io, "FileIO", full)
+    watched = Folder(str(tmp_path / "gpuwatch"), ME)
+    watched.announce({"pid": 7, "start_ticks": 1})
+    assert list((tmp_path / "gpuwatch").iterdir()) == []
+    watched.withdraw()

@@ -44,6 +44,7 @@ def test_a_model_too_large_to_add_up_is_unknown_and_not_the_part_that_stepped_fi
     stepped = [optimizer(1, 2)]
     monkeypatch.setattr(model, "_PARAMETER_LIMIT", 4)
     monkeypatch.setattr(model.steps, "optimizers", lambda: stepped)
+    monkeypatch.setattr(model, "belongs_to", lambda kind, package: kind is Parameter)
     for name, empty in (("_shape", {}), ("_shape_of", set()), ("_devices", [])):
         monkeypatch.setattr(model, name, empty)
     model.look(TORCH)

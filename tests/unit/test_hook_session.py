@@ -52,7 +52,7 @@ class Run:
         for _ in range(times):
             self._now_ns += SECOND_NS
             for _ in range(100):
-                ring.append((wire.USER_STEP, 0, 0, 0, self._now_ns, self._now_ns, 1, 0))
+                ring.emit((wire.USER_STEP, 0, 0, 0, self._now_ns, self._now_ns, 1, 0))
             self.recorded += 100
             self.session.flush(self._now_ns)
 
@@ -67,9 +67,9 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return {"pid": 7, "collected": len(times)}
 
     monkeypatch.setattr(facts, "collect", collect)
-    ring.pending.clear()
+    ring.forget()
     yield times
-    ring.pending.clear()
+    ring.forget()
 
 
 @pytest.fixture
@@ -159,9 +159,10 @@ def test_a_flush_within_a_flush_does_nothing(
     run, monitor = linked
     inner: list[int] = []
 
-    def interrupted() -> None:
+    def interrupted() -> bool:
         run.session.flush(0)  # as a signal handler that saves a checkpoint does
         inner.append(len(ring.pending))
+        return False
 
     monkeypatch.setattr(pauses, "drain", interrupted)
     run.flush(1)
@@ -176,9 +177,9 @@ def test_a_flush_beside_that_of_another_thread_does_nothing(
     run, monitor = linked
     entered, leave = threading.Event(), threading.Event()
 
-    def slow() -> None:
+    def slow() -> bool:
         entered.set()
-        leave.wait(60)
+        return not leave.wait(60)
 
     with monkeypatch.context() as patched:
         patched.setattr(pauses, "drain", slow)

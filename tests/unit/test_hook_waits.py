@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from _thread import get_ident
+from _thread import get_native_id
 
 import pytest
 from fake_cuda import FakeCuda
 
-from gpuwatch.hook import waits, wire
+from gpuwatch.hook import ring, waits, wire
 from gpuwatch.hook.cuda import Gaps
 from gpuwatch.hook.loaders import LoaderEntry
 from gpuwatch.hook.waits import Iteration
@@ -67,20 +67,23 @@ class Loop:
 
 def test_gaps_point_at_their_waits_and_only_the_training_thread_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda()
-    records: list[wire.Record] = []
-    monkeypatch.setattr(waits, "append", records.append)
-    monkeypatch.setattr(waits.device, "gaps", Gaps(cuda, records.append))
-    monkeypatch.setattr(waits, "training_threads", set())
+    ring.forget()
+    monkeypatch.setattr(ring.pulse, "awake", True)
+    monkeypatch.setattr(ring.pulse, "due_ns", 1 << 62)
+    monkeypatch.setattr(waits.device, "gaps", Gaps(cuda))
+    ring.backward_ns.clear()
     pull = waits._timed(Loop.__next__, lambda: True)
     loop = Loop(cuda, batches=6)
     waits._keep(loop, LoaderEntry(4, None))
     pull(loop)
     assert not cuda.calls.count("record"), "this thread has not trained yet"
-    waits.training_threads.add(get_ident())
+    ring.backward_ns[get_native_id()] = 1
     for _ in range(5):
         pull(loop)
     with pytest.raises(StopIteration):
         pull(loop)
+    records = [wire.RECORD.unpack(record) for record in ring.take(in_order=True)]
+    ring.forget()
     starts = [record[4] for record in records if record[0] == wire.NEXT]
     gaps = [(record[2], record[6], record[7]) for record in records if record[0] == wire.GAP]
     assert gaps == [(4, start_ns, 1_000_000) for start_ns in starts[1 : 1 + len(gaps)]]
