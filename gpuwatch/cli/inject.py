@@ -34,13 +34,13 @@ def inject(pid: int, *, yes: bool) -> None:
 def _what_it_does(plan: Plan) -> str:
     return (
         f"--inject writes to process {plan.pid} (Python {plan.version[0]}.{plan.version[1]}): its interpreter runs a "
-        f"script, by sys.remote_exec, that imports the hook from {plan.site} and calls watch(). From then on the "
+        f"script, as by sys.remote_exec, that imports the hook from {plan.site} and calls watch(). From then on the "
         "process times its loaders and optimizers, as under `gpuwatch run`, and the hook stays until it ends."
     )
 
 
 def _ask() -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise GpuwatchError("--inject asks before it writes to a process, and stdin is no terminal: add --yes")
     sys.stderr.write("Install it? [y/N] ")
     sys.stderr.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from gpuwatch.sources.host.identify import CannotAttachError, identify
 from gpuwatch.sources.host.process import TreeWalker, read_arguments, read_stat
 from gpuwatch.sources.host.workers import WORKER_NAME
 from gpuwatch.sources.stacks.capture import Capture, Profile
+from gpuwatch.text.escape import json_text
 
 _PROC = Path("/proc")
 _MAIN_THREAD_HZ = 100.0
@@ -86,6 +86,6 @@ class Workers:
 
 def _rendered(profile: Profile, form: str) -> str:
     if form == "speedscope":
-        return json.dumps(speedscope(profile), ensure_ascii=False) + "\n"
+        return json_text(speedscope(profile)) + "\n"
     lines = collapsed(profile) if form == "collapsed" else tree(profile)
     return "".join(f"{line}\n" for line in lines)

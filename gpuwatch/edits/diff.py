@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwatch.diagnosis.finding import (
@@ -19,6 +18,7 @@ from gpuwatch.diagnosis.finding import (
     TransferEdit,
     WorkerInitEdit,
 )
+from gpuwatch.edits.exchange import Diff, Patch
 from gpuwatch.edits.kinds.autocast import autocast_changes
 from gpuwatch.edits.kinds.call import call_changes, loop_changes, settings_changes
 from gpuwatch.edits.kinds.interval import interval_changes
@@ -29,24 +29,11 @@ from gpuwatch.edits.kinds.worker_init import worker_init_changes
 from gpuwatch.edits.module import CannotEditError, Change
 from gpuwatch.edits.workspace import Origin, Workspace
 
-
-@dataclass(frozen=True, slots=True)
-class Diff:
-    """The diff, or the reason why there is none; both where only a part of the change could be made."""
-
-    text: str | None = None
-    reason: str | None = None
+Attempt = Callable[[int], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """Several edits as one patch, in the bytes of the files' own encodings; empty where nothing is to change.
-
-    `reasons` has one entry per edit: None where the patch holds it.
-    """
-
-    data: bytes
-    reasons: tuple[str | None, ...]
+def _any_attempt(_: int) -> None:
+    return None
 
 
 def edit_diff(
@@ -54,6 +41,7 @@ def edit_diff(
     read: Callable[[Path], bytes],
     folder: Path | None = None,
     command: Sequence[str] = (),
+    attempt: Attempt = _any_attempt,
 ) -> Diff:
     """The unified diff of one fix, as `git apply` takes it.
 
@@ -62,27 +50,29 @@ def edit_diff(
         read: Gives a file as the running process read it, or raises UnreadableSourceError.
         folder: Where the training runs: relative names are meant from there.
         command: How it was started: what that sets is not to be found in a file.
+        attempt: Called with the number of each edit before it is made; a reason refuses it.
 
     Only single calls go through libcst, and only after CPython's parser took the file: libcst 1.9.0 dies of a stack
-    overflow (SIGSEGV) on 3000 nested brackets and needs minutes for a sum of 20 000 terms.
+    overflow (SIGSEGV) on 3000 nested brackets, needs minutes for a sum of 20 000 terms and
+    740 MiB for 2 x 2 500 minus signs. For source that others write: `gpuwatch.edits.apart`.
     """
     workspace = Workspace()
     origin = Origin(read, folder, tuple(command))
     edits = [edit] if not isinstance(edit, Sequence) else edit
-    reasons = [_applied(each, workspace, origin) for each in edits]
+    reasons = [attempt(index) or _applied(each, workspace, origin) for index, each in enumerate(edits)]
     said = list(dict.fromkeys(reason for reason in reasons if reason is not None))
     return Diff(workspace.diff() or None, "; ".join(said) or None)
 
 
-def combined_patch(edits: Iterable[tuple[Edit, Origin]]) -> Patch:
+def combined_patch(edits: Iterable[tuple[Edit, Origin]], attempt: Attempt = _any_attempt) -> Patch:
     """The edits as one patch, applied in order: where two set the same keyword, the first one stands."""
     workspace = Workspace()
     done: list[Edit] = []
     reasons: list[str | None] = []
-    for edit, origin in edits:
+    for index, (edit, origin) in enumerate(edits):
         settled, reason = _settled_before(edit, done)
         if not settled:
-            reason = _applied(edit, workspace, origin)
+            reason = attempt(index) or _applied(edit, workspace, origin)
         if reason is None:
             done.append(edit)
         reasons.append(reason)

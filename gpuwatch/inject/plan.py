@@ -6,8 +6,11 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from gpuwatch.foreign import Rights, exists_for, rights_of
 from gpuwatch.reader.attach import attach
+from gpuwatch.reader.memory import read_state
 from gpuwatch.reader.types import CannotReadError
 
 FIRST_VERSION = (3, 14)
@@ -15,7 +18,6 @@ SITE = Path(__file__).resolve().parent.parent / "hook" / "site"
 
 _DISABLED_BY = "PYTHON_DISABLE_REMOTE_DEBUG"
 _DISABLED_BY_OPTION = re.compile(r"disable[_-]remote[_-]debug(=.*)?")
-_PYTHON = re.compile(r"python[\d.]*")
 _RESTART = "restart it with `gpuwatch run`, or attach without --inject"
 
 
@@ -25,16 +27,23 @@ class CannotInjectError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One installation. `interpreter` is the target's own program: both sides must be the same Python."""
+    """One installation. `uid` and `gid` are those with which the process opens files."""
 
     pid: int
     start_ticks: int
     uid: int
     gid: int
     version: tuple[int, int]
-    interpreter: str
     site: Path
     proc_root: Path = Path("/proc")
+    restart: ClassVar[str] = _RESTART
+
+    def still_runs(self) -> bool:
+        """Whether its pid is still its own: while the user was asked, another process may have got it."""
+        try:
+            return read_state(self.pid, self.proc_root)[1] == self.start_ticks
+        except CannotReadError:
+            return False
 
 
 def plan_for(pid: int, proc_root: Path = Path("/proc"), site: Path = SITE) -> Plan:
@@ -62,13 +71,23 @@ def plan_for(pid: int, proc_root: Path = Path("/proc"), site: Path = SITE) -> Pl
             f"process {pid} runs Python {version[0]}.{version[1]}, and only 3.14 and later let the hook be installed "
             f"while they run (PEP 768): {_RESTART}"
         )
-    folder = proc_root / str(pid)
     try:
-        _honour_refusal(pid, folder)
-        owner, interpreter = folder.stat(), _interpreter(pid, folder, site)
+        rights = rights_of(pid, proc_root)
+        _check_rights(pid, rights, (os.geteuid(), os.getegid()))
+        _honour_refusal(pid, proc_root / str(pid))
+        _check_sees(pid, site, proc_root)
     except OSError as error:
         raise CannotInjectError(f"process {pid} has ended meanwhile: name one that runs") from error
-    return Plan(pid, start_ticks, owner.st_uid, owner.st_gid, version, interpreter, site, proc_root)
+    return Plan(pid, start_ticks, rights.user, rights.group, version, site, proc_root)
+
+
+def _check_rights(pid: int, rights: Rights, me: tuple[int, int]) -> None:
+    """Only root may act in the name of another user."""
+    if me[0] != 0 and (rights.user, rights.group) != me:
+        raise CannotInjectError(
+            f"process {pid} runs as user {rights.user} and group {rights.group}, and this gpuwatch as user {me[0]} and "
+            f"group {me[1]}: run gpuwatch as that user"
+        )
 
 
 def _honour_refusal(pid: int, folder: Path) -> None:
@@ -85,22 +104,14 @@ def _honour_refusal(pid: int, folder: Path) -> None:
             )
 
 
-def _interpreter(pid: int, folder: Path, site: Path) -> str:
-    """The target's own program, which is asked to hand the script over; and whether the target sees our files."""
-    interpreter = os.readlink(folder / "exe")  # noqa: PTH115 - kept as text
-    if not _PYTHON.fullmatch(Path(interpreter).name):
-        raise CannotInjectError(
-            f"process {pid} embeds Python in {Path(interpreter).name}, which cannot be asked to install the hook: call "
-            "gpuwatch.watch() in its script"
-        )
-    seen = folder / "root" / site.relative_to("/")
+def _check_sees(pid: int, site: Path, proc_root: Path) -> None:
+    """Whether the target sees our files, by the same name, and may read them."""
     try:
-        is_same = site.samefile(seen)
+        is_same = site.samefile(proc_root / str(pid) / "root" / site.relative_to("/"))
     except OSError:
         is_same = False
-    if not is_same or not Path(interpreter).is_file():
+    if not is_same or not exists_for(pid, str(site), proc_root=proc_root):
         raise CannotInjectError(
-            f"process {pid} does not see gpuwatch's files in {site}, as in a container: run gpuwatch where it runs, or "
-            f"{_RESTART}"
+            f"process {pid} does not see gpuwatch's files in {site}, as in a container or a closed home: run gpuwatch "
+            f"where it runs, or {_RESTART}"
         )
-    return interpreter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpuwatch.reader.containment import OPERATION_SECONDS, refusal_of
 from gpuwatch.reader.debug_offsets import (
     COOKIE,
     NEWEST,
@@ -25,7 +26,12 @@ from gpuwatch.reader.types import CannotReadError, Reason
 
 
 def attach(
-    pid: int, *, proc_root: Path = PROC, start_ticks: int | None = None, relative: Interpreter | None = None
+    pid: int,
+    *,
+    proc_root: Path = PROC,
+    start_ticks: int | None = None,
+    relative: Interpreter | None = None,
+    cpu_seconds: float = OPERATION_SECONDS,
 ) -> Interpreter:
     """Finds the interpreter of a process.
 
@@ -35,6 +41,7 @@ def attach(
         start_ticks: If given, it is attached to only if it started then.
         relative: An interpreter of which this one may be a fork, or a fork of the same: what a fork shares with it
             need not be found again, which is nearly all that attaching costs. It may be closed by now.
+        cpu_seconds: The CPU time that it may take.
 
     Raises:
         CannotReadError: It cannot be read; says why, and what to do.
@@ -43,6 +50,22 @@ def attach(
     try:
         if start_ticks is not None and memory.start_ticks != start_ticks:
             raise gone(pid)
+        return interpreter_in(memory, relative, cpu_seconds)
+    except BaseException:
+        memory.close()
+        raise
+
+
+def interpreter_in(
+    memory: Memory, relative: Interpreter | None = None, cpu_seconds: float = OPERATION_SECONDS
+) -> Interpreter:
+    """The interpreter in a process's memory; the arguments and refusals are those of `attach`.
+
+    Raises:
+        CannotReadError: It cannot be read; says why, and what to do.
+    """
+    memory.budget.begin(cpu_seconds)
+    try:
         shares = relative is not None and relative.program.lies_in(memory)
         if relative is not None and shares:
             program, layout = relative.program, relative.layout
@@ -51,12 +74,12 @@ def attach(
             layout = _layout(memory, program)
         _check_state(memory, program, layout)
         return Interpreter(memory, program, layout, relative.codes if relative is not None and shares else None)
-    except UnreadableAddressError:
-        memory.close()
-        raise not_ready(pid) from None
-    except BaseException:
-        memory.close()
+    except CannotReadError:
         raise
+    except UnreadableAddressError:
+        raise not_ready(memory.pid) from None
+    except Exception as error:
+        raise refusal_of(memory.pid, error) from error
 
 
 def _layout(memory: Memory, program: Program) -> Layout:

@@ -10,9 +10,10 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.object_layout import InstanceDict
 from gpuwatch.reader.objects import TYPE_POINTER, Objects, plausible, words
-from gpuwatch.reader.type_info import DICT_SUBCLASS, TypeInfo
+from gpuwatch.reader.type_info import DICT_SUBCLASS, MOST_CLASSES, TypeInfo
 
 MANAGED_DICT, INLINE_VALUES = 1 << 4, 1 << 2
 _DICT_KEYS = 32  # ma_keys, followed by ma_values
@@ -57,7 +58,7 @@ class Attributes:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._layout = objects.layout
-        self._shadowed: dict[tuple[TypeInfo, frozenset[str]], frozenset[str]] = {}
+        self._shadowed: Cache[tuple[TypeInfo, frozenset[str]], frozenset[str]] = Cache(MOST_CLASSES)
 
     def forget(self) -> None:
         """Drops what is known of classes."""

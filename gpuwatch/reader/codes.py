@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuwatch.reader.layout import BYTES_DATA, OBJECT_SIZE, OBJECT_TYPE, TYPE_NAME, Layout
-from gpuwatch.reader.lines import LineTable, line_table
+from gpuwatch.reader.lines import LineTable, line_table, no_lines
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.types import Code
 
 MAX_KEPT = 20_000
+_MAX_KEPT_BYTES = 64 << 20  # of names and tables; those of 20 000 real code objects are 12 MB
 _MAX_TEXT = 4096  # characters that are kept of a name
 _MAX_LENGTH = 1 << 24
-_MAX_TABLE = 1 << 20
+_MAX_TABLE = 1 << 20  # bytes, which is about 100 000 lines of one module; of a longer one no line is known
 _TYPE_OF_CODE = b"code\0"
 
 
@@ -42,6 +43,13 @@ class KnownCode:
         """Whether it is the code that 3.13 and later push below an inlined `__init__`, which no traceback shows."""
         return self.code.file == self.code.name == "__init__"
 
+    @property
+    def size(self) -> int:
+        """About the bytes that it takes here."""
+        code = self.code
+        characters = len(code.file) + len(code.name) + len(code.qualified_name or "")
+        return 512 + 4 * characters + 8 * len(self.table.starts)
+
 
 class Codes:
     """The code objects of one process; a fork has most of those of its `relative` at the same addresses."""
@@ -50,6 +58,7 @@ class Codes:
         self._memory = memory
         self._layout = layout
         self._known: dict[int, KnownCode] = {}
+        self._kept_bytes = 0
         self._inherited: Mapping[int, KnownCode] = {} if relative is None else relative.known
         self._code_type: int | None = None if relative is None else relative._code_type
         names = [layout.code_file, layout.code_name, layout.code_line_table]
@@ -76,8 +85,10 @@ class Codes:
             known = self._inherit(address) or self._read(address)
         except (UnreadableAddressError, struct.error):
             raise NoCodeError(hex(address)) from None
-        if len(self._known) >= MAX_KEPT:
+        self._kept_bytes += known.size
+        if len(self._known) >= MAX_KEPT or self._kept_bytes > _MAX_KEPT_BYTES:
             self._known.clear()
+            self._kept_bytes = known.size
         self._known[address] = known
         return known
 
@@ -122,7 +133,7 @@ class Codes:
         qualified_name = None
         if layout.code_qualified_name is not None:
             qualified_name = self._text(_field_pointer(head, layout.code_qualified_name))
-        raw_table = self._bytes(_field_pointer(head, layout.code_line_table))
+        table = self._line_table(_field_pointer(head, layout.code_line_table), first_line)
         if layout.heap_frames:
             bytecode = 0
             units = memory.pointer(_field_pointer(head, layout.code_bytecode) + OBJECT_SIZE)
@@ -132,7 +143,7 @@ class Codes:
             bytecode_size = 2 * _field_pointer(head, OBJECT_SIZE)
         return KnownCode(
             Code(address, file, name, qualified_name, first_line),
-            line_table(layout.version, raw_table, first_line),
+            table,
             bytecode,
             bytecode_size,
             8 * sum(_int(head, offset) for offset in layout.code_frame_words) + 8 * layout.code_frame_words_more,
@@ -175,11 +186,13 @@ class Codes:
         encoding = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind]
         return self._memory.read(data, kind * length).decode(encoding, "replace")
 
-    def _bytes(self, address: int) -> bytes:
-        size = self._memory.pointer(address + OBJECT_SIZE)
+    def _line_table(self, address: int, first_line: int) -> LineTable:
+        memory = self._memory
+        size = memory.pointer(address + OBJECT_SIZE)
         if size > _MAX_TABLE:
-            raise NoCodeError(hex(address))
-        return self._memory.read(address + BYTES_DATA, size) if size else b""
+            return no_lines(first_line)
+        raw = memory.read(address + BYTES_DATA, size) if size else b""
+        return line_table(self._layout.version, raw, first_line, memory.budget.check)
 
 
 def _field(head: bytes, offset: int, size: int) -> bytes:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gpuwatch.reader.anchors import Anchors
 from gpuwatch.reader.attributes import Attributes
+from gpuwatch.reader.containment import contained
 from gpuwatch.reader.frame_loops import LONGEST_PAUSE, FrameLoops
 from gpuwatch.reader.iterators import COUNT, Count, IteratorTypes, int_type
 from gpuwatch.reader.loader_settings import SettingsReader
@@ -66,6 +67,8 @@ class LoaderReader:
     """
 
     def __init__(self, interpreter: ReadableInterpreter) -> None:
+        self.pid = interpreter.memory.pid
+        self.budget = interpreter.memory.budget
         self._layout = object_layout(interpreter.version)
         if self._layout is None:
             return
@@ -80,6 +83,7 @@ class LoaderReader:
         self._known: dict[int, _Known] = {}
         self._looks = 0
 
+    @contained
     def state(self, stack: Stack) -> LoaderState | None:
         """The innermost loop over a DataLoader iterator that the stack stands in.
 
@@ -89,7 +93,7 @@ class LoaderReader:
         where there is no such loop, its iterator has no count yet or has died, or what was read is torn.
 
         Raises:
-            CannotReadError: The process is gone.
+            CannotReadError: The process is gone, or is not to be read any more.
         """
         if self._layout is None:
             return None
@@ -109,6 +113,7 @@ class LoaderReader:
         self._anchors.remember(first, self._frames_of_loop(stack, caller, iterator))
         return state if first == iterator else self._state_of(first, caller) or state
 
+    @contained
     def recheck(self, state: LoaderState) -> int | None:
         """The same iterator's count now, by one system call (seldom two) and without a stack.
 
@@ -117,7 +122,7 @@ class LoaderReader:
         last count, and one of persistent workers starts again at 0 with the next epoch.
 
         Raises:
-            CannotReadError: The process is gone.
+            CannotReadError: The process is gone, or is not to be read any more.
         """
         known = self._known.get(state.iterator) if self._layout is not None else None
         if known is None or known.state.loader != state.loader:
@@ -260,6 +265,7 @@ class LoaderReader:
             in_order=settings.in_order,
             drop_last=settings.drop_last,
             dataset=settings.dataset,
+            iterable=settings.iterable,
             batches_per_epoch=settings.batches_per_epoch,
         )
         while len(self._known) >= _MOST_ITERATORS:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 
 from gpuwatch.reader.layout import BYTES_DATA, OBJECT_TYPE, TYPE_NAME, Layout
 
@@ -64,6 +66,14 @@ _3_14: _Sections = (
     ("int", "size lv_tag ob_digit"),
     ("bytes", "size ob_size ob_sval"),
     ("text", "size state length asciiobject_size"),
+    ("gc", "size collecting"),
+    ("generator", "size gi_name gi_iframe gi_frame_state"),
+    ("llist_node", "next prev"),
+    (
+        "debugger",
+        "eval_breaker remote_debugger_support remote_debugging_enabled debugger_pending_call debugger_script_path "
+        "debugger_script_path_size",
+    ),
 )
 
 _CHANGED_IN_3_15 = {
@@ -71,6 +81,7 @@ _CHANGED_IN_3_15 = {
     "native_thread_id datastack_chunk status holds_gil gil_requested current_exception exc_state",
     "type": "size tp_name tp_repr tp_flags tp_basicsize tp_dictoffset",
     "text": "size state length asciiobject_size compactunicodeobject_size",
+    "gc": "size collecting frame generation_stats_size generation_stats",
 }
 _NEW_IN_3_15 = {"thread": ("error", "exc_value"), "type": ("heap_type", "size ht_cached_keys")}
 """Sections, each by the one it stands behind."""
@@ -169,6 +180,46 @@ def layout_from(raw: bytes) -> Layout:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteControl:
+    """Where an interpreter takes the name of a script to run (PEP 768); all but the first are of a thread's state."""
+
+    enabled: int  # in the interpreter's state, an int: 1 where it was not switched off
+    eval_breaker: int
+    pending: int
+    path: int
+    path_bytes: int
+
+
+def remote_control_from(raw: bytes) -> RemoteControl:
+    """The offsets of PEP 768 that the first `SIZE` bytes of a runtime describe, which `layout_from` has accepted.
+
+    Raises:
+        OffsetsError: They describe none, or none that can be right.
+    """
+    sections = _SECTIONS[version_of(raw) or NEWEST]
+    if "debugger" not in dict(sections):
+        raise OffsetsError("it takes no scripts")
+    fields = _fields(raw, sections)
+    debugger, thread_bytes = fields["debugger"], fields["thread"]["size"]
+    support = debugger["remote_debugger_support"]
+    found = RemoteControl(
+        debugger["remote_debugging_enabled"],
+        debugger["eval_breaker"],
+        support + debugger["debugger_pending_call"],
+        support + debugger["debugger_script_path"],
+        debugger["debugger_script_path_size"],
+    )
+    if (
+        not 0 < found.enabled <= fields["interpreter"]["size"] - 4
+        or not 0 < found.eval_breaker <= thread_bytes - 8
+        or not support <= found.pending <= found.path - 4
+        or not 0 < found.path_bytes <= thread_bytes - found.path
+    ):
+        raise OffsetsError("its place for scripts cannot be right")
+    return found
+
+
 def _fields(raw: bytes, sections: _Sections) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     position = 24
@@ -185,10 +236,10 @@ def _check(fields: Mapping[str, Mapping[str, int]]) -> None:
     Raises:
         OffsetsError: They cannot: the fields stand in another order than this minor version's.
     """
-    for name in ("runtime", "interpreter", "thread", "frame", "code", "object", "type", "bytes", "text"):
+    for name, largest in _LARGEST.items():
         section = fields[name]
         size = section["size"]
-        if not 0 < size < 1 << 24:
+        if not 0 < size <= largest:
             raise OffsetsError(f"{name} would have {size} bytes")
         for field, offset in section.items():
             if field in _OFFSETS[name] and offset >= size:
@@ -197,10 +248,26 @@ def _check(fields: Mapping[str, Mapping[str, int]]) -> None:
     if fixed != (OBJECT_TYPE, TYPE_NAME, BYTES_DATA):
         raise OffsetsError("objects are laid out in an unknown way")
     frame = fields["frame"]
-    if not frame["executable"] < frame["previous"] < frame["instr_ptr"] < frame["owner"]:
+    ways = [frame[name] for name in ("executable", "previous", "instr_ptr", "owner")]
+    if any(second - first < 8 for first, second in pairwise(ways)):
         raise OffsetsError("frames are laid out in an unknown way")
+    if not _TEXT_STATE < fields["text"]["asciiobject_size"] <= fields["text"]["size"]:
+        raise OffsetsError("strings are laid out in an unknown way")
 
 
+_TEXT_STATE = 32
+_LARGEST = {
+    "runtime": 1 << 24,
+    "interpreter": 1 << 24,
+    "thread": 1 << 16,
+    "frame": 1 << 10,
+    "code": 1 << 12,
+    "object": 1 << 8,
+    "type": 1 << 12,
+    "bytes": 1 << 8,
+    "text": 1 << 8,
+}
+"""Bytes above which a structure is none of CPython's: frames have 80 to 96, thread states up to 6 000 (3.15)."""
 _OFFSETS = {
     "runtime": {"finalizing", "interpreters_head"},
     "interpreter": {"id", "next", "threads_head", "threads_main"},

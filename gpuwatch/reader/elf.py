@@ -7,10 +7,12 @@ is read from the file.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import BinaryIO
 
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
@@ -31,6 +33,8 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MAX_CHAIN = 4096
 _MAX_SECTION_BYTES = 64 << 20
+_SYMBOLS_AT_ONCE = 16_384
+_MOST_POSITIONS = 256  # of one name's text in a string table; a linker writes it once, and others may end with it
 
 
 class NotElfError(Exception):
@@ -173,29 +177,38 @@ def file_address(file: BinaryIO, image: Image, name: str, section: str | None = 
     if len(raw) < section_size * count:
         return None
     sections = [_SECTION.unpack_from(raw, index * section_size) for index in range(count)]
-    for entry in sections:
-        if entry[1] == _SYMTAB and entry[6] < count:
-            value = _symtab_value(file, entry, sections[entry[6]], name.encode())
-            if value is not None:
-                return value + image.bias
+    # A linked file has at most one (gABI, "Sections"): further ones would only cost time.
+    table = next((entry for entry in sections if entry[1] == _SYMTAB and entry[6] < count), None)
+    if table is not None:
+        value = _symtab_value(file, table, sections[table[6]], name.encode(), image.memory.budget.check)
+        if value is not None:
+            return value + image.bias
     if section is not None:
         names = _at(file, sections[names_index][4], sections[names_index][5])
+        wanted = section.encode() + b"\0"
         for entry in sections:
-            if names[entry[0] :].split(b"\0", 1)[0] == section.encode():
+            if names[entry[0] : entry[0] + len(wanted)] == wanted:
                 return int(entry[3]) + image.bias
     return None
 
 
-def _symtab_value(file: BinaryIO, table: tuple[int, ...], strings: tuple[int, ...], name: bytes) -> int | None:
+def _symtab_value(
+    file: BinaryIO, table: tuple[int, ...], strings: tuple[int, ...], name: bytes, check: Callable[[], None]
+) -> int | None:
     names = _at(file, strings[4], strings[5])
     # Linkers let one name be the end of another, so its start says nothing.
-    positions = {found.start() for found in re.finditer(re.escape(name) + b"\0", names)}
+    found = islice(re.finditer(re.escape(name) + b"\0", names), _MOST_POSITIONS)
+    positions = {match.start() for match in found}
     if not positions:
         return None
-    symbols = _at(file, table[4], table[5])
-    for name_offset, _, _, section, value, _ in _SYMBOL.iter_unpack(symbols[: len(symbols) // 24 * 24]):
-        if name_offset in positions and section:
-            return int(value)
+    symbols = memoryview(_at(file, table[4], table[5]))
+    step = _SYMBOLS_AT_ONCE * _SYMBOL.size
+    for start in range(0, len(symbols) // _SYMBOL.size * _SYMBOL.size, step):
+        check()
+        part = symbols[start : start + step]
+        for name_offset, _, _, section, value, _ in _SYMBOL.iter_unpack(part[: len(part) // 24 * 24]):
+            if name_offset in positions and section:
+                return int(value)
     return None
 
 
@@ -215,7 +228,8 @@ def _read_dynamic(image: Image, address: int, size: int) -> None:
 
 
 def _at(file: BinaryIO, offset: int, size: int) -> bytes:
-    if size > _MAX_SECTION_BYTES:
+    """A part of a file, empty where the file does not hold all of it; a sparse one holds terabytes."""
+    if size > _MAX_SECTION_BYTES or offset + size > os.fstat(file.fileno()).st_size:
         return b""
     file.seek(offset)
     return file.read(size)

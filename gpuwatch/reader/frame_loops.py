@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.loops import Loop, LoopFinder
 from gpuwatch.reader.memory import IOV_MAX, Gather, UnreadableAddressError
 from gpuwatch.reader.objects import Objects, words
@@ -18,6 +19,7 @@ _TORCH = ("-packages/torch/", "-packages/torchdata/")
 _PACKAGES = "-packages/"
 _STANDARD_LIBRARY = "/lib/python"
 _MOST_FRAMES = 64
+_MOST_CODES = 20_000
 _MOST_BORING = 64
 
 
@@ -74,7 +76,7 @@ class FrameLoops:
         self._objects = objects
         self._slots = slots
         self._finder = finder
-        self._records: dict[int, CodeRecord] = {}
+        self._records: Cache[int, CodeRecord] = Cache(_MOST_CODES)
         self._frames: dict[int, _Remembered] = {}
 
     def forget(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.reader.codes import Codes
+from gpuwatch.reader.containment import contained
 from gpuwatch.reader.layout import Layout
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.plan import TornError
@@ -26,6 +27,7 @@ class Interpreter:
 
     def __init__(self, memory: Memory, program: Program, layout: Layout, codes: Codes | None = None) -> None:
         self.memory = memory
+        self.budget = memory.budget
         self.layout = layout
         self.pid = memory.pid
         self.start_ticks = memory.start_ticks
@@ -40,11 +42,12 @@ class Interpreter:
         self._torn_in_a_row = 0
         self._last_main: Stack | None = None
 
+    @contained
     def main_stack(self) -> Stack | None:
         """The main thread's stack; None where it was torn at each try, or where the thread runs no Python.
 
         Raises:
-            CannotReadError: The process is gone, or runs another program now.
+            CannotReadError: The process is gone, runs another program now, or is not to be read any more.
         """
         try:
             if self._main is None or self._looks % _MAIN_AGAIN_EVERY == 0:
@@ -61,11 +64,12 @@ class Interpreter:
             self._note_torn()
             return None
 
+    @contained
     def stacks(self) -> list[Stack]:
         """The stacks of all threads that run Python, the main thread's first, without those that were torn.
 
         Raises:
-            CannotReadError: The process is gone, or runs another program now.
+            CannotReadError: The process is gone, runs another program now, or is not to be read any more.
         """
         try:
             threads = self._threads.read()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 
 from gpuwatch.reader.attributes import Attributes, Slot
+from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.memory import Gather, UnreadableAddressError
 from gpuwatch.reader.objects import Objects, plausible
-from gpuwatch.reader.type_info import LONG_SUBCLASS, TypeInfo
+from gpuwatch.reader.type_info import LONG_SUBCLASS, MOST_CLASSES, TypeInfo
 
 COUNT = "_num_yielded"
 BASE = "_BaseDataLoaderIter"
@@ -22,7 +23,7 @@ class IteratorTypes:
     def __init__(self, objects: Objects, attributes: Attributes) -> None:
         self._objects = objects
         self._attributes = attributes
-        self._known: dict[TypeInfo, bool] = {}
+        self._known: Cache[TypeInfo, bool] = Cache(MOST_CLASSES)
 
     def forget(self) -> None:
         """Drops what is known of classes."""

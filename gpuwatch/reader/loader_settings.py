@@ -18,6 +18,7 @@ ITERATOR_ATTRIBUTES = frozenset(
         "_in_order",
         "_drop_last",
         "_dataset",
+        "_dataset_kind",
         "_index_sampler",
         "_auto_collation",
         "_IterableDataset_len_called",
@@ -41,6 +42,7 @@ _SAMPLER_ATTRIBUTES = frozenset(
     }
 )
 _DATASET_ATTRIBUTES = frozenset({"indices", "cumulative_sizes"})
+_KINDS: dict[int | None, bool] = {0: False, 1: True}  # torch.utils.data.dataloader._DatasetKind: iterable
 _NESTED = 3  # samplers in samplers
 
 
@@ -57,6 +59,7 @@ class LoaderSettings:
     in_order: bool | None
     drop_last: bool | None
     dataset: str | None
+    iterable: bool | None
     batches_per_epoch: int | None
 
 
@@ -97,6 +100,7 @@ class SettingsReader:
             in_order=self._flag(own, "_in_order"),
             drop_last=drop_last,
             dataset=None if info is None else info.name,
+            iterable=_KINDS.get(self._count(own, "_dataset_kind")),
             batches_per_epoch=batches,
         )
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.reader.attributes import Attributes
+from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.iterators import IteratorTypes
 from gpuwatch.reader.objects import Objects, words
 from gpuwatch.reader.slots import Candidate, SlotReader, Slots
-from gpuwatch.reader.type_info import LIST_SUBCLASS, TUPLE_SUBCLASS, TypeInfo
+from gpuwatch.reader.type_info import LIST_SUBCLASS, MOST_CLASSES, TUPLE_SUBCLASS, TypeInfo
 
 DEPTH = 3
 """How many wrappers one inside the other are followed: enumerate(tqdm(prepared loader)) has three."""
@@ -57,7 +58,7 @@ class LoopFinder:
         self._attributes = attributes
         self._types = types
         self._slots = slots
-        self._iterating: dict[TypeInfo, bool] = {}
+        self._iterating: Cache[TypeInfo, bool] = Cache(MOST_CLASSES)
 
     def forget(self) -> None:
         """Drops what is known of classes."""

@@ -13,11 +13,12 @@ import select
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
+from gpuwatch.reader.containment import Budget
+from gpuwatch.reader.maps import MAPS_LIMIT, Mapping, mapped_files
 from gpuwatch.reader.permissions import permission
 from gpuwatch.reader.refusals import gone, platform, zombie
 from gpuwatch.reader.types import CannotReadError
@@ -25,6 +26,8 @@ from gpuwatch.reader.types import CannotReadError
 PROC = Path("/proc")
 IOV_MAX = 1024
 """The kernel refuses more remote pieces in one call (uio.h, UIO_MAXIOV)."""
+_LARGEST_READ = 64 << 20
+_STAT_LIMIT = 4096
 _LIVES_NS = 50_000_000
 """How long a process that lived counts as living. Each question is a system call of up to 17 us with cold caches; to
 come back to the same pid within this time, the kernel's 32 768 or more would have to be given in turn."""
@@ -38,19 +41,6 @@ class UnreadableAddressError(Exception):
         self.address = address
 
 
-@dataclass(frozen=True, slots=True)
-class Mapping:
-    """One line of /proc/PID/maps. `name` is how /proc/PID/map_files calls it."""
-
-    start: int
-    end: int
-    permissions: str
-    offset: int
-    inode: int
-    path: str
-    name: str
-
-
 class _Piece(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
@@ -62,12 +52,19 @@ class Gather:
     """
 
     def __init__(self, memory: Memory, pieces: Sequence[tuple[int, int]]) -> None:
+        """Takes (address, bytes) of each piece.
+
+        Raises:
+            UnreadableAddressError: They are more bytes than are ever read at once.
+        """
         if len(pieces) > IOV_MAX:
             raise ValueError(f"{len(pieces)} pieces, the kernel takes {IOV_MAX}")
         self._memory = memory
         self.size = sum(size for _, size in pieces)
+        if not 0 <= self.size <= _LARGEST_READ:
+            raise UnreadableAddressError(pieces[0][0])
         self._buffer = ctypes.create_string_buffer(max(self.size, 1))
-        self.view = memoryview(self._buffer).cast("B")
+        self.view = memoryview(self._buffer).cast("B")[: self.size]
         remote = (_Piece * len(pieces))(*(_Piece(*piece) for piece in pieces))
         local = _Piece(ctypes.addressof(self._buffer), self.size)
         self._local, self._remote = local, remote
@@ -84,6 +81,7 @@ class Gather:
             UnreadableAddressError: A piece is not mapped, or not to its end.
             CannotReadError: The process is gone, or may not be read any more.
         """
+        self._memory.budget.charge(self.size)
         count = self._memory.transfer(self._arguments)
         if count == self.size:
             return self.view
@@ -103,6 +101,7 @@ class Memory:
         self.pid = pid
         self.proc_root = proc_root
         self.directory = proc_root / str(pid)
+        self.budget = Budget()
         self._process_vm_readv = _process_vm_readv()
         self._alive = _Alive(pid)
         self._asked_ns = 0
@@ -159,19 +158,25 @@ class Memory:
         return found.split(b"\0", 1)[0].decode(errors="replace")
 
     def maps(self) -> list[Mapping]:
-        """What is mapped where.
+        """The mappings of files, as far as 16 MiB of the list tell.
 
         Raises:
             CannotReadError: The process is gone, or its map may not be read.
         """
         try:
-            lines = (self.directory / "maps").read_text(errors="surrogateescape").splitlines()
+            with (self.directory / "maps").open("rb") as file:
+                raw = file.read(MAPS_LIMIT)
         except PermissionError:
             raise permission(self.pid, self.proc_root) from None
         except (FileNotFoundError, ProcessLookupError):
             raise gone(self.pid) from None
         self._alive.check()
-        return [_mapping(line) for line in lines]
+        self.budget.check()
+        found: list[Mapping] = []
+        for mapping in mapped_files(raw):
+            self.budget.charge(0)
+            found.append(mapping)
+        return found
 
     def close(self) -> None:
         """Gives the process's file back. Idempotent."""
@@ -251,20 +256,16 @@ def read_state(pid: int, proc_root: Path = PROC) -> tuple[str, int]:
         CannotReadError: There is no such process.
     """
     try:
-        text = (proc_root / str(pid) / "stat").read_text(errors="replace")
+        with (proc_root / str(pid) / "stat").open("rb") as file:
+            line = file.read(_STAT_LIMIT)
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
         raise gone(pid) from None
     except PermissionError:
         raise permission(pid, proc_root) from None
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[19])
-
-
-def _mapping(line: str) -> Mapping:
-    fields = line.split(None, 5)
-    start, end = (int(part, 16) for part in fields[0].split("-"))
-    path = fields[5] if len(fields) > 5 else ""
-    return Mapping(start, end, fields[1], int(fields[2], 16), int(fields[4]), path, fields[0])
+    fields = line.rpartition(b")")[2].split()  # the name before may hold brackets, blanks and line ends
+    if len(fields) < 20 or not fields[19].isdigit():
+        raise gone(pid)
+    return fields[0].decode("ascii", "replace"), int(fields[19])
 
 
 def _process_vm_readv() -> Callable[..., int]:

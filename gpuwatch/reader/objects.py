@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
+from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.object_layout import ObjectLayout
 from gpuwatch.reader.type_info import (
@@ -35,6 +36,7 @@ _DIGIT_BITS = 30
 _LONGEST_INT = 64  # digits
 _LONGEST_TEXT = 4096
 _LONGEST_MRO = 64
+_MOST_TYPES = 20_000  # addresses, of which most hold no type
 _FIRST_PAGE = 1 << 16
 _WORD = struct.Struct("<Q")
 _SIGNED = struct.Struct("<q")
@@ -58,7 +60,7 @@ class Objects:
     def __init__(self, memory: Memory, layout: ObjectLayout) -> None:
         self.memory = memory
         self.layout = layout
-        self._types: dict[int, TypeInfo | None] = {}
+        self._types: Cache[int, TypeInfo | None] = Cache(_MOST_TYPES)
         self._word = Gather(memory, ((0, 8),))
 
     def forget(self, address: int | None = None) -> None:

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwatch.foreign import status_fields
 from gpuwatch.reader.types import CannotReadError, Reason
 
 CAP_SYS_PTRACE = 19
@@ -68,7 +69,8 @@ def explain(pid: int, access: Access) -> tuple[str, str]:
         return (
             f"process {pid} was not started by this gpuwatch, and this machine lets only a parent read its children "
             "(kernel.yama.ptrace_scope=1)",
-            f"{run}, or {as_root}, or sudo sysctl kernel.yama.ptrace_scope=0",
+            f"{run}, which measures steps without reading the process, or with gpuwatch record -- COMMAND, which may "
+            f"read its child, or {as_root}, or sudo sysctl kernel.yama.ptrace_scope=0",
         )
     if access.container:
         return f"process {pid} may not be read from inside this container", add
@@ -92,10 +94,9 @@ def access_to(pid: int, proc_root: Path) -> Access:
 
 def _status(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        return status_fields(path.read_bytes())
     except OSError:
         return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _first_number(text: str | None) -> int | None:

@@ -10,6 +10,7 @@ from gpuwatch.reader.memory import Gather, Memory
 
 _MAX_CHUNKS = 64
 _MAX_CHUNK_BYTES = 1 << 20
+_MAX_STACK_BYTES = 4 << 20  # of all chunks, which are copied at each look; 64 of the usual size are 1 MiB
 _FIRST_REACH = 4096  # a page; few stacks reach further, and each page more costs up to 5 us a look
 _FIRST_CFRAMES, _MORE_CFRAMES, _MAX_CFRAMES = 4, 4, 16
 """Evaluation loops whose current frame is copied: those a thread was seen in last. Each costs 0.4 us a look."""
@@ -162,12 +163,13 @@ def _chunks(memory: Memory, newest: int) -> tuple[list[tuple[int, int]], bool]:
         TornError: They cannot be chunks.
     """
     found: list[tuple[int, int]] = []
-    address = newest
-    while address and len(found) < _MAX_CHUNKS:
+    address, total = newest, 0
+    while address and len(found) < _MAX_CHUNKS and total < _MAX_STACK_BYTES:
         head = memory.read(address, _CHUNK.header)
         size = int.from_bytes(head[_CHUNK.size : _CHUNK.size + 8], "little")
         if not _CHUNK.header < size <= 1 << 32 or address in dict(found):
             raise TornError
         found.append((address, min(size, _MAX_CHUNK_BYTES)))
+        total += found[-1][1]
         address = int.from_bytes(head[_CHUNK.previous : _CHUNK.previous + 8], "little")
     return found, bool(found) and not address

@@ -7,19 +7,23 @@ from the name of a file: names lie in virtual environments, containers and renam
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
+from gpuwatch.foreign import use_foreign, use_mapped
 from gpuwatch.reader.elf import AARCH64, X86_64, Image, NotElfError, file_address, mapped_image
-from gpuwatch.reader.memory import Mapping, Memory, UnreadableAddressError
+from gpuwatch.reader.maps import DELETED, Mapping
+from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import not_ready, refuse
 from gpuwatch.reader.types import CannotReadError, Reason
 
 OLDEST = (3, 8)
 _MAX_FILES = 1024
+_LARGEST_PROGRAM_BYTES = 4 << 30  # only parts of it are read
+_Way = Callable[[Callable[[BinaryIO], int | None]], int | None]
 _FIRST_EXPORTED_IN = (
     ("Py_Version", None),
     ("PyModule_AddObjectRef", (3, 10)),
@@ -153,47 +157,62 @@ def _mapped_files(memory: Memory) -> list[Mapping]:
     """The first mapping of each file, the program first, then what is named like Python, then the others."""
     found: dict[str, Mapping] = {}
     for mapping in memory.maps():
-        if mapping.inode and not mapping.offset and mapping.path.startswith("/"):
+        if mapping.inode and not mapping.offset:
             found.setdefault(mapping.path, mapping)
     program = _link(memory.directory / "exe")
 
     def rank(mapping: Mapping) -> tuple[bool, bool, bool]:
-        name = PurePath(mapping.path).name
+        memory.budget.charge(0)
+        name = mapping.path.rpartition("/")[2]
         return mapping.path != program, not _looks_like_python(name), ".so" in name
 
     return sorted(found.values(), key=rank)[:_MAX_FILES]
 
 
 def _looks_like_python(path: str) -> bool:
-    name = PurePath(path).name
+    name = path.rpartition("/")[2]
     return name.startswith(("python", "libpython", "pypy", "libpypy"))
 
 
 def _from_file(memory: Memory, image: Image, mapping: Mapping, name: str, section: str | None) -> int | None:
-    for file in _open_mapped(memory, mapping):
-        with file:
-            found = file_address(file, image, name, section)
+    def search(file: BinaryIO) -> int | None:
+        return file_address(file, image, name, section)
+
+    memory.budget.check()  # the operation's end, by the clock of this thread and not of the one that searches
+    for way in _ways(memory, mapping):
+        with suppress(OSError):
+            found = way(search)
             if found is not None:
                 return found
     return None
 
 
-def _open_mapped(memory: Memory, mapping: Mapping) -> Iterator[BinaryIO]:
-    """The file of a mapping by each way that may lead to it; a deleted one is only reached by the first two.
+def _ways(memory: Memory, mapping: Mapping) -> Iterator[_Way]:
+    """Each way that may lead to the file of a mapping; a deleted one is only reached by the kernel's own links.
 
-    A path of a map is as this process sees it where both share a root, and as the target sees it elsewhere.
+    Those need rights that a user lacks (`map_files`) or exist for the program alone.
     """
-    directory = memory.directory
-    path = mapping.path.removesuffix(" (deleted)")
-    ways = [directory / "map_files" / mapping.name]
-    if mapping.path == _link(directory / "exe"):
-        ways.append(directory / "exe")
-    ways += [directory / "root" / path.lstrip("/"), Path(path)]
-    for way in ways:
-        # Opening a pipe or a device that took the file's name would block or act.
-        with suppress(OSError):
-            if way.is_file():
-                yield os.fdopen(os.open(way, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    start_ticks, proc_root = memory.start_ticks, memory.proc_root
+
+    def by_link(link: str) -> _Way:
+        return lambda use: use_mapped(
+            memory.pid, link, _LARGEST_PROGRAM_BYTES, use, start_ticks=start_ticks, proc_root=proc_root
+        )
+
+    def by_name(path: str) -> _Way:
+        return lambda use: use_foreign(
+            memory.pid, path, _LARGEST_PROGRAM_BYTES, use, start_ticks=start_ticks, proc_root=proc_root
+        )
+
+    yield by_link(f"map_files/{mapping.name}")
+    if mapping.path == _link(memory.directory / "exe"):
+        yield by_link("exe")
+    path = mapping.path.removesuffix(os.fsdecode(DELETED))
+    yield by_name(path)
+    # The kernel shows a name as this process sees it where the target's root lies below this one's.
+    root = _link(memory.directory / "root")
+    if root is not None and root != "/" and path.startswith(f"{root}/"):
+        yield by_name(path[len(root) :])
 
 
 def _link(path: Path) -> str | None:

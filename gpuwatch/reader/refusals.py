@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gpuwatch.reader.types import CannotReadError, Reason
 
+_CAUSE_SHOWN = 120
+
 
 def gone(pid: int) -> CannotReadError:
     """The process has ended, or never was."""
@@ -36,6 +38,23 @@ def platform(cause: str) -> CannotReadError:
 def not_ready(pid: int) -> CannotReadError:
     """The process is on its way to be a Python."""
     return CannotReadError(Reason.NOT_READY, f"the Python of process {pid} is still starting", "try again in a moment")
+
+
+def expensive(pid: int, cause: str) -> CannotReadError:
+    """Reading the process takes more than it may, as no Python's memory does that was not made for it."""
+    return CannotReadError(
+        Reason.EXPENSIVE, f"process {pid} is not read: {cause}", "use gpuwatch run, which reads no memory"
+    )
+
+
+def malformed(pid: int, error: Exception) -> CannotReadError:
+    """Something in the process's memory is not as any Python has it. `error` may quote that memory."""
+    cause = f"{type(error).__name__}: {str(error)[:_CAUSE_SHOWN]}".rstrip(": ").encode("unicode_escape").decode("ascii")
+    return CannotReadError(
+        Reason.MALFORMED,
+        f"reading process {pid} failed ({cause})",
+        "use gpuwatch run, which reads no memory",
+    )
 
 
 def refuse(reason: Reason, sentence: str, cure: str | None = None) -> CannotReadError:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.objects import Objects, plausible, words
 from gpuwatch.reader.types import Code
 
 _MOST_SLOTS = 4096
+_MOST_SHAPES = 20_000
 _TAG_BITS, _TAGGED_INT = 7, 3
 
 
@@ -54,7 +56,7 @@ class SlotReader:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._layout = objects.layout
-        self._shapes: dict[int, tuple[Code | None, CodeShape | None]] = {}
+        self._shapes: Cache[int, tuple[Code | None, CodeShape | None]] = Cache(_MOST_SHAPES)
 
     def forget(self) -> None:
         """Drops what is known of code objects."""

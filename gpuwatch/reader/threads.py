@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
+from gpuwatch.foreign import status_fields
 from gpuwatch.reader.layout import Layout
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.program import Program
@@ -156,8 +157,7 @@ def _main_of(
 def own_id(memory: Memory) -> int:
     """The process's id as it knows it itself: in a container another one than from outside."""
     try:
-        lines = (memory.directory / "status").read_text(errors="replace").splitlines()
+        ids = status_fields((memory.directory / "status").read_bytes()).get("NSpid", "").split()
     except OSError:
         return memory.pid
-    ids = [line.split()[-1] for line in lines if line.startswith("NSpid:")]
-    return int(ids[0]) if ids else memory.pid
+    return int(ids[-1]) if ids else memory.pid

@@ -11,6 +11,7 @@ LONG_SUBCLASS, LIST_SUBCLASS, TUPLE_SUBCLASS, TEXT_SUBCLASS, DICT_SUBCLASS, TYPE
 )
 HEAP_TYPE, READY = 1 << 9, 1 << 12
 TYPE_FLAGS = 168  # tp_flags
+MOST_CLASSES = 4096  # that are kept; torch and its world define about 15 000, of which few hold loaders
 TYPE_SIZE = 352  # up to and with tp_mro
 
 _HEAD = struct.Struct("<QQQQ")  # ob_refcnt, ob_type, ob_size, tp_name

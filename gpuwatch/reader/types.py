@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from gpuwatch.text.escape import printable
+
 
 class Reason(Enum):
     """Why a process cannot be read."""
@@ -19,16 +21,26 @@ class Reason(Enum):
     ARCHITECTURE = "architecture"
     PLATFORM = "platform"  # no process_vm_readv here
     NOT_READY = "not-ready"  # the interpreter is still starting: try again
+    MALFORMED = "malformed"  # what it holds is not as any Python has it
+    EXPENSIVE = "expensive"  # reading it takes more CPU time or bytes than one process may cost
 
 
 class CannotReadError(Exception):
-    """A process whose stacks cannot be read: `sentence` is one sentence with the cause, `cure` one with the cure."""
+    """A process whose stacks cannot be read: `sentence` is one sentence with the cause, `cure` one with the cure.
+
+    Names that the process chose are made safe to print here, for all who quote them.
+    """
 
     def __init__(self, reason: Reason, sentence: str, cure: str | None = None) -> None:
-        super().__init__(sentence)
         self.reason = reason
-        self.sentence = sentence
-        self.cure = cure
+        self.sentence = printable(sentence)
+        self.cure = None if cure is None else printable(cure)
+        super().__init__(self.sentence)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it lies in what the process holds, so that trying again soon costs as much and gives the same."""
+        return self.reason in (Reason.MALFORMED, Reason.EXPENSIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +94,5 @@ class LoaderState:
     in_order: bool | None = None
     drop_last: bool | None = None
     dataset: str | None = None  # the type's name
+    iterable: bool | None = None  # an IterableDataset
     batches_per_epoch: int | None = None

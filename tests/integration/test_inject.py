@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.foreign import Rights
+from gpuwatch.inject.perform import perform
+from gpuwatch.inject.plan import SITE, CannotInjectError, _check_rights, plan_for
 from tests.integration.command_line import PATIENCE_SECONDS, ROOT, gpuwatch, lonely_environment
 
+NOBODY = 65534
 SCRIPT = """\
 import sys
 path = list(sys.path)
@@ -50,7 +54,9 @@ def unpacked(root: Path) -> str | None:
 
 
 @contextmanager
-def running(folder: Path, python: str, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    folder: Path, python: str, *options: str, user: int | None = None, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     """A process that tells, for each line it is sent, whether it holds the hook and whether its path is as it was."""
     script = folder / "train.py"
     script.write_text(SCRIPT)
@@ -61,6 +67,9 @@ def running(folder: Path, python: str, *options: str, **environment: str) -> Ite
         stderr=subprocess.PIPE,
         text=True,
         env=lonely_environment(folder) | {"PYTHONPATH": ""} | environment,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
     )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     try:
@@ -108,6 +117,58 @@ def test_the_hook_comes_into_a_running_process_and_leaves_its_path_alone(tmp_pat
         assert presence.is_file()
         assert process.stderr is not None
     assert not presence.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start and write to a process of another user")
+def test_root_executes_nothing_and_leaves_all_to_the_user_of_the_process(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    python = newest_python()
+    folder = tmp_path_factory.mktemp("shared")
+    for each in (folder, *folder.parents[:-2]):
+        each.chmod(each.stat().st_mode | 0o055)
+    shutil.copytree(SITE.parent, folder / "gpuwatch" / "hook")
+    (folder / "tmp").mkdir()
+    (folder / "tmp").chmod(0o1777)
+    executed: list[str] = []
+    watched = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.system")
+    with running(folder, python, user=NOBODY) as process:
+        assert told(process) == "False True"
+        plan = plan_for(process.pid, site=folder / "gpuwatch" / "hook" / "site")
+        assert (plan.uid, plan.gid) == (NOBODY, NOBODY)
+        # An audit hook cannot be taken away again: it ends with the child.
+        pid = os.fork()
+        if not pid:
+            try:
+                sys.addaudithook(lambda event, _: executed.append(event) if event in watched else None)
+                perform(plan, folder / "tmp")
+                (script,) = (folder / "tmp").glob("*/install.py")
+                owners = {(path.stat().st_uid, path.stat().st_gid) for path in (script, script.parent)}
+                os._exit(0 if not executed and owners == {(NOBODY, NOBODY)} else 3)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert told(process) == "True True"
+    assert list((folder / "tmp").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_process_with_other_rights_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, newest_python()) as process:
+        pid = os.fork()
+        if not pid:
+            try:
+                os.setresgid(NOBODY, NOBODY, NOBODY)
+                os.setresuid(NOBODY, NOBODY, NOBODY)
+                plan_for(process.pid)
+            except CannotInjectError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        with pytest.raises(CannotInjectError, match="run gpuwatch as that user"):
+            _check_rights(process.pid, Rights(0, 0, ()), me=(NOBODY, NOBODY))
+        assert told(process) == "False True"
 
 
 def test_an_older_python_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.integration.test_reader_counters_versions import SHAPES, check
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 SETTINGS = ("type_name", "num_workers", "batch_size", "pin_memory", "prefetch_factor", "persistent_workers")
-SETTINGS += ("drop_last", "dataset", "loader")
+SETTINGS += ("drop_last", "dataset", "iterable", "loader")
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [("0", "no"), ("2", "no"), ("2", "yes")])

@@ -139,6 +139,7 @@ class RecordedHost:
         self.write(
             f"{pid}/status",
             f"Name:\t{name}\nState:\t{state}\nTgid:\t{tgid or pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+            f"Gid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
             f"Threads:\t{threads}\nvoluntary_ctxt_switches:\t7\n"
             f"nonvoluntary_ctxt_switches:\t{involuntary_switches}\n",
         )

@@ -9,8 +9,7 @@ from gpuwatch.reader.types import Code, Frame, LoaderState, Stack
 from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.places import Places
 from gpuwatch.sources.stacks.source_text import SourceFile
-from gpuwatch.sources.stacks.statements import Request
-from gpuwatch.sources.stacks.syntax import Loop
+from gpuwatch.sources.syntax_child.protocol import Loop, Request
 
 SITE = "/venv/lib/python3.11/site-packages/"
 STDLIB = "/usr/lib/python3.11/"

@@ -26,6 +26,7 @@ from gpuwatch.sources.discovery.roles import Role, role_of
         ("python /opt/env/lib/python3.11/site-packages/ipykernel_launcher.py -f x.json", Role.NOTEBOOK),
         ("python -m gpuwatch report", Role.HELPER),
         ("python -m gpuwatch.sources.nvml_child", Role.HELPER),
+        ("python /x/gpuwatch/sources/nvml_child/__main__.py {}", Role.HELPER),
         ("python /opt/env/bin/gpuwatch --attach 4711", Role.HELPER),
         ("python /x/torch/_inductor/compile_worker/__main__.py --workers=32", Role.HELPER),
     ],

@@ -17,7 +17,7 @@ from gpuwatch.report.finding_section import finding_section
 from gpuwatch.report.patch import fix_patch
 from tests.file_modes import file_modes_count
 from tests.unit import report_builder
-from tests.unit.edit_sources import FILE, FOLDER, line_of, reader
+from tests.unit.edit_sources import FILE, FOLDER, changed, line_of, reader
 
 OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
 LOADER = "loader = DataLoader(data, num_workers=0)\n"
@@ -121,7 +121,7 @@ class TestFilesOnDisk:
         fix = Fix("Load in 6 workers", edit=workers(str(path)))
         finding = replace(report_builder.starvation(), fix=fix)
 
-        def read(asked: Path, _: float | None) -> bytes:
+        def read(asked: Path, _: float | None, of: object) -> bytes:
             return read_source(asked, started)
 
         seen = replace(seen, snapshot=replace(seen.snapshot, findings=(finding,)), read_source=read)
@@ -150,9 +150,40 @@ class TestFilesOnDisk:
         assert self.by_hand(gone) == f"{gone} cannot be read (No such file or directory)"
         folder = tmp_path / "folder.py"
         folder.mkdir()
-        assert self.by_hand(folder) == f"{folder} is not a regular file"
+        assert self.by_hand(folder) == f"{folder} cannot be read (it is not a regular file)"
 
     def test_too_large(self, tmp_path: Path) -> None:
         script = tmp_path / "train.py"
         script.write_text(LOADER + "#" * 600_000)
-        assert self.by_hand(script) == f"{script} is larger than 512 KiB"
+        assert self.by_hand(script) == f"{script} cannot be read (it is larger than 512 KiB)"
+
+
+_LEVELS = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (f"a0: &a0 [1]\n{_LEVELS}workers: 2\n", "repeats too much"),
+        (f"a: &a {[*range(50)]}\n" + "".join(f"b{n}: {{<<: [*a, *a]}}\n" for n in range(500)), "too much"),
+        ("a: &a [*a]\nworkers: 2\n", "repeats a part of itself"),
+        ("workers: *gone\n", "what is not there"),
+        ("[" * 60_000, "too deeply"),
+        ("- " * 30_000, "too deeply"),
+        ("".join(f"{' ' * n}a:\n" for n in range(200)), "too deeply"),
+        ("workers: 2\n" + "#" * 70_000, "too long"),
+    ],
+    ids=["aliases", "merges", "itself", "unknown alias", "brackets", "dashes", "mappings", "size"],
+)
+def test_a_config_that_explodes_is_refused_before_it_is_built(text: str, sentence: str) -> None:
+    source = 'cfg = load(args.config)\nloader = DataLoader(data, num_workers=cfg["workers"])\n'
+    edit = workers(line=line_of(source, "DataLoader("))
+    files = {"train.py": source, "base.yaml": text}
+    assert sentence in refused_everywhere(edit, files, ("python", "train.py", "--config=base.yaml"))
+
+
+def test_a_config_with_some_aliases_is_edited() -> None:
+    source = 'cfg = load(args.config)\nloader = DataLoader(data, num_workers=cfg["workers"])\n'
+    text = "base: &base {lr: 1}\n" + "".join(f"m{n}: {{<<: *base}}\n" for n in range(50)) + "workers: 2\n"
+    edit = workers(line=line_of(source, "DataLoader("))
+    assert "+workers: 6" in changed(edit, source, ("python", "train.py", "base.yaml"), base_yaml=text)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,11 +14,11 @@ from gpuwatch.inject.plan import FIRST_VERSION, CannotInjectError, Plan, plan_fo
 
 
 def test_another_process_with_the_same_pid_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*arguments: Any, **named: Any) -> None:
-        raise AssertionError("a process that nobody consented for was asked to run a script")
+    def written(*arguments: object) -> int:
+        raise AssertionError("a process that nobody consented for was written to")
 
-    monkeypatch.setattr(performing.subprocess, "run", asked)
-    earlier = Plan(os.getpid(), 1, os.getuid(), os.getgid(), FIRST_VERSION, sys.executable, planning.SITE)
+    monkeypatch.setattr(performing.os, "pwrite", written)
+    earlier = Plan(os.getpid(), 1, os.getuid(), os.getgid(), FIRST_VERSION, planning.SITE)
     with pytest.raises(CannotInjectError, match="has ended"):
         performing.perform(earlier, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,11 @@ PLAIN = Access(own_uid=1000, target_uid=1000, capable=False, yama=0, dumpable=Tr
 @pytest.mark.parametrize(
     ("access", "cause", "cures"),
     [
-        (replace(PLAIN, yama=1), "ptrace_scope=1", ["gpuwatch run", "sudo gpuwatch", "ptrace_scope=0"]),
+        (
+            replace(PLAIN, yama=1),
+            "ptrace_scope=1",
+            ["gpuwatch run", "gpuwatch record", "sudo gpuwatch", "ptrace_scope=0"],
+        ),
         (replace(PLAIN, yama=2), "ptrace_scope=2", ["sudo gpuwatch", "ptrace_scope=0"]),
         (replace(PLAIN, yama=3), "ptrace_scope=3", ["gpuwatch run", "reboot"]),
         (replace(PLAIN, yama=3, capable=True, own_uid=0), "ptrace_scope=3", ["gpuwatch run", "reboot"]),

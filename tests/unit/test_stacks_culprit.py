@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from stack_looks import CALL, MAIN, NEXT, SITE, STDLIB, frame, read
 
+from gpuwatch.hook import hidden
 from gpuwatch.sources.stacks.culprit import culprit_index
+from gpuwatch.sources.stacks.marks import Mark, mark_of
 from gpuwatch.sources.stacks.places import Owner, Places
 
 AUGMENT = "import numpy\n\ndef __getitem__(self, index):\n    return image.resize((64, 64))\n"
@@ -96,3 +98,9 @@ def test_a_save_that_a_save_calls_back_is_the_outer_ones_line() -> None:
     found = read(saving, (MAIN, "__reduce__", 5), saving, (MAIN, "keep", 2), source=SAVING)
     assert found.culprit is not None
     assert found.culprit.line == 2
+
+
+def test_what_the_hook_puts_in_the_place_of_torchs_functions_is_gpuwatchs() -> None:
+    places = Places(lambda path: False)
+    assert places.of(hidden.FILE).owner is Owner.GPUWATCH
+    assert mark_of(places.of(f"{hidden.FILE}/hook/api.py"), "__next__") is Mark.NEXT

@@ -8,21 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.sources.stacks import source_text
 from gpuwatch.sources.stacks.source_text import SourceFile, SourceText
-from gpuwatch.sources.stacks.statements import request_in_text, request_of
+from gpuwatch.sources.syntax_child.protocol import request_in_text
+from gpuwatch.sources.syntax_child.statements import request_of
 
 BOOTED = 1_700_000_000
 STARTED = BOOTED + 1000
 TICKS = 1000 * os.sysconf("SC_CLK_TCK")
 
 
+def _four(number: int) -> str:
+    return f"\t{number}" * 4
+
+
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     """A /proc with one process, whose root and working folder are folders of the test."""
     root = tmp_path / "proc"
-    (root / "7" / "root" / "home").mkdir(parents=True)
-    (root / "7" / "cwd").mkdir()
+    (root / "7").mkdir(parents=True)
+    for folder in ("home", "work"):
+        (tmp_path / "seen" / folder).mkdir(parents=True)
+    (root / "7" / "root").symlink_to(tmp_path / "seen")
+    (root / "7" / "cwd").symlink_to(tmp_path / "seen" / "work")
+    user, group = os.geteuid(), os.getegid()
+    (root / "7" / "status").write_text(f"Uid:{_four(user)}\nGid:{_four(group)}\nGroups:\t \n")
+    (root / "7" / "stat").write_text(f"7 (python) S {'0 ' * 18}{TICKS} 0\n")
     (root / "stat").write_text(f"cpu 1 2 3\nbtime {BOOTED}\n")
     return root
 
@@ -34,7 +44,7 @@ def write(path: Path, text: str | bytes, changed: float = STARTED - 60) -> None:
 
 def test_files_are_read_as_the_process_sees_them(proc: Path) -> None:
     write(proc / "7/root/home/train.py", "first\n  second  \n")
-    write(proc / "7/cwd/main.py", "relative\n")
+    write(proc / "7/root/work/main.py", "relative\n")
     text = SourceText(7, TICKS, proc)
     assert text.line("/home/train.py", 2) == "second"
     assert text.line("main.py", 1) == "relative"
@@ -47,17 +57,19 @@ def test_a_file_that_is_newer_than_the_process_is_not_what_runs_there(proc: Path
     assert SourceText(7, TICKS, proc).line("/home/train.py", 1) is None
 
 
-def test_a_pipe_that_a_script_came_through_is_not_read_from(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = SourceText(7, TICKS, proc)
+def test_a_pipe_that_a_script_came_through_is_not_read_from(proc: Path) -> None:
     pipe = proc / "7/root/home/train.py"
     os.mkfifo(pipe)
     os.utime(pipe, (STARTED - 60, STARTED - 60))
+    writer = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    os.write(writer, b"for its reader\n")
+    assert SourceText(7, TICKS, proc).line("/home/train.py", 1) is None
+    assert os.read(writer, 100) == b"for its reader\n"
+    os.close(writer)
 
-    def opened(path: str, limit: int) -> bytes:
-        raise AssertionError("whoever opens a pipe waits for its writer, and takes what is for its reader")
 
-    monkeypatch.setattr(source_text, "read_all", opened)
-    assert text.line("/home/train.py", 1) is None
+def test_lines_are_counted_as_python_counts_them() -> None:
+    assert SourceFile("a\x0cb\u2028c\rd\r\ne\n").line(3) == "e"
 
 
 def test_a_file_in_another_encoding_is_read_by_its_own_declaration(proc: Path) -> None:
@@ -121,3 +133,20 @@ def test_a_line_alone_is_read_as_text() -> None:
     assert request_in_text("total += loss.item()") == "sync"
     assert request_in_text("for k, v in table.items():") is None
     assert request_in_text("self.print(x)") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-" * 100_000 + "1", "not " * 100_000 + "1", "a." * 100_000 + "a", "if 1:\n pass\n" + "elif 1:\n pass\n" * 20_000],
+)
+def test_a_source_that_exhausts_the_parser_has_lines_only(text: str) -> None:
+    source = SourceFile(text)
+    assert not source.parses
+    assert source.loops(1) == ()
+    source.request(1)
+    assert source.line(1) is not None
+
+
+def test_a_source_says_nothing_on_our_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    assert SourceFile('x = "\\d"\ny = 1if x else 2\n').parses
+    assert capfd.readouterr() == ("", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -72,7 +73,8 @@ class Scene:
         self.write_stat()
         self.write("cmdline", b"python\0train.py\0")
         self.write("environ", b"RANK=1\0WORLD_SIZE=2\0MASTER_ADDR=node\0MASTER_PORT=29500\0")
-        self.write("status", b"Cpus_allowed_list:\t0-3,8\n")
+        user, group = f"\t{os.geteuid()}" * 4, f"\t{os.getegid()}" * 4
+        self.write("status", f"Uid:{user}\nGid:{group}\nCpus_allowed_list:\t0-3,8\n".encode())
 
     def write(self, name: str, content: bytes) -> None:
         (self.proc / str(PID)).mkdir(exist_ok=True)

@@ -10,7 +10,9 @@ from gpuwatch.edits.follow.command_line import config_files
 from gpuwatch.edits.follow.trail import Trail
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change
 
-_LARGEST_CONFIG = 128 * 1024  # characters; ruamel.yaml reads about 100 kB a second
+_LARGEST_CONFIG = 64 * 1024  # characters; ruamel.yaml reads about 100 kB a second, and it reads a file four times
+_MOST_NODES = 20_000  # with each alias counted as all that it repeats
+_DEEPEST = 64  # ruamel.yaml calls itself for each level, and its scanner walks all open brackets for each token
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -64,6 +66,7 @@ def _in_yaml(path: str, text: str, name: str) -> list[tuple[int, int]]:
     from ruamel.yaml.error import YAMLError
     from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
+    _check_size(path, text)
     try:
         pending = [node for node in [YAML(typ="rt", pure=True).compose(text)] if node is not None]
     except (YAMLError, RecursionError, ValueError) as error:
@@ -85,6 +88,47 @@ def _in_yaml(path: str, text: str, name: str) -> list[tuple[int, int]]:
         elif isinstance(node, SequenceNode):
             pending.extend(node.value)
     return sorted(found.values())
+
+
+def _check_size(path: str, text: str) -> None:
+    """Counts a YAML document before anything is built of it: nine aliases of nine a level are 249 bytes and 9^9 nodes.
+
+    Raises:
+        CannotEditError: it repeats too much, nests too deeply, repeats itself, or is no YAML.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.events import (
+        AliasEvent,
+        CollectionEndEvent,
+        CollectionStartEvent,
+        ScalarEvent,
+    )
+
+    sizes: dict[str, int] = {}
+    open_: list[tuple[str | None, int]] = []
+    nodes = 0
+    try:
+        for event in YAML(typ="safe", pure=True).parse(text):
+            if isinstance(event, AliasEvent):
+                if event.anchor not in sizes:
+                    raise CannotEditError(f"{path} repeats a part of itself inside that part, or what is not there")
+                nodes += sizes[event.anchor]
+            elif isinstance(event, ScalarEvent):
+                nodes += 1
+                if event.anchor is not None:
+                    sizes[event.anchor] = 1
+            elif isinstance(event, CollectionStartEvent):
+                open_.append((event.anchor, nodes))
+                nodes += 1
+            elif isinstance(event, CollectionEndEvent):
+                anchor, before = open_.pop()
+                if anchor is not None:
+                    sizes[anchor] = nodes - before
+            if len(open_) > _DEEPEST or nodes > _MOST_NODES:
+                raise CannotEditError(f"{path} nests too deeply, or repeats too much, to be edited")
+    except (YAMLError, RecursionError, ValueError) as error:
+        raise CannotEditError(f"{path} is not YAML that can be parsed") from error
 
 
 def _load(path: str, text: str) -> Any:

@@ -18,6 +18,9 @@ CanRead = Callable[[int], CannotReadError | None]
 
 CLIMB_TO_EXACT: Final = "start it with `gpuwatch run` the next time: then every step and wait is measured"
 _RETRY_NS: Final = 30_000_000_000
+_LAST_RETRY_NS: Final = 3_600_000_000_000
+_TRY_SECONDS: Final = 0.25
+"""CPU time of one try, in which the monitor's thread asks nobody else; 2 to 30 ms are usual."""
 _SOON_NS: Final = 2_000_000_000
 _GONE = (Reason.GONE, Reason.ZOMBIE)
 
@@ -33,6 +36,7 @@ class Standing(NamedTuple):
 class _Try(NamedTuple):
     time_ns: int
     error: CannotReadError | None
+    pause_ns: int = _RETRY_NS
 
 
 class Access:
@@ -57,12 +61,17 @@ class Access:
             return True
         if known.error is None:
             return False
-        pause_ns = _SOON_NS if known.error.reason is Reason.NOT_READY else _RETRY_NS
-        return now_ns - known.time_ns >= pause_ns
+        return now_ns - known.time_ns >= known.pause_ns
 
     def attempt(self, process: Process, now_ns: int) -> None:
-        """Tries to read it."""
-        self._tries[process.key] = _Try(now_ns, self._can_read(process.pid))
+        """Tries to read it, ever more seldom where what it holds is the reason for the refusal."""
+        before, error = self._tries.get(process.key), self._can_read(process.pid)
+        pause_ns = _RETRY_NS
+        if error is not None and error.reason is Reason.NOT_READY:
+            pause_ns = _SOON_NS
+        elif error is not None and error.is_lasting and before is not None:
+            pause_ns = min(4 * before.pause_ns, _LAST_RETRY_NS)
+        self._tries[process.key] = _Try(now_ns, error, pause_ns)
 
     def forget_all_but(self, keys: Collection[ProcessKey]) -> None:
         """Keeps only what is known of these."""
@@ -95,7 +104,7 @@ def try_to_read(pid: int, proc_root: Path = Path("/proc")) -> CannotReadError | 
     from gpuwatch.reader.attach import attach
 
     try:
-        attach(pid, proc_root=proc_root).close()
+        attach(pid, proc_root=proc_root, cpu_seconds=_TRY_SECONDS).close()
     except CannotReadError as error:
         return error
     return None

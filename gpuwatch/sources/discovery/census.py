@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import heapq
 import os
+import time
 from collections.abc import Callable, Iterable, Set
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from gpuwatch.sources.discovery.judge import CpuUse
 from gpuwatch.sources.discovery.libraries import torch_version
 from gpuwatch.sources.discovery.process import Process, has_training_threads, look, owner, runs_python
 from gpuwatch.sources.host.identify import is_python
 from gpuwatch.sources.host.process import ProcessKey, boot_ticks
+from gpuwatch.sources.host.procfs import shown
 
 _SECOND_NS: Final = 1_000_000_000
 _PAUSES_NS: Final = (2 * _SECOND_NS, 10 * _SECOND_NS, 60 * _SECOND_NS)
+_REST_PER_COST: Final = 1000
+"""A process that is expensive to examine, as one with 65 530 names of files is, takes no more than 0.1 % of a core."""
+_CAUSE_SHOWN: Final = 120
 _LEAST_CPU_NS: Final = _SECOND_NS
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+
+
+_Answer = TypeVar("_Answer")
 
 
 class _Turn(NamedTuple):
@@ -45,9 +53,16 @@ class Census:
     Args:
         proc_root: /proc, or a recorded one.
         user: whose processes are looked at; root looks at all.
+        cpu_clock: this thread's CPU time in nanoseconds.
     """
 
-    def __init__(self, proc_root: Path | str = "/proc", user: int | None = None) -> None:
+    def __init__(
+        self,
+        proc_root: Path | str = "/proc",
+        user: int | None = None,
+        cpu_clock: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
+        self._cpu_clock = cpu_clock
         self._proc_root = str(proc_root)
         self._user = os.geteuid() if user is None else user
         self.processes: dict[int, Process] = {}
@@ -58,24 +73,27 @@ class Census:
         self._versions: dict[ProcessKey, tuple[int, int] | None] = {}
         self._are_python: dict[ProcessKey, bool] = {}
         self._uptime_ticks: int | None = None
+        self.failures: dict[int, str] = {}
+        """Why processes could not be examined, by pid: one of them must not hide the others."""
 
     def update(self, pids: Set[int], now_ns: int) -> None:
         """Takes the pids there are now: forgets those that are gone, and looks again at what has torch loaded."""
         for pid in self._turns.keys() - pids:
             del self._turns[pid]
+            self.failures.pop(pid, None)
             self.processes.pop(pid, None)
         for pid in pids - self._turns.keys():
             self._turns[pid] = _Turn(now_ns, 0)
             heapq.heappush(self._queue, (now_ns, pid))
         for pid, process in list(self.processes.items()):
             if process.has_torch:
-                self._keep(pid, look(self._proc_root, pid, process))
+                self._keep(pid, self._examine(pid, process))
 
     def insist(self, pids: Iterable[int]) -> None:
         """Looks at processes that others know of, whoever owns them and however their program is named."""
         for pid in pids:
             before = self.processes.get(pid)
-            process = look(self._proc_root, pid, before)
+            process = self._examine(pid, before)
             if process is None or before is not None or self._is_python(process):
                 self._keep(pid, process)
 
@@ -88,8 +106,10 @@ class Census:
             turn = self._turns.get(pid)
             if turn is None or turn.due_ns != due_ns:
                 continue
+            began_ns = self._cpu_clock()
             self._look(pid)
-            pause_ns = _PAUSES_NS[min(turn.looks, len(_PAUSES_NS) - 1)]
+            spent_ns = self._cpu_clock() - began_ns
+            pause_ns = max(_PAUSES_NS[min(turn.looks, len(_PAUSES_NS) - 1)], _REST_PER_COST * spent_ns)
             self._turns[pid] = _Turn(now_ns + pause_ns, turn.looks + 1)
             heapq.heappush(self._queue, (now_ns + pause_ns, pid))
         return True
@@ -119,14 +139,17 @@ class Census:
         """Whether torch's own threads train in it; asked again only once it has computed for another second."""
         ticks, found = self._threads.get(process.key, (-_TICKS_PER_SECOND, False))
         if not found and process.stat.own_ticks - ticks >= _TICKS_PER_SECOND:
-            found = has_training_threads(self._proc_root, process.pid)
+            found = self.asked(process.pid, lambda: has_training_threads(self._proc_root, process.pid), False)
             self._threads[process.key] = process.stat.own_ticks, found
         return found
 
     def torch_version(self, process: Process) -> tuple[int, int] | None:
         """The version of its torch, where that can be read."""
         if process.key not in self._versions and process.library is not None:
-            self._versions[process.key] = torch_version(self._proc_root, process.pid, process.library)
+            library = process.library
+            self._versions[process.key] = self.asked(
+                process.pid, lambda: torch_version(self._proc_root, process.pid, library), None
+            )
         return self._versions.get(process.key)
 
     def _look(self, pid: int) -> None:
@@ -138,7 +161,19 @@ class Census:
         if uid is None or not is_ours or not runs_python(self._proc_root, pid):
             self._keep(pid, None)
         else:
-            self._keep(pid, look(self._proc_root, pid, before))
+            self._keep(pid, self._examine(pid, before))
+
+    def asked(self, pid: int, question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+        """The answer to a question about one process, and `otherwise` where it cannot be had, which is noted."""
+        try:
+            return question()
+        except Exception as error:  # noqa: BLE001 - whatever one process's files bring about ends here
+            cause = f"{type(error).__name__}: {error}"[:_CAUSE_SHOWN]
+            self.failures[pid] = f"examining process {pid} failed ({shown(os.fsencode(cause))})"
+            return otherwise
+
+    def _examine(self, pid: int, before: Process | None) -> Process | None:
+        return self.asked(pid, lambda: look(self._proc_root, pid, before), None)
 
     def _keep(self, pid: int, process: Process | None) -> None:
         if process is None:
@@ -149,7 +184,8 @@ class Census:
     def _is_python(self, process: Process) -> bool:
         """The answer for a program whose name does not tell costs a look into 32 MB of it."""
         if process.key not in self._are_python:
-            self._are_python[process.key] = is_python(process.pid, Path(self._proc_root))
+            pid = process.pid
+            self._are_python[process.key] = self.asked(pid, lambda: is_python(pid, Path(self._proc_root)), False)
         return self._are_python[process.key]
 
     def _count_cpu(self, process: Process, now_ns: int) -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from gpuwatch.foreign import read_foreign
+from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
 from gpuwatch.sources.host.procfs import read_all
 
-_MAPS_LIMIT: Final = 16 << 20  # vm.max_map_count lines of 130 characters are half of it
-_END: Final = rb"(?: \(deleted\))?\n"
-_TORCH = re.compile(rb"/libtorch_(?:cpu|python)\.so" + _END)
-_TORCH_FOLDER = re.compile(rb" (/[^\n]*)/(?:_C\.[^/\n]*|lib/libtorch_python)\.so" + _END)
-_OTHERS: Final = (
-    ("JAX", re.compile(rb"/jaxlib/[^\n]*\.so" + _END)),
-    ("TensorFlow", re.compile(rb"/tensorflow/[^\n]*\.so(?:\.\d+)?" + _END)),
-)
-_VERSION = re.compile(rb"__version__[^\n=]*=\s*['\"](\d+)\.(\d+)")
+_TORCH: Final = (b"/libtorch_cpu.so", b"/libtorch_python.so")
+_TORCH_LIBRARIES: Final = b"/lib/libtorch_python.so"
+_OTHERS: Final = (("JAX", b"/jaxlib/"), ("TensorFlow", b"/tensorflow/"))
+_LIBRARY_END = re.compile(rb"\.so(?:\.\d{1,4})?\Z")
+_VERSION = re.compile(rb"__version__[^\n=]{0,80}=\s*['\"](\d{1,4})\.(\d{1,4})")
+_VERSION_LIMIT: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +39,33 @@ def mapped_library(proc_root: Path | str, pid: int) -> Library | None:
 
     0.4 ms for a CPU trainer's 370 mappings.
     """
-    maps = read_all(f"{proc_root}/{pid}/maps", _MAPS_LIMIT)
-    if not maps:
-        return None
-    if _TORCH.search(maps):
+    paths = mapped_paths(read_all(f"{proc_root}/{pid}/maps", MAPS_LIMIT) or b"")
+    if any(path.endswith(_TORCH) for path in paths):
         # conda-forge keeps the libraries elsewhere; the extension module always lies in the package.
-        found = next((match for match in _TORCH_FOLDER.finditer(maps) if match.group(1).endswith(b"/torch")), None)
-        return Library("torch", os.fsdecode(found.group(1)) if found else None)
-    return next((Library(name) for name, pattern in _OTHERS if pattern.search(maps)), None)
+        folders = sorted(folder for path in paths if (folder := _package_of(path)).endswith(b"/torch"))
+        return Library("torch", os.fsdecode(folders[0]) if folders else None)
+    return next((Library(name) for name, part in _OTHERS if any(map(partial(_is_library_of, part), paths))), None)
+
+
+def _package_of(path: bytes) -> bytes:
+    """The folder of the package that the extension module `_C`, or torch's own library for Python, lies in."""
+    if path.endswith(_TORCH_LIBRARIES):
+        return path.removesuffix(_TORCH_LIBRARIES)
+    folder, _, name = path.rpartition(b"/")
+    return folder if name.startswith(b"_C.") and name.endswith(b".so") else b""
+
+
+def _is_library_of(part: bytes, path: bytes) -> bool:
+    return part in path and _LIBRARY_END.search(path, max(0, len(path) - 8)) is not None
 
 
 def torch_version(proc_root: Path | str, pid: int, library: Library) -> tuple[int, int] | None:
     """(2, 4) of the torch that a process has loaded, from its version.py as that process sees it."""
     if library.folder is None:
         return None
-    found = _VERSION.search(_head_of_file(f"{proc_root}/{pid}/root{library.folder}/version.py"))
+    try:
+        text = read_foreign(pid, f"{library.folder}/version.py", _VERSION_LIMIT, proc_root=Path(proc_root)).content
+    except OSError:
+        return None
+    found = _VERSION.search(text)
     return (int(found.group(1)), int(found.group(2))) if found else None
-
-
-def _head_of_file(path: str) -> bytes:
-    """The first 4 KiB of a regular file; nothing of a pipe, which somebody may have put there to hold its reader."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, 4096) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)

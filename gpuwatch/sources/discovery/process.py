@@ -15,6 +15,7 @@ from gpuwatch.sources.host.procfs import read_once, to_int
 _IMPORT_TICKS = os.sysconf("SC_CLK_TCK") // 5
 """CPU time below which nothing of torch's size was imported: on the fastest machines that takes over a second."""
 
+_MOST_THREADS = 4096  # 40 ms
 _TRAINING_THREADS = (b"pt_gloo_", b"pt_nccl_", b"pt_autograd_")  # named by c10::setThreadName, torch 2.5 and later
 
 
@@ -96,5 +97,5 @@ def has_training_threads(proc_root: Path | str, pid: int) -> bool:
         threads = os.listdir(f"{proc_root}/{pid}/task")  # noqa: PTH208 - names only
     except OSError:
         return False
-    names = (read_once(f"{proc_root}/{pid}/task/{thread}/comm", 64) for thread in threads)
+    names = (read_once(f"{proc_root}/{pid}/task/{thread}/comm", 64) for thread in threads[:_MOST_THREADS])
     return any(name is not None and name.startswith(_TRAINING_THREADS) for name in names)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from gpuwatch.sources.discovery.access import Access, CanRead, try_to_read
 from gpuwatch.sources.discovery.census import Census, all_pids
 from gpuwatch.sources.discovery.gpu_pids import GpuPids
 from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
+from gpuwatch.sources.discovery.process import Process
 from gpuwatch.sources.host.identify import login_name
 from gpuwatch.sources.host.process import read_program
 from gpuwatch.sources.host.started_with import carries_hook
@@ -57,7 +58,7 @@ class DiscoverySource:
         self._hooked = hooked
         self._gpu_processes = gpu_processes
         self._census = Census(proc_root, user)
-        self._access = Access(can_read or functools.partial(try_to_read, proc_root=proc_root), user)
+        self._access = Access(can_read or partial(try_to_read, proc_root=proc_root), user)
         self._gpu_pids = GpuPids(proc_root)
         self._signs = Signs()
         self._due_ns: int | None = 0 if sys.platform == "linux" else None
@@ -86,8 +87,12 @@ class DiscoverySource:
             return []
         self._due_ns = self._pass_ns + _PERIOD_NS
         self._pass_ns = None
-        candidates = [found for verdict in verdicts if (found := self._candidate(verdict)) is not None]
-        return [Candidates(now_ns, tuple(candidates))]
+        asked = self._census.asked
+        found = [asked(each.process.pid, partial(self._candidate, each), None) for each in verdicts]
+        candidates = [each for each in found if each is not None]
+        listed = {each.pid for each in candidates}
+        failures = ((pid, cause) for pid, cause in self._census.failures.items() if pid not in listed)
+        return [Candidates(now_ns, (*candidates, *(self._unknown(pid, cause) for pid, cause in failures)))]
 
     def look_now(self) -> Candidates:
         """A whole pass at once, for who asks only once."""
@@ -112,7 +117,7 @@ class DiscoverySource:
             cpu_use=self._census.cpu_use,
             has_training_threads=self._census.has_training_threads,
             torch_version=self._census.torch_version,
-            carries_hook=lambda process: carries_hook(self._proc_root, process.pid),
+            carries_hook=self._carries_hook,
         )
 
     def _go_on(self, pass_ns: int, is_spent: Callable[[], bool]) -> list[Verdict] | None:
@@ -130,6 +135,25 @@ class DiscoverySource:
                 return None
             self._access.attempt(process, pass_ns)
         return verdicts
+
+    def _carries_hook(self, process: Process) -> bool:
+        return self._census.asked(process.pid, lambda: carries_hook(self._proc_root, process.pid), False)
+
+    def _unknown(self, pid: int, cause: str) -> Candidate:
+        """A process of which it cannot be said whether it trains."""
+        return Candidate(
+            pid=pid,
+            start_ticks=0,
+            command=(f"process {pid}",),
+            user="",
+            age_seconds=0.0,
+            rung="hardware",
+            why="may train or not",
+            workers=0,
+            gpu_uuids=(),
+            refusal=cause,
+            climb=None,
+        )
 
     def _candidate(self, verdict: Verdict) -> Candidate | None:
         process = verdict.process

@@ -164,9 +164,10 @@ def _quota_v1(folder: Path) -> float | None:
 def _read_mounts(proc_root: Path, cgroup_root: Path) -> Iterator[_Mount]:
     """The hierarchies of /proc/self/mountinfo; `cgroup_root` stands for /sys/fs/cgroup."""
     raw = read_all(f"{proc_root}/self/mountinfo") or b""
-    for line in raw.decode("utf-8", "surrogateescape").splitlines():
+    for line in raw.decode("utf-8", "surrogateescape").split("\n"):
         before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
+        # The kernel escapes blank, tab, line feed and backslash in names, and nothing else that `split` cuts at.
+        fields, kind = before.split(" "), after.split(" ")
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
         mounted_at = PurePosixPath(fields[4])

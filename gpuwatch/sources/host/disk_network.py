@@ -39,7 +39,7 @@ class DiskNetworkRates:
 def parse_disks(raw: bytes) -> dict[str, DiskCounters]:
     """Whole physical disks only: partitions and stacked devices (dm, md, loop) would count bytes twice."""
     disks: dict[str, DiskCounters] = {}
-    for line in raw.decode("utf-8", "replace").splitlines():
+    for line in raw.decode("utf-8", "replace").split("\n"):
         words = line.split()
         if len(words) < 14 or _STACKED_DISK.match(words[2]):
             continue
@@ -60,7 +60,7 @@ def _is_partition(name: str, disks: dict[str, DiskCounters]) -> bool:
 def parse_network(raw: bytes) -> dict[str, tuple[int, int]]:
     """(received, sent) bytes by interface; virtual ones carry what a physical one or memory carries anyway."""
     interfaces: dict[str, tuple[int, int]] = {}
-    for line in raw.decode("utf-8", "replace").splitlines():
+    for line in raw.decode("utf-8", "replace").split("\n"):
         name, separator, counters = line.partition(":")
         name, words = name.strip(), counters.split()
         if not separator or len(words) < 9 or _VIRTUAL_INTERFACE.match(name) or "." in name:

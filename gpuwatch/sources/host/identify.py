@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
 from gpuwatch.sources.host.process import TreeWalker, read_arguments, read_stat
 from gpuwatch.sources.host.procfs import read_all, read_once
 
 _PROC = Path("/proc")
 _PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]{0,3}(-bin|-dbg)?")
-_PYTHON_LIBRARY = re.compile(rb"/lib(python|pypy)\d[^\n]*\.so")
+_PYTHON_LIBRARIES = (b"libpython", b"libpypy")
 _PYTHON_SYMBOL = b"_PyRuntime\0"  # exported by an interpreter that is linked into the program itself
 _PROGRAM_LIMIT = 32 << 20  # the table of exported names stands near the start
 _COMMAND_SHOWN = 80
@@ -113,7 +114,9 @@ def is_python(pid: int, proc_root: Path = _PROC) -> bool:
     names = [executable] if executable else list(arguments[:1])
     if any(map(is_python_program, names)):
         return True
-    if _PYTHON_LIBRARY.search(read_all(f"{proc_root}/{pid}/maps") or b""):
+    maps = read_all(f"{proc_root}/{pid}/maps", MAPS_LIMIT) or b""
+    libraries = (path.rpartition(b"/")[2] for path in mapped_paths(maps))
+    if any(name.startswith(_PYTHON_LIBRARIES) and b".so" in name for name in libraries):
         return True
     return _PYTHON_SYMBOL in (read_all(f"{proc_root}/{pid}/exe", _PROGRAM_LIMIT) or b"")
 

@@ -35,20 +35,25 @@ def read_environment(proc_root: Path | str, pid: int) -> tuple[tuple[str, str], 
     raw = read_all(f"{proc_root}/{pid}/environ")
     if raw is None:
         return None
-    found = {}
-    for entry in raw.split(b"\0"):
-        name, separator, value = entry.partition(b"=")
-        if separator and name.decode("ascii", "replace") in VARIABLES:
-            found[name.decode("ascii")] = shown(value[:_LONGEST_VALUE])
-    return tuple(sorted(found.items()))
+    values = ((name, variable(raw, name)) for name in VARIABLES)
+    return tuple((name, shown(value[:_LONGEST_VALUE])) for name, value in values if value is not None)
 
 
 def carries_hook(proc_root: Path | str, pid: int) -> bool:
     """Whether `gpuwatch run` put the hook on its PYTHONPATH and nobody turned it off; False where that is unknown."""
     environment = read_all(f"{proc_root}/{pid}/environ") or b""
-    variables = dict(entry.partition(b"=")[::2] for entry in environment.split(b"\0"))
-    folders = variables.get(b"PYTHONPATH", b"").split(b":")
-    return any(folder.endswith(_HOOK_FOLDER) for folder in folders) and not variables.get(b"GPUWATCH_DISABLE")
+    folders = (variable(environment, "PYTHONPATH") or b"").split(b":")
+    return any(folder.endswith(_HOOK_FOLDER) for folder in folders) and not variable(environment, "GPUWATCH_DISABLE")
+
+
+def variable(environment: bytes, name: str) -> bytes | None:
+    """The value of a variable in /proc/PID/environ, the first one as for getenv(3); None where it is not set.
+
+    Its entries are searched, not taken apart: a process may have a million of them.
+    """
+    key = b"\0" + name.encode("ascii") + b"="
+    start = (b"\0" + environment).find(key)
+    return environment[start + len(key) - 1 :].partition(b"\0")[0] if start >= 0 else None
 
 
 def read_libraries(proc_root: Path | str, pid: int) -> tuple[str, ...] | None:

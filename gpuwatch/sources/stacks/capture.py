@@ -14,6 +14,8 @@ from gpuwatch.reader.types import CannotReadError, Reason, Stack
 FramePlace = tuple[str, str, int]
 """Function, file and line; line 0 where it is not known."""
 
+_MOST_KEPT_BYTES = 256 << 20  # of different stacks; those of an hour of a training take about 5 MB
+_FRAME_BYTES = 120  # without its names
 _CHILDREN_EVERY_SECONDS = 0.2  # workers of an epoch may live for no longer
 
 
@@ -40,16 +42,18 @@ class Lane:
     looks: array[int] = field(default_factory=lambda: array("I"))
     _numbers: dict[tuple[FramePlace, ...], int] = field(default_factory=dict)
 
-    def add(self, stack: Stack) -> None:
-        """Takes up one look."""
+    def add(self, stack: Stack) -> bool:
+        """Takes up one look; whether its stack is a new one."""
         places = tuple(
             (frame.code.qualified_name or frame.code.name, frame.code.file, frame.line or 0)
             for frame in reversed(stack.frames)
         )
         number = self._numbers.setdefault(places, len(self.stacks))
-        if number == len(self.stacks):
+        is_new = number == len(self.stacks)
+        if is_new:
             self.stacks.append(places)
         self.looks.append(number)
+        return is_new
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Profile:
     lanes: tuple[Lane, ...]
     rejected: int
     ended: bool
-    unreadable: tuple[str, ...] = ()  # workers that could not be read, and why
+    unreadable: tuple[str, ...] = ()  # what could not be read, or no longer, and why
 
 
 class Capture:
@@ -103,6 +107,7 @@ class Capture:
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._unreadable: dict[int, str] = {}
         self._rejected = 0
+        self._kept_bytes = 0
 
     def run(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Profile:
         """Looks for so long, until `stop` says so, or until the process ends."""
@@ -116,7 +121,7 @@ class Capture:
                 self._look(pid)
             self._sleep(self._random.uniform(0.5, 1.5) * self._interval)
             now = self._clock()
-        ended = self._pid not in self._open
+        ended = self._pid not in self._open and self._pid not in self._unreadable
         for interpreter in self._open.values():
             interpreter.close()
         self._open.clear()
@@ -148,14 +153,22 @@ class Capture:
                 stack = self._open[pid].main_stack()
                 found = [stack] if stack is not None else []
                 self._rejected += stack is None
-        except CannotReadError:
+        except CannotReadError as error:
             self._open.pop(pid).close()
+            if error.is_lasting:
+                self._unreadable[pid] = error.sentence
             return
         for stack in found:
+            if self._kept_bytes > _MOST_KEPT_BYTES:
+                self._rejected += 1
+                self._unreadable.setdefault(pid, f"process {pid} shows too many different stacks: not all were kept")
+                continue
             key = (pid, 0 if stack.is_main else stack.thread)
             if key not in self._lanes:
                 self._lanes[key] = Lane(self._name(pid, stack), pid)
-            self._lanes[key].add(stack)
+            if self._lanes[key].add(stack):
+                codes = (frame.code for frame in stack.frames)
+                self._kept_bytes += sum(_FRAME_BYTES + 4 * (len(code.name) + len(code.file)) for code in codes)
 
     def _name(self, pid: int, stack: Stack) -> str:
         process = f"process {pid}" if pid == self._pid else f"worker {pid}"

@@ -12,7 +12,7 @@ from gpuwatch.samples.stacks import StackPhase
 from gpuwatch.sources.stacks.culprit import Culprit, culprit_index, name_culprit
 from gpuwatch.sources.stacks.marks import Mark, hands_on, mark_of
 from gpuwatch.sources.stacks.places import Owner, Place, Places
-from gpuwatch.sources.stacks.statements import Request, request_in_text
+from gpuwatch.sources.syntax_child.protocol import Request, request_in_text
 
 _KEPT: Final = 2048
 _EVALUATES: Final = re.compile(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
+from gpuwatch.foreign import read_foreign, whereabouts
+from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
 from gpuwatch.reader.types import CannotReadError
 from gpuwatch.samples.run import LoaderFacts, RunFacts
 from gpuwatch.sources.hook_link.processes import Processes
@@ -17,10 +18,11 @@ from gpuwatch.sources.host.process import read_program
 from gpuwatch.sources.host.procfs import read_all
 
 _GPU_DEVICES: Final = re.compile(r"/dev/(?:nvidia\d+|nvidia-uvm|dxg)")
-_TORCH: Final = re.compile(rb"(/\S*/torch)/lib/libtorch\S*\.so")
+_MOST_DESCRIPTORS: Final = 65_536  # 0.1 s
+_TORCH: Final = b"/torch/lib/libtorch"
 _VERSION: Final = re.compile(r"__version__\s*=\s*['\"]([^'\"]+)")
 _RANKS: Final = ("rank", "local_rank", "world_size", "local_world_size")
-_MAPS_LIMIT: Final = 8 << 20
+_VERSION_LIMIT: Final = 1 << 16
 
 
 class ProcessFacts:
@@ -30,6 +32,8 @@ class ProcessFacts:
         self.pid = pid
         self.start_ticks = start_ticks
         self.trainer = f"{pid}.{start_ticks}"
+        self._proc_root = proc_root
+        self._whereabouts = whereabouts(pid, proc_root)
         self._folder = f"{proc_root}/{pid}"
         self.command = read_program(proc_root, pid)
         environment = Processes(proc_root).environment(pid) or {}
@@ -48,10 +52,12 @@ class ProcessFacts:
             self.device = "cuda" if self._holds_gpu() else "cpu" if self._torch_mapped else None
         return before != (self.device, self.torch)
 
-    def sampled(self, now_ns: int, version: tuple[int, int], loaders: tuple[LoaderFacts, ...]) -> RunFacts:
+    def sampled(
+        self, now_ns: int, version: tuple[int, int], loaders: tuple[LoaderFacts, ...], notes: tuple[str, ...] = ()
+    ) -> RunFacts:
         """The facts of a process whose stacks are read."""
         python = f"{version[0]}.{version[1]}"
-        return self._facts(now_ns, python, loaders, "sampled", None, ())
+        return self._facts(now_ns, python, loaders, "sampled", None, notes)
 
     def unreadable(self, now_ns: int, error: CannotReadError) -> RunFacts:
         """The facts of a process whose stacks cannot be read, and how they could."""
@@ -83,17 +89,27 @@ class ProcessFacts:
             device=self.device,
             cpu_affinity=self._affinity(),
             loaders=loaders,
+            user=self._whereabouts.user,
+            mount_namespace=self._whereabouts.mount_namespace,
+            boot=self._whereabouts.boot,
             rung=rung,
             climb=climb,
             notes=notes,
         )
 
     def _find_torch(self) -> None:
-        mapped = _TORCH.search(read_all(f"{self._folder}/maps", _MAPS_LIMIT) or b"")
-        if mapped is None:
+        paths = mapped_paths(read_all(f"{self._folder}/maps", MAPS_LIMIT) or b"")
+        library = next((path for path in sorted(paths) if _TORCH in path and b".so" in path), None)
+        if library is None:
             return
         self._torch_mapped = True
-        text = read_all(f"{self._folder}/root{os.fsdecode(mapped[1])}/version.py", 1 << 16) or b""
+        folder = library[: library.rindex(_TORCH)] + b"/torch"
+        try:
+            text = read_foreign(
+                self.pid, f"{os.fsdecode(folder)}/version.py", _VERSION_LIMIT, proc_root=self._proc_root
+            ).content
+        except OSError:
+            return
         version = _VERSION.search(text.decode("utf-8", "replace"))
         self.torch = version[1] if version is not None else None
 
@@ -103,7 +119,7 @@ class ProcessFacts:
             descriptors = os.listdir(folder)  # noqa: PTH208 - as text, a trainer easily has a thousand
         except OSError:
             return False
-        opened = (_link(f"{folder}/{descriptor}") for descriptor in descriptors)
+        opened = (_link(f"{folder}/{descriptor}") for descriptor in descriptors[:_MOST_DESCRIPTORS])
         return any(_GPU_DEVICES.fullmatch(path) for path in opened if path is not None)
 
     def _affinity(self) -> int | None:
@@ -118,6 +134,8 @@ def ranks(environment: Mapping[str, str]) -> tuple[str | None, dict[str, int | N
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     if not address or not port:
         return None, numbers
+    import hashlib  # loads OpenSSL, 4 MB: only for distributed jobs
+
     job = ":".join(filter(None, (address, port, environment.get("TORCHELASTIC_RUN_ID"))))
     return hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:16], numbers
 

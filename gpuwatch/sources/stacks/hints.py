@@ -6,7 +6,7 @@ import re
 from enum import Enum, auto
 from typing import Final
 
-from gpuwatch.sources.stacks.syntax import Loop
+from gpuwatch.sources.syntax_child.protocol import Loop
 
 _TRAINING_CALLS: Final = frozenset({"backward", "step", "training_step", "train_step", "train_batch", "fit_batch"})
 _EVALUATING: Final = re.compile(r"(?:.*_)?(?:eval\w*|valid\w*|val|test\w*|infer\w*|predict\w*)", re.I)

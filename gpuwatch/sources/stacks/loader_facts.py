@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwatch.samples.run import LoaderFacts
-from gpuwatch.sources.stacks.call_site import loader_line
 from gpuwatch.sources.stacks.places import Owner, Places
 from gpuwatch.sources.stacks.sites import Site
 from gpuwatch.sources.stacks.source_text import SourceText
@@ -38,6 +37,7 @@ class LoaderCatalogue:
             file=file,
             line=line,
             dataset=state.dataset,
+            iterable=state.iterable,
             num_workers=state.num_workers,
             batch_size=state.batch_size,
             pin_memory=state.pin_memory,
@@ -55,9 +55,7 @@ class LoaderCatalogue:
         for file, line in ((loop_file, loop_line), (main_file, None)):
             if file is None or self._places.of(file).owner is not Owner.USER:
                 continue
-            source = self._text.file(file)
-            tree = source.parse() if source is not None else None
-            found = loader_line(tree, line) if tree is not None else None
+            found = self._text.loader_line(file, line)
             if found is not None:
                 return file, found
         return None, None

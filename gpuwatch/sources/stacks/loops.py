@@ -15,7 +15,7 @@ from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.hints import Hint, hint_of
 from gpuwatch.sources.stacks.marks import Mark
 from gpuwatch.sources.stacks.sites import LoopRole, Site, around_body, code_key, guess_line, read_elsewhere
-from gpuwatch.sources.stacks.syntax import Loop
+from gpuwatch.sources.syntax_child.protocol import Loop
 
 EVAL_LOOKS: Final = 20
 """Looks without backward or optimizer after which a loop beside a training one evaluates."""

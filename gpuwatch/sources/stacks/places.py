@@ -70,6 +70,8 @@ class Places:
         return place
 
     def _find(self, file: str) -> Place:
+        if file.startswith("<gpuwatch "):  # what the hook puts in the place of torch's functions, and its own modules
+            return Place(Owner.GPUWATCH, "gpuwatch" + (file.partition(">")[2] or "/hook"))
         if file.startswith("<"):
             return Place(Owner.USER if file.startswith(_CELLS) else Owner.NOBODY, file)
         if _GENERATED.search(file):

@@ -17,6 +17,7 @@ from gpuwatch.sources.stacks.reading import Attach
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
 from gpuwatch.sources.stacks.session import Settings
 from gpuwatch.sources.stacks.targets import FollowedTarget
+from gpuwatch.sources.syntax_child.client import SHARED
 
 _IDLE_SECONDS: Final = 0.25
 _BUDGET_NS: Final = 250_000_000
@@ -88,6 +89,7 @@ class Sampler:
         self._closing.set()
         if self._thread.ident:
             self._thread.join(CLOSE_SECONDS)
+        SHARED.close()
 
     def _emit(self, sample: Sample) -> None:
         with self._lock:

@@ -105,21 +105,22 @@ class CpuMeter:
 
 
 class Ration:
-    """CPU time for something that comes in bursts: a share of a core, of which 0.1 s can be saved up.
+    """CPU time for something that comes in bursts: a share of a core, of which some can be saved up.
 
     It may be overdrawn once, for what a thing costs is known only after it.
     """
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, most_saved_ns: int = _SAVED_NS) -> None:
         self._share = share
-        self._saved_ns = float(_SAVED_NS)
+        self._most_saved_ns = most_saved_ns
+        self._saved_ns = float(most_saved_ns)
         self.spent_ns = 0
         self._earned_ns: int | None = None
 
     def allows(self, now_ns: int) -> bool:
         """Whether there is any left."""
         if self._earned_ns is not None:
-            self._saved_ns = min(_SAVED_NS, self._saved_ns + self._share * (now_ns - self._earned_ns))
+            self._saved_ns = min(self._most_saved_ns, self._saved_ns + self._share * (now_ns - self._earned_ns))
         self._earned_ns = now_ns
         return self._saved_ns > 0.0
 

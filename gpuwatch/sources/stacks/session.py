@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from gpuwatch.reader.refusals import expensive
 from gpuwatch.reader.types import CannotReadError, LoaderState, Stack
 from gpuwatch.samples import BatchCount, Sample
 from gpuwatch.samples.run import LoaderFacts
@@ -19,7 +20,7 @@ from gpuwatch.sources.stacks.looks import HeldLooks, Look
 from gpuwatch.sources.stacks.loops import Loops
 from gpuwatch.sources.stacks.places import Places
 from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
-from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter
+from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter, Ration
 from gpuwatch.sources.stacks.sites import CodeKey, code_key
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.stacks.spans import Spans
@@ -36,6 +37,10 @@ _FACTS_NS: Final = 5_000_000_000
 _WORKERS_SELDOM_NS: Final = 2_000_000_000
 _STILL_STARTING_NS: Final = 10_000_000_000
 _UNPROVEN_LOOKS: Final = 20
+_MOST_SHARE: Final = 0.15
+"""Of a core, for one trainer and its workers. All looks together are kept below a third of it by lowering all rates; a
+process made to be expensive must not lower those of the others."""
+_MOST_SAVED_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,8 @@ class Session:
         self._scheduled: dict[Worker, int] = {}
         self._catalogue = LoaderCatalogue(self._text, places)
         self._sent_loaders: tuple[LoaderFacts, ...] | None = None
+        self._sent_notes: tuple[str, ...] = ()
+        self._ration = Ration(_MOST_SHARE, _MOST_SAVED_NS)
         self._began_ns = now_ns
         self._facts_ns = self._counts_ns = self._workers_ns = 0
         self._schedule = Jitter(self._main_rate(), now_ns, settings.chance)
@@ -116,7 +123,7 @@ class Session:
             self._look_for_workers(now_ns)
             self._thread.check(now_ns)
         self._tell(now_ns)
-        self._tally.spend(self._settings.meter.lap())
+        self._charge(now_ns)
 
     def close(self, now_ns: int) -> None:
         """Tells what is left and lets go of the process."""
@@ -143,16 +150,30 @@ class Session:
         if not self._stopped:
             try:
                 self._look_at_training(now_ns)
-            except CannotReadError:
-                self.gone = True
+            except CannotReadError as error:
+                self._lose(error)
                 return None
             except Exception as error:  # noqa: BLE001 - one process's memory must not end the looks at all others
                 self.failed = error
                 return None
         self._schedule.rate_hz = self._main_rate()
         self._schedule.advance(now_ns)
-        self._tally.spend(self._settings.meter.lap())
+        self._charge(now_ns)
         return self._schedule.due_ns
+
+    def _charge(self, now_ns: int) -> None:
+        """Counts what the trainer has cost since the last time, and ends this where that is more than one may."""
+        spent_ns = self._settings.meter.lap()
+        self._tally.spend(spent_ns)
+        self._ration.spend(spent_ns)
+        if self.failed is None and not self._ration.allows(now_ns):
+            self.failed = expensive(self.facts.pid, f"its stacks take more than {_MOST_SHARE:.0%} of a core")
+
+    def _lose(self, error: CannotReadError) -> None:
+        if error.is_lasting:
+            self.failed = error
+        else:
+            self.gone = True
 
     def _look_at_training(self, now_ns: int) -> None:
         stack = self._thread.stack()
@@ -208,15 +229,19 @@ class Session:
         if not self._stopped:
             try:
                 self._look_at_worker(worker, worker.process)
-            except CannotReadError:
-                self._workers.lost(worker)
+            except CannotReadError as error:
+                if error.is_lasting:
+                    self._tally.reject_worker()
+                    self._workers.exclude(worker)
+                else:
+                    self._workers.lost(worker)
                 return None
             except Exception as error:  # noqa: BLE001 - as above
                 self.failed = error
                 return None
         worker.schedule.rate_hz = self._settings.worker_rate_hz * self._settings.budget.worker_factor
         worker.schedule.advance(now_ns)
-        self._tally.spend(self._settings.meter.lap())
+        self._charge(now_ns)
         return worker.schedule.due_ns
 
     def _look_at_worker(self, worker: Worker, process: Readable) -> None:
@@ -274,8 +299,8 @@ class Session:
         if not self.gone:
             try:
                 self._loops.recount(now_ns)
-            except CannotReadError:
-                self.gone = True
+            except CannotReadError as error:
+                self._lose(error)
         for site in self._loops.named():
             count = site.counter
             self._settings.emit(
@@ -296,6 +321,7 @@ class Session:
             self._facts_ns = now_ns
             changed = self.facts.look_again()
         loaders = self._catalogue.facts(self._loops.named(), self._standing.main_file)
-        if changed or loaders != self._sent_loaders:
-            self._sent_loaders = loaders
-            self._settings.emit(self.facts.sampled(now_ns, self._process.version, loaders))
+        notes = (self._text.problem,) if self._text.problem else ()
+        if changed or loaders != self._sent_loaders or notes != self._sent_notes:
+            self._sent_loaders, self._sent_notes = loaders, notes
+            self._settings.emit(self.facts.sampled(now_ns, self._process.version, loaders, notes))

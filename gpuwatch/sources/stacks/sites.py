@@ -10,7 +10,7 @@ from typing import Literal
 from gpuwatch.reader.types import Frame, LoaderState
 from gpuwatch.samples.run import Role
 from gpuwatch.sources.stacks.counts import BatchCounter
-from gpuwatch.sources.stacks.syntax import Loop
+from gpuwatch.sources.syntax_child.protocol import Loop
 
 LoopRole = Literal["train", "eval", "neither"]
 

@@ -1,36 +1,45 @@
-"""Lines of the target's source files, read as the target sees them: through its own root and working folder.
+"""Lines of the target's source files, read as the target sees them and with its rights.
 
 A file that is newer than the process is not what runs there, so nothing is said of it.
 """
 
 from __future__ import annotations
 
-import ast
+import codecs
 import os
-import stat
+import re
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import TypeVar
 
+from gpuwatch.foreign import exists_for, read_foreign
 from gpuwatch.sources.host.procfs import keyed_int, read_all
-from gpuwatch.sources.stacks.statements import Request, request_in_text
-from gpuwatch.sources.stacks.syntax import Loop, LoopTable, requests_by_line
+from gpuwatch.sources.syntax_child.client import SHARED, NoAnswerError, Parser, Tables
+from gpuwatch.sources.syntax_child.protocol import Loop, Request, request_in_text
 
 _LARGEST_FILE = 2 << 20
 _FILES_KEPT = 128
 _TEXT_SHOWN = 200
+_LAST_END = re.compile(r"(\r\n|\r|\n)\Z")
+_LINE_END = re.compile(r"\r\n|\r|\n")  # as Python counts lines: `splitlines` also cuts at form feeds
+_PARSE_SECONDS = 5.0  # of the child's CPU time, for all files of a process; 20 files of a training take 1 s
+_MOST_UNPARSED = 4
+_ENCODINGS = ("utf", "ascii", "iso", "cp", "latin", "mac", "koi8", "euc", "gb", "big5", "shift_jis", "hz", "johab")
+
+_Answer = TypeVar("_Answer")
 
 
 class SourceFile:
-    """One file's lines, and what is asked of its syntax where this Python can parse it."""
+    """One file's lines, and what is asked of its syntax where that can be had."""
 
-    def __init__(self, text: str) -> None:
-        self.lines = text.splitlines()
-        self._text = text
-        self._parses: bool | None = None
-        self._loops: LoopTable | None = None
-        self._requests: dict[int, Request] | None = None
+    def __init__(self, text: str, parse: Callable[[str], Tables | None] = SHARED.tables) -> None:
+        self.lines = _LINE_END.split(_LAST_END.sub("", text))
+        self.text = text
+        self._parse = parse
+        self._tables: Tables | None = None
+        self._is_parsed = False
 
     def line(self, number: int) -> str | None:
         """The text of a line, without its indentation."""
@@ -38,37 +47,30 @@ class SourceFile:
             return None
         return self.lines[number - 1].strip()[:_TEXT_SHOWN]
 
-    def parse(self) -> ast.Module | None:
-        """The syntax tree, parsed anew; None for a file in a newer Python's syntax."""
-        if self._parses is False:
-            return None
-        try:
-            tree = ast.parse(self._text)
-        except (SyntaxError, ValueError, RecursionError):
-            self._parses = False
-            return None
-        self._parses = True
-        return tree
-
     @property
     def parses(self) -> bool:
         """Whether its statements can be told."""
-        return self._parses if self._parses is not None else self.parse() is not None
+        return self._syntax() is not None
 
     def request(self, number: int) -> Request | None:
         """What the statement at a line asks for; what the line alone says where the file cannot be parsed."""
-        if self._requests is None:
-            tree = self.parse()
-            self._requests = requests_by_line(tree) if tree is not None else {}
-        if not self.parses:
-            return request_in_text(self.line(number) or "")
-        return self._requests.get(number)
+        tables = self._syntax()
+        return request_in_text(self.line(number) or "") if tables is None else tables.requests.get(number)
 
     def loops(self, number: int) -> Sequence[Loop]:
         """The loops around a line, in the function it belongs to, innermost first."""
-        if self._loops is None and (tree := self.parse()) is not None:
-            self._loops = LoopTable(tree)
-        return self._loops.around(number) if self._loops is not None else ()
+        tables = self._syntax()
+        if tables is None:
+            return ()
+        scope = max((first for first, last in tables.scopes if first <= number <= last), default=0)
+        found = [loop for loop in tables.loops if scope <= loop.first <= number <= loop.last]
+        return sorted(found, key=lambda loop: -loop.first)
+
+    def _syntax(self) -> Tables | None:
+        if not self._is_parsed:
+            self._is_parsed = True
+            self._tables = self._parse(self.text)
+        return self._tables
 
 
 class SourceText:
@@ -77,16 +79,22 @@ class SourceText:
     Args:
         pid: Whose files they are; its workers see the same ones.
         start_ticks: When it started, in clock ticks after boot.
+        proc_root: The /proc to read.
+        parser: Takes the files apart.
     """
 
-    def __init__(self, pid: int, start_ticks: int, proc_root: Path) -> None:
-        self._folder = f"{proc_root}/{pid}"
+    def __init__(self, pid: int, start_ticks: int, proc_root: Path, parser: Parser = SHARED) -> None:
+        self._pid, self._start_ticks, self._proc_root = pid, start_ticks, proc_root
         self._started = _wall_seconds(start_ticks, proc_root)
         self._files: dict[str, SourceFile | None] = {}
+        self._parser = parser
+        self._parse_seconds = _PARSE_SECONDS
+        self.problem: str | None = None
+        """Why syntax was left out, where it was: only lines are known then."""
 
     def exists(self, file: str) -> bool:
         """Whether the target has such a file."""
-        return os.path.exists(self._path(file))  # noqa: PTH110 - asked of text, once per file
+        return exists_for(self._pid, file, proc_root=self._proc_root)
 
     def file(self, file: str) -> SourceFile | None:
         """A file's content; None where it cannot be read or is newer than the process."""
@@ -116,27 +124,52 @@ class SourceText:
         source = self.file(file) if number is not None else None
         return source.loops(number) if source is not None and number is not None else ()
 
-    def _path(self, file: str) -> str:
-        return f"{self._folder}/root{file}" if file.startswith("/") else f"{self._folder}/cwd/{file}"
+    def loader_line(self, file: str, loop_line: int | None) -> int | None:
+        """The line of the `DataLoader(...)` call that the loop at a line reads; None where it is not sure."""
+        source = self.file(file)
+        return None if source is None else self._asked(lambda: self._parser.loader_line(source.text, loop_line))
+
+    def _tables(self, text: str) -> Tables | None:
+        return self._asked(lambda: self._parser.tables(text))
+
+    def _asked(self, question: Callable[[], _Answer | None]) -> _Answer | None:
+        """The parser's answer, as long as this process's files have not taken more of its time than they may."""
+        if self._parse_seconds <= 0.0:
+            return None
+        before = self._parser.cpu_seconds
+        try:
+            return question()
+        except NoAnswerError as error:
+            self.problem = f"a source file is not parsed, which {error}: only its lines are known"
+            self._parse_seconds -= _PARSE_SECONDS / _MOST_UNPARSED
+            return None
+        finally:
+            self._parse_seconds -= self._parser.cpu_seconds - before
+            if self._parse_seconds <= 0.0:
+                self.problem = "its source files take too long to parse: only their lines are known"
 
     def _read(self, file: str) -> SourceFile | None:
-        path = self._path(file)
         try:
-            status = os.stat(path)  # noqa: PTH116 - a path of /proc as text
-        except (OSError, ValueError):
+            found = read_foreign(
+                self._pid, file, _LARGEST_FILE, start_ticks=self._start_ticks, proc_root=self._proc_root
+            )
+            if self._started is not None and found.modified_seconds > self._started + 1.0:
+                return None
+            encoding, _ = tokenize.detect_encoding(BytesIO(found.content).readline)
+            return SourceFile(_decoded(found.content, encoding), self._tables)
+        except (OSError, SyntaxError, LookupError):
             return None
-        # A pipe (`python /dev/fd/63`, a named one) would hold its reader, and give to it what is for another.
-        is_text = stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_FILE
-        if not is_text or (self._started is not None and status.st_mtime > self._started + 1.0):
-            return None
-        content = read_all(path, _LARGEST_FILE)
-        if content is None:
-            return None
-        try:
-            encoding, _ = tokenize.detect_encoding(BytesIO(content).readline)
-            return SourceFile(content.decode(encoding, "replace"))
-        except (SyntaxError, LookupError):
-            return None
+
+
+def _decoded(content: bytes, encoding: str) -> str:
+    """The text of a file.
+
+    Raises:
+        LookupError: It is in an encoding that takes more time the longer the text is: punycode, idna.
+    """
+    if not codecs.lookup(encoding).name.startswith(_ENCODINGS):
+        raise LookupError(encoding)
+    return content.decode(encoding, "replace")
 
 
 def _wall_seconds(start_ticks: int, proc_root: Path) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
+from gpuwatch.reader.refusals import malformed
 from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples.run import TrainerEnded
 from gpuwatch.sources.host.process import read_stat
@@ -15,6 +16,8 @@ from gpuwatch.sources.stacks.session import Session, Settings
 UPKEEP_NS: Final = 250_000_000
 _FIRST_RETRY_NS: Final = 1_000_000_000
 _LAST_RETRY_NS: Final = 30_000_000_000
+_FIRST_EXCLUSION_NS: Final = 300_000_000_000
+_LAST_EXCLUSION_NS: Final = 3_600_000_000_000
 _GRACE_NS: Final = 5_000_000_000
 _PASSING: Final = frozenset({Reason.NOT_READY, Reason.GONE})
 _MAY_PASS: Final = frozenset({Reason.NOT_PYTHON, Reason.NO_SYMBOLS})
@@ -30,7 +33,8 @@ class FollowedTarget:
         self._closed = False
         self._session: Session | None = None
         self._facts: ProcessFacts | None = None
-        self._is_other_program = self._gave_up = False
+        self._is_other_program = False
+        self._exclusion_ns = _FIRST_EXCLUSION_NS
         self._began_ns = self._try_ns = now_ns
         self._retry_ns = _FIRST_RETRY_NS
         self._told: tuple[str, str | None] | None = None
@@ -44,9 +48,7 @@ class FollowedTarget:
     def close(self, now_ns: int) -> None:
         """Stops looking, of which nothing is told."""
         self._closed = True
-        if self._session is not None:
-            self._session.close(now_ns)
-            self._session = None
+        self._drop_session(now_ns)
 
     def let_go(self, now_ns: int) -> None:
         """The same because nobody asks for it any more: where it has just ended, that is why, and is still told."""
@@ -63,9 +65,13 @@ class FollowedTarget:
             try:
                 self._follow(now_ns)
             except CannotReadError as error:
+                if error.is_lasting:
+                    raise
                 self._lose(error, now_ns)
         except Exception as error:  # noqa: BLE001 - what reading one process meets must not end the looks at all others
-            self._give_up(error, now_ns)
+            self._exclude(error, now_ns)
+        finally:
+            self._settings.meter.lap()  # what was not charged to this process is nobody's
         return None if self.ended else now_ns + UPKEEP_NS
 
     def _follow(self, now_ns: int) -> None:
@@ -89,7 +95,7 @@ class FollowedTarget:
             raise self._session.failed
         elif self._session is not None:
             self._session.upkeep(now_ns, stopped=stat.state in "Tt")
-        elif now_ns >= self._try_ns and not self._gave_up:
+        elif now_ns >= self._try_ns:
             self._attach(self._facts, now_ns)
 
     def _read_facts(self, start_ticks: int) -> ProcessFacts:
@@ -106,15 +112,12 @@ class FollowedTarget:
         self._told = None
         self._session = Session(facts, self.target.hooked, process, counters, settings, now_ns)
 
-    def _give_up(self, error: Exception, now_ns: int) -> None:
-        """Looks at the process no more, only whether it lives: what failed once in its memory would fail again."""
-        self._gave_up = True
-        session, self._session = self._session, None
-        if session is not None:
-            with suppress(Exception):  # what is left of it may be what failed
-                session.close(now_ns)
-        sentence = f"reading process {self.target.pid} failed ({type(error).__name__}: {error})"
-        self._lose(CannotReadError(Reason.BUILD, sentence, "start the training with gpuwatch run"), now_ns)
+    def _exclude(self, error: Exception, now_ns: int) -> None:
+        """Tries no more for five minutes, then for ever longer: what failed once would fail again."""
+        refusal = error if isinstance(error, CannotReadError) else malformed(self.target.pid, error)
+        self._lose(refusal, now_ns)
+        self._try_ns = now_ns + self._exclusion_ns
+        self._exclusion_ns = min(4 * self._exclusion_ns, _LAST_EXCLUSION_NS)
 
     def _lose(self, error: CannotReadError, now_ns: int) -> None:
         self._drop_session(now_ns)
@@ -126,13 +129,15 @@ class FollowedTarget:
         told = error.sentence, error.cure
         if self._facts is not None and not self.target.hooked and told != self._told:
             self._told = told
-            self._facts.look_again()
+            with suppress(Exception):  # they may be what failed
+                self._facts.look_again()
             self._settings.emit(self._facts.unreadable(now_ns, error))
 
     def _drop_session(self, now_ns: int) -> None:
         session, self._session = self._session, None
         if session is not None:
-            session.close(now_ns)
+            with suppress(Exception):  # what is left of it may be what failed
+                session.close(now_ns)
 
     def _end(self, facts: ProcessFacts, now_ns: int) -> None:
         self._drop_session(now_ns)

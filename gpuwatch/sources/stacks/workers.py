@@ -29,6 +29,7 @@ _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MIN_AGE_NS: Final = 100_000_000
 _RETRY_NS: Final = 300_000_000
 _THOROUGH_NS: Final = 2_000_000_000
+_MOST_THREADS: Final = 4096
 _FORKSERVER: Final = "multiprocessing.forkserver"
 
 
@@ -75,6 +76,7 @@ class Workers:
         self._chance = chance
         self._known: dict[int, Worker] = {}
         self._others: dict[int, int] = {}  # children that are no workers: pid -> start
+        self._excluded: dict[int, int] = {}  # those that are not to be read, whatever they are
         self._forkservers: set[int] = set()
         self._allowance = _ATTACH_BURST
         self._looked_ns: int | None = None
@@ -108,6 +110,7 @@ class Workers:
         for pid in self._known.keys() - children:
             self._let_go(pid)
         self._others = {pid: start for pid, start in self._others.items() if pid in children}
+        self._excluded = {pid: start for pid, start in self._excluded.items() if pid in children}
         for pid in sorted(children):
             self._meet(pid, now_ns, rate_hz)
 
@@ -118,6 +121,11 @@ class Workers:
     def refuse(self, worker: Worker) -> None:
         """Takes a child for what it is: no worker."""
         self._others[worker.pid] = worker.start_ticks
+        self._let_go(worker.pid)
+
+    def exclude(self, worker: Worker) -> None:
+        """Never reads a child again that cannot be read without harm."""
+        self._excluded[worker.pid] = worker.start_ticks
         self._let_go(worker.pid)
 
     def close(self) -> None:
@@ -134,6 +142,8 @@ class Workers:
         if worker is not None and worker.start_ticks != stat.start_ticks:
             self._let_go(pid)
             worker = None
+        if self._excluded.get(pid) == stat.start_ticks:
+            return
         if self._others.get(pid) == stat.start_ticks and stat.command_name != WORKER_NAME:
             return
         if worker is None:
@@ -162,8 +172,10 @@ class Workers:
         worker.retry_ns = now_ns + _RETRY_NS * worker.tries
         try:
             process, _ = self._attach(worker.pid, self._proc_root)
-        except CannotReadError:
-            if worker.tries >= _TRIES and not worker.counts:
+        except CannotReadError as error:
+            if error.is_lasting:
+                self.exclude(worker)
+            elif worker.tries >= _TRIES and not worker.counts:
                 self.refuse(worker)
             return
         if process.start_ticks != worker.start_ticks:
@@ -182,7 +194,8 @@ class Workers:
         threads = {str(pid), *self._forkers}
         if self._thorough or pid != self._pid:
             try:
-                threads = set(os.listdir(folder))  # noqa: PTH208 - 200 Path objects cost 10 times the listing
+                listed = os.listdir(folder)  # noqa: PTH208 - 200 Path objects cost 10 times the listing
+                threads |= set(listed[:_MOST_THREADS])
             except OSError:
                 return set()
         found: set[int] = set()

@@ -68,6 +68,7 @@ def describe(loader, iterator):
         "persistent_workers": iterator._persistent_workers,
         "drop_last": getattr(loader.batch_sampler, "drop_last", loader.drop_last),
         "dataset": type(loader.dataset).__name__,
+        "iterable": isinstance(loader.dataset, IterableDataset),
         "batches_per_epoch": batches,
         "loader": id(iterator._index_sampler),
     }

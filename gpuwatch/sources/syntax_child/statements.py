@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Final, Literal
+from typing import Final
 
-Request = Literal["sync", "copy", "save", "log", "forward"]
+from gpuwatch.sources.syntax_child.loops import header_lines
+from gpuwatch.sources.syntax_child.protocol import Request
 
 _SYNC: Final = frozenset({"item", "cpu", "tolist", "synchronize", "numpy"})
 _COPY: Final = frozenset({"to", "cuda"})
@@ -21,12 +22,26 @@ _TORCH_OPERATIONS: Final = frozenset(
     | {"logsumexp", "matmul", "mm", "relu", "scaled_dot_product_attention", "sigmoid", "softmax", "tanh"}
 )
 _DTYPES: Final = re.compile(r"u?int\d+|b?float\d*|half|double|long|short|bool|complex\d*|dtype|\w*_dtype")
-_IN_TEXT: Final[tuple[tuple[Request, re.Pattern[str]], ...]] = (
-    ("sync", re.compile(r"\.(?:item|cpu|tolist|numpy)\(|synchronize\(")),
-    ("copy", re.compile(r"\.(?:to|cuda)\(")),
-    ("save", re.compile(r"pickle\.dump\(|torch\.save\(")),
-    ("log", re.compile(r"(?<![\w.])print\(")),
-)
+
+
+def requests_by_line(tree: ast.Module) -> dict[int, Request]:
+    """What the innermost statement at each line asks for, where it asks for anything.
+
+    A statement of several lines asks on each of them; of one with a body, only its header counts.
+    """
+    statements: dict[int, ast.stmt] = {}
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.stmt):
+            first, last = header_lines(node)
+            for number in range(first, last + 1):
+                if number not in statements or statements[number].lineno <= node.lineno:
+                    statements[number] = node
+        if not isinstance(node, ast.expr):
+            pending.extend(ast.iter_child_nodes(node))
+    asked = {id(node): request_of(node) for node in statements.values()}
+    return {number: request for number, node in statements.items() if (request := asked[id(node)]) is not None}
 
 
 def request_of(statement: ast.stmt) -> Request | None:
@@ -41,11 +56,6 @@ def request_of(statement: ast.stmt) -> Request | None:
             found.add("forward")
     order: tuple[Request, ...] = ("sync", "copy", "save", "log", "forward")
     return next((request for request in order if request in found), None)
-
-
-def request_in_text(text: str) -> Request | None:
-    """The same from one line of text, where no syntax tree can be had."""
-    return next((request for request, pattern in _IN_TEXT if pattern.search(text)), None)
 
 
 def _header(statement: ast.stmt) -> list[ast.AST]:

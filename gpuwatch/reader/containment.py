@@ -1,0 +1,125 @@
+"""What reading one process may cost, and how it fails: with a refusal of that process and nothing else.
+
+Everything read from a process may have been made to mislead: sizes, pointers, lists without end. Each structure has
+a bound of its own; this is the bound of all of them together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from gpuwatch.reader.refusals import expensive, malformed
+from gpuwatch.reader.types import CannotReadError
+
+OPERATION_SECONDS = 0.5
+"""CPU time of attaching, or of one sample. Attaching takes 2 to 30 ms, a sample of 60 threads 2 ms; reading the maps of
+a process with 65 530 of them takes 60 ms."""
+_OPERATION_BYTES = 512 << 20
+_CHARGE_EVERY = 64
+"""Reads between two looks at the clock, which takes 0.3 us. Reading one page of a file takes up to 20 us."""
+
+
+class BudgetExceededError(Exception):
+    """Reading a process took more than it may. Only the boundary around all reading of a process catches it."""
+
+
+class Budget:
+    """CPU time and bytes of one operation on one process, counted by the thread that does it."""
+
+    def __init__(self, cpu_clock: Callable[[], float] = time.thread_time) -> None:
+        self._cpu_clock = cpu_clock
+        self._seconds = OPERATION_SECONDS
+        self._calls_left = _CHARGE_EVERY
+        self._bytes_left = _OPERATION_BYTES
+        self._end: float | None = None
+
+    def begin(self, seconds: float = OPERATION_SECONDS) -> None:
+        """A new operation begins, in the calling thread."""
+        self._seconds = seconds
+        self._calls_left = _CHARGE_EVERY
+        self._bytes_left = _OPERATION_BYTES
+        self._end = None
+
+    def charge(self, size: int) -> None:
+        """Counts one read of so many bytes, or one step of as much work as a read.
+
+        Raises:
+            BudgetExceededError: The operation has used up its CPU time or its bytes.
+        """
+        self._calls_left -= 1
+        self._bytes_left -= size
+        if self._calls_left <= 0 or self._bytes_left < 0 or size > 1 << 20:
+            self.check()
+
+    def check(self) -> None:
+        """Compares with the limits now.
+
+        Raises:
+            BudgetExceededError: The operation has used up its CPU time or its bytes.
+        """
+        self._calls_left = _CHARGE_EVERY
+        if self._bytes_left < 0:
+            raise BudgetExceededError(f"it takes more than {_OPERATION_BYTES >> 20} MiB of its memory")
+        now = self._cpu_clock()
+        if self._end is None:
+            # Most operations end before the first check: they never ask for the time.
+            self._end = now + self._seconds
+        elif now > self._end:
+            raise BudgetExceededError(f"it takes more than {self._seconds:g} s of CPU time")
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class Cache(dict[_Key, _Value]):
+    """What was learned of a process, all of it dropped once it is more than any Python needs: it can be read again."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        if len(self) >= self._most:
+            self.clear()
+        super().__setitem__(key, value)
+
+
+class HasBudget(Protocol):
+    """What is known of a process that is read."""
+
+    pid: int
+    budget: Budget
+
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_Reader = TypeVar("_Reader", bound=HasBudget)
+
+
+def contained(
+    method: Callable[Concatenate[_Reader, _Parameters], _Result],
+) -> Callable[Concatenate[_Reader, _Parameters], _Result]:
+    """Makes a method one operation on a process: it has a budget, and raises `CannotReadError` or nothing."""
+
+    @wraps(method)
+    def operation(reader: _Reader, /, *arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
+        reader.budget.begin()
+        try:
+            return method(reader, *arguments, **keywords)
+        except CannotReadError:
+            raise
+        except Exception as error:
+            raise refusal_of(reader.pid, error) from error
+
+    return operation
+
+
+def refusal_of(pid: int, error: Exception) -> CannotReadError:
+    """The refusal of a process at whose memory reading failed."""
+    if isinstance(error, BudgetExceededError):
+        return expensive(pid, str(error))
+    return malformed(pid, error)
