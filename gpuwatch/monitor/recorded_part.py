@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpuwatch.monitor.standing import standing_of
-from gpuwatch.samples import Candidates, GpuSample, Sample
-from gpuwatch.timeline.runs import gpus_of
+from gpuwatch.samples import Candidates, GpuSample, Sample, TrainerEnded
+from gpuwatch.timeline.runs import gpus_of, holds
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.timeline import Timeline
 
@@ -49,7 +49,10 @@ class RecordedPart:
             if subject is None:
                 yield sample if pids is None or type(sample) is not Candidates else _of_tree(sample, pids)
             elif pids is not None and not (self._has(trainer, pids) if trainer else self._uses(subject)):
-                self._left_out.add(subject)
+                if isinstance(sample, TrainerEnded) and sample.how != "lost":
+                    self._left_out.discard(subject)
+                else:
+                    self._left_out.add(subject)
             else:
                 if subject in self._left_out:
                     self._left_out.remove(subject)
@@ -58,7 +61,9 @@ class RecordedPart:
 
     def _has(self, trainer: str, pids: frozenset[int]) -> bool:
         history = self._timeline.trainers.get(trainer)
-        return history is None or history.facts is None or history.facts.pid in pids
+        if history is None or history.facts is None:
+            return True
+        return holds(pids, history.facts.pid, history.facts.start_ticks)
 
     def _uses(self, gpu: str) -> bool:
         return not self._gpus or gpu in self._gpus
@@ -75,4 +80,6 @@ class RecordedPart:
 
 
 def _of_tree(candidates: Candidates, pids: frozenset[int]) -> Candidates:
-    return replace(candidates, processes=tuple(each for each in candidates.processes if each.pid in pids))
+    return replace(
+        candidates, processes=tuple(each for each in candidates.processes if holds(pids, each.pid, each.start_ticks))
+    )

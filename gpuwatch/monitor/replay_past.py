@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from operator import mul
 
+from gpuwatch.recording import pooled
 from gpuwatch.recording.hours import HOUR_NS
-from gpuwatch.recording.minute_columns import MinuteColumns
+from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.step_metrics import known_in
 from gpuwatch.timeline.columns import NAN
 from gpuwatch.timeline.gpu_history import TIERED as GPU_METRICS
 from gpuwatch.timeline.host_history import TIERED as HOST_METRICS
@@ -15,7 +17,10 @@ from gpuwatch.timeline.step_tiers import StepTiers
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.timeline import Timeline
 
-_RUN_METRICS = ("step_seconds", "wait_seconds", "wait_share", "samples_per_second")
+_RUN_METRICS = (
+    *("step_seconds", "wait_seconds", "wait_share", "step_samples", "step_batches"),
+    *(known_in("wait"), known_in("samples")),
+)
 
 
 def fill_past(
@@ -63,26 +68,31 @@ def _value_tiers(timeline: Timeline, subject: str, metric: str) -> ValueTiers | 
 
 def _fill_steps(tiers: StepTiers, own: Mapping[str, MinuteColumns]) -> None:
     """Minutes of steps: their sums, and the range of their periods and waits."""
-    periods = own["step_seconds"]
+
+    def of(name: str) -> MinuteColumns:
+        return own.get(name, NO_MINUTES)
+
+    periods = of("step_seconds")
     times_ns, counts = periods.column("minute_ns"), periods.column("count")
-    train = list(map(mul, counts, periods.column("mean")))
-    by_metric = {
-        name: dict(zip(minutes.column("minute_ns"), _rows(minutes), strict=True)) for name, minutes in own.items()
-    }
-    waits, shares, speeds = (by_metric.get(name, {}) for name in ("wait_seconds", "wait_share", "samples_per_second"))
+    waits, shares, samples, batches = (
+        dict(zip(of(name).column("minute_ns"), _rows(of(name)), strict=True))
+        for name in ("wait_seconds", "wait_share", "step_samples", "step_batches")
+    )
+    waiting = pooled.known_seconds(periods, of("wait_seconds"), of(known_in("wait")))
+    sampling = pooled.known_seconds(periods, of("step_samples"), of(known_in("samples")))
     unknown = (0, 0.0, NAN, NAN)
-    wait = [waits.get(at, unknown) for at in times_ns]
-    speed = [speeds.get(at, unknown) for at in times_ns]
     share = [shares.get(at, unknown) for at in times_ns]
     tiers.fill_minutes(
         times_ns,
         {
             "steps": counts,
-            "train": train,
-            "wait": [count * mean for count, mean, _, _ in wait],
-            "wait_train": [seconds if row[0] else 0.0 for row, seconds in zip(wait, train, strict=True)],
-            "samples": [row[1] * seconds for row, seconds in zip(speed, train, strict=True)],
-            "samples_train": [seconds if row[0] else 0.0 for row, seconds in zip(speed, train, strict=True)],
+            "train": list(map(mul, counts, periods.column("mean"))),
+            "wait": [count * mean for count, mean, _, _ in (waits.get(at, unknown) for at in times_ns)],
+            "wait_steps": [waits.get(at, unknown)[0] for at in times_ns],
+            "wait_train": [waiting.get(at, 0.0) for at in times_ns],
+            "samples": [count * mean for count, mean, _, _ in (samples.get(at, unknown) for at in times_ns)],
+            "batches": [count * mean for count, mean, _, _ in (batches.get(at, unknown) for at in times_ns)],
+            "samples_train": [sampling.get(at, 0.0) for at in times_ns],
             "period_min": periods.column("min"),
             "period_max": periods.column("max"),
             "share_min": [row[2] for row in share],

@@ -16,6 +16,7 @@ from gpuwatch.monitor.replay_source import ReplaySource
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.timeline.runs import ProcessSet
 from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.timeline import Timeline
 
@@ -116,7 +117,7 @@ class Stage:
     def _attached_pids(self) -> frozenset[int]:
         """The tree that the recording was narrowed to: /proc was read of its processes and of no others."""
         root = self._recording.meta.attached_pid
-        return frozenset((*(() if root is None else (root,)), *(pid for pid, _ in self.timeline.processes)))
+        return ProcessSet.of(self.timeline.processes, unknown=() if root is None else (root,))
 
 
 def is_narrowed(meta: RecordingMeta) -> bool:

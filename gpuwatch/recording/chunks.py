@@ -10,18 +10,24 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
 from gpuwatch.recording.kinds import KIND_BY_NUMBER, KINDS, Kind, KindReader
 from gpuwatch.recording.packing import unpack
+from gpuwatch.recording.shapes import check_of
 from gpuwatch.recording.shred import read_values, write_values
 from gpuwatch.samples import Sample
 
 _LEVEL = 3  # 1.5 % larger than with 6, in 40 % of the time
-_MOST_BYTES = 1 << 26
+_MOST_BYTES = 1 << 25
 """No chunk inflates to more: a few bytes of a hostile file may stand for gigabytes."""
+MOST_ROWS = 1 << 18
+"""Of a segment: it is sealed at 4 MB, which is 80 000 of the smallest samples, or after the second that went beyond."""
+_FREE_ROWS = 1024
+_ROWS_PER_BYTE = 8
+"""The jitter of a clock alone takes more than a byte of each sample, so a chunk that claims more is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,10 @@ class Arrivals:
         """
         plain = inflated(data)
         count, columns = int.from_bytes(plain[:4], "little"), ColumnReader(plain[4:])
-        return cls(columns.read(count), columns.read(count))
+        times_ns, counts = columns.read(count), columns.read(count)
+        if set(map(type, chain(times_ns, counts))) - {int} or min(counts, default=0) < 0 or sum(counts) > MOST_ROWS:
+            raise DamagedError("impossible numbers of arrivals")
+        return cls(times_ns, counts)
 
     def places(self, start_ns: int, end_ns: int) -> range:
         """The places of the rows that came in (start, end]."""
@@ -116,12 +125,21 @@ class Gathering:
         return Arrivals(self._times_ns.tolist(), self._counts.tolist())
 
     def streams(self) -> Iterator[Stream]:
-        """Column by column."""
-        for (number, _), (places, values) in self._streams.items():
+        """Column by column, subject by subject in the order of the kinds: facts of a trainer come before its steps.
+
+        Chunks of one kind are of nearly one size: side by side, just over half a page each, they fill half of a file.
+        """
+        subjects = {key: self._subject(key) for key in self._streams}
+        for key in sorted(subjects, key=lambda key: (subjects[key], key[0])):
+            (number, _), (places, values) = key, self._streams[key]
             kind = KIND_BY_NUMBER[number]
             width = len(kind.places)
             columns = [values[place::width] for place in range(width)]
-            yield Stream(kind, kind.subject(values[:width]), places.tolist(), columns)
+            yield Stream(kind, subjects[key], places.tolist(), columns)
+
+    def _subject(self, key: tuple[int, object]) -> str:
+        kind = KIND_BY_NUMBER[key[0]]
+        return kind.subject(self._streams[key][1][: len(kind.places)])
 
 
 def gathered(rows: Iterable[bytes], kinds: Mapping[int, KindReader]) -> Gathering:
@@ -132,7 +150,7 @@ def gathered(rows: Iterable[bytes], kinds: Mapping[int, KindReader]) -> Gatherin
     """
     found = Gathering()
     for data in rows:
-        for time_ns, sample in samples_of_row(kinds, data):
+        for time_ns, sample in fitting(list(samples_of_row(kinds, data))):
             kind = KINDS[type(sample)]
             found.add(time_ns, [(kind.number, kind.row(sample))])
     return found
@@ -146,6 +164,8 @@ def samples_of_chunk(
     Raises:
         DamagedError: the bytes are not what was written.
     """
+    if not isinstance(count, int) or not 0 <= count <= min(MOST_ROWS, _FREE_ROWS + _ROWS_PER_BYTE * len(data)):
+        raise DamagedError("a chunk claims more rows than it can hold")
     columns = ColumnReader(inflated(data))
     places = columns.read(count)
     try:
@@ -154,7 +174,7 @@ def samples_of_chunk(
             first, last = bisect_left(places, wanted.start), bisect_left(places, wanted.stop)
             places, read = places[first:last], [values[first:last] for values in read]
         made = [kind.sample(row) for row in zip(*read, strict=True)]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise DamagedError("a chunk does not decode") from error
     return zip(places, made, strict=True)
 
@@ -173,8 +193,19 @@ def samples_of_row(
                 kind = kinds.get(number)
                 if kind is not None and (subjects is None or kind.subject(row) in subjects):
                     yield time_ns, kind.from_plain(row)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise DamagedError("a row does not decode") from error
+
+
+def fitting(found: Sequence[tuple[int, Sample]]) -> Sequence[tuple[int, Sample]]:
+    """The samples whose values have the types of their fields, which a file does not ensure; the same list for all."""
+    by_type: dict[type, list[Sample]] = {}
+    for _, sample in found:
+        by_type.setdefault(type(sample), []).append(sample)
+    wrong = {cls for cls, samples in by_type.items() if not check_of(cls)(samples)}
+    if not wrong:
+        return found
+    return [(time_ns, each) for time_ns, each in found if type(each) not in wrong or check_of(type(each))((each,))]
 
 
 def inflated(data: bytes) -> bytes:
@@ -186,7 +217,7 @@ def inflated(data: bytes) -> bytes:
     inflater = zlib.decompressobj()
     try:
         plain = inflater.decompress(data, _MOST_BYTES)
-    except zlib.error as error:
+    except (zlib.error, MemoryError) as error:
         raise DamagedError("a chunk does not inflate") from error
     if not inflater.eof:
         raise DamagedError("a chunk is torn")

@@ -30,7 +30,7 @@ _SHIFT = 1.5 * 2**52
 """Added to a number, it leaves its nearest integer in the low bits: a fifth of the time that round() takes."""
 _MOST_SHIFTED = 2.0**51
 _INT64 = 2**63
-_MOST_VALUES = 1 << 24  # a constant column of a hostile file may claim any number
+_MOST_VALUES = 1 << 22  # of a minute's samples of one kind: a constant column of a hostile file may claim any number
 
 
 class DamagedError(Exception):
@@ -44,11 +44,15 @@ def write_column(values: Sequence[Any], out: bytearray, *, exact: bool = False) 
 
 
 class ColumnReader:
-    """Takes columns off the bytes again, in the order in which they were written."""
+    """Takes columns off the bytes again, in the order in which they were written.
+
+    All of them together hold no more values than a minute has: few bytes may stand for any number of equal ones.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+        self._left = _MOST_VALUES
 
     def flag(self) -> bytes:
         """The next byte."""
@@ -73,15 +77,16 @@ class ColumnReader:
             DamagedError: there is none.
         """
         head = self._data[self._at : self._at + 5]
-        if len(head) < 5 or count > _MOST_VALUES:
+        if len(head) < 5 or not 0 <= count <= self._left:
             raise DamagedError("a column is missing")
+        self._left -= count
         length = int.from_bytes(head[1:], "little")
         self._at += 5
         payload = self._data[self._at : self._at + length]
         self._at += length
         try:
             values = _decode(head[0], payload, count)
-        except (ValueError, IndexError, TypeError, OverflowError) as error:
+        except (ValueError, IndexError, TypeError, OverflowError, RecursionError) as error:
             raise DamagedError("a column does not decode") from error
         if len(values) != count:
             raise DamagedError("a column has the wrong length")

@@ -12,18 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.recording.chunks import Arrivals, samples_of_chunk, samples_of_row
+from gpuwatch.recording.chunks import Arrivals, fitting, samples_of_chunk, samples_of_row
 from gpuwatch.recording.columns import DamagedError
 from gpuwatch.recording.head import LAST_WALL_TIME
 from gpuwatch.recording.hours import HOUR_NS
 from gpuwatch.recording.kinds import KindReader
 from gpuwatch.recording.opening import open_recording
 from gpuwatch.recording.schema import CHUNK_BITS, checksum
+from gpuwatch.recording.types import CannotOpenError
 from gpuwatch.samples import Sample
 from gpuwatch.timeline.wall_times import Anchor
 
 _FIRST_TIME = -(2**62)
-_MALFORMED = (DamagedError, ValueError, TypeError, KeyError, IndexError, AttributeError)
+_LAST_TIME = 2**62
+_SEGMENT_NS = 60_000_000_000  # a segment ends with its minute
+_MOST_A_MINUTE = 64  # one is sealed before its minute ends where more than 4 MB came, once a second at most
+_LONGEST_NS = 366 * 24 * 3600 * 1_000_000_000
+_MALFORMED = (DamagedError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,9 @@ class Contents:
         found: list[tuple[Any, ...]] = []
         with self._lock:
             try:
-                for row in self._opened.connection.execute(statement, values):
+                for row in self._opened.rows(statement, values):
                     found.append(row)  # noqa: PERF402 - what came before an error counts
-            except sqlite3.DatabaseError:
+            except (sqlite3.DatabaseError, CannotOpenError, OverflowError):
                 self.damaged.add(what)
         return found
 
@@ -97,17 +102,29 @@ class Contents:
         return tuple(
             (time_ns, wall_time)
             for _, time_ns, wall_time in rows
-            if isinstance(time_ns, int) and isinstance(wall_time, float) and 0 <= wall_time < LAST_WALL_TIME
+            if isinstance(time_ns, int)
+            and 0 <= time_ns < _LAST_TIME
+            and isinstance(wall_time, float)
+            and 0 <= wall_time < LAST_WALL_TIME
         )
 
     def stretches(self) -> list[Stretch]:
         """The segments in order."""
-        sealed = self.rows("its index", "SELECT id, start_ns, end_ns FROM segment ORDER BY id")
+        sealed = self.rows("its index", "SELECT id, start_ns, end_ns FROM segment WHERE length(data) > 8 ORDER BY id")
         tail = self.rows(
             "its tail", "SELECT segment, min(start_ns), max(end_ns) FROM tail GROUP BY segment ORDER BY segment"
         )
-        good = [row for row in (*tail, *sealed) if all(isinstance(value, int) for value in row)]
-        return sorted({row[0]: Stretch(*row) for row in good}.values(), key=lambda stretch: stretch.number)
+        found = {row[0]: Stretch(*row) for row in (*tail, *sealed) if _is_stretch(row)}
+        in_order = sorted(found.values(), key=lambda stretch: stretch.number)
+        kept: list[Stretch] = []
+        for stretch in in_order:
+            is_next = not kept or kept[-1].end_ns <= stretch.start_ns <= kept[0].start_ns + _LONGEST_NS
+            is_crowded = len(kept) >= _MOST_A_MINUTE and stretch.end_ns - kept[-_MOST_A_MINUTE].start_ns < _SEGMENT_NS
+            if is_next and not is_crowded:
+                kept.append(stretch)
+        if len(kept) < len({*(row[0] for row in tail), *(row[0] for row in sealed)}):
+            self.damaged.add("its index")
+        return kept
 
     def samples(
         self,
@@ -209,7 +226,7 @@ class Contents:
             with self.noting(what):
                 found.update(samples_of_chunk(kinds[kind], count, _intact(data, crc), places))
         in_order = sorted(place for place in found if place in places)
-        return list(zip(arrivals.of(in_order), map(found.__getitem__, in_order), strict=True))
+        return self._fitting(what, list(zip(arrivals.of(in_order), map(found.__getitem__, in_order), strict=True)))
 
     def _open(
         self,
@@ -225,7 +242,22 @@ class Contents:
                 for time_ns, sample in samples_of_row(kinds, _intact(*row), subjects):
                     if span[0] < time_ns <= span[1]:
                         found.append((time_ns, sample))
-        return found
+        return self._fitting(what, found)
+
+    def _fitting(self, what: str, found: Sequence[tuple[int, Sample]]) -> list[tuple[int, Sample]]:
+        fit = fitting(found)
+        if len(fit) < len(found):
+            self.damaged.add(what)
+        return list(fit)
+
+
+def _is_stretch(row: Sequence[Any]) -> bool:
+    """Whether a row of the index is a minute that a recorder can have written."""
+    if not all(isinstance(value, int) for value in row):
+        return False
+    number, start_ns, end_ns = row
+    in_bounds = 0 <= number < _LAST_TIME >> CHUNK_BITS and 0 <= start_ns <= end_ns < _LAST_TIME
+    return bool(in_bounds and end_ns - start_ns <= _SEGMENT_NS)
 
 
 def _intact(data: object, crc: object) -> bytes:

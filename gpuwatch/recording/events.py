@@ -9,7 +9,17 @@ from typing import Any
 
 from gpuwatch.recording.kinds import EVENT_KINDS, KINDS
 from gpuwatch.recording.schema import Operation, checksum
-from gpuwatch.samples import Candidates, GpuFacts, GpuLost, GpuSample, MachineFacts, PhaseSpan, RunFacts, Sample
+from gpuwatch.samples import (
+    Candidates,
+    GpuFacts,
+    GpuLost,
+    GpuSample,
+    MachineFacts,
+    PhaseSpan,
+    RunFacts,
+    Sample,
+    TrainerEnded,
+)
 
 _MOST_KNOWN = 4_096
 _MOST_A_MINUTE = 500  # a hostile trainer's phases are in the samples still
@@ -46,6 +56,8 @@ class Events:
             return
         kind = KINDS[cls]
         subject = kind.subject(kind.row(sample))
+        if isinstance(sample, TrainerEnded):
+            self._known.pop((RunFacts, subject), None)  # 4 kB each, of trainings that come by the hundred
         if not self._room or (cls in _REPEATED and self._is_known(cls, subject, sample)):
             return
         self._room -= 1

@@ -7,20 +7,24 @@ up again; as columns of an hour it is a tenth of that, for 2.5 MB more in the fi
 from __future__ import annotations
 
 import bisect
+import math
 import zlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any
+
+import msgspec
 
 from gpuwatch.recording import pooled
 from gpuwatch.recording.chunks import inflated
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
-from gpuwatch.recording.minute_columns import MARKS, MinuteColumns, Part
+from gpuwatch.recording.minute_columns import MARKS, MinuteColumns, Part, are_figures
 from gpuwatch.recording.packing import pack, unpack
-from gpuwatch.recording.schema import Operation
 from gpuwatch.recording.types import Rollup
+from gpuwatch.timeline.tiers import MINUTE_NS
 
-MINUTE_NS = 60_000_000_000
 HOUR_NS = 60 * MINUTE_NS
 _NAMES = ("minute", *Rollup._fields[3:])  # of the hour
 _LAST_MINUTE = 59
@@ -30,48 +34,32 @@ _MARKED = frozenset({"utilization_percent", "step_seconds"})
 """Whose percentiles a report of a long time shows."""
 
 
-class HourGatherer:
-    """The minutes of the hour that is being written: 72 bytes for each of their figures."""
+def pack_hour(hour_ns: int, minutes: Iterable[Iterable[Rollup]]) -> bytes | None:
+    """The minutes of an hour as one blob, in the order of time; None where they hold no figure.
 
-    def __init__(self) -> None:
-        self._hour_ns: int | None = None
-        self._series: dict[str, dict[str, array[float]]] = {}
-
-    def turn(self, minute_ns: int) -> Iterator[Operation]:
-        """What to write when a minute begins, if an hour is over by that.
-
-        The minutes stay in the file too: of a torn one, they reach further.
-        """
-        hour_ns = minute_ns // HOUR_NS * HOUR_NS
-        if hour_ns == self._hour_ns:
-            return
-        if self._hour_ns is not None and self._series:
-            yield "INSERT OR REPLACE INTO rollup_1h VALUES (?, ?)", (self._hour_ns, self._packed())
-        self._hour_ns, self._series = hour_ns, {}
-
-    def add(self, rows: Iterable[Rollup]) -> None:
-        """A minute of the hour that was turned to."""
-        begin_ns = self._hour_ns or 0
-        for row in rows:
-            series = self._series.setdefault(row.metric, {}).get(row.subject)
-            if series is None:
-                series = self._series[row.metric][row.subject] = array("d")
-            series.extend(((row.minute_ns - begin_ns) // MINUTE_NS, *row[3:]))
-
-    def _packed(self) -> bytes:
-        index, bodies = [], []
-        for metric, subjects in self._series.items():
-            body = bytearray()
-            for place, name in enumerate(_NAMES):
-                values = [value for series in subjects.values() for value in series[place::_WIDTH]]
-                write_column([int(value) for value in values] if name in _WHOLE_NUMBERS else values, body)
-            data = zlib.compress(bytes(body), 6)
-            marks = [_marks(series) for series in subjects.values()] if metric in _MARKED else None
-            lengths = [len(series) // _WIDTH for series in subjects.values()]
-            index.append((metric, list(subjects), lengths, marks, len(data), zlib.crc32(data)))
-            bodies.append(data)
-        head = pack(index)
-        return b"".join((zlib.crc32(head).to_bytes(4, "little"), len(head).to_bytes(4, "little"), head, *bodies))
+    They stay in the file too: of a torn one, they reach further.
+    """
+    found: dict[str, dict[str, array[float]]] = {}
+    for row in chain.from_iterable(minutes):
+        series = found.setdefault(row.metric, {}).get(row.subject)
+        if series is None:
+            series = found[row.metric][row.subject] = array("d")
+        series.extend(((row.minute_ns - hour_ns) // MINUTE_NS, *row[3:]))
+    if not found:
+        return None
+    index, bodies = [], []
+    for metric, subjects in found.items():
+        body = bytearray()
+        for place, name in enumerate(_NAMES):
+            values = [value for series in subjects.values() for value in series[place::_WIDTH]]
+            write_column([int(value) for value in values] if name in _WHOLE_NUMBERS else values, body)
+        data = zlib.compress(bytes(body), 6)
+        marks = [_marks(series) for series in subjects.values()] if metric in _MARKED else None
+        lengths = [len(series) // _WIDTH for series in subjects.values()]
+        index.append((metric, list(subjects), lengths, marks, len(data), zlib.crc32(data)))
+        bodies.append(data)
+    head = pack(index)
+    return b"".join((zlib.crc32(head).to_bytes(4, "little"), len(head).to_bytes(4, "little"), head, *bodies))
 
 
 def _marks(series: array[float]) -> list[float]:
@@ -87,12 +75,13 @@ class Hour:
     Args:
         hour_ns: its beginning.
         data: as it was written.
+        damaged: called where a column does not decode, whose values are then unknown.
 
     Raises:
         DamagedError: the bytes are not what was written.
     """
 
-    def __init__(self, hour_ns: int, data: object) -> None:
+    def __init__(self, hour_ns: int, data: object, damaged: Callable[[], None] = lambda: None) -> None:
         if not isinstance(data, bytes):
             raise DamagedError("an hour is missing")
         length = int.from_bytes(data[4:8], "little")
@@ -103,8 +92,8 @@ class Hour:
         self._data = data
         self._parts: dict[str, _Metric] = {}
         at = 8 + length
-        for metric, subjects, lengths, marks, size, crc in unpack(head):
-            self._parts[metric] = _Metric(hour_ns, (subjects, lengths, marks), data[at : at + size], crc)
+        for metric, subjects, lengths, marks, size, crc in _index_of(head):
+            self._parts[metric] = _Metric(hour_ns, (subjects, lengths, marks), data[at : at + size], crc, damaged)
             at += size
 
     @property
@@ -125,10 +114,32 @@ class Hour:
             yield from found.parts(start_ns, end_ns, subjects)
 
 
+_Index = tuple[str, list[str], list[int], list[list[float]] | None, int, int]
+"""Metric, subjects, how many minutes each has, the percentiles of each, length and checksum of the columns."""
+
+
+def _index_of(head: bytes) -> Sequence[_Index]:
+    """The index of an hour; one that was made up may hold anything.
+
+    Raises:
+        DamagedError: it is none.
+    """
+    try:
+        return msgspec.convert(unpack(head), list[_Index])
+    except (ValueError, msgspec.ValidationError) as error:
+        raise DamagedError("not the index of an hour") from error
+
+
 class _Metric:
     def __init__(
-        self, hour_ns: int, index: tuple[list[str], list[int], list[list[float]] | None], data: bytes, crc: int
+        self,
+        hour_ns: int,
+        index: tuple[list[str], list[int], list[list[float]] | None],
+        data: bytes,
+        crc: int,
+        damaged: Callable[[], None],
     ) -> None:
+        self._damaged = damaged
         self._hour_ns = hour_ns
         self._subjects, self._lengths, self._marks = index
         self._data = data
@@ -139,7 +150,11 @@ class _Metric:
         if self._columns is None:
             if zlib.crc32(self._data) != self._crc:
                 raise DamagedError("the checksum does not match")
-            self._columns = _Columns(inflated(self._data), sum(self._lengths), self._hour_ns)
+            if min(self._lengths, default=0) < 0 or max(self._lengths, default=0) > _LAST_MINUTE + 1:
+                raise DamagedError("an hour has 60 minutes")
+            if any(len(marks) not in (0, len(MARKS)) for marks in self._marks or ()):
+                raise DamagedError("not the percentiles of an hour")
+            self._columns = _Columns(inflated(self._data), sum(self._lengths), self._hour_ns, self._damaged)
         before, until = (start_ns - MINUTE_NS - self._hour_ns) // MINUTE_NS, (end_ns - self._hour_ns) // MINUTE_NS
         at = 0
         for place, (subject, length) in enumerate(zip(self._subjects, self._lengths, strict=True)):
@@ -159,17 +174,30 @@ class _Metric:
 class _Columns(dict[str, Sequence[Any]]):
     """By name; decoded when asked for."""
 
-    def __init__(self, plain: bytes, count: int, hour_ns: int) -> None:
+    def __init__(self, plain: bytes, count: int, hour_ns: int, damaged: Callable[[], None]) -> None:
         super().__init__()
+        self._damaged = damaged
         reader = ColumnReader(plain)
         self._raw = {name: reader.cut() for name in _NAMES}
         self._count, self._hour_ns = count, hour_ns
+        minutes = ColumnReader(self._raw.pop("minute")).read(count)
+        if any(type(minute) is not int or not 0 <= minute <= _LAST_MINUTE for minute in minutes):
+            raise DamagedError("an hour has 60 minutes")
+        self["minute"] = minutes
 
     def __missing__(self, name: str) -> Sequence[Any]:
         if name == "minute_ns":
             times_ns = range(self._hour_ns, self._hour_ns + HOUR_NS, MINUTE_NS)
             values: Sequence[Any] = list(map(times_ns.__getitem__, self["minute"]))
         else:
-            values = ColumnReader(self._raw.pop(name)).read(self._count)
+            values = self._figures(name)
         self[name] = values
         return values
+
+    def _figures(self, name: str) -> Sequence[Any]:
+        with suppress(DamagedError):
+            values = ColumnReader(self._raw.pop(name)).read(self._count)
+            if are_figures(values):
+                return values
+        self._damaged()
+        return [0 if name == "count" else math.nan] * self._count

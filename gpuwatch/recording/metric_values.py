@@ -8,6 +8,8 @@ from operator import sub
 from typing import cast
 
 _MOST = 1e300
+_COUNTER_KEPT_NS = 3_600_000_000_000
+"""After its last reading: what a counter grew by over a longer silence belongs to no minute."""
 _MOST_METRICS = 20_000
 """In a minute: 300 trainers' worth. Memory stays bounded whoever claims to train."""
 
@@ -45,6 +47,12 @@ class Metrics:
             sums[place] += amount
         self.means[subject, metric] = (int(sums[0]), sums[1] / sums[2])
 
+    def add_total(self, subject: str, metric: str, amount: float) -> None:
+        """A part of the minute's sum, which is its only value."""
+        if math.isfinite(amount):
+            values = self._of(subject, metric)
+            values[:] = [amount + sum(values)]
+
     def add_shares(self, subject: str, metric: str, hits: Sequence[int], looks: Sequence[int]) -> None:
         """Shares of looks: they count as many as there were looks."""
         self.add_quotients(subject, metric, zip(hits, looks, strict=True))
@@ -62,7 +70,8 @@ class Metrics:
             metric: to put it under.
             times_ns: of the readings.
             readings: of the counter.
-            scale: for the growth per nanosecond; None: the growth itself.
+            scale: for the growth per nanosecond, which counts as many as the seconds it is of: the minute in which a
+                recording ends may have few; None: the growth itself.
         """
         if not readings:
             return
@@ -79,13 +88,16 @@ class Metrics:
             grown = _growth([before[1], *values])
             readings = values
         self._counters[key] = (times_ns[-1], cast("float", readings[-1]))
-        seconds = times_ns[-1] - before[0]
-        if seconds <= 0 or not math.isfinite(grown):
+        span_ns = times_ns[-1] - before[0]
+        if span_ns <= 0 or not math.isfinite(grown):
             return
         sums = self._sums.setdefault(key, [0.0, 0.0])
         sums[0] += grown
-        sums[1] += seconds
-        self._of(subject, metric)[:] = [sums[0] if scale is None else sums[0] / sums[1] * scale]
+        sums[1] += span_ns
+        value = sums[0] if scale is None else sums[0] / sums[1] * scale
+        self._of(subject, metric)[:] = [value]
+        if scale is not None:
+            self.means[key] = (max(1, round(sums[1] / 1e9)), value)
 
     def sum_up(self, subject: str, metric: str) -> None:
         """Puts the growth of all counters named "METRIC ..." together as one; they are then no metrics of their own."""
@@ -104,7 +116,11 @@ class Metrics:
         self._counters[subject, metric] = (time_ns, 0.0)
 
     def begin_minute(self) -> None:
-        """Forgets all but what counters stood at."""
+        """Forgets all but what counters of the last hour stood at."""
+        newest_ns = max((time_ns for time_ns, _ in self._counters.values()), default=0)
+        self._counters = {
+            key: reading for key, reading in self._counters.items() if newest_ns - reading[0] <= _COUNTER_KEPT_NS
+        }
         self.values.clear()
         self.means.clear()
         self._sums.clear()

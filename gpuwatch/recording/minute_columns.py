@@ -63,6 +63,11 @@ class MinuteColumns:
         return map(Rollup._make, zip(minutes, repeat(subject), repeat(metric), *figures, strict=False))
 
 
+def are_figures(values: Sequence[Any]) -> bool:
+    """Whether all values are numbers; NaN is one that is not known."""
+    return set(map(type, values)) <= {int, float}
+
+
 NO_MINUTES = MinuteColumns(())
 
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpuwatch.recording import pooled
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.session_summary import GpuSummary, RunSummary
+from gpuwatch.recording.step_metrics import known_in
 from gpuwatch.recording.types import Rollup
 from gpuwatch.samples import PhaseKind
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.runs import Run, gpus_of
-from gpuwatch.timeline.spans import Span
+from gpuwatch.timeline.spans import Span, outside, united
+from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.timeline import Timeline
 
-MINUTE_NS = 60_000_000_000
 PAUSES: tuple[PhaseKind, ...] = ("warmup", "eval", "checkpoint", "compile", "stopped")
 _TRAINING = ("step_seconds", "counted_batches")
 FEWEST_TRAINING_MINUTES = 3
+_LONGEST_SECONDS = 366 * 24 * 3600.0  # of a pause: what a hostile file claims may be any number
 _METRICS = frozenset(
     {
         *("utilization_percent", "power_watts", "memory_used_bytes", "temperature_celsius", "energy_joules"),
         *(f"{kind}_phase_seconds" for kind in PAUSES),
-        *("step_seconds", "step_batches", "step_samples", "wait_seconds", "wait_share", "samples_per_second"),
+        *("step_seconds", "step_batches", "step_samples", "wait_seconds", known_in("wait"), known_in("samples")),
         *("counted_batches", "stack_wait_train_share"),
     }
 )
@@ -67,14 +69,30 @@ def _training_minutes(minutes: Minutes, warm: Mapping[str, Mapping[str, Sequence
     training: set[int] = set()
     for trainer, own in warm.items():
         made = {minute.minute_ns for metric in _TRAINING for minute in own.get(metric, ())}
-        paused = {
-            (minute.minute_ns // MINUTE_NS - back) * MINUTE_NS
+        pauses = (
+            (minute.minute_ns, minute.max)
             for kind in PAUSES
             for minute in minutes.get((trainer, f"{kind}_phase_seconds"), ())
-            for back in range(1 + int(minute.max // 60))
-        }
-        training |= {at for at in made if at // MINUTE_NS * MINUTE_NS not in paused}
+        )
+        training |= unpaused(made, pauses)
     return frozenset(training)
+
+
+def unpaused(made: Collection[int], pauses: Iterable[tuple[int, float]]) -> set[int]:
+    """Of some minutes, those that no pause touches.
+
+    Args:
+        made: their times in nanoseconds.
+        pauses: the minute in which each ended, and its length in seconds.
+    """
+    spans = united(
+        (at_ns // MINUTE_NS * MINUTE_NS - round(min(seconds, _LONGEST_SECONDS) // 60) * MINUTE_NS, at_ns + MINUTE_NS)
+        for at_ns, seconds in pauses
+        if seconds >= 0
+    )
+    ordered = sorted(at_ns // MINUTE_NS * MINUTE_NS for at_ns in made)
+    free = {ordered[place] for place in outside([at_ns + 1 for at_ns in ordered], spans)}
+    return {at_ns for at_ns in made if at_ns // MINUTE_NS * MINUTE_NS in free}
 
 
 def _gpu(timeline: Timeline, uuid: str, minutes: Minutes, training: Collection[int]) -> GpuSummary | None:
@@ -149,16 +167,16 @@ def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]], span: Sp
     batch_size = loader.batch_size if loader else None
     if steps:
         batches = pooled.count(waits) * (pooled.mean(own.get("step_batches", ())) or 1.0)
-        rate = _quotient(own.get("samples_per_second", ()), own.get("step_samples", ()))
+        samples, known_samples = own.get("step_samples", ()), own.get(known_in("samples"), ())
         return RunSummary(
             id=trainer.trainer,
             title="",
             facts=facts,
             steps=pooled.count(steps),
             train_seconds=pooled.total(steps),
-            samples_per_second=rate,
+            samples_per_second=pooled.share(steps, samples, known_samples),
             wait_seconds_per_batch=pooled.total(waits) / batches if batches else None,
-            wait_share=_wait_share(own),
+            wait_share=pooled.share(steps, waits, own.get(known_in("wait"), ())),
             batch_size=batch_size,
         )
     counted = pooled.total(own.get("counted_batches", ()))
@@ -184,23 +202,3 @@ def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]], span: Sp
 def _seconds_within(minute: Rollup, span: Span) -> float:
     """How much of the minute the stretch covers: its last one may have just begun."""
     return max(0, min(minute.minute_ns + MINUTE_NS, span[1]) - max(minute.minute_ns, span[0])) / 1e9
-
-
-def _quotient(rates: Sequence[Rollup], samples: Sequence[Rollup]) -> float | None:
-    """Samples over the training seconds of the steps that counted them: each minute's rate is such a quotient."""
-    by_minute = {minute.minute_ns: minute for minute in samples}
-    pairs = [(by_minute[rate.minute_ns], rate) for rate in rates if rate.minute_ns in by_minute and rate.mean > 0]
-    amount = sum(minute.count * minute.mean for minute, _ in pairs)
-    seconds = sum(minute.count * minute.mean / rate.mean for minute, rate in pairs)
-    return amount / seconds if seconds > 0 else None
-
-
-def _wait_share(own: Mapping[str, Sequence[Rollup]]) -> float | None:
-    """Waits over the training seconds of the steps that measured them."""
-    return _weighted(own.get("wait_share", ()), {each.minute_ns: each for each in own.get("step_seconds", ())})
-
-
-def _weighted(shares: Sequence[Rollup], steps: Mapping[int, Rollup]) -> float | None:
-    pairs = [(share, steps[share.minute_ns]) for share in shares if share.minute_ns in steps]
-    seconds = sum(share.count * step.mean for share, step in pairs)
-    return sum(share.mean * share.count * step.mean for share, step in pairs) / seconds if seconds > 0 else None

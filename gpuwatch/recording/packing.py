@@ -55,7 +55,7 @@ def unpack(data: bytes) -> Any:
     """
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError, TypeError, OverflowError) as error:
         raise ValueError(str(error)) from None
 
 

@@ -37,14 +37,14 @@ def filesystem_of(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) 
     """The type of file system that a folder lies on, such as "ext4" or "nfs4"; None where it cannot be told."""
     try:
         device = folder.stat().st_dev
-        lines = mountinfo.read_text("utf-8", "surrogateescape").splitlines()
+        lines = mountinfo.read_bytes().decode("utf-8", "surrogateescape").split("\n")
     except OSError:
         return None
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in lines:
         before, _, after = line.partition(" - ")
-        if before.split()[2:3] == [wanted]:
-            return after.split()[0] if after else None
+        if before.split(" ")[2:3] == [wanted]:
+            return after.split(" ")[0] if after else None
     return None
 
 

@@ -35,6 +35,33 @@ def mean(minutes: Minutes) -> float | None:
     return total(minutes) / values if values else None
 
 
+def known_seconds(steps: Minutes, amounts: Minutes, known: Minutes) -> dict[int, float]:
+    """By minute, the training seconds of just those steps in which an amount is known.
+
+    Args:
+        steps: their training seconds ("step_seconds").
+        amounts: what may be unknown of a step ("wait_seconds").
+        known: the seconds of the steps where it is known ("wait_train_seconds"); recorded only of minutes in which it
+            is unknown in some steps, and not at all by early versions: a step is then taken to be as long as any other.
+    """
+    written = dict(zip(_column(known, "minute_ns"), _column(known, "mean"), strict=True))
+    of_steps = {
+        at: (amount, own)
+        for at, amount, own in zip(*(_column(steps, name) for name in ("minute_ns", "count", "mean")), strict=True)
+    }
+    return {
+        at: written.get(at, min(count, of_steps[at][0]) * of_steps[at][1])
+        for at, count in zip(_column(amounts, "minute_ns"), _column(amounts, "count"), strict=True)
+        if at in of_steps
+    }
+
+
+def share(steps: Minutes, amounts: Minutes, known: Minutes) -> float | None:
+    """All of an amount over the training seconds of the steps in which it is known; None where it is in none."""
+    seconds = math.fsum(known_seconds(steps, amounts, known).values())
+    return total(amounts) / seconds if seconds > 0 else None
+
+
 def least(minutes: Minutes) -> float:
     """The least value, of one minute at least."""
     found: float = min(_column(minutes, "min"))

@@ -13,10 +13,12 @@ from gpuwatch.recording.contents import Contents, Stretch
 from gpuwatch.recording.head import meta_of, number
 from gpuwatch.recording.hours import HOUR_NS, Hour
 from gpuwatch.recording.minute_columns import MinuteColumns, Part, parts_of
-from gpuwatch.recording.rollups import MINUTE_NS, Minutes, unpack_minute
+from gpuwatch.recording.rollups import Minutes, unpack_minute
+from gpuwatch.recording.shapes import check_of
 from gpuwatch.recording.standing import Events
 from gpuwatch.recording.types import FindingSpan, RecordingMeta, Rollup
 from gpuwatch.samples import GpuFacts, Sample
+from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.wall_times import Anchor, wall_time_at
 
 _MANY_STRETCHES = 8
@@ -152,7 +154,11 @@ class Recording:
             )
             for row in self._contents.checked_rows("its findings", f"SELECT {columns} FROM finding ORDER BY id")
         ]
-        return [span for span in found if span.start_ns <= end_ns and (span.end_ns is None or span.end_ns >= start_ns)]
+        is_span = check_of(FindingSpan)
+        good = [span for span in found if is_span((span,))]
+        if len(good) < len(found):
+            self._contents.damaged.add("its findings")
+        return [span for span in good if span.start_ns <= end_ns and (span.end_ns is None or span.end_ns >= start_ns)]
 
     def rollups(
         self,
@@ -239,7 +245,7 @@ class Recording:
         return found
 
     def _hour(self, hour_ns: int, data: object) -> Hour:
-        return Hour(hour_ns, data)
+        return Hour(hour_ns, data, lambda: self._contents.damaged.add("its hours"))
 
     def _open_minute(self, start_ns: int, end_ns: int) -> list[Rollup]:
         """Of the minute that is being written, or was when the writer was killed."""

@@ -10,10 +10,10 @@ from gpuwatch.recording.chunks import Stream, inflated
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
 from gpuwatch.recording.gpu_metrics import gpu_metrics
 from gpuwatch.recording.metric_values import Metrics
+from gpuwatch.recording.minute_columns import are_figures
 from gpuwatch.recording.run_metrics import RUN_METRICS
+from gpuwatch.recording.step_metrics import StepMetrics
 from gpuwatch.recording.types import Rollup
-
-MINUTE_NS = 60_000_000_000
 
 
 class Minutes:
@@ -21,18 +21,21 @@ class Minutes:
 
     def __init__(self) -> None:
         self._metrics = Metrics()
+        self._steps = StepMetrics(self._metrics)
 
     def take(self, stream: Stream) -> None:
         """Counts a segment's samples of one kind and subject."""
         if stream.kind.name == "GpuSample":
             gpu_metrics(stream, self._metrics)
         else:
+            self._steps.take(stream)
             derive = RUN_METRICS.get(stream.kind.name)
             if derive is not None:
                 derive(stream, self._metrics)
 
     def finished(self, minute_ns: int) -> list[Rollup]:
         """The minute's figures; the next one begins."""
+        self._steps.end_minute()
         rows = [
             _rollup(minute_ns, subject, metric, values, self._metrics.means.get((subject, metric)))
             for (subject, metric), values in self._metrics.values.items()
@@ -67,6 +70,8 @@ def unpack_minute(
     plain = inflated(data)
     count, columns = int.from_bytes(plain[:4], "little"), ColumnReader(plain[4:])
     read = [columns.read(count) for _ in Rollup._fields[1:] if not columns.is_at_end]  # the first ones had no p5
+    if not all(set(map(type, texts)) <= {str} for texts in read[:2]) or not all(map(are_figures, read[2:])):
+        raise DamagedError("not the figures of a minute")
     return [
         Rollup(minute_ns, *row)
         for row in zip(*read, strict=True)

@@ -1,4 +1,4 @@
-"""The metrics of a minute of the machine, a process, and a run's steps, batches, phases and stacks."""
+"""The metrics of a minute of the machine, a process, and a run's batches, phases and stacks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,6 @@ _PROCESS_GAUGES = (
     "shm_used_bytes",
     "cgroup_memory_used_bytes",
 )
-_STEP_PARTS = (
-    "phase_seconds",
-    "wait_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "optimizer_seconds",
-    "copy_seconds",
-    "wait_cpu_seconds",
-)
 
 
 def _host(stream: Stream, metrics: Metrics) -> None:
@@ -46,30 +37,6 @@ def _process(stream: Stream, metrics: Metrics) -> None:
     metrics.add(stream.subject, "worker_count", [len(each) for each in workers])
     cores = [[worker.cpu_cores for worker in each if worker.cpu_cores is not None] for each in workers]
     metrics.add(stream.subject, "worker_cores", [sum(each) / len(each) for each in cores if each])
-
-
-def _steps(stream: Stream, metrics: Metrics) -> None:
-    trainer = stream.subject
-    starts, ends, pauses = (stream.column(name) for name in ("start_ns", "end_ns", "phase_seconds"))
-    training = [
-        max(0.0, (end_ns - start_ns) / _SECOND_NS - pause)
-        for start_ns, end_ns, pause in zip(starts, ends, pauses, strict=True)
-    ]
-    metrics.add(trainer, "step_seconds", training)
-    for name in _STEP_PARTS:
-        metrics.add(trainer, name, stream.column(name))
-    waits, samples, batches = (stream.column(name) for name in ("wait_seconds", "samples", "batches"))
-    metrics.add(trainer, "step_batches", batches)
-    metrics.add(trainer, "step_samples", samples)
-    sizes = [count / each for count, each in zip(samples, batches, strict=True) if count is not None and each]
-    metrics.add(trainer, "batch_size", sizes)
-    for name, amounts in (("wait_share", waits), ("samples_per_second", samples)):
-        pairs = [(amount, train) for amount, train in zip(amounts, training, strict=True) if amount is not None]
-        metrics.add_quotients(trainer, name, pairs)
-
-
-def _gaps(stream: Stream, metrics: Metrics) -> None:
-    metrics.add(stream.subject, "gap_seconds", stream.column("seconds"))
 
 
 def _waits(stream: Stream, metrics: Metrics) -> None:
@@ -128,8 +95,6 @@ def _memory(stream: Stream, metrics: Metrics) -> None:
 RUN_METRICS: Mapping[str, Callable[[Stream, Metrics], None]] = {
     "HostSample": _host,
     "ProcessSample": _process,
-    "StepEnd": _steps,
-    "GpuGap": _gaps,
     "BatchWait": _waits,
     "WorkerFetch": _fetches,
     "PhaseSpan": _phases,

@@ -20,8 +20,9 @@ Metrics of minutes. Those of a subject without a value in a minute have no row t
 
 * GPU (subject: UUID). Gauges: utilization_percent and power_watts (of the driver's ring where it has one, else of the
   polls), memory_utilization_percent, memory_used_bytes, temperature_celsius, memory_temperature_celsius, sm_clock_mhz,
-  sm_activity_percent, tensor_activity_percent, dram_activity_percent. Of the minute, with a count of 1: energy_joules,
-  pcie_tx_bytes_per_second, pcie_rx_bytes_per_second, throttled_{power,sw_thermal,hw_thermal,power_brake}_share.
+  sm_activity_percent, tensor_activity_percent, dram_activity_percent. Of the minute, with a count of 1: energy_joules;
+  with a count of the seconds between its readings: pcie_tx_bytes_per_second, pcie_rx_bytes_per_second,
+  throttled_{power,sw_thermal,hw_thermal,power_brake}_share.
 * Machine (subject "host"): every number of HostSample under its own name.
 * Process (subject: trainer): main_thread_cores, tree_cores, cpu_capacity_cores, run_delay_share, rss_bytes,
   read_bytes_per_second, write_bytes_per_second, shm_used_bytes, cgroup_memory_used_bytes, worker_count, worker_cores
@@ -30,7 +31,10 @@ Metrics of minutes. Those of a subject without a value in a minute have no row t
   wait_seconds, forward_seconds, backward_seconds, optimizer_seconds, copy_seconds, wait_cpu_seconds, step_batches,
   step_samples, batch_size (samples per batch), gap_seconds (GPU idle by events). `count` of step_seconds is steps per
   minute. wait_share and samples_per_second have the quotient of the sums as their mean, over the steps where both
-  are known, and per-step values as their range.
+  are known, and per-step values as their range. A step that was sent twice counts once; stops by a signal are left out.
+* Sums over steps, with a count of 1: {wait,samples,copy,forward,backward,optimizer}_train_seconds are the training
+  seconds of just the steps in which X is known, in minutes where some do not know it (else: of all steps);
+  settled_gap_seconds and settled_gap_train_seconds are of the settled steps whose gap is known.
 * Batches (subject: trainer): batch_wait_seconds (training loaders), eval_wait_seconds, fetch_seconds and
   fetch_cpu_seconds (a worker's).
 * Phases (subject: trainer), a value per phase that ended: eval_phase_seconds, checkpoint_phase_seconds, and so on.

@@ -8,14 +8,17 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Union
 
 import gpuwatch.samples as vocabulary
 from gpuwatch.samples import gpu, host, run, stacks
 
+_INT64 = 2**63
 _CLASSES: dict[str, Any] = {
     name: value
     for module in (vocabulary, gpu, host, run, stacks)
@@ -138,6 +141,77 @@ def built(name: str, fields: Mapping[str, Any]) -> Any:
     cls = _CLASSES[name]
     known = _names(cls)
     return cls(**{field: value for field, value in fields.items() if field in known})
+
+
+Check = Callable[[Sequence[Any]], bool]
+
+
+def check_of(hint: Any) -> Check:
+    """Says of values whether all are of a type, as a class gives it to its field."""
+    return _check_of(hint)
+
+
+@cache
+def _check_of(hint: Any) -> Check:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _check_of_union(arguments)
+    if origin is typing.Literal:
+        return check_of(type(arguments[0]))  # a later version may have more of them
+    if origin is tuple and arguments[-1] is Ellipsis:
+        item = check_of(arguments[0])
+        return lambda values: set(map(type, values)) <= {tuple} and item(list(chain.from_iterable(values)))
+    if origin is tuple:
+        places = [check_of(each) for each in arguments]
+        return lambda values: (
+            all(type(value) is tuple and len(value) == len(places) for value in values)
+            and all(check(column) for check, column in zip(places, zip(*values, strict=True), strict=False))
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        text, item = check_of(str), check_of(arguments[1])
+        return lambda values: (
+            set(map(type, values)) <= {dict}
+            and text(list(chain.from_iterable(values)))
+            and item(list(chain.from_iterable(value.values() for value in values)))
+        )
+    if dataclasses.is_dataclass(hint):
+        return _check_of_record(typing.cast(type, hint))
+    allowed = {int, float} if hint is float else {hint}
+    if int in allowed:
+        return lambda values: (
+            set(map(type, values)) <= allowed
+            and all(-_INT64 <= value < _INT64 for value in values if type(value) is int)
+        )
+    return lambda values: set(map(type, values)) <= allowed
+
+
+def _check_of_union(arguments: Sequence[Any]) -> Check:
+    checks = [check_of(each) for each in arguments if each is not type(None)]
+    is_optional = type(None) in arguments
+
+    def fits(values: Sequence[Any]) -> bool:
+        known = [value for value in values if value is not None] if is_optional else values
+        return any(check(known) for check in checks) or (
+            len(checks) > 1 and all(any(check((value,)) for check in checks) for value in known)
+        )
+
+    return fits
+
+
+def _check_of_record(cls: type) -> Check:
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    checks = [check_of(hints[name]) for name in names]
+    row = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+
+    def fits(values: Sequence[Any]) -> bool:
+        if not values:
+            return True
+        if set(map(type, values)) != {cls}:
+            return False
+        return all(check(column) for check, column in zip(checks, zip(*map(row, values), strict=True), strict=True))
+
+    return fits
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from gpuwatch.recording.contents import Contents
 from gpuwatch.recording.kinds import KindReader
-from gpuwatch.recording.shapes import revived
+from gpuwatch.recording.shapes import check_of, revived
 from gpuwatch.samples import (
     BatchCount,
     GpuHealth,
@@ -73,10 +73,10 @@ class Events:
                 continue
             if not self._contents.is_intact(row[:5], "its events"):
                 continue
-            sample: Any = None
             with self._contents.noting("its events"):
                 sample = revived(kind.shape, json.loads(row[3]))
-            if sample is not None:
+                if not check_of(type(sample))((sample,)) or not isinstance(row[5], (int, type(None))):
+                    raise ValueError("not the values of an event")
                 yield sample, row[5]
 
 

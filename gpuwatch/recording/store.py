@@ -82,6 +82,20 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             raise StoreError(_cause(error)) from error
 
+    def minutes(self, start_ns: int, end_ns: int) -> list[tuple[int, object, object]]:
+        """The figures of the minutes that begin in [start, end), packed, with their checksums.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        if self._connection is None:
+            return []
+        statement = "SELECT minute_ns, data, crc FROM rollup_1m WHERE minute_ns >= ? AND minute_ns < ?"
+        try:
+            return self._connection.execute(statement, (start_ns, end_ns)).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(_cause(error)) from error
+
     def checkpoint(self) -> None:
         """Has the log brought into the file, without waiting for it.
 

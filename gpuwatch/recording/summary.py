@@ -136,7 +136,9 @@ def _run(run: RunWindow, gpus: Mapping[str, GpuWindow]) -> RunSummary:
         wait_share=rank.wait_share,
         step_p50_seconds=steps.p50 if steps else None,
         step_p95_seconds=steps.p95 if steps else None,
-        energy_joules_per_sample=_per_sample([gpus[uuid].energy_joules for uuid in run.gpu_uuids], trained),
+        energy_joules_per_sample=_per_sample(
+            [gpus[uuid].energy_joules if uuid in gpus else None for uuid in run.gpu_uuids], trained
+        ),
         batch_size=loader.batch_size if loader else None,
         model_parameters=model.parameters,
         parameter_bits=model.parameter_bits,

@@ -12,21 +12,25 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from gpuwatch.recording.columns import DamagedError
 from gpuwatch.recording.events import Events
 from gpuwatch.recording.findings import Findings
 from gpuwatch.recording.held_file import LostFileError
 from gpuwatch.recording.homecoming import bring_home
-from gpuwatch.recording.hours import HourGatherer
+from gpuwatch.recording.hours import HOUR_NS, pack_hour
 from gpuwatch.recording.placement import FilesystemOf, filesystem_of, place_for
-from gpuwatch.recording.rollups import MINUTE_NS, Minutes, pack_minute
+from gpuwatch.recording.rollups import Minutes, pack_minute, unpack_minute
 from gpuwatch.recording.schema import Operation, checksum, meta_row
 from gpuwatch.recording.segment import Segment
 from gpuwatch.recording.store import Connect, Store, StoreError
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.samples import Sample
+from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.wall_times import WallTimes
 
 FLUSH_NS = 900_000_000
@@ -35,6 +39,7 @@ _MOST_WAITING_BYTES = 8 << 20
 _SEALED_AT_BYTES = 4 << 20
 _MOST_NOTES = 5_000
 _MOST_GAPS = 100
+_INSERT_MINUTE = "INSERT OR REPLACE INTO rollup_1m VALUES (?, ?, ?)"
 
 
 class RecordingWriter:
@@ -72,7 +77,6 @@ class RecordingWriter:
         self._events = Events()
         self._findings = Findings()
         self._minutes = Minutes()
-        self._hours = HourGatherer()
         self._notes: deque[Operation] = deque(_meta_rows(meta), maxlen=_MOST_NOTES)
         self._segment: Segment | None = None
         self._waiting: deque[Segment] = deque()
@@ -180,15 +184,24 @@ class RecordingWriter:
             if rows:
                 rollup = pack_minute(rows)
                 values = (self._minute_ns, rollup, zlib.crc32(rollup))
-                self._notes.append(("INSERT OR REPLACE INTO rollup_1m VALUES (?, ?, ?)", values))
-                self._hours.add(rows)
-            if minute_ns is not None:
-                self._notes.extend(self._hours.turn(minute_ns))
+                self._notes.append((_INSERT_MINUTE, values))
+            hour_ns = self._minute_ns // HOUR_NS * HOUR_NS
+            if minute_ns is not None and minute_ns // HOUR_NS * HOUR_NS != hour_ns:
+                self._end_hour(hour_ns)
             self._events.begin_minute()
             self._write()
-        elif minute_ns is not None:
-            self._notes.extend(self._hours.turn(minute_ns))
         self._minute_ns = minute_ns
+
+    def _end_hour(self, hour_ns: int) -> None:
+        """Puts the hour's minutes together, as they are in the file or wait for it: kept for it, they took 10 MB."""
+        end_ns = hour_ns + HOUR_NS
+        with suppress(StoreError, DamagedError):  # reports then read the minutes
+            packed: dict[Any, Any] = {at_ns: row for at_ns, *row in self._store.minutes(hour_ns, end_ns)}
+            packed |= {values[0]: values[1:] for statement, values in self._notes if statement == _INSERT_MINUTE}
+            in_order = sorted(minute_ns for minute_ns in packed if hour_ns <= minute_ns < end_ns)
+            hour = pack_hour(hour_ns, (unpack_minute(at_ns, *packed[at_ns]) for at_ns in in_order))
+            if hour is not None:
+                self._notes.append(("INSERT OR REPLACE INTO rollup_1h VALUES (?, ?)", (hour_ns, hour)))
 
     def _flush(self) -> None:
         """Writes what has come, and what has been waiting."""

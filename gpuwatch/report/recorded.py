@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.diagnosis.settings import Settings
-from gpuwatch.edits.source import read_source
+from gpuwatch.edits.source import read_recorded_source
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay_stage import Stage
 from gpuwatch.monitor.snapshot import Origin, Snapshot
@@ -100,7 +101,7 @@ def observe(
         hostname=meta.hostname,
         problems=(*_problems(part), *(_unread(stood) if part.is_long else ())),
         stood={each.key: each for each in stood} if part.is_long else {},
-        read_source=read_source if meta.label == "LIVE" else None,
+        read_source=partial(read_recorded_source, recording.path) if meta.label == "LIVE" else None,
         process_started=lambda facts: process_started(recording, facts),
         judged=_judged(scene) if part.is_long else frozenset(),
         zero=recording.start_ns,

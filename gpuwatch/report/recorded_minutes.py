@@ -8,12 +8,15 @@ from dataclasses import replace
 
 from gpuwatch.recording import pooled
 from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns, Part
-from gpuwatch.recording.minutes_summary import FEWEST_TRAINING_MINUTES, MINUTE_NS, PAUSES
+from gpuwatch.recording.minutes_summary import FEWEST_TRAINING_MINUTES, PAUSES, unpaused
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.session_summary import RunSummary
+from gpuwatch.recording.step_metrics import known_in
 from gpuwatch.recording.summary import summarize
 from gpuwatch.report.stretches import Stretch, longest
 from gpuwatch.samples import PhaseSpan
+from gpuwatch.timeline.spans import Span
+from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, PhaseTotals, RankWindow, RunWindow, Scene, Stats
 
@@ -26,20 +29,11 @@ _CAUSES = {
 }
 _PHASES = ("warmup", "eval", "checkpoint", "compile", "gc", "stopped", "user")
 _HOST = ("cpu_percent", "pressure_cpu_percent", "pressure_io_percent", "pressure_memory_percent")
-_STEPS = (
-    "step_seconds",
-    "wait_seconds",
-    "gap_seconds",
-    "copy_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "optimizer_seconds",
-)
+_PARTS = ("wait", "settled_gap", "copy", "forward", "backward", "optimizer")
+_STEPS = ("step_seconds", *(f"{part}_seconds" for part in _PARTS), *map(known_in, (*_PARTS, "samples")))
 _OF_SUMMARIES = (
     "step_batches",
     "step_samples",
-    "wait_share",
-    "samples_per_second",
     "counted_batches",
     "stack_wait_train_share",
 )
@@ -74,7 +68,7 @@ def scene_of_minutes(scene: Scene, recording: Recording, start_ns: int, end_ns: 
         started_ns=start_ns,
         window_seconds=seconds,
         gpus=tuple(_gpu(gpu, minutes, training.get(gpu.facts.uuid, frozenset()), seconds) for gpu in scene.gpus),
-        runs=tuple(_run(run, summaries.get(run.id), minutes, seconds) for run in scene.runs),
+        runs=tuple(_run(run, summaries.get(run.id), minutes, (start_ns, end_ns)) for run in scene.runs),
         host=None if scene.host is None else _host(scene.host, minutes),
     )
 
@@ -99,13 +93,8 @@ def _training(run: RunWindow, minutes: Minutes) -> frozenset[int]:
         counts = [minutes.get((rank.trainer, metric), NO_MINUTES) for metric in ("step_seconds", "counted_batches")]
         made = sorted({at_ns for found in counts for at_ns in found.column("minute_ns")})
         phases = [minutes.get((rank.trainer, f"{kind}_phase_seconds"), NO_MINUTES) for kind in PAUSES]
-        paused = {
-            (at_ns // MINUTE_NS - back) * MINUTE_NS
-            for found in phases
-            for at_ns, longest in zip(found.column("minute_ns"), found.column("max"), strict=True)
-            for back in range(1 + int(longest // 60))
-        }
-        training |= set(made[1:] or made) - paused  # the first one is warm-up
+        pauses = (pair for found in phases for pair in zip(found.column("minute_ns"), found.column("max"), strict=True))
+        training |= unpaused(made[1:] or made, pauses)  # the first one is warm-up
     return frozenset(training)
 
 
@@ -130,7 +119,7 @@ def _gpu(gpu: GpuWindow, minutes: Minutes, training: Collection[int], seconds: f
         gpu,
         window_seconds=seconds,
         energy_joules=pooled.total(energy) if energy else None,
-        throttle_shares={cause: share for cause, share in throttled.items() if share is not None},
+        throttle_shares={cause: min(1.0, share) for cause, share in throttled.items() if share is not None},
         utilization=stats("utilization_percent"),
         train_utilization=_stats(_only(minutes.get((uuid, "utilization_percent"), NO_MINUTES), training)),
         power_watts=stats("power_watts"),
@@ -160,8 +149,8 @@ def _stats(found: MinuteColumns, *, with_percentiles: bool = False) -> Stats | N
     )
 
 
-def _run(run: RunWindow, summary: RunSummary | None, minutes: Minutes, seconds: float) -> RunWindow:
-    ranks = tuple(_rank(rank, minutes, seconds) for rank in run.ranks)
+def _run(run: RunWindow, summary: RunSummary | None, minutes: Minutes, span: Span) -> RunWindow:
+    ranks = tuple(_rank(rank, minutes, span) for rank in run.ranks)
     living = [rank for rank in ranks if rank.ended is None] or ranks
     critical = max(living, key=lambda rank: rank.wait_share or 0.0, default=run.critical)
     if critical.step_seconds is not None:
@@ -176,50 +165,65 @@ def _run(run: RunWindow, summary: RunSummary | None, minutes: Minutes, seconds: 
     return replace(run, ranks=ranks, critical=told, samples_per_second=summary.samples_per_second)
 
 
-def _rank(rank: RankWindow, minutes: Minutes, seconds: float) -> RankWindow:
-    """One rank: shares are sums over sums, of all its steps."""
+def _rank(rank: RankWindow, minutes: Minutes, span: Span) -> RankWindow:
+    """One rank: shares are sums over sums, of the steps in which the part is known."""
 
     def rows(metric: str) -> MinuteColumns:
         return minutes.get((rank.trainer, metric), NO_MINUTES)
 
-    def share(metric: str) -> float | None:
-        return pooled.total(rows(metric)) / train if rows(metric) and train > 0 else None
+    def share(part: str) -> float | None:
+        return pooled.share(periods, rows(f"{part}_seconds"), rows(known_in(part)))
 
     periods = rows("step_seconds")
     train = pooled.total(periods)
-    phases = {kind: found for kind in _PHASES if (found := rows(f"{kind}_phase_seconds"))}
-    rank = replace(
-        rank,
-        window_seconds=seconds,
-        phases={kind: _phase(kind, found, seconds) for kind, found in phases.items()},
-    )
+    phases = {
+        kind: found
+        for kind in _PHASES
+        if (found := _phase(kind, rows(f"{kind}_phase_seconds"), rank.open_phase, span)) is not None
+    }
+    rank = replace(rank, window_seconds=(span[1] - span[0]) / 1e9, phases=phases)
     if not periods:
         counted, waits = rows("counted_batches"), rows("stack_wait_train_share")
         return replace(rank, steps=round(pooled.total(counted)), wait_share=pooled.mean(waits)) if counted else rank
-    amount, period = pooled.mean(rows("step_samples")), pooled.mean(periods)
     return replace(
         rank,
-        samples_per_second=amount / period if amount and period else None,
+        samples_per_second=pooled.share(periods, rows("step_samples"), rows(known_in("samples"))),
+        batches_per_step=pooled.mean(rows("step_batches")),
         steps=pooled.count(periods),
         train_seconds=train,
         step_seconds=_stats(periods, with_percentiles=True),
-        wait_share=share("wait_seconds"),
-        gap_share=share("gap_seconds"),
-        copy_share=share("copy_seconds"),
-        forward_share=share("forward_seconds"),
-        backward_share=share("backward_seconds"),
-        optimizer_share=share("optimizer_seconds"),
+        wait_share=share("wait"),
+        wait_seconds=pooled.mean(rows("wait_seconds")),
+        gap_share=share("settled_gap"),
+        copy_share=share("copy"),
+        forward_share=share("forward"),
+        backward_share=share("backward"),
+        optimizer_share=share("optimizer"),
     )
 
 
-def _phase(kind: str, rows: MinuteColumns, seconds: float) -> PhaseTotals:
-    total = pooled.total(rows)
+def _phase(kind: str, rows: MinuteColumns, open_phase: PhaseSpan | None, span: Span) -> PhaseTotals | None:
+    """All of one kind, as far as the span holds it: the phases that ended, by minute, and the one that still lasts."""
+    start_ns, end_ns = span
+    lengths, longest, count = [], [], 0
+    for minute_ns, amount, mean, most in zip(*map(rows.column, ("minute_ns", "count", "mean", "max")), strict=True):
+        room = (min(minute_ns + MINUTE_NS, end_ns) - start_ns) / 1e9
+        count += amount
+        lengths.append(min(amount * mean, room))
+        longest.append(min(most, room))
+    if open_phase is not None and open_phase.kind == kind and open_phase.end_ns is None:
+        count += 1
+        lengths.append((end_ns - max(start_ns, open_phase.start_ns)) / 1e9)
+        longest.append(lengths[-1])
+    if not count:
+        return None
+    total = min(math.fsum(lengths), (end_ns - start_ns) / 1e9)
     return PhaseTotals(
         kind=kind,
-        count=pooled.count(rows),
+        count=count,
         seconds=total,
-        share=total / seconds,
-        longest_seconds=pooled.greatest(rows),
+        share=total * 1e9 / (end_ns - start_ns),
+        longest_seconds=max(longest),
     )
 
 

@@ -123,6 +123,13 @@ def test_the_command_has_the_hook_and_its_own_words_behind_the_dashes(tmp_path: 
     assert second == "['--interval', '--']"
 
 
+def test_the_command_gets_no_locale_that_only_python_has_set(tmp_path: Path) -> None:
+    locale = {"LC_ALL": "", "LC_CTYPE": "C"}
+    done = gpuwatch(tmp_path, "record", "-o", "a.gpuwatch", "--", "env", cwd=tmp_path, environment=locale)
+    assert done.returncode == 0
+    assert "LC_CTYPE=C" in done.stdout.splitlines()
+
+
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [(("no-such-command-here",), 127, "not on PATH"), (("./plain.txt",), 126, "not executable")],

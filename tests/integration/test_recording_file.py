@@ -7,12 +7,14 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpuwatch.recording.hours import HOUR_NS
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import VERSION
 from gpuwatch.recording.types import CannotOpenError, CannotRecordError, FindingRecord, Rollup
@@ -27,10 +29,12 @@ from gpuwatch.samples import (
     NvmlState,
     PhaseSpan,
     RunFacts,
+    RunMemory,
     StepEnd,
     TrainerEnded,
     XidEvent,
 )
+from gpuwatch.timeline.tiers import MINUTE_NS
 from tests.file_modes import file_modes_count
 from tests.integration.recorded_files import (
     META,
@@ -394,6 +398,30 @@ def test_minutes_of_hours_are_those_that_were_written_minute_by_minute(tmp_path:
         assert [row.minute_ns for row in rows] == sorted(row.minute_ns for row in rows)
     steps = {row.minute_ns: row.count for row in wanted if row.metric == "step_seconds"}
     assert dict(zip(minutes.column("minute_ns"), minutes.column("count"), strict=True)) == steps
+
+
+def test_the_minutes_of_an_hour_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """Trainings come and go, of each of which something is recorded."""
+    path = tmp_path / "a.gpuwatch"
+    writer = RecordingWriter(path, META)
+    begin_ns = START_NS // HOUR_NS * HOUR_NS + HOUR_NS
+    sizes = {}
+    tracemalloc.start()
+    try:
+        for minute in range(65):
+            now_ns = begin_ns + minute * MINUTE_NS
+            readings = [RunMemory(f"{minute}{n:02}.7", now_ns, 10**9 + n, 2 * 10**9, 8 * 10**9) for n in range(50)]
+            writer.add(readings, now_ns, wall_at(now_ns))
+            sizes[minute] = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    writer.close()
+    assert sizes[55] - sizes[5] < 200_000, "150 figures a minute are 1.5 MB in 50 minutes"
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM rollup_1h").fetchone() == (1,)
+    with Recording(path) as recording:
+        found = recording.rollups(begin_ns - 1, begin_ns + HOUR_NS - 1)
+    assert len({row.subject for row in found if row.metric == "allocated_peak_bytes"}) == 60 * 50
 
 
 def test_rare_samples_of_a_long_recording_are_found_sealed_or_not(tmp_path: Path) -> None:

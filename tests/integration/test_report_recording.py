@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gpuwatch.foreign import whereabouts
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import checksum
@@ -311,7 +312,8 @@ def test_patch_from_a_recording_is_made_of_the_source_as_it_was(tmp_path: Path) 
             os.utime(script, (modified, modified))
             assert seen.read_source is not None
             read = seen.read_source
-            there = replace(seen, read_source=lambda named, not_newer: read(script, not_newer))
+            of = replace(facts, **whereabouts()._asdict())
+            there = replace(seen, read_source=lambda named, not_newer, _: read(script, not_newer, of))
             found: str | None = build_report(there)["findings"][0]["fix"]["diff"]
             return found
 

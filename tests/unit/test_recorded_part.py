@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 
 from gpuwatch.monitor.recorded_part import RecordedPart
-from gpuwatch.samples import Candidates, GpuFacts, GpuSample, RunFacts, Sample, StepEnd
+from gpuwatch.samples import Candidates, GpuFacts, GpuSample, RunFacts, Sample, StepEnd, TrainerEnded
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (
     at,
@@ -64,6 +65,23 @@ def test_a_watch_that_is_widened_brings_what_was_left_out() -> None:
     watch = Watch(MINE)
     watch.feed(0, run_facts(MINE), run_facts(OTHER))
     watch.pids = None
+    assert pids_of(watch.feed(1, *steps(1, trainer="99.1"))) == {OTHER}
+
+
+def test_the_names_of_trainings_that_were_left_out_are_forgotten_once_they_end() -> None:
+    watch = Watch(MINE)
+    watch.feed(0, run_facts(MINE))
+    sizes = []
+    for pid in range(100, 200):
+        assert watch.feed(1, run_facts(pid), TrainerEnded(f"{pid}.1", at(1), "exited")) == []
+        sizes.append(len(pickle.dumps(vars(watch.part)["_left_out"])))
+    assert sizes[-1] == sizes[0]
+
+
+def test_a_training_whose_link_was_lost_still_brings_its_facts_once_it_joins() -> None:
+    watch = Watch(MINE)
+    watch.feed(0, run_facts(MINE), run_facts(OTHER), TrainerEnded("99.1", at(0), "lost"))
+    watch.pids = frozenset({MINE, OTHER})
     assert pids_of(watch.feed(1, *steps(1, trainer="99.1"))) == {OTHER}
 
 

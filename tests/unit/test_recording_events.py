@@ -35,6 +35,21 @@ def test_facts_are_written_when_they_say_something_new() -> None:
     )
 
 
+def test_what_an_ended_trainer_said_is_not_kept() -> None:
+    """Facts that come after its end are new again, which they are only to one that has forgotten the old ones."""
+    events = Events()
+    ended = TrainerEnded(FACTS.trainer, 5, "exited")
+    assert kinds(events, FACTS, FACTS, ended, FACTS) == ["RunFacts", "TrainerEnded", "RunFacts"]
+
+
+def test_an_ended_trainer_is_forgotten_in_a_minute_without_room_too() -> None:
+    events = Events()
+    flood = [PhaseSpan(FACTS.trainer, "checkpoint", start, start + 1) for start in range(600)]
+    assert kinds(events, FACTS, *flood, TrainerEnded(FACTS.trainer, 5, "exited"))[-1] == "PhaseSpan"
+    events.begin_minute()
+    assert kinds(events, FACTS) == ["RunFacts"]
+
+
 def test_candidates_that_only_grow_older_are_not_written_again() -> None:
     events = Events()
     older = replace(CANDIDATE, age_seconds=10.0)

@@ -9,12 +9,13 @@ import pytest
 
 from gpuwatch.recording import pooled
 from gpuwatch.recording.columns import DamagedError
-from gpuwatch.recording.hours import HOUR_NS, MINUTE_NS, Hour, HourGatherer
+from gpuwatch.recording.hours import HOUR_NS, Hour, pack_hour
 from gpuwatch.recording.minute_columns import MinuteColumns
 from gpuwatch.recording.rollups import Minutes
 from gpuwatch.recording.segment import Segment
 from gpuwatch.recording.types import Rollup
 from gpuwatch.samples import GpuSample, Sample
+from gpuwatch.timeline.tiers import MINUTE_NS
 
 BEGIN_NS = 7 * HOUR_NS
 
@@ -34,13 +35,9 @@ def polls(uuid: str, minute_ns: int, loads: list[float]) -> list[GpuSample]:
 
 
 def gathered(minutes: list[list[Rollup]]) -> Hour:
-    gatherer = HourGatherer()
-    for rows in minutes:
-        assert not list(gatherer.turn(rows[0].minute_ns)), "it is one hour"
-        gatherer.add(rows)
-    ((statement, (hour_ns, data)),) = gatherer.turn(BEGIN_NS + HOUR_NS)
-    assert "rollup_1h" in statement and isinstance(hour_ns, int)
-    return Hour(hour_ns, data)
+    data = pack_hour(BEGIN_NS, minutes)
+    assert data is not None
+    return Hour(BEGIN_NS, data)
 
 
 def columns(hour: Hour, metric: str, start_ns: int, end_ns: int) -> dict[str, MinuteColumns]:
@@ -107,11 +104,8 @@ def test_a_share_that_is_all_zero_has_a_percentile_of_zero() -> None:
 
 
 def test_a_changed_byte_of_an_hour_is_noticed() -> None:
-    gatherer = HourGatherer()
-    list(gatherer.turn(BEGIN_NS))
-    gatherer.add(minute(BEGIN_NS, *polls("G", BEGIN_NS, [1.0, 2.0, 9.0])))
-    ((_, (_, data)),) = gatherer.turn(BEGIN_NS + HOUR_NS)
-    assert isinstance(data, bytes)
+    data = pack_hour(BEGIN_NS, [minute(BEGIN_NS, *polls("G", BEGIN_NS, [1.0, 2.0, 9.0]))])
+    assert data is not None
     for place in range(len(data)):
         damaged = data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :]
         with pytest.raises((DamagedError, ValueError)):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from itertools import pairwise
+from typing import Literal
+
 import pytest
 
 from gpuwatch.recording.chunks import Gathering
@@ -20,6 +24,7 @@ from gpuwatch.samples import (
     Sample,
     StackTally,
     StepEnd,
+    TrainerEnded,
     WorkerFetch,
     WorkerSample,
 )
@@ -156,3 +161,52 @@ def test_a_minute_survives_being_packed() -> None:
     assert [row._replace(sigma=0) for row in unpack_minute(0, data, zlib.crc32(data))] == [
         row._replace(sigma=0) for row in rows
     ]
+
+
+def size_of(minutes: Minutes) -> int:
+    """What is kept from one minute to the next, in bytes."""
+    return len(pickle.dumps(minutes))
+
+
+def steps_of(trainer: str, first: int, count: int) -> list[Sample]:
+    ends = [number * SECOND_NS // 10 for number in range(first, first + count + 1)]
+    return [StepEnd(trainer, n + 1, start, end, 0.01) for n, (start, end) in enumerate(pairwise(ends), first)]
+
+
+@pytest.mark.parametrize("how", ["exited", "killed"])
+def test_trainers_that_ended_are_forgotten_with_their_minute(how: Literal["exited", "killed"]) -> None:
+    minutes = Minutes()
+    sizes = []
+    for number in range(20):
+        trainer = f"{1000 + number}.7"
+        gathered(minutes, [*steps_of(trainer, 0, 500), TrainerEnded(trainer, 60 * SECOND_NS, how)])
+        assert {row.subject for row in minutes.finished(number)} == {trainer}
+        sizes.append(size_of(minutes))
+    assert sizes[-1] == sizes[0] < 1_000
+
+
+def test_a_trainer_whose_link_was_lost_is_kept_for_ten_minutes_and_its_steps_count_once() -> None:
+    minutes = Minutes()
+    steps = steps_of(TRAINER, 0, 500)
+    gathered(minutes, [*steps, TrainerEnded(TRAINER, 60 * SECOND_NS, "lost")])
+    minutes.finished(0)
+    for number in range(1, 6):
+        minutes.finished(number)
+    gathered(minutes, steps)
+    assert not [row for row in minutes.finished(6) if row.metric == "step_seconds"]
+    kept = size_of(minutes)
+    for number in range(7, 18):
+        minutes.finished(number)
+    assert size_of(minutes) < kept / 10
+
+
+def test_counters_of_loaders_that_are_gone_are_forgotten_after_an_hour() -> None:
+    minutes = Minutes()
+    sizes = []
+    for number in range(200):
+        now_ns = number * 60 * SECOND_NS
+        gathered(minutes, [BatchCount(f"{number + 1000}.7", now_ns + n, 1, "train", n) for n in range(3)])
+        minutes.finished(number)
+        sizes.append(size_of(minutes))
+    assert max(sizes[100:]) - min(sizes[100:]) < 500
+    assert sizes[-1] < 2 * sizes[50]
