@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuwatch.config.errors import ConfigError
-from gpuwatch.config.read import parsed, read_bytes
+from gpuwatch.config.read import parsed, read_bytes, read_found
 
 PROJECT_FILE = "pyproject.toml"
 TABLE = "tool.gpuwatch"
+_IGNORED = "the config {path} is ignored, because {why}: name it with --config to have it count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,12 @@ class Source:
 
 
 def sources(
-    *, config: str | None, isolated: bool, folder: Path | None, environ: Mapping[str, str] = os.environ
+    *,
+    config: str | None,
+    isolated: bool,
+    folder: Path | None,
+    ignored: list[str],
+    environ: Mapping[str, str] = os.environ,
 ) -> tuple[Source, ...]:
     """The files that count, the one that wins first. With `config` it is that file alone, with `isolated` none.
 
@@ -33,6 +39,7 @@ def sources(
         config: a file that the user names: a pyproject.toml, or one with plain keys.
         isolated: whether all files are to be left aside.
         folder: where the search upward begins; None if the current folder is gone.
+        ignored: takes a sentence for each file that does not count because others may have written it.
         environ: asked for XDG_CONFIG_HOME and HOME.
 
     Raises:
@@ -42,7 +49,8 @@ def sources(
         return ()
     if config is not None:
         return (_named(Path(config)),)
-    found = (_project_source(folder), _user_source(environ))
+    trusted = trusted_users(environ)
+    found = (_project_source(folder, trusted, ignored), _user_source(environ, trusted, ignored))
     return tuple(source for source in found if source is not None)
 
 
@@ -62,18 +70,31 @@ def _named(path: Path) -> Source:
     return Source(path, keys)
 
 
-def _user_source(environ: Mapping[str, str]) -> Source | None:
+def trusted_users(environ: Mapping[str, str]) -> frozenset[int]:
+    """Whose files count: this user's and root's; for root also those of the user who became root by sudo."""
+    before = environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
+    return frozenset({0, os.geteuid(), *([int(before)] if before.isascii() and before.isdecimal() else ())})
+
+
+def _user_source(environ: Mapping[str, str], trusted: Collection[int], ignored: list[str]) -> Source | None:
     path = user_file(environ)
     if path is None or not _is_file(path):
         return None
-    return Source(path, parsed(read_bytes(path), path))
+    data, why = read_found(path, trusted)
+    if why is not None:
+        ignored.append(_IGNORED.format(path=path, why=why))
+        return None
+    return Source(path, parsed(data, path))
 
 
-def _project_source(folder: Path | None) -> Source | None:
+def _project_source(folder: Path | None, trusted: Collection[int], ignored: list[str]) -> Source | None:
     for path in _candidates(folder):
-        data = read_bytes(path)
+        data, why = read_found(path, trusted)
         # Most are of projects that never heard of gpuwatch: what is wrong with them is not ours to say.
         if b"gpuwatch" not in data:
+            continue
+        if why is not None:
+            ignored.append(_IGNORED.format(path=path, why=why))
             continue
         table = _tool_table(parsed(data, path), path)
         if table is not None:

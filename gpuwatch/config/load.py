@@ -40,6 +40,8 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     plain: Mapping[str, Value] = field(default_factory=dict)
     thresholds: Mapping[tuple[str, str], Value] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    """A sentence for each file that does not count because others may have written it."""
 
     @property
     def interval_seconds(self) -> float | None:
@@ -79,7 +81,8 @@ def load(
     Raises:
         ConfigError: one sentence on what is wrong, and where.
     """
-    found = sources(config=config, isolated=isolated, folder=folder, environ=environ)
+    ignored: list[str] = []
+    found = sources(config=config, isolated=isolated, folder=folder, ignored=ignored, environ=environ)
     plain: dict[str, Value] = {}
     for source in reversed(found):
         plain |= dict(_plain(source))
@@ -88,12 +91,12 @@ def load(
             plain[key] = Value(tuple(words), f"--{key}")
     tables = [(source, _rules_table(source)) for source in found]
     if not {"select", "ignore"} & set(plain) and not any(table for _, table in tables):
-        return Config(tuple(source.path for source in found), Settings(), plain)
+        return Config(tuple(source.path for source in found), Settings(), plain, ignored=tuple(ignored))
     # Only now: the rules take 70 ms to import, which a dashboard's first frame has no use for.
     from gpuwatch.config.rules import settings_of
 
     settings, thresholds = settings_of(plain, tables)
-    return Config(tuple(source.path for source in found), settings, plain, thresholds)
+    return Config(tuple(source.path for source in found), settings, plain, thresholds, tuple(ignored))
 
 
 def full_key(source: Source, *keys: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -11,6 +10,7 @@ from typing import Any
 from gpuwatch.export.axis import Axis
 from gpuwatch.export.trace_events import TraceEvents
 from gpuwatch.export.tracks import Tracks
+from gpuwatch.text.escape import json_text
 
 
 def chrome_trace(samples: Iterable[Any], axis: Axis, end_ns: int, about: dict[str, Any]) -> Iterator[str]:
@@ -51,4 +51,4 @@ def _rows(maker: TraceEvents, samples: Iterable[Any], end_ns: int) -> Iterator[t
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return json_text(value, compact=True)

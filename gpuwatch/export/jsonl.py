@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 from gpuwatch.export.axis import Axis
 from gpuwatch.export.tables import time_of
-from gpuwatch.text.escape import encodable
+from gpuwatch.text.escape import encodable, json_text
 
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -29,7 +28,7 @@ def json_lines(samples: Iterable[Any], axis: Axis) -> Iterator[str]:
             "wall_time": None if at_ns is None else axis.wall_text(at_ns),
             **_fields(sample),
         }
-        yield json.dumps(line, ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n"
+        yield json_text(line, compact=True) + "\n"
 
 
 def _fields(thing: Any) -> dict[str, Any]:

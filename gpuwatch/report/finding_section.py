@@ -78,7 +78,7 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
     origin = origin_of(seen, finding)
     if origin is None:
         return None, NOT_HERE
-    from gpuwatch.edits.diff import edit_diff
+    from gpuwatch.edits.apart import edit_diff
 
     diff = edit_diff(edits_of(fix), origin.read, origin.folder, origin.command)
     return (

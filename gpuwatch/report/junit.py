@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from gpuwatch.report import tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.verdict import gain_text, plan_text
-from gpuwatch.text.escape import printable
+from gpuwatch.text.escape import printable, printable_lines
 
 FAILING = {"warning": ("critical", "warning"), "critical": ("critical",)}
 """--fail-on -> the severities that fail."""
@@ -86,7 +86,7 @@ def _case(rule: Json, findings: list[Json], failing: tuple[str, ...]) -> Element
 
 
 def _details(finding: Json) -> str:
-    return "\n".join(_lines(finding))
+    return "\n".join(map(printable, _lines(finding)))
 
 
 def _lines(finding: Json) -> Iterator[str]:
@@ -102,7 +102,7 @@ def _lines(finding: Json) -> Iterator[str]:
     if fix is not None:
         place = tables.place(fix)
         yield f"fix{f' ({place})' if place else ''}: {fix['text']}"
-        yield from (fix["diff"] or fix["code"] or "").splitlines()
+        yield from printable_lines(fix["diff"] or fix["code"] or "")
     if gain is not None:
         yield f"gain: {gain_text(gain['low'], gain['high'])}" + (f", {gain['cap']}" if gain["cap"] else "")
     elif finding["hint"]:
@@ -117,10 +117,9 @@ def _lines(finding: Json) -> Iterator[str]:
 
 
 def _sentence(word: str, sentence: str, change: str) -> str:
-    return f"{word} {sentence}" + (f"\n    {change}" if change else "")
+    return printable(f"{word} {sentence}") + (f"\n    {printable(change)}" if change else "")
 
 
 def _clean(text: str) -> str:
     """Text that XML can hold: it knows no control characters, not even as references."""
-    lines = (_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", printable(line)) for line in text.split("\n"))
-    return "\n".join(lines)
+    return "\n".join(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", line) for line in printable_lines(text))

@@ -38,7 +38,7 @@ class Observation:
     stretches: tuple[Stretch, ...] = ()
     interrupted: bool = False
     notes: tuple[str, ...] = ()
-    read_source: Callable[[Path, float | None], bytes] | None = None
+    read_source: Callable[[Path, float | None, RunFacts | None], bytes] | None = None
     """Reads the user's file for a diff; None where files named by the samples are not this machine's."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """By rule: why the user's settings leave it out."""

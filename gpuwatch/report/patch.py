@@ -26,7 +26,7 @@ class FixPatch:
 
 def fix_patch(seen: Observation) -> FixPatch:
     """The patch of all findings' fixes, worst first; those that come after another finding wait for their turn."""
-    from gpuwatch.edits.diff import combined_patch
+    from gpuwatch.edits.apart import combined_patch
 
     edits: list[tuple[Edit, Origin]] = []
     owners: list[Finding] = []
@@ -62,7 +62,7 @@ def edits_of(fix: Fix) -> tuple[Edit, ...]:
 
 def origin_of(seen: Observation, finding: Finding) -> Origin | None:
     """The process that a finding is about, for reading its source; None where that is not on this machine."""
-    # libcst takes 0.1 s to import: only for a report that has an edit to show.
+    # These modules take 20 ms to import: only for a report that has an edit to show.
     from gpuwatch.edits.workspace import Origin
 
     read = seen.read_source
@@ -74,6 +74,6 @@ def origin_of(seen: Observation, finding: Finding) -> Origin | None:
     folder = Path(facts.cwd) if facts and facts.cwd else None
 
     def read_unchanged(path: Path) -> bytes:
-        return read(path if folder is None else folder / path, started)
+        return read(path if folder is None else folder / path, started, facts)
 
     return Origin(read_unchanged, folder, facts.command if facts else ())

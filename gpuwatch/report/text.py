@@ -9,7 +9,7 @@ from gpuwatch.report import about_lines, stack_tables, tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text, plan_text
-from gpuwatch.text.escape import printable
+from gpuwatch.text.escape import printable, printable_lines
 from gpuwatch.text.paragraphs import wrapped
 
 
@@ -90,7 +90,7 @@ def _code(fix: Json | None) -> list[str]:
     if fix is None:
         return []
     code = fix["diff"] or fix["code"] or ""
-    return [f"      {printable(line)}" for line in code.splitlines()]
+    return [f"      {line}" for line in printable_lines(code)] if code else []
 
 
 def _table(table: tables.Table) -> list[str]:

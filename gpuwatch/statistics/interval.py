@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuwatch.statistics.student_t import quantile, two_sided_p_value
+
 CONFIDENCE = 0.95
 POWER = 0.8
 """How often a change of the size that is called detectable would have been seen; 0.8 is the custom."""
@@ -53,10 +55,8 @@ def log_ratio_interval(
     if error == 0:
         half_width, p_value = 0.0, float(change == 0)
     else:
-        from scipy.special import stdtr, stdtrit
-
-        half_width = float(stdtrit(freedom, (1 + confidence) / 2)) * error
-        p_value = 2 * float(stdtr(freedom, -abs(change) / error))
+        half_width = quantile((1 + confidence) / 2, freedom) * error
+        p_value = two_sided_p_value(change / error, freedom)
     return Interval(
         ratio=math.exp(change),
         low=math.exp(change - half_width),
@@ -80,9 +80,7 @@ def detectable_effect(
     error, freedom = _welch(_logarithms(before), _logarithms(after))
     if error == 0:
         return 0.0
-    from scipy.special import stdtrit
-
-    return math.expm1(float(stdtrit(freedom, (1 + confidence) / 2) + stdtrit(freedom, power)) * error)
+    return math.expm1((quantile((1 + confidence) / 2, freedom) + quantile(power, freedom)) * error)
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,83 @@ def test_a_file_that_may_not_be_read_is_refused(project: Path) -> None:
     pyproject(project, "[tool.gpuwatch]").chmod(0)
     with file_modes_count(), pytest.raises(ConfigError, match="Permission denied"):
         load(folder=project, environ={})
+
+
+FOREIGN = 65534
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+
+
+def assert_ignored(folder: Path, environ: dict[str, str], path: Path, why: str) -> None:
+    found = load(folder=folder, environ=environ)
+    (sentence,) = found.ignored
+    assert found.files == () and found.interval_seconds is None
+    assert sentence.startswith(f"the config {path} is ignored, because {why}") and "--config" in sentence
+
+
+@AS_ROOT
+def test_a_file_of_another_user_above_the_project_silences_nothing(project: Path, environ: dict[str, str]) -> None:
+    path = pyproject(project.parent, "[tool.gpuwatch]\ninterval = 2")
+    os.chown(path, FOREIGN, FOREIGN)
+    assert_ignored(project, environ, path, f"it belongs to user {FOREIGN}")
+    assert load(config=str(path)).interval_seconds == 2.0
+    assert load(folder=project, environ=environ | {"SUDO_UID": str(FOREIGN)}).files == (path,)
+
+
+@AS_ROOT
+def test_a_folder_or_a_link_of_another_user_is_no_place_for_a_config(project: Path, environ: dict[str, str]) -> None:
+    path = pyproject(project, "[tool.gpuwatch]\ninterval = 2")
+    os.chown(project, FOREIGN, FOREIGN)
+    assert_ignored(project, environ, path, f"its folder belongs to user {FOREIGN}")
+    os.chown(project, 0, 0)
+    mine = path.rename(project / "mine.toml")
+    path.symlink_to(mine)
+    os.lchown(path, FOREIGN, FOREIGN)
+    assert_ignored(project, environ, path, f"the link to it belongs to user {FOREIGN}")
+
+
+def test_what_all_users_may_change_is_ignored(project: Path, environ: dict[str, str]) -> None:
+    path = pyproject(project, "[tool.gpuwatch]\ninterval = 2")
+    path.chmod(0o666)
+    assert_ignored(project, environ, path, "it may be changed by all users")
+    path.chmod(0o644)
+    project.chmod(0o777)
+    assert_ignored(project, environ, path, "its folder may be changed by all users")
+    project.chmod(0o1777)  # as /tmp: others can put files there, but not change mine
+    assert load(folder=project, environ=environ).files == (path,)
+
+
+@AS_ROOT
+def test_a_foreign_file_that_cannot_be_used_stops_nobody(project: Path, environ: dict[str, str]) -> None:
+    path = pyproject(project, "[tool.gpuwatch]\nthis is no TOML")
+    os.chown(path, FOREIGN, FOREIGN)
+    assert_ignored(project, environ, path, "it belongs")
+    path.write_bytes(b"\xff gpuwatch " * 1_000_000)
+    assert_ignored(project, environ, path, "it belongs")
+    path.unlink()
+    os.mkfifo(path)
+    assert load(folder=project, environ=environ) == Config()
+
+
+def test_the_users_own_file_must_be_the_users(environ: dict[str, str]) -> None:
+    path = of_user(environ, "interval = 2")
+    path.chmod(0o666)
+    assert_ignored(path.parent, environ, path, "it may be changed by all users")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" + "a." * 3000 + "a]\n" + "".join(f"b{i}=1\n" for i in range(3000)),
+        "x." * 16_000 + "x=1",
+        "x = {" + '"a" . ' * 16_000 + "a = 1}",
+        "x=" + "[" * 100_000,
+        "x = 1\n" * 100_000,
+    ],
+    ids=["table", "key", "inline", "nesting", "size"],
+)
+def test_a_config_that_would_take_minutes_to_parse_is_refused(project: Path, text: str) -> None:
+    pyproject(project, f"# gpuwatch\n{text}")
+    began = time.process_time()
+    with pytest.raises(ConfigError):
+        load(folder=project, environ={})
+    assert time.process_time() - began < 20.0  # unbounded, each takes from half a minute to hours

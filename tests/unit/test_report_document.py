@@ -120,7 +120,7 @@ def test_source_file_of_a_simulation_is_never_read() -> None:
 
 def test_diff_is_made_of_the_readable_source() -> None:
     source = "\n" * 87 + "loader = DataLoader(data, num_workers=4)\n"
-    document = report(findings=[starvation()], read_source=lambda path, started: source.encode())
+    document = report(findings=[starvation()], read_source=lambda path, started, of: source.encode())
     assert "+loader = DataLoader(data, num_workers=10)" in document["findings"][0]["fix"]["diff"]
 
 

@@ -141,7 +141,7 @@ def test_any_name_gives_a_page_with_the_same_elements(name: str) -> None:
 
 def test_diff_is_shown_line_by_line_with_what_each_does() -> None:
     source = "\n" * 87 + "loader = DataLoader(data, num_workers=4)\n"
-    page = Page(render_html(document(findings=[starvation()], read_source=lambda path, started: source.encode())))
+    page = Page(render_html(document(findings=[starvation()], read_source=lambda path, started, of: source.encode())))
     kinds = [attributes.get("class") for tag, attributes in page.elements if tag == "span"]
     assert "added" in kinds
     assert "removed" in kinds

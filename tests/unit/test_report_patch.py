@@ -21,7 +21,7 @@ def seen_with(*fixes: Fix, behind: str | None = None, read: object = None) -> Ob
     like = report_builder.starvation()
     findings = tuple(replace(like, rule=f"rule-{number}", fix=fix, behind=behind) for number, fix in enumerate(fixes))
     snapshot = replace(observation.snapshot, findings=findings)
-    return replace(observation, snapshot=snapshot, read_source=read or (lambda path, newest: SOURCE))
+    return replace(observation, snapshot=snapshot, read_source=read or (lambda path, newest, of: SOURCE))
 
 
 def workers(number: str) -> Fix:
@@ -63,7 +63,7 @@ def test_a_fix_that_comes_after_another_waits_for_it() -> None:
 def test_source_that_is_elsewhere_or_changed_is_no_patch() -> None:
     assert "not on this machine" in fix_patch(replace(seen_with(workers("6")), read_source=None)).by_hand[0]
 
-    def changed(path: Path, newest: float | None) -> bytes:
+    def changed(path: Path, newest: float | None, of: object) -> bytes:
         raise UnreadableSourceError(f"{path} was changed after the training started")
 
     assert "was changed after" in fix_patch(seen_with(workers("6"), read=changed)).by_hand[0]

@@ -79,5 +79,5 @@ def test_the_speedscope_file_spends_each_threads_time_among_its_looks() -> None:
         "get (queue.py)",
     ]
     assert sum(main["weights"]) == pytest.approx(0.04)
-    assert sum(worker["weights"]) == pytest.approx(0.04)
+    assert sum(worker["weights"]) == pytest.approx(0.02)  # it was seen in half of the looks
     assert "line" not in frames[main["samples"][3][2]]

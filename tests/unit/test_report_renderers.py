@@ -27,7 +27,10 @@ def full_report() -> Json:
     charts = (chart("gpu.utilization_percent", "GPU-0", 0.0, None, 100.0), chart("run.wait_share", run.id, 0.5))
     source = "\n" * 87 + "loader = DataLoader(data, num_workers=4)\n"
     return report(
-        build.scene(run, gpus=gpus), [starvation()], charts=charts, read_source=lambda path, started: source.encode()
+        build.scene(run, gpus=gpus),
+        [starvation()],
+        charts=charts,
+        read_source=lambda path, started, of: source.encode(),
     )
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from gpuwatch.statistics.interval import detectable_effect, geometric_mean, holm, log_ratio_interval
+from gpuwatch.statistics.student_t import quantile, two_sided_p_value
 
 _BEFORE = [412.0, 405.5, 418.2, 409.9, 411.1]
 _AFTER = [488.0, 479.4, 492.9, 485.0, 490.7]
@@ -23,6 +26,31 @@ def test_the_interval_is_that_of_welchs_test_on_logarithms() -> None:
     assert (interval.low, interval.high) == pytest.approx((math.exp(low), math.exp(high)))
     assert interval.p_value == pytest.approx(expected.pvalue)
     assert (interval.runs_before, interval.runs_after, interval.spans_no_change) == (5, 5, False)
+
+
+_FREEDOMS = (1.0, 1.3, 2.0, 2.7, 4.0, 5.5, 8.0001, 30.0, 99.5, 1e3, 1e4)
+
+
+@pytest.mark.parametrize("freedom", _FREEDOMS)
+def test_student_t_is_scipys(freedom: float) -> None:
+    for t in (0.0, 1e-4, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 50.0, 1000.0):
+        for signed in (t, -t):
+            assert two_sided_p_value(signed, freedom) == pytest.approx(2 * special.stdtr(freedom, -t), rel=1e-10)
+    for probability in (0.5, 0.6, 0.8, 0.9, 0.975, 0.995, 0.9999, 1 - 1e-9):
+        expected = special.stdtrit(freedom, probability)
+        assert quantile(probability, freedom) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def test_an_interval_needs_neither_scipy_nor_numpy() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['scipy'] = sys.modules['numpy'] = sys.modules['mpmath'] = None\n"
+        "from gpuwatch.statistics.interval import detectable_effect, log_ratio_interval\n"
+        "print(log_ratio_interval([4.0, 4.1], [5.0, 5.2]).low, detectable_effect([4.0, 4.1], [5.0, 5.2]))"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    low, effect = map(float, output.split())
+    assert 0 < low < 5.1 / 4.05 and 0 < effect < 1
 
 
 @pytest.mark.parametrize(

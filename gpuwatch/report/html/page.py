@@ -12,18 +12,17 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import msgspec
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpuwatch.report.html.charts import chart_plan, lanes
 from gpuwatch.report.html.view import page_view
 from gpuwatch.report.observation import Json
-from gpuwatch.text.escape import printable
+from gpuwatch.text.escape import json_text, printable
 
 _SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js")
 _STYLES = ("vendor/uPlot.min.css", "page.css")
-_IN_SCRIPT = {sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
 def render_html(report: Json) -> str:
@@ -81,7 +80,5 @@ def _hash(text: str) -> str:
 
 def _island(data: Any) -> Markup:
     """Data between script tags: no `<` can end them."""
-    text = msgspec.json.encode(data).decode()
-    for sign, code in _IN_SCRIPT.items():  # of a text that is not ASCII, str.translate looks up each character
-        text = text.replace(sign, code)
-    return Markup(text)
+    text = json_text(data, compact=True)
+    return Markup(text.translate(_IN_SCRIPT))

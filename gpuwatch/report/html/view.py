@@ -90,7 +90,7 @@ def _by_hand(fix: Json) -> str | None:
 
 def _diff_lines(text: str) -> Iterator[tuple[str, str]]:
     """The lines of a diff, each with what it does."""
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):
         if line.startswith(("+++", "---", "diff ", "index ")):
             yield "file", line
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from gpuwatch.report.profiles.labels import label_of
+from gpuwatch.report.profiles.labels import label_of, plain
 from gpuwatch.sources.stacks.capture import Profile
 
 
@@ -14,6 +14,6 @@ def collapsed(profile: Profile) -> Iterator[str]:
     for lane in profile.lanes:
         counts: Counter[str] = Counter()
         for number, looks in Counter(lane.looks).items():
-            counts[";".join([lane.name, *map(label_of, lane.stacks[number])])] += looks
+            counts[";".join([plain(lane.name), *map(label_of, lane.stacks[number])])] += looks
         for stack, looks in sorted(counts.items()):
             yield f"{stack} {looks}"

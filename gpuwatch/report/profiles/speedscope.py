@@ -5,26 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from gpuwatch._version import __version__
-from gpuwatch.report.profiles.labels import label_of
+from gpuwatch.report.profiles.labels import label_of, plain
 from gpuwatch.sources.stacks.capture import FramePlace, Profile
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def speedscope(profile: Profile) -> dict[str, Any]:
-    """The document; weights are seconds, each look standing for the time to the next."""
+    """The document; weights are seconds, each look standing for the time to the next.
+
+    The thread with the most looks was there all the time. One with fewer, such as a worker of one epoch, was not: its
+    looks weigh no more, so that it lasts for its part of the profile.
+    """
     numbers: dict[FramePlace, int] = {}
     lanes = []
+    weight = profile.seconds / max((len(lane.looks) for lane in profile.lanes), default=1)
     for lane in profile.lanes:
         stacks = [[numbers.setdefault(place, len(numbers)) for place in stack] for stack in lane.stacks]
-        weight = profile.seconds / len(lane.looks)
         lanes.append(
             {
                 "type": "sampled",
-                "name": lane.name,
+                "name": plain(lane.name),
                 "unit": "seconds",
                 "startValue": 0,
-                "endValue": profile.seconds,
+                "endValue": weight * len(lane.looks),
                 "samples": [stacks[number] for number in lane.looks],
                 "weights": [weight] * len(lane.looks),
             }

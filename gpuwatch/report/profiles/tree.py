@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpuwatch.report.profiles.labels import label_of
+from gpuwatch.report.profiles.labels import label_of, plain
 from gpuwatch.sources.stacks.capture import Lane, Profile
 
 LEAST_SHARE = 0.01
@@ -28,7 +28,7 @@ def tree(profile: Profile, least_share: float = LEAST_SHARE) -> Iterator[str]:
         yield f"{_number(profile.rejected)} looks found the stack in change and are not counted"
     for lane in profile.lanes:
         yield ""
-        yield f"{lane.name}, {_number(len(lane.looks))} looks"
+        yield f"{plain(lane.name)}, {_number(len(lane.looks))} looks"
         yield from _below(_merged(lane), len(lane.looks), least_share, 0)
 
 
