@@ -28,7 +28,12 @@ def quantity(value: float | None, metric: Metric) -> str:
 def percent(ratio: float) -> str:
     """A factor as a change: "+18.4 %"."""
     change = (ratio - 1) * 100
-    return f"{change:+,.0f} %".replace(",", " ") if abs(change) >= 100 else f"{change:+.1f} %"
+    return f"{change:+,.0f} %".replace(",", " ") if abs(change) >= 99.95 else f"{_signed(change)} %"
+
+
+def _signed(value: float) -> str:
+    """With one decimal, and never as "-0.0"."""
+    return f"{round(value, 1) + 0.0:+.1f}"
 
 
 def difference(change: Change) -> str:
@@ -38,7 +43,7 @@ def difference(change: Change) -> str:
     if change.interval is not None and change.interval.spans_no_change:
         return f"~ (p = {change.interval.p_value:.2g})"
     if change.metric.is_share:
-        return f"{change.difference:+.1f} points"
+        return f"{_signed(change.difference)} points"
     if change.ratio is None:
         return f"{'+' if change.difference > 0 else ''}{quantity(change.difference, change.metric)}"
     if change.interval is None:

@@ -9,14 +9,16 @@ from gpuwatch.timeline.windows import GpuWindow
 
 
 def percent(share: float) -> str:
-    """0.413 -> "41 %"; below one percent with one decimal, so that a small share does not read as none."""
+    """0.413 -> "41 %"; below one percent with one decimal, so that a small share does not read as none: "0.4 %"."""
     value = share * 100
-    return f"{value:.1f} %" if 0 < abs(value) < 1 else f"{value:.0f} %"
+    if 0 < abs(value) < 0.05:
+        return "<0.1 %" if value > 0 else ">-0.1 %"
+    return f"{value:.1f} %" if 0 < abs(value) < 0.95 else f"{value + 0.0:.0f} %"
 
 
 def seconds(value: float) -> str:
     """A duration with three significant digits and its unit: "312 ms", "4.2 s", "3.5 min"."""
-    if value < 1e-3:
+    if value < 0.9995e-3:
         return f"{value * 1e6:.0f} us"
     if value < 0.9995:  # above it three digits round to 1e+03
         return f"{value * 1e3:.3g} ms"

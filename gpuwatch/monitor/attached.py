@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuwatch.sources.discovery.tree import TreeTrainers
 from gpuwatch.sources.host.identify import is_python, is_same_process
 from gpuwatch.sources.host.process import TreeWalker, read_stat
+from gpuwatch.timeline.runs import Identity, ProcessSet
 
 _WALK_NS = 1_000_000_000
 _KEPT_NS = 5_000_000_000
@@ -20,7 +21,7 @@ class AttachedTree:
 
     Args:
         root: its pid. The process that has it now is meant: another one that is given it later is none of ours.
-        trainer_pids: of all trainers known. Those once seen in the tree stay in it when they have ended: a run must
+        trainers: all that are known. Those once seen in the tree stay in it when they have ended: a run must
             not vanish from the screen in the moment at which one wants to read how it ended.
         proc_root: /proc, or a recorded one.
         clock: CLOCK_MONOTONIC in nanoseconds.
@@ -30,13 +31,13 @@ class AttachedTree:
     def __init__(
         self,
         root: int,
-        trainer_pids: Callable[[], Iterable[int]],
+        trainers: Callable[[], Iterable[Identity]],
         proc_root: Path = Path("/proc"),
         clock: Callable[[], int] = time.monotonic_ns,
         training: Callable[[Collection[int]], list[int]] | None = None,
     ) -> None:
         self.root = root
-        self._trainer_pids = trainer_pids
+        self._all_trainers = trainers
         self._proc_root = proc_root
         self._walker = TreeWalker(proc_root)
         self._clock = clock
@@ -49,21 +50,23 @@ class AttachedTree:
         self._walked_ns: int | None = None
         self._judged_ns: int | None = None
         self._now: frozenset[int] = frozenset((root,))
-        self._trainers: frozenset[int] = frozenset()
-        self._known: frozenset[int] = frozenset()
+        self._starts: dict[int, int | None] = {}  # of those that are in the tree now
+        self._trainers: frozenset[Identity] = frozenset()
+        self._known: frozenset[Identity] = frozenset()
         self._found: dict[int, int] = {}  # when each was last in the tree
         self._has_trained = False
 
-    def pids(self) -> frozenset[int]:
-        """The tree, with the trainers that were in it.
+    def pids(self) -> ProcessSet:
+        """The tree, with the trainers that were in it; not those that were given the pid of one that ended.
 
         A trainer that is new has it walked at once: it is to be told from others' from its first sample on.
         """
-        known = frozenset(self._trainer_pids())
+        known = frozenset(self._all_trainers())
         self._walk(now=not known <= self._known)
         self._known = known
-        self._trainers = frozenset(pid for pid in known if pid in self._now or pid in self._trainers)
-        return self._now | self._trainers
+        now = {(pid, start) for pid, start in self._starts.items() if start is not None}
+        self._trainers = frozenset(each for each in known if each in now or each in self._trainers)
+        return ProcessSet.of(now | self._trainers, unknown=self._now)
 
     def targets(self, live_trainers: Iterable[int]) -> list[int]:
         """The processes to look at: the root while it lives, and the trainers in the tree."""
@@ -104,6 +107,17 @@ class AttachedTree:
         self._walks += 1
         below = () if self._is_gone else self._walker.descendants(self.root, thorough=thorough)
         self._now = frozenset((self.root, *below))
+        self._starts = {pid: self._start_of(pid) for pid in self._now}
+
+    def _start_of(self, pid: int) -> int | None:
+        """Read when a pid is new to the tree, and again where the process that had it was a trainer."""
+        if pid == self.root:
+            return self._start_ticks
+        before = self._starts.get(pid)
+        if before is not None and (pid, before) not in self._known:
+            return before
+        stat = read_stat(self._proc_root, pid)
+        return before if stat is None else stat.start_ticks
 
     def _root_lives(self) -> bool:
         return self._start_ticks is not None and is_same_process(self.root, self._start_ticks, self._proc_root)

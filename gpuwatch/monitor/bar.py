@@ -9,7 +9,7 @@ from gpuwatch.timeline.phases import LOST_TIME
 from gpuwatch.timeline.rank_window import Bounds
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.spans import covered_ns
-from gpuwatch.timeline.stats import known
+from gpuwatch.timeline.step_tiers import share
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import StackWindow
 
@@ -29,16 +29,21 @@ class Bar(TypedDict, total=False):
 
 
 def bar_of_steps(trainer: TrainerHistory, bounds: Bounds, sums: Mapping[str, float], rows: slice) -> Bar:
-    """The parts that the hook measures. Those of the newest steps are scaled to all training of the stretch."""
-    period = sum(trainer.steps["period"][rows])
+    """The parts that the hook measures, of the steps in which each is known, scaled to all training of the stretch."""
+    periods = trainer.steps["period"][rows]
 
     def part(name: str) -> float | None:
-        measured = known(trainer.steps[name][rows])
-        return _of_wall(sum(measured) / period * sums["train"] if measured else None, bounds)
+        pairs = [
+            (each, period) for each, period in zip(trainer.steps[name][rows], periods, strict=True) if each == each
+        ]
+        measured, of = sum(each for each, _ in pairs), sum(period for _, period in pairs)
+        return _of_wall(measured / of * sums["train"] if of > 0 else None, bounds)
+
+    waiting = share(sums, "wait", "wait_train")
 
     lost = trainer.phases.stretches(LOST_TIME, bounds.start_ns, bounds.end_ns)
     parts = (
-        _of_wall(sums["wait"] if sums["wait_train"] else None, bounds),
+        _of_wall(None if waiting is None else waiting * sums["train"], bounds),
         part("copy"),
         part("forward"),
         part("backward"),
@@ -46,8 +51,8 @@ def bar_of_steps(trainer: TrainerHistory, bounds: Bounds, sums: Mapping[str, flo
         _of_wall(covered_ns(lost, bounds.start_ns, bounds.end_ns) / SECOND_NS, bounds),
     )
     # Whole seconds of steps against exact phases may come to a hair over 1.
-    total = max(1.0, sum(share for share in parts if share is not None))
-    wait, copy, forward, backward, optimizer, phase = (None if share is None else share / total for share in parts)
+    total = max(1.0, sum(each for each in parts if each is not None))
+    wait, copy, forward, backward, optimizer, phase = (None if each is None else each / total for each in parts)
     return Bar(
         wait_wall_share=wait,
         copy_share=copy,

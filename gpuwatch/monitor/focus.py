@@ -47,8 +47,8 @@ class Focus:
         """Narrows it to the tree of one process; None widens it to everything again."""
         tree = None
         if pid is not None:
-            trainer_pids = self._timeline.trainer_pids
-            tree = AttachedTree(pid, trainer_pids, self._proc_root, self._clock, self._training)
+            trainers = self._timeline.trainer_identities
+            tree = AttachedTree(pid, trainers, self._proc_root, self._clock, self._training)
         with self._lock:
             self._tree = tree
 
@@ -59,9 +59,10 @@ class Focus:
 
     def hooked(self) -> list[int]:
         """The trainers with a hook that live and are looked at."""
-        live = self._timeline.live_trainer_pids()
+        live = self._timeline.live_trainers()
         with self._lock:
-            return live if self._tree is None else [pid for pid in live if pid in self._tree.pids()]
+            tree = None if self._tree is None else self._tree.pids()
+        return [pid for pid, start_ticks in live if tree is None or tree.holds(pid, start_ticks)]
 
     def unhooked(self) -> list[int]:
         """The trainers without one: they are watched only where somebody asked for their tree."""

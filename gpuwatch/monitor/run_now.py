@@ -9,6 +9,7 @@ from gpuwatch.monitor.bar import Bar, bar_of_stacks, bar_of_steps
 from gpuwatch.monitor.snapshot import ENDS, RankNow, RunNow, RunState
 from gpuwatch.samples import PhaseKind, PhaseSpan, RunFacts
 from gpuwatch.timeline.columns import number
+from gpuwatch.timeline.phases import LOST_TIME
 from gpuwatch.timeline.process_history import ProcessHistory
 from gpuwatch.timeline.rank_window import Bounds, bounds_of, stacks_over, sums_over
 from gpuwatch.timeline.run_history import TrainerHistory
@@ -31,6 +32,7 @@ _STANDING_NS = 5 * SECOND_NS // 2
 _AT_WORK_NS = 10 * SECOND_NS
 _SILENT_STEPS = 10
 _SILENT_SECONDS = 5.0
+_UP_TO_LAST_STEP: frozenset[RunState] = frozenset({"training", "warming up", "silent", "ended"})
 
 _STATES: Mapping[PhaseKind, RunState] = {
     "eval": "evaluating",
@@ -46,6 +48,7 @@ _LOUDEST: tuple[RunState, ...] = (
     "warming up",
     "training",
     "starting",
+    "not linked",
     "not hooked",
     "ended",
 )
@@ -146,7 +149,7 @@ def state_of(trainer: TrainerHistory, process: ProcessHistory | None, now_ns: in
     if process is not None and process.latest is not None and process.latest.state in ("T", "t"):
         return "stopped"
     if trainer.facts is not None and trainer.facts.rung in ("proc", "hardware"):
-        return "not hooked"
+        return "not linked" if trainer.facts.hooked else "not hooked"
     stands_in = _stands_in(trainer, now_ns)
     if stands_in is not None:
         return stands_in
@@ -199,12 +202,17 @@ def _recent(trainer: TrainerHistory, processes: Mapping[tuple[int, int], Process
 def _bounds(trainer: TrainerHistory, state: RunState, now_ns: int) -> Bounds:
     """The last minute; of a run that ended, its own last one.
 
-    Of a run that steps it goes up to the last step: the one that is being made belongs to no part yet.
+    Of a run that steps it goes up to the last step: the one that is being made belongs to no part yet. Of one that is
+    silent or ended, a pause behind that step still counts; what came after both is not known to be computing.
     """
     bounds = bounds_of(trainer, trainer.ended.time_ns if trainer.ended else now_ns, _RECENT_NS)
-    if trainer.is_exact and state in ("training", "warming up") and trainer.last_step_ns is not None:
-        return Bounds(bounds.start_ns, max(bounds.start_ns, min(bounds.end_ns, trainer.last_step_ns)))
-    return bounds
+    if not trainer.is_exact or trainer.last_step_ns is None or state not in _UP_TO_LAST_STEP:
+        return bounds
+    known_ns = trainer.last_step_ns
+    pause = trainer.phases.last(LOST_TIME) if state in ("silent", "ended") else None
+    if pause is not None:
+        known_ns = max(known_ns, bounds.end_ns if pause.end_ns is None else pause.end_ns)
+    return Bounds(bounds.start_ns, max(bounds.start_ns, min(bounds.end_ns, known_ns)))
 
 
 def _newest_steps(rank: _Recent) -> slice:

@@ -24,7 +24,16 @@ from gpuwatch.timeline.wall_times import Anchor, wall_time_at
 from gpuwatch.timeline.windows import LineShare, Scene
 
 RunState = Literal[
-    "starting", "warming up", "training", "evaluating", "saving", "silent", "stopped", "ended", "not hooked"
+    "starting",
+    "warming up",
+    "training",
+    "evaluating",
+    "saving",
+    "silent",
+    "stopped",
+    "ended",
+    "not hooked",
+    "not linked",
 ]
 """`silent`: no step for longer than 10 usual ones; `stopped`: SIGSTOP, process state T."""
 

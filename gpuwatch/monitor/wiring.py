@@ -6,7 +6,9 @@ Sources are imported here, inside the functions: a demo needs no NVML, and a liv
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.settings import Settings
@@ -16,7 +18,14 @@ from gpuwatch.monitor.own_cost import OwnCost
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.timeline.timeline import Timeline
 
+if TYPE_CHECKING:
+    from gpuwatch.samples import Sample
+    from gpuwatch.sources.nvml import NvmlSource
+
 _VIRTUAL_START_NS = 86_400_000_000_000  # any, but always the same: a simulated report is reproducible
+
+
+TakeNvml = Callable[[], "tuple[NvmlSource, list[Sample]]"]
 
 
 def live_monitor(
@@ -26,6 +35,7 @@ def live_monitor(
     timeline: Timeline | None = None,
     settings: Settings | None = None,
     hook_folder: Path | None = None,
+    nvml: TakeNvml | None = None,
 ) -> Monitor:
     """A monitor of all GPUs and hooked runs here, or of one process tree and its GPUs; `attach` changes that later.
 
@@ -35,15 +45,12 @@ def live_monitor(
         timeline: to feed; one that also records, for instance.
         settings: which rules speak, and from which thresholds on.
         hook_folder: where hooked runs are met; None: wherever they are.
+        nvml: gives the source of the GPUs where it has been started already, with what it has said so far.
     """
-    from gpuwatch.sources.nvml import NvmlSource
-
     clock = SystemClock()
     timeline = timeline or Timeline(started_ns=clock.now_ns(), interval_seconds=interval_seconds)
-    nvml = NvmlSource(interval_seconds)
     # The child asks the driver while this process still imports the rest: the first number comes 0.2 s sooner.
-    for sample in nvml.collect(clock.now_ns()):
-        timeline.add(sample)
+    take_nvml = nvml or _started_nvml(interval_seconds)
     from gpuwatch.monitor.focus import Focus
     from gpuwatch.sources.discovery.source import DiscoverySource
     from gpuwatch.sources.hook_link.source import HookLinkSource
@@ -60,8 +67,11 @@ def live_monitor(
         ]
     )
     discovery = DiscoverySource(hooked=timeline.live_trainer_pids, gpu_processes=timeline.gpus_by_host_pid)
+    gpus, said = take_nvml()
+    for sample in said:
+        timeline.add(sample)
     return Monitor(
-        [nvml, host, HookLinkSource(hook_folder), stacks, discovery],
+        [gpus, host, HookLinkSource(hook_folder), stacks, discovery],
         origin=Origin("live", "LIVE"),
         clock=clock,
         engine=Engine(settings=settings),
@@ -70,6 +80,14 @@ def live_monitor(
         timeline=timeline,
         own_cost=OwnCost(),
     )
+
+
+def _started_nvml(interval_seconds: float) -> TakeNvml:
+    from gpuwatch.sources.nvml import NvmlSource
+
+    source = NvmlSource(interval_seconds)
+    said = list(source.collect(time.monotonic_ns()))
+    return lambda: (source, said)
 
 
 def simulated_monitor(

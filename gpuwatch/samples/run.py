@@ -24,6 +24,7 @@ class LoaderFacts:
     function: str | None = None
     library: str | None = None  # that built it, called from the line; None where the user's line did
     dataset: str | None = None
+    iterable: bool | None = None  # an IterableDataset, which each worker iterates over on its own
     num_workers: int | None = None
     batch_size: int | None = None
     pin_memory: bool | None = None
@@ -112,10 +113,14 @@ class RunFacts:
     model: ModelFacts = ModelFacts()
     gpu_gap_measured: bool = False  # CUDA event pairs are being read
     rung: Literal["exact", "sampled", "proc", "hardware"] = "exact"
+    hooked: bool = False  # seen by its presence file alone, where the rung is "proc"
     climb: str | None = None  # one line on how to see more, where the rung is below "exact"
     notes: tuple[str, ...] = ()
     debug_modes: tuple[str, ...] = ()  # of torch, as its hook last saw them: "anomaly", "sync-debug", "deterministic"
     overrides: tuple[str, ...] = ()  # settings of a trial that took effect in this process
+    user: int | None = None  # with whose rights it opens files
+    mount_namespace: int | None = None  # with `boot`: where its file names hold
+    boot: str | None = None  # boot_id of its kernel
 
 
 @dataclass(frozen=True, slots=True)

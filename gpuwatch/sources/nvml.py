@@ -19,7 +19,7 @@ from gpuwatch.samples import NvmlState, Sample
 from gpuwatch.sources.nvml_blame import Blame
 from gpuwatch.sources.nvml_child.marker import LIBRARY
 from gpuwatch.sources.nvml_decode import Message
-from gpuwatch.sources.nvml_process import Child, ChildProcess, default_command, environment
+from gpuwatch.sources.nvml_process import Activity, Child, ChildProcess, default_command, environment
 from gpuwatch.sources.nvml_roster import Roster
 
 MOST_OUTSTANDING = 2
@@ -27,6 +27,10 @@ MOST_OUTSTANDING = 2
 
 _LEAST_INTERVAL_SECONDS = 0.1  # 25 ms polls hold the driver's lock 10 s of every 15 (MangoHud PR 2104)
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
+_LATE_SECONDS = 0.25
+"""A look at the deadline that comes so much later was held up on our side: the child may have been held up as well."""
+_OWN_CPU_SHARE = 0.5
+"""Of the patience, in CPU time: a silent child that is ready to run and has had less of a CPU has waited for one."""
 _JITTER = 1.1
 _SECOND = 10**9
 _FIRST_BACKOFF_SECONDS = 0.5
@@ -41,6 +45,12 @@ _STARTING = (
 _STUCK = (
     "Two processes are stuck inside the NVIDIA driver and cannot be killed (state D), so no third is started: "
     "look at `dmesg | grep NVRM`; usually only a reboot helps."
+)
+
+
+_STARVED = (
+    "The process that calls NVML (pid {}) waits for a CPU, and has reported nothing for {:.1f} s: every core that it "
+    "may use is busy, and these figures are old."
 )
 
 
@@ -98,6 +108,9 @@ class NvmlSource:
         self._restart_in: float | None = None
         self._spoke = False
         self._said_stuck = False
+        self._silent_activity: Activity | None = None
+        self._was_late = False
+        self._heard_ns = 0
         self._closed = False
 
     def fileno(self) -> int | None:
@@ -166,11 +179,13 @@ class NvmlSource:
         for fd in self._child.filenos():
             self._selector.register(fd, selectors.EVENT_READ)
         self._started_at, self._spoke, self._restart_in = now_ns, False, None
+        self._silent_activity, self._was_late, self._heard_ns = None, False, now_ns
         self._deadline = now_ns + int((self._plan.init_seconds + self._plan.silence_seconds) * _SECOND)
 
     def _listen(self, child: Child, now_ns: int) -> Iterable[Sample]:
         for message in child.messages():
             self._deadline = now_ns + self._patience_ns(message)
+            self._silent_activity, self._was_late, self._heard_ns = None, False, now_ns
             self._spoke = self._spoke or bool(message.samples)
             self._restart_in = message.restart_in
             yield from self._roster.take(message, now_ns)
@@ -180,6 +195,9 @@ class NvmlSource:
                 self._restart_in = message.restart_in
                 yield from self._roster.take(message, now_ns)
             yield from self._ended(child, code, now_ns)
+        elif not self._was_late and now_ns > self._deadline + int(_LATE_SECONDS * _SECOND):
+            self._was_late = True
+            self._deadline = now_ns + int(self._plan.silence_seconds * _SECOND)
         elif now_ns > self._deadline:
             yield from self._silent(child, now_ns)
         elif not self._spoke and now_ns >= self._started_at + int(self._plan.starting_seconds * _SECOND):
@@ -198,33 +216,54 @@ class NvmlSource:
             self._failures = 0
             return
         delay = self._back_off(now_ns)
+        where = self._accuse(last_call, now_ns) if code >= 0 or -code in _CRASHES else ""
         if code < 0:
-            where = self._accuse(last_call, now_ns) if -code in _CRASHES else ""
             cause = f"was ended by {_signal_name(-code)}{where}"
         else:
-            cause = f"ended with code {code}: {error or 'no message'}"
+            cause = f"ended with code {code}{where}: {error or 'no message'}"
         reason = f"The process that asks NVML {cause}; the next one starts in {delay:.1f} s."
         yield self._state("restarting", reason, now_ns)
 
     def _silent(self, child: Child, now_ns: int) -> Iterable[Sample]:
-        seconds = (now_ns - self._deadline) / _SECOND + self._plan.silence_seconds
-        self._roster.missed_polls += max(1, int(seconds / self._interval))
-        where = self._accuse(child.last_call(), now_ns)
+        """Tells a driver that hangs from a child that could not run, and replaces the child unless it lacks a CPU."""
+        activity, last_call = child.activity(), child.last_call()
+        if activity is not None and activity.state == "R":
+            before, self._silent_activity = self._silent_activity, self._silent_activity or activity
+            had_seconds = activity.cpu_seconds - self._silent_activity.cpu_seconds
+            if before is None or had_seconds < _OWN_CPU_SHARE * self._plan.silence_seconds:
+                self._deadline = now_ns + int(self._plan.silence_seconds * _SECOND)
+                if before is not None:
+                    yield self._state("stale", _STARVED.format(child.pid, self._age(now_ns)), now_ns)
+                return
+        age = self._age(now_ns)
+        self._roster.missed_polls += max(1, int(age / self._interval))
+        if activity is not None and activity.state in "Tt":
+            cause = f"The process that calls NVML (pid {child.pid}) is stopped, by a signal or a debugger"
+        elif last_call is None:
+            doing = f" (state {activity.state})" if activity is not None else ""
+            cause = f"The process that calls NVML (pid {child.pid}) has been silent for {age:.1f} s{doing}, in no call"
+        else:
+            seconds = max(0.0, now_ns / _SECOND - child.call_began())
+            where = self._accuse(last_call, now_ns, f" for {seconds:.1f} s")
+            cause = f"The NVIDIA driver has not answered{where}"
         child.kill()
         self._part_from(child)
         self._abandoned.append(child)
         delay = self._back_off(now_ns)
-        reason = f"The NVIDIA driver has not answered{where}; another process asks in {delay:.1f} s."
-        yield self._state("stale", reason, now_ns)
+        yield self._state("stale", f"{cause}; another process asks in {delay:.1f} s.", now_ns)
 
-    def _accuse(self, last_call: tuple[str, str] | None, now_ns: int) -> str:
+    def _age(self, now_ns: int) -> float:
+        """The seconds since the child's last line."""
+        return (now_ns - self._heard_ns) / _SECOND
+
+    def _accuse(self, last_call: tuple[str, str] | None, now_ns: int, duration: str = "") -> str:
         """Has the next child leave out the call that this one was in; returns it in words."""
         if last_call is None:
             return ""
         device, function = last_call
         left_out = self._blame.add(device, function, now_ns)
         where = f" in {function}" + ("" if device == LIBRARY else f" on {self._roster.name(device)}")
-        return where + (", which is left out for now" if left_out else "")
+        return where + duration + (", which is left out for now" if left_out else "")
 
     def _back_off(self, now_ns: int) -> float:
         if now_ns - self._started_at > _TRUSTED_AFTER_SECONDS * _SECOND:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,11 +18,23 @@ import gpuwatch
 from gpuwatch.sources.nvml_child import marker
 from gpuwatch.sources.nvml_decode import Message, decode
 
-MODULE = "gpuwatch.sources.nvml_child"
+PROGRAM = Path(marker.__file__).with_name("__main__.py")
 _READ_BYTES = 1 << 18
+_MOST_READS = 16
+"""At a time: a child that writes faster than it is read must not hold the monitor."""
 _LONGEST_LINE = 1 << 22
+_MOST_LINES = 2000
+"""At a time, the others are lost: 16 GPUs of 7 instances write 500 when they start."""
 _STDERR_BYTES = 10_000
 _WSL_LIBRARIES = "/usr/lib/wsl/lib"
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the kernel says of a child's main thread: its state's letter, and the CPU time that it has had."""
+
+    state: str
+    cpu_seconds: float
 
 
 class Child(Protocol):
@@ -38,6 +51,16 @@ class Child(Protocol):
 
     def last_call(self) -> tuple[str, str] | None:
         """(device, function) that it is or was in; after a crash, that of the thread that crashed."""
+
+    def call_began(self) -> float:
+        """When `last_call` began, in seconds of CLOCK_MONOTONIC."""
+
+    def activity(self) -> Activity | None:
+        """What it is doing; None where that cannot be read."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
 
     def error(self) -> str:
         """The last line it wrote to standard error."""
@@ -76,20 +99,23 @@ class ChildProcess:
         self._errors = b""
         self._open = True
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def filenos(self) -> Sequence[int]:
         """Its standard output; the end of that is the end of the child."""
         return [self._stdout.fileno()]
 
     def messages(self) -> list[Message]:
         """Complete lines that are there now; half of one waits for the rest."""
-        with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self._stdout.fileno(), _READ_BYTES):
-                self._pending += chunk
+        self._pending += _available(self._stdout.fileno())
         *lines, self._pending = self._pending.split(b"\n")
         if len(self._pending) > _LONGEST_LINE:
             self._pending = b""
         self._drain_errors()
-        return [message for message in map(decode, lines) if message is not None]
+        return [message for message in map(decode, lines[:_MOST_LINES]) if message is not None]
 
     def exit_code(self) -> int | None:
         """As of Popen.poll."""
@@ -102,6 +128,19 @@ class ChildProcess:
         if marker.EVENT_WAIT.encode() in crashed.partition(b"\n\n")[0]:
             return marker.LIBRARY, marker.EVENT_WAIT
         return marker.read(self._marker)
+
+    def call_began(self) -> float:
+        """From the shared memory."""
+        return marker.began(self._marker)
+
+    def activity(self) -> Activity | None:
+        """From /proc; /proc/PID/task/PID is the main thread alone."""
+        try:
+            with open(f"/proc/{self.pid}/task/{self.pid}/stat", "rb") as file:  # noqa: PTH123 - as in the other readers
+                words = file.read().rpartition(b")")[2].split()
+            return Activity(words[0].decode(), (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"))
+        except (OSError, ValueError, IndexError):
+            return None
 
     def error(self) -> str:
         """The last line it wrote to standard error, such as an ImportError."""
@@ -124,14 +163,24 @@ class ChildProcess:
             os.close(self._marker)
 
     def _drain_errors(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self._stderr.fileno(), _READ_BYTES):
-                self._errors = (self._errors + chunk)[-_STDERR_BYTES:]
+        self._errors = (self._errors + _available(self._stderr.fileno()))[-_STDERR_BYTES:]
+
+
+def _available(fd: int) -> bytes:
+    """What is there to read now, up to 4 MB."""
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(_MOST_READS):
+            chunk = os.read(fd, _READ_BYTES)
+            if not chunk:
+                break
+            found += chunk
+    return found
 
 
 def default_command() -> list[str]:
-    """This interpreter, running the child's module."""
-    return [sys.executable, "-m", MODULE]
+    """This interpreter, running the child's file: `-m` would load runpy and importlib.util, 0.9 MB."""
+    return [sys.executable, str(PROGRAM)]
 
 
 def environment(base: Mapping[str, str], library_path: Path | None = None) -> dict[str, str]:

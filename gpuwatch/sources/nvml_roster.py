@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, NvmlState, Sample
-from gpuwatch.sources.nvml_decode import Message
+from gpuwatch.sources.nvml_decode import MOST_GPUS, Message
 
 
 class Roster:
@@ -16,6 +16,7 @@ class Roster:
         self._facts: dict[str, GpuFacts] = {}
         self._indices: dict[str, int] = {}
         self._lost: set[str] = set()
+        self._known: set[str] = set()  # in any sample; a child that makes up names is not followed for ever
         self._earlier = NvmlState(0, "")
         self._current = NvmlState(0, "")
         self.restarts = 0
@@ -28,6 +29,11 @@ class Roster:
                 self._current = sample
                 yield self.with_totals(sample)
                 continue
+            uuid = getattr(sample, "uuid", None)
+            if uuid is not None and uuid not in self._known:
+                if len(self._known) >= MOST_GPUS:
+                    continue
+                self._known.add(uuid)
             if isinstance(sample, GpuFacts):
                 sample = self._remembering(sample)
                 self._facts[sample.uuid] = sample
@@ -36,7 +42,7 @@ class Roster:
             elif isinstance(sample, GpuLost):
                 self._lost.add(sample.uuid)
             yield sample
-        if message.found:
+        if message.found and len(self._indices) < MOST_GPUS:
             self._indices[message.found[1]] = message.found[0]
         if message.lost_index:
             yield from self._lost_at(*message.lost_index, now_ns)

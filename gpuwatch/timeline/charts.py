@@ -114,10 +114,14 @@ def wait_share_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
 def step_seconds_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
     """The training seconds per step of the slowest rank.
 
-    Batches that are counted from outside are known to a second: one may fall beside the training that made it.
+    Batches that are counted from outside are known to a second: one may fall beside the training that made it. How long
+    each of them took is not known, so their mean is all there is: what a second's batches took of the clock is no range
+    of what they took of the training.
     """
-    lines = _worst([_ratio_lines(each, grid, "train", "steps", "period") for each in trainers], grid)
-    return Lines([seconds or None for seconds in lines.mean], lines.min, lines.max)
+    lines = _worst(
+        [_ratio_lines(each, grid, "train", "steps", "period" if each.is_exact else None) for each in trainers], grid
+    )
+    return Lines(*([seconds or None for seconds in line] for line in (lines.mean, lines.min, lines.max)))
 
 
 def samples_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:

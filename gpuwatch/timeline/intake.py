@@ -41,6 +41,8 @@ from gpuwatch.timeline.quality import QualityLog
 from gpuwatch.timeline.run_history import TrainerHistory
 
 _XIDS_KEPT = 256
+_MOST_TRAINERS = 512
+"""Between two prunes. Processes that come, speak and go may be thousands a minute."""
 
 
 class Intake:
@@ -105,6 +107,8 @@ class Intake:
     def _trainer(self, name: str) -> TrainerHistory:
         trainer = self.trainers.get(name)
         if trainer is None:
+            if len(self.trainers) >= _MOST_TRAINERS:
+                del self.trainers[min(self.trainers.values(), key=_worth).trainer]
             trainer = self.trainers[name] = TrainerHistory(name)
         return trainer
 
@@ -147,10 +151,12 @@ class Intake:
         key = (sample.pid, sample.start_ticks)
         if key not in self.processes:
             self.processes[key] = ProcessHistory()
-        self.processes[key].add(sample)
+        evaluating: set[int] = set()
         for each in self.trainers.values():
             if each.facts is not None and (each.facts.pid, each.facts.start_ticks) == key:
                 each.see_process(sample)
+                evaluating |= each.evaluation_workers()
+        self.processes[key].add(sample, evaluating)
 
     def _add_step(self, step: StepEnd) -> None:
         self._quality.received(step.end_ns)
@@ -172,3 +178,8 @@ class Intake:
         self._quality.lost(loss)
         if loss.trainer is not None:
             self._trainer(loss.trainer).add_loss(loss)
+
+
+def _worth(trainer: TrainerHistory) -> tuple[bool, bool, int]:
+    """What is forgotten first: those that never introduced themselves, then those that ended, the longest ago."""
+    return (trainer.facts is not None, trainer.ended is None, trainer.seen_ns)

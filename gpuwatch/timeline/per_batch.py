@@ -5,16 +5,12 @@ from __future__ import annotations
 from gpuwatch.timeline.windows import RankWindow
 
 
-def batches_per_step(rank: RankWindow) -> int:
-    """Batches behind one optimizer step, from the samples that were counted; 1 where they were not."""
-    size = rank.train_loader.batch_size if rank.train_loader else None
-    if rank.facts.rung != "exact" or not size or not rank.steps or rank.samples_per_second is None:
-        return 1
-    return max(1, round(rank.samples_per_second * rank.train_seconds / rank.steps / size))
-
-
 def wait_seconds_per_batch(rank: RankWindow) -> float | None:
-    """The training loop's mean wait for one batch."""
+    """The training loop's mean wait for one batch, of the steps whose wait is known.
+
+    Without a hook a step is a batch.
+    """
     if rank.wait_share is None or not rank.steps:
         return None
-    return rank.wait_share * rank.train_seconds / (rank.steps * batches_per_step(rank))
+    seconds = rank.wait_share * rank.train_seconds / rank.steps if rank.wait_seconds is None else rank.wait_seconds
+    return seconds / (rank.batches_per_step or 1.0)

@@ -13,6 +13,7 @@ from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import PhaseTotals
 
 _KEPT_PER_KIND = 1_024
+_MOST_OPEN = 256
 _RHYTHM_OF = 32  # the newest spans tell how often they come
 
 PAUSES: frozenset[PhaseKind] = frozenset({"warmup", "eval", "checkpoint", "compile", "stopped"})
@@ -47,6 +48,8 @@ class PhaseLog:
         key = (span.kind, span.start_ns)
         if span.end_ns is None:
             self._open[key] = span
+            if len(self._open) > _MOST_OPEN:
+                del self._open[next(iter(self._open))]
             return True
         if key in self._taken_back:
             self._taken_back.discard(key)

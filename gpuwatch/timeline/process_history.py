@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Set
 from dataclasses import replace
 
-from gpuwatch.samples import ProcessSample
+from gpuwatch.samples import ProcessSample, WorkerSample
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.growth import GrowthLog
 from gpuwatch.timeline.odometer import Odometer
@@ -38,20 +39,29 @@ class ProcessHistory:
         columns = dict.fromkeys(_MEANS, "f") | dict.fromkeys(_COUNTERS, "d") | {"workers": "i", "pids_changed": "b"}
         self.rows = Table(columns, max_age_ns=RAW_NS, max_rows=_MOST_ROWS)
         self.latest: ProcessSample | None = None
+        self._workers: tuple[WorkerSample, ...] = ()
         self._odometers = [Odometer() for _ in _COUNTERS]
         self._growth = GrowthLog()
         self._core_seen_ns: dict[int, int] = {}
         self._by_node: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=RAW_NS // SECOND_NS)
 
-    def add(self, sample: ProcessSample) -> None:
-        """One second of the process."""
+    def add(self, sample: ProcessSample, evaluating: Set[int] = frozenset()) -> None:
+        """One second of the process.
+
+        Args:
+            sample: as /proc shows it.
+            evaluating: workers of evaluations. Those that persist are idle while it trains: a training worker at work
+                all the time and an idle one beside it are no two workers at half of a core.
+        """
         if self.latest is not None and sample.time_ns <= self.latest.time_ns:
             return
         self.latest = sample
-        cores = [worker.cpu_cores for worker in sample.workers if worker.cpu_cores is not None]
-        system = [worker.system_cores for worker in sample.workers if worker.system_cores is not None]
-        delays = [worker.run_delay_share for worker in sample.workers if worker.run_delay_share is not None]
-        blocked = [worker.blocked_share for worker in sample.workers if worker.blocked_share is not None]
+        workers = tuple(worker for worker in sample.workers if worker.pid not in evaluating)
+        self._workers = workers
+        cores = [worker.cpu_cores for worker in workers if worker.cpu_cores is not None]
+        system = [worker.system_cores for worker in workers if worker.system_cores is not None]
+        delays = [worker.run_delay_share for worker in workers if worker.run_delay_share is not None]
+        blocked = [worker.blocked_share for worker in workers if worker.blocked_share is not None]
         # A stopped process uses nothing, which says nothing of how it trains.
         is_stopped = sample.state in STOPPED_STATES
         counters = [meter.read(getattr(sample, name)) for meter, name in zip(self._odometers, _COUNTERS, strict=True)]
@@ -64,12 +74,12 @@ class ProcessHistory:
                 number(None if is_stopped else mean(system)),
                 number(None if is_stopped else mean(delays)),
                 *counters,
-                len(sample.workers),
+                len(workers),
                 sample.worker_pids_changed,
             ],
         )
         self._growth.add(sample)
-        seen_on = [worker.last_core for worker in sample.workers if worker.last_core is not None]
+        seen_on = [worker.last_core for worker in workers if worker.last_core is not None]
         self._core_seen_ns.update(dict.fromkeys(seen_on, sample.time_ns))
         if sample.node_cores:
             self._by_node.append((sample.time_ns, sample.node_cores))
@@ -92,13 +102,13 @@ class ProcessHistory:
         )
 
     def workers(self, start_ns: int, now_ns: int) -> WorkerTotals | None:
-        """The workers over (start, now], less their batches; None where none was seen."""
+        """The workers that feed the training over (start, now], less their batches; None where none was seen."""
         if self.latest is None:
             return None
         counts = [count for count in self._slice("workers", start_ns, now_ns) if count > 0]
         if not counts:
             return None
-        workers = self.latest.workers
+        workers = self._workers
         threads = [worker.threads for worker in workers if worker.threads is not None]
         active = mean(worker.active_threads for worker in workers if worker.active_threads is not None)
         affinities = [worker.affinity_cores for worker in workers if worker.affinity_cores is not None]

@@ -87,8 +87,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     train_loader = history.train_loader()
     began_ns = _began_ns(history, rows, bounds.start_ns)
     phases = history.phases.stretches(LOST_TIME, began_ns, bounds.end_ns)
-    evaluating = {loader.loader for loader in facts.loaders if loader.role == "eval"}
-    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=evaluating)
+    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=history.evaluation_loaders())
     workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
     window = RankWindow(
         trainer=history.trainer,
@@ -102,6 +101,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         step_seconds=stats(steps["period"][rows]),
         step_p99_session_seconds=history.session.quantile(_SESSION_SHARE),
         wait_share=share(sums, "wait", "wait_train"),
+        wait_seconds=share(sums, "wait", "wait_steps"),
         settled_wait_share=share(sums, "settled_wait", "settled_train"),
         gap_share=share(sums, "gap", "gap_train"),
         copy_share=_part(history, "copy", rows),
@@ -110,6 +110,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         optimizer_share=_part(history, "optimizer", rows),
         wait_cpu_share=_quotient(steps["wait_cpu"][rows], steps["wait"][rows]),
         samples_per_second=share(sums, "samples", "samples_train"),
+        batches_per_step=share(sums, "batches", "steps"),
         last_step_ns=history.last_step_ns,
         open_phase=history.phases.current(),
         phase_spans=history.phases.newest(bounds.start_ns, bounds.end_ns, _MOST_SPANS),
@@ -155,6 +156,8 @@ def _as_sampled(history: TrainerHistory, window: RankWindow, bounds: Bounds) -> 
         train_seconds=figures.train_seconds,
         steps=figures.steps,
         wait_share=figures.wait_share,
+        wait_seconds=None,
+        batches_per_step=None,
         copy_share=figures.copy_share,
         forward_share=figures.forward_share,
         backward_share=figures.backward_share,
@@ -177,8 +180,10 @@ def _raw_sums(history: TrainerHistory, rows: slice) -> Mapping[str, float]:
         "train": sum(period),
         "wait": wait,
         "wait_train": wait_train,
+        "wait_steps": float(sum(map(eq, steps["wait"][rows], steps["wait"][rows]))),
         "samples": samples,
         "samples_train": samples_train,
+        "batches": sum(steps["batches"][rows]),
         "settled_wait": settled_wait,
         "settled_train": settled_train,
         "gap": gap,

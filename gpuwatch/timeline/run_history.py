@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from statistics import median
 
 from gpuwatch.samples import (
@@ -30,7 +31,7 @@ from gpuwatch.timeline.settling import UNKNOWN, Settling
 from gpuwatch.timeline.stack_log import StackLog
 from gpuwatch.timeline.stats import LogHistogram
 from gpuwatch.timeline.step_columns import STEP_COLUMNS, row_of, settle, step_row
-from gpuwatch.timeline.step_pauses import without_stop
+from gpuwatch.timeline.step_pauses import wait_within, without_stop
 from gpuwatch.timeline.step_tiers import StepTiers
 from gpuwatch.timeline.stops import STOPPED_STATES, StopLog
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -42,7 +43,6 @@ _MOST_STEPS = 16_384
 _MOST_LOSSES = 256
 _USUAL_OF = 64
 _GAPS_AHEAD = 256
-_STOPPED_STEPS = 64
 _WARM_BATCHES = 10
 _EARLY_STEPS = 100
 
@@ -73,7 +73,6 @@ class TrainerHistory:
         self._usual: deque[float] = deque(maxlen=_USUAL_OF)
         self._settling = Settling()
         self._gaps_ahead: dict[int, float] = {}
-        self._stopped_steps: deque[int] = deque(maxlen=_STOPPED_STEPS)
         self._has_batch_waits = False
         self.stacks = StackLog()
         self.counts = BatchCounts()
@@ -90,6 +89,8 @@ class TrainerHistory:
             self._outside_since_ns = self.ended.time_ns
         elif facts.rung == "exact" and not self.is_exact and (self.facts is not None or self.counts.total):
             self._forget_estimates()
+        if self.facts is not None and self.facts.hooked and facts.rung in ("proc", "hardware"):
+            facts = replace(facts, hooked=True, climb=facts.climb if facts.hooked else self.facts.climb)
         self.facts = facts
         self._hear(facts.time_ns)
         if not self.is_exact and self.first_ns is None:
@@ -101,11 +102,13 @@ class TrainerHistory:
         """One step, early or late; one that is known already (a link that broke sends its history again) is not."""
         if self.stops.within(step.start_ns, step.end_ns):
             self._mark_stop(self.stops.close(step.end_ns))
-            self._stopped_steps.append(step.number)
             step = without_stop(step, self.usual_step_seconds())
         training = (step.end_ns - step.start_ns) / SECOND_NS - step.phase_seconds
         if training < 0 or (self.steps.has(step.end_ns) and row_of(self.steps, step.number) is not None):
             return
+        wait_seconds = wait_within(step.wait_seconds, training)
+        if wait_seconds != step.wait_seconds:
+            step = replace(step, wait_seconds=wait_seconds)
         self._see(step.start_ns, step.end_ns)
         self.steps_total = max(self.steps_total + 1, step.number)
         self.last_step_ns = max(self.last_step_ns or 0, step.end_ns)
@@ -124,17 +127,20 @@ class TrainerHistory:
             self.epochs.batch(position, step.wait_seconds, self._settling.epoch_head(loader))
         gap = self._gaps_ahead.pop(step.number, None)
         if gap is not None:
-            gap = self._gap_within(step.number, gap, training)
+            gap = min(gap, training)
         settled = self._is_settled(step.end_ns, position, loader, number(step.samples))
         self.steps.add(step.end_ns, step_row(step, training, gap, settled))
-        self.tiers.add_step(step.end_ns, training, step.wait_seconds, step.samples, settled)
+        self.tiers.add_step(step.end_ns, training, step.wait_seconds, step.samples, step.batches, settled)
         if settled:
             self.pace.add(step, training)
         if gap is not None and settled:
             self.tiers.add_gap(step.end_ns, training, gap)
 
     def add_gap(self, gap: GpuGap) -> None:
-        """The GPU's idle time of a step that is long over, or, out of order, of one to come."""
+        """The GPU's idle time of a step that is long over, or, out of order, of one to come.
+
+        A GPU whose trainer was stopped idled all the while: no more of it than the step itself counts.
+        """
         row = row_of(self.steps, gap.number)
         if row is None:
             if gap.number > self.steps_total and len(self._gaps_ahead) < _GAPS_AHEAD:
@@ -143,7 +149,7 @@ class TrainerHistory:
         gaps = self.steps["gap"]
         if gaps[row] == gaps[row]:
             return
-        gaps[row] = self._gap_within(gap.number, gap.seconds, self.steps["period"][row])
+        gaps[row] = min(gap.seconds, self.steps["period"][row])
         if self.steps["settled"][row]:
             self.tiers.add_gap(self.steps.times[row], self.steps["period"][row], gaps[row])
 
@@ -192,6 +198,14 @@ class TrainerHistory:
             self.warm_up.over_ns = count.time_ns
         if growth is not None and growth.start_ns is not None:
             self.tiers.add_batches(growth.start_ns, growth.end_ns, growth.batches, self.batch_size)
+
+    def evaluation_loaders(self) -> set[int]:
+        """The loaders that feed evaluations."""
+        return {each.loader for each in self.facts.loaders if each.role == "eval"} if self.facts else set()
+
+    def evaluation_workers(self) -> set[int]:
+        """The pids of their workers, as far as these report batches."""
+        return self.fetches.workers_of(self.evaluation_loaders())
 
     def see_process(self, sample: ProcessSample) -> None:
         """A look at the process itself: it may have been stopped, or have gone on."""
@@ -282,10 +296,6 @@ class TrainerHistory:
     def _mark_stop(self, span: tuple[int, int | None] | None) -> None:
         if span is not None:
             self.phases.add(PhaseSpan(self.trainer, "stopped", *span), self.steps_total)
-
-    def _gap_within(self, number: int, gap: float, training: float) -> float:
-        """A GPU whose trainer was stopped idled all the while: no more of it than the step itself counts."""
-        return min(gap, training) if number in self._stopped_steps else gap
 
     def _is_settled(self, end_ns: int, position: int, loader: int, samples: float) -> bool:
         if self.warm_up.over_ns is None or end_ns <= self.warm_up.over_ns:

@@ -17,6 +17,39 @@ _LOST_SIGHT_NS = 5 * SECOND_NS
 _INTERPRETER_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 
 
+Identity = tuple[int, int]
+"""Pid and start time in clock ticks: a pid alone is reused."""
+
+
+class ProcessSet(frozenset[int]):
+    """Processes that are chosen, as a set of their pids that knows when each began.
+
+    A pid whose start time is not known stands for whoever has it.
+    """
+
+    _starts: dict[int, set[int]]
+
+    @classmethod
+    def of(cls, identities: Iterable[Identity], unknown: Iterable[int] = ()) -> ProcessSet:
+        """Those processes, and those pids of which nothing more is known."""
+        starts: dict[int, set[int]] = {}
+        for pid, start_ticks in identities:
+            starts.setdefault(pid, set()).add(start_ticks)
+        loose = frozenset(unknown) - starts.keys()
+        made = cls(starts.keys() | loose)
+        made._starts = starts
+        return made
+
+    def holds(self, pid: int, start_ticks: int) -> bool:
+        """Whether this very process is among them."""
+        return pid in self and start_ticks in self._starts.get(pid, (start_ticks,))
+
+
+def holds(chosen: frozenset[int], pid: int, start_ticks: int) -> bool:
+    """Whether a process is chosen; by its pid alone where only pids are known."""
+    return chosen.holds(pid, start_ticks) if isinstance(chosen, ProcessSet) else pid in chosen
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The trainers of one job, by rank; every one has facts."""
@@ -29,6 +62,13 @@ class Run:
     def pids(self) -> frozenset[int]:
         """Of its trainers."""
         return frozenset(trainer.facts.pid for trainer in self.trainers if trainer.facts)
+
+    def is_of(self, chosen: frozenset[int]) -> bool:
+        """Whether any of its trainers is among the chosen processes."""
+        return any(
+            trainer.facts is not None and holds(chosen, trainer.facts.pid, trainer.facts.start_ticks)
+            for trainer in self.trainers
+        )
 
     def is_watched(self, now_ns: int) -> bool:
         """Whether its figures are still being taken. A hook speaks when there is something to say.
@@ -85,9 +125,9 @@ def _run(run_id: str, members: list[TrainerHistory]) -> Run:
         assert trainer.facts is not None
         rank, world_size = trainer.facts.rank, trainer.facts.world_size
         by_rank[trainer.trainer if rank is None else rank] = trainer
-    ordered = [
-        each for each in sorted(by_rank.values(), key=_rank) if world_size is None or _rank(each)[0] < world_size
-    ]
+    everyone = sorted(by_rank.values(), key=_rank)
+    # A trainer may claim a rank beyond its own world.
+    ordered = [each for each in everyone if world_size is None or _rank(each)[0] < world_size] or everyone
     first = ordered[0].facts
     assert first is not None
     return Run(run_id, title_of(first.command), tuple(ordered))

@@ -9,7 +9,18 @@ from gpuwatch.timeline.columns import number
 from gpuwatch.timeline.stack_log import NOT_TRAINING
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, SECOND_NS, SECONDS_KEPT, SumBuckets
 
-STEPS = ("steps", "train", "wait", "wait_train", "samples", "samples_train", "settled_wait", "settled_train")
+STEPS = (
+    "steps",
+    "train",
+    "wait",
+    "wait_train",
+    "wait_steps",
+    "samples",
+    "samples_train",
+    "batches",
+    "settled_wait",
+    "settled_train",
+)
 GAPS = ("gap", "gap_train")
 RANGES = ("period", "share")
 
@@ -18,8 +29,10 @@ class StepTiers:
     """Sums of training seconds and of what was measured in them.
 
     Every sum X has beside it the training seconds of just the steps where X is known ("X_train"): a share is their
-    quotient, so an unknown never counts as zero. Of a step with a phase in it, the training is its end: evaluations
-    and checkpoints follow the optimizer, they do not come before it.
+    quotient, so an unknown never counts as zero. "wait_steps" is their number.
+
+    Of a step with a phase in it, the training is its end: evaluations and checkpoints follow the optimizer, they do not
+    come before it.
     """
 
     __slots__ = ("minutes", "seconds")
@@ -30,7 +43,7 @@ class StepTiers:
         self.minutes = SumBuckets(MINUTE_NS, MINUTES_KEPT, "d", names, RANGES)
 
     def add_step(
-        self, end_ns: int, training: float, wait_seconds: float | None, samples: int | None, settled: bool
+        self, end_ns: int, training: float, wait_seconds: float | None, samples: int | None, batches: int, settled: bool
     ) -> None:
         """One step that ended at `end_ns` after `training` seconds."""
         has_wait = wait_seconds is not None
@@ -40,8 +53,10 @@ class StepTiers:
             training,
             wait,
             training if has_wait else 0.0,
+            1.0 if has_wait else 0.0,
             float(samples or 0),
             0.0 if samples is None else training,
+            float(batches),
             wait if settled else 0.0,
             training if settled and has_wait else 0.0,
             0.0,
@@ -62,14 +77,15 @@ class StepTiers:
         per_sample = (tally.end_ns - tally.start_ns) / SECOND_NS / tally.samples
         training = per_sample * (tally.samples - sum(tally.phases.get(phase, 0) for phase in NOT_TRAINING))
         wait = per_sample * tally.phases.get("wait", 0)
-        amounts = (0.0, training, wait, training, 0.0, training if has_batch_size else 0.0, 0.0, 0.0, 0.0, 0.0)
+        sampled = training if has_batch_size else 0.0
+        amounts = (0.0, training, wait, training, 0.0, 0.0, sampled, 0.0, 0.0, 0.0, 0.0, 0.0)
         share = number(wait / training if training > 0 else None)
         self._spread(tally.start_ns, tally.end_ns, amounts, (number(None), share))
 
     def add_batches(self, start_ns: int, end_ns: int, batches: int, batch_size: int | None) -> None:
         """Batches that were counted from outside over a stretch."""
         samples = float(batches * (batch_size or 0))
-        amounts = (float(batches), 0.0, 0.0, 0.0, samples, 0.0, 0.0, 0.0, 0.0, 0.0)
+        amounts = (float(batches), 0.0, 0.0, 0.0, float(batches), samples, 0.0, float(batches), 0.0, 0.0, 0.0, 0.0)
         period = (end_ns - start_ns) / SECOND_NS / batches
         self._spread(start_ns, end_ns, amounts, (period, number(None)))
 

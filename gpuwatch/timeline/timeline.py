@@ -11,7 +11,7 @@ from gpuwatch.timeline.gpu_status import status_of
 from gpuwatch.timeline.gpu_window import gpu_window
 from gpuwatch.timeline.intake import Intake
 from gpuwatch.timeline.run_window import pauses_of, run_window
-from gpuwatch.timeline.runs import Run, gpus_of, grouped, newest, unhooked
+from gpuwatch.timeline.runs import Identity, Run, gpus_of, grouped, holds, newest, unhooked
 from gpuwatch.timeline.series import Chart, Series
 from gpuwatch.timeline.spans import united
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -118,11 +118,11 @@ class Timeline(Intake):
             watched = [run for run in runs if run.is_watched(now_ns)]
             if only_pids is None:
                 return watched
-            asked = [run for run in watched if run.pids & only_pids] or [run for run in runs if run.pids & only_pids]
+            asked = [run for run in watched if run.is_of(only_pids)] or [run for run in runs if run.is_of(only_pids)]
             return asked or [
                 unhooked(pid, start_ticks, process, self.host.latest)
                 for (pid, start_ticks), process in self.processes.items()
-                if pid in only_pids
+                if holds(only_pids, pid, start_ticks)
             ]
 
     def gpus_in_order(self, only: set[str] | None = None) -> list[GpuHistory]:
@@ -139,16 +139,22 @@ class Timeline(Intake):
             if len(each.steps) >= count or (not each.is_exact and each.steps_total >= count)
         )
 
-    def trainer_pids(self) -> list[int]:
-        """The pids of all trainers that are remembered."""
-        with self.lock:
-            return [each.facts.pid for each in self.trainers.values() if each.facts is not None]
-
-    def live_trainer_pids(self) -> list[int]:
-        """The pids of all hooked trainers that have not ended: what is looked at without being asked."""
+    def trainer_identities(self) -> list[Identity]:
+        """All trainers that are remembered."""
         with self.lock:
             return [
-                each.facts.pid
+                (each.facts.pid, each.facts.start_ticks) for each in self.trainers.values() if each.facts is not None
+            ]
+
+    def live_trainer_pids(self) -> list[int]:
+        """As `live_trainers`, the pids alone."""
+        return [pid for pid, _ in self.live_trainers()]
+
+    def live_trainers(self) -> list[Identity]:
+        """All hooked trainers that have not ended: what is looked at without being asked."""
+        with self.lock:
+            return [
+                (each.facts.pid, each.facts.start_ticks)
                 for each in self.trainers.values()
                 if each.facts is not None and each.is_exact and each.ended is None
             ]

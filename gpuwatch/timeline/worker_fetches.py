@@ -19,6 +19,7 @@ from gpuwatch.timeline.tiers import SECOND_NS
 _RAW_NS = 600 * SECOND_NS
 _MOST_ROWS = 8_192
 _MOST_JUDGED = 1_024
+_MOST_WORKERS = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class WorkerFetches:
     def __init__(self) -> None:
         columns = {"start": "q", "pid": "i", "seconds": "f", "cpu_seconds": "f", "loader": "i"}
         self.rows = Table(columns, max_age_ns=_RAW_NS, max_rows=_MOST_ROWS)
+        self._loader_of: dict[int, int] = {}  # worker's pid: the loader that it made a batch for last
 
     def add(self, fetch: WorkerFetch) -> None:
         """Takes up one batch."""
@@ -46,10 +48,17 @@ class WorkerFetches:
         if seconds >= 0:
             row = (fetch.start_ns, fetch.worker_pid, seconds, number(fetch.cpu_seconds), fetch.loader or 0)
             self.rows.add(fetch.end_ns, row)
+            if fetch.worker_pid not in self._loader_of and len(self._loader_of) >= _MOST_WORKERS:
+                del self._loader_of[next(iter(self._loader_of))]
+            self._loader_of[fetch.worker_pid] = fetch.loader or 0
 
     def pids(self, start_ns: int) -> set[int]:
         """The workers that made a batch since then."""
         return set(self.rows["pid"][self.rows.since(start_ns) :])
+
+    def workers_of(self, loaders: Set[int]) -> set[int]:
+        """The workers that made their last batch for one of these loaders."""
+        return {pid for pid, loader in self._loader_of.items() if loader in loaders} if loaders else set()
 
     def totals(
         self, start_ns: int, now_ns: int, phases: Sequence[Span] = (), without: Set[int] = frozenset()

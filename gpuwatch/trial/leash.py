@@ -30,8 +30,11 @@ def start(pipe: int, folders: list[str], command: list[str]) -> None:
     os.close(pipe)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and what it starts would
         signal.signal(number, signal.SIG_DFL)
+    # As it was handed over: in the C locale Python has added LC_CTYPE to os.environ (PEP 538).
+    entries = [entry.partition(b"=") for entry in _content("/proc/self/environ").split(b"\0")]
+    environment = {name: value for name, equals, value in entries if equals} or os.environb
     try:
-        os.execvp(command[0], command)
+        os.execvpe(command[0], command, environment)
     except OSError as error:
         sys.stderr.write(
             f"{command[0]} cannot be started ({error.strerror}): give a program, or its interpreter first\n"

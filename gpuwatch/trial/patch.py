@@ -32,8 +32,8 @@ def patch_of(arm: Arm, look: RunResult, folder: Path, read: Callable[[Path, floa
         folder: that the user works in.
         read: gives a file as it was when a process started.
     """
-    # libcst takes 0.1 s to import: only for a trial that has something to change.
-    from gpuwatch.edits.diff import combined_patch
+    # Here, not above: only for a trial that has something to change.
+    from gpuwatch.edits.apart import combined_patch
     from gpuwatch.edits.workspace import Origin
 
     facts = look.facts

@@ -71,8 +71,12 @@ def _drift(arms: Sequence[ArmResult], metric: Metric) -> Iterator[str]:
 def _workers(arms: Sequence[ArmResult]) -> Iterator[str]:
     loader = next((run.loader for each in arms for run in each.runs if run.loader is not None), None)
     changed = any(change.name == "num_workers" and change.value for each in arms for change in each.arm.changes)
-    if changed and loader is not None and loader.batches_per_epoch is None:
+    if not changed or loader is None:
+        return
+    if loader.iterable or (loader.iterable is None and loader.batches_per_epoch is None):
+        name = loader.dataset or "the dataset"
+        who = f"{name} is an IterableDataset and" if loader.iterable else f"if {name} is an IterableDataset, it"
         yield (
-            f"{loader.dataset or 'the dataset'} tells no length: if it is an IterableDataset, it must split its items "
-            "by get_worker_info(), or every worker yields all of them and the samples are the same ones again"
+            f"{who} must split its items by get_worker_info(), or every worker yields all of them and the samples are "
+            "the same ones again"
         )

@@ -17,8 +17,8 @@ _LONGEST_LABEL = 24
 def render_text(result: TrialResult) -> str:
     """For a terminal."""
     rows = [_header(result), *(_row(each, result) for each in result.arms)]
-    lines = [_title(result), "", *_table(rows), "", *_sentences(result)]
-    lines = [printable(line) for text in lines for line in text.split("\n")]
+    sentences = [printable(line) for first, more in _sentences(result) for line in (first, *(f"    {m}" for m in more))]
+    lines = [*map(printable, _title(result)), "", *_table(rows), "", *sentences]
     if result.patch:
         lines += ["", "The best arm as a patch (`git apply` takes this whole text):", "", *_patch_lines(result)]
     return "\n".join(lines) + "\n"
@@ -31,22 +31,21 @@ def render_markdown(result: TrialResult) -> str:
     lines += ["| " + " | ".join(map(markdown, head)) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(map(markdown, row)) + " |" for row in rows]
     lines += [""]
-    for sentence in _sentences(result):
-        first, *more = sentence.split("\n")
+    for first, more in _sentences(result):
         lines.append(f"- {markdown(first)}")
         if more:
-            lines += ["", code_block("\n".join(line.strip() for line in more)), ""]
+            lines += ["", code_block("\n".join(printable(line.strip()) for line in more)), ""]
     if result.patch:
         text = "\n".join(_patch_lines(result)).expandtabs(4)
         lines += ["", "<details><summary>The best arm as a patch</summary>", "", code_block(text, "diff"), "</details>"]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _title(result: TrialResult) -> str:
-    marked = "INCOMPLETE: stopped before its end\n" if result.interrupted else ""
+def _title(result: TrialResult) -> list[str]:
+    marked = ["INCOMPLETE: stopped before its end"] if result.interrupted else []
     runs = "one run of each arm" if result.runs_per_arm == 1 else f"{result.runs_per_arm} runs of each arm, by turns"
     long = f"{result.seconds:g} s" if result.seconds is not None else f"{result.steps} steps"
-    return f"{marked}{' '.join(result.command)}\n{runs}; {long} of settled training each"
+    return [*marked, " ".join(result.command), f"{runs}; {long} of settled training each"]
 
 
 def _headline(result: TrialResult, escape: Callable[[str], str] = str) -> str:
@@ -104,26 +103,26 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return f"  {'  '.join(cells)}".rstrip()
 
 
-def _sentences(result: TrialResult) -> list[str]:
-    """Everything that the table does not say."""
-    found = []
+def _sentences(result: TrialResult) -> list[tuple[str, tuple[str, ...]]]:
+    """Everything that the table does not say: sentences, each with the lines that belong below it."""
+    found: list[tuple[str, tuple[str, ...]]] = []
     best = result.best
     if best is not None:
         alike = result.like_best
         unsure = f"; not told apart from {' and '.join(each.arm.label for each in alike)}" if alike else ""
         interval = f"(95 % interval of {_n(best, result)})"
-        found.append(f"Best: {best.arm.label}, {wording.change(best.judgement)} {interval}{unsure}")
+        found.append((f"Best: {best.arm.label}, {wording.change(best.judgement)} {interval}{unsure}", ()))
     for each in result.arms:
         said = wording.against_prediction(each)
-        found += [said] if said else []
-        found += [f"{each.arm.label}: {sentence}" for sentence in each.ineffective]
+        found += [(said, ())] if said else []
+        found += [(f"{each.arm.label}: {sentence}", ()) for sentence in each.ineffective]
         if each.failure is not None:
-            found.append(f"{each.arm.label}: {wording.failure(each.failure)}")
+            found.append((f"{each.arm.label}: {wording.failure(each.failure)}", each.failure.last_lines))
+    rest: list[str] = []
     if len(result.arms) > 2 and any(each.judgement.interval is not None for each in result.arms):
-        found.append(f"{len(result.arms) - 1} arms were compared with the first: verdicts are stricter for it (Holm)")
-    found += result.notes
-    found += [f"By hand: {sentence}" for sentence in result.by_hand]
-    return found
+        rest.append(f"{len(result.arms) - 1} arms were compared with the first: verdicts are stricter for it (Holm)")
+    rest += [*result.notes, *(f"By hand: {sentence}" for sentence in result.by_hand)]
+    return [*found, *((sentence, ()) for sentence in rest)]
 
 
 def _patch_lines(result: TrialResult) -> list[str]:

@@ -37,7 +37,7 @@ def change(judgement: Judgement) -> str:
 
 
 def _one(factor: float, as_factor: bool) -> str:
-    return f"{factor:.2f}" if as_factor else f"{100 * (factor - 1):+.1f}"
+    return f"{factor:.2f}" if as_factor else f"{round(100 * (factor - 1), 1) + 0.0:+.1f}"
 
 
 def verdict(judgement: Judgement) -> str:
@@ -63,7 +63,6 @@ def predicted(gain: Gain | None) -> str | None:
     """2.4-3.3x."""
     if gain is None:
         return None
-    low, high = f"{gain.low:.2g}", f"{gain.high:.2g}"
     if gain.high >= _FACTOR_FROM:
         low, high = f"{gain.low:.1f}", f"{gain.high:.1f}"
     else:
@@ -82,6 +81,5 @@ def against_prediction(each: ArmResult) -> str | None:
 
 
 def failure(each: Failure) -> str:
-    """Why, and what it printed last."""
-    printed = "".join(f"\n    {line}" for line in each.last_lines)
-    return f"{each.reason}{f'; its last lines:{printed}' if printed else ''}"
+    """Why; what it printed last follows."""
+    return f"{each.reason}{'; its last lines:' if each.last_lines else ''}"

@@ -16,6 +16,7 @@ from nvml_sim import SimulatedDriver
 from gpuwatch.samples import GpuLost, NvmlState
 from gpuwatch.sources.nvml import MOST_OUTSTANDING, NvmlSource
 from gpuwatch.sources.nvml_decode import Message
+from gpuwatch.sources.nvml_process import Activity
 
 PARENT = """
 import os, sys, time
@@ -69,6 +70,14 @@ class Undead:
     def last_call(self) -> tuple[str, str] | None:
         return ("GPU-a", "nvmlDeviceGetFanSpeed")
 
+    def call_began(self) -> float:
+        return 0.0
+
+    def activity(self) -> Activity:
+        return Activity("D", 0.0)
+
+    pid = 1
+
     def error(self) -> str:
         return ""
 
@@ -96,10 +105,10 @@ def test_children_that_cannot_be_killed_never_pile_up() -> None:
 def test_a_child_in_state_d_that_is_let_go_makes_room_again() -> None:
     Undead.started.clear()
     source = NvmlSource(1.0, launch=Undead, plan=BRISK, kernel_log=None)
-    for second in range(100):
+    for second in range(150):
         source.collect(second * 10**9)
     Undead.started[0].exit_code = lambda: -9  # type: ignore[method-assign]
-    for second in range(100, 200):
+    for second in range(150, 350):
         source.collect(second * 10**9)
     assert len(Undead.started) == MOST_OUTSTANDING + 1
     source.close()

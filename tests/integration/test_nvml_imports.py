@@ -30,3 +30,14 @@ def test_the_child_loads_only_the_standard_library_and_pynvml() -> None:
     assert not {name for name in loaded if name.startswith("gpuwatch.") and "sources" not in name} - {
         "gpuwatch._version"
     }
+
+
+def test_the_child_does_without_what_costs_it_megabytes() -> None:
+    """typing, pathlib, and what ctypes.util brings along, which pynvml asks on Windows only."""
+    statement = (
+        "from gpuwatch.sources.nvml_child import __main__, run\nrun._import_pynvml()\n"
+        "from gpuwatch.sources.nvml_child import watch"
+    )
+    loaded = modules_after(statement)
+    assert "pynvml" in loaded
+    assert not {"typing", "pathlib", "urllib.parse", "ctypes.util", "subprocess", "tempfile", "shutil"} & loaded

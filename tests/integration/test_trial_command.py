@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -280,3 +281,22 @@ def test_workers_make_a_slow_dataset_faster_and_reach_its_loader(tmp_path: Path)
     arm = told["arms"][1]
     assert arm["change"] > 1.2 and arm["ineffective"] == []
     assert {each["steps"] >= 40 for each in arm["runs"]} == {True}
+
+
+def test_a_run_gets_the_environment_that_it_was_given_and_no_more() -> None:
+    waits, leash_end = os.pipe()
+    try:
+        started = subprocess.run(
+            [sys.executable, "-I", "-S", leash.__file__, str(waits), "--", "env"],
+            env={"PATH": os.environ["PATH"], "A": "1"},
+            pass_fds=(waits,),
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=True,
+        )
+    finally:
+        os.close(waits)
+        os.close(leash_end)
+    assert sorted(started.stdout.splitlines()) == ["A=1", f"PATH={os.environ['PATH']}"]

@@ -68,7 +68,7 @@ class SimulatedDriver:
         if gpus is not None:
             self.gpus = gpus
         partial = self.scenario.with_suffix(".partial")
-        partial.write_text("\n".join([f"gpus {self.gpus}", *lines, ""]), encoding="utf-8")
+        partial.write_text("\n".join([f"gpus {self.gpus}", *lines, ""]), encoding="utf-8", errors="surrogateescape")
         partial.rename(self.scenario)
 
     def counts(self) -> dict[tuple[str, int], int]:

@@ -74,6 +74,33 @@ static void sleep_unlocked(double seconds) {
     pthread_mutex_lock(&lock);
 }
 
+unsigned claimed(const char *function, unsigned count) {
+    for (int i = 0; i < world->claim_count; i++)
+        if (!strcmp(world->claims[i].function, function)) return world->claims[i].count;
+    return count;
+}
+
+/* What a library may do to the process that has loaded it. */
+static void misbehave(const fault *f) {
+    if (f->kind == FAULT_ABORT) abort();
+    if (f->kind == FAULT_EXIT) exit((int)f->value);
+    if (f->kind == FAULT_BLOCK) {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, NULL);
+    }
+    if (f->kind == FAULT_GROW) {
+        char *memory = malloc((size_t)f->value);
+        if (memory) memset(memory, 1, (size_t)f->value);
+    }
+    if (f->kind == FAULT_PRINT)
+        for (int i = 0; i < (int)f->value; i++) {
+            printf("{\"next\": 1, \"samples\": [], \"printed by the library\": %d}\n", i);
+            fprintf(stderr, "NVRM: a line of the library's, number %d\n", i);
+            fflush(stdout);
+        }
+}
+
 int enter(const char *function, const device *d) {
     int index = d ? d->gpu : NO_GPU, result = SUCCESS;
     double delay = 0;
@@ -87,6 +114,8 @@ int enter(const char *function, const device *d) {
         else if (f->kind == FAULT_ERROR) result = (int)f->value;
         else if (f->kind == FAULT_OK) result = SUCCESS, delay = 0;
         else if (f->kind == FAULT_SEGV) raise(SIGSEGV);
+        else if (f->kind == FAULT_SPIN) for (;;) {}
+        else if (f->kind != FAULT_HANG) misbehave(f);
         else for (pthread_mutex_unlock(&lock);;) pause();
     }
     if (delay > 0) sleep_unlocked(delay);

@@ -35,7 +35,7 @@ int nvmlDeviceGetSamples(const device *handle, unsigned kind, uint64_t last_seen
     if (kind > 2) return NOT_SUPPORTED;
     if (PROPERTY(ring) == 2) return NOT_FOUND;
     *type = TYPE_WORD;
-    if (!out) return *count = (unsigned)world->ring_entries, SUCCESS;
+    if (!out) return *count = claimed(__func__, (unsigned)world->ring_entries), SUCCESS;
     if (world->exact_room && *count != (unsigned)world->ring_entries) return INVALID_ARGUMENT;
     double period = world->ring_period, window = kind == 0 ? period : PROPERTY(sensor_window);
     uint64_t newest = (uint64_t)(t / period), given = 0;
@@ -47,7 +47,7 @@ int nvmlDeviceGetSamples(const device *handle, unsigned kind, uint64_t last_seen
         out[given].stamp = stamp;
         out[given++].value.wide = (unsigned)(kind == 0 ? 1000 * mean : mean + 0.5);
     }
-    *count = (unsigned)given;
+    *count = claimed(__func__, (unsigned)given);
     return given ? SUCCESS : NOT_FOUND;
 }
 
@@ -186,7 +186,7 @@ static int list_processes(const char *function, const device *handle, unsigned *
     unsigned room = *count, total = 0;
     if (!PROPERTY(has_processes)) return NOT_SUPPORTED;
     for (int i = 0; i < world->process_count; i++) total += (unsigned)is_on(&world->processes[i], d);
-    *count = total;
+    *count = claimed(function, total);
     if (total > room) return INSUFFICIENT_SIZE;
     for (int i = 0; i < world->process_count; i++) {
         const process *p = &world->processes[i];
@@ -221,7 +221,7 @@ int nvmlDeviceGetProcessUtilization(const device *handle, process_use *out, unsi
     unsigned room = out ? *count : 0, total = 0;
     if (PROPERTY(mig) > 0) return NOT_SUPPORTED;
     for (int i = 0; i < world->process_count; i++) total += (unsigned)is_on(&world->processes[i], d);
-    *count = total;
+    *count = claimed(__func__, total);
     if (!total) return NOT_FOUND;
     if (total > room) return INSUFFICIENT_SIZE;
     for (int i = 0; i < world->process_count; i++) {

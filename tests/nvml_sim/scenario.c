@@ -151,8 +151,9 @@ static void parse_fault(scenario *s, const char *rest) {
     fault *f = &s->faults[s->fault_count];
     if (s->fault_count == FAULTS_MAX || sscanf(rest, "%95s %15s %15s %lf", f->function, who, kind, &f->value) < 3)
         return;
-    static const char *const kinds[] = {"ok", "error", "hang", "segv", "delay"};
-    f->kind = find(kinds, 5, kind), f->gpu = gpu_of(who);
+    static const char *const kinds[] = {"ok", "error", "hang", "segv", "delay", "abort", "exit", "print", "block",
+                                        "grow", "spin"};
+    f->kind = find(kinds, 11, kind), f->gpu = gpu_of(who);
     s->fault_count++;
 }
 
@@ -195,7 +196,10 @@ static void parse_line(scenario *s, char *line) {
     else if (!strcmp(kind, "fields_up_to")) s->fields_up_to = atoi(text);
     else if (!strcmp(kind, "exact_room")) s->exact_room = atoi(text);
     else if (!strcmp(kind, "record_bytes")) s->record_bytes = atoi(text);
-    else if (!strcmp(kind, "event") && s->event_count < EVENTS_MAX) {
+    else if (!strcmp(kind, "claim") && s->claim_count < CLAIMS_MAX) {
+        claim *c = &s->claims[s->claim_count++];
+        sscanf(rest, "%95s %u", c->function, &c->count);
+    } else if (!strcmp(kind, "event") && s->event_count < EVENTS_MAX) {
         event *e = &s->events[s->event_count++];
         sscanf(rest, "%ld %d %lu", &e->sequence, &e->gpu, &e->xid);
     } else find(NULL, 0, kind);

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 enum { GPUS_MAX = 64, INSTANCES_MAX = 7, WAVE_VALUES = 32, FAULTS_MAX = 256, FIELDS_MAX = 256,
-       PROCESSES_MAX = 256, EVENTS_MAX = 64, TEXT = 96 };
+       PROCESSES_MAX = 256, EVENTS_MAX = 64, CLAIMS_MAX = 8, TEXT = 96 };
 
 /* NVML return codes that the simulation itself gives; any other comes from a scenario's fault lines. */
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
@@ -35,7 +35,8 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
 enum { SIGNALS(AS_SIGNAL) SIGNAL_COUNT };
 enum { PROPERTIES(AS_PROPERTY) PROPERTY_COUNT };
 enum { CONSTANT, SQUARE, SINE, PHASES };
-enum { FAULT_OK, FAULT_ERROR, FAULT_HANG, FAULT_SEGV, FAULT_DELAY };
+enum { FAULT_OK, FAULT_ERROR, FAULT_HANG, FAULT_SEGV, FAULT_DELAY, FAULT_ABORT, FAULT_EXIT, FAULT_PRINT, FAULT_BLOCK,
+       FAULT_GROW, FAULT_SPIN };
 enum { ALL = -1, NO_GPU = -2 };
 
 typedef struct { int shape, count; double values[WAVE_VALUES], offset; } wave;
@@ -45,16 +46,18 @@ typedef struct {
     wave signal[SIGNAL_COUNT];
 } gpu;
 typedef struct { char function[TEXT]; int gpu, kind; double value; } fault;
+typedef struct { char function[TEXT]; unsigned count; } claim;
 typedef struct { int gpu, id, error; uint64_t value; } field_override;
 typedef struct { int gpu, instance, stale; unsigned pid, sm; uint64_t memory; } process;
 typedef struct { long sequence; int gpu; uint64_t xid; } event;
 typedef struct {
     char driver[TEXT];
     int cuda, gpu_count, ring_entries, epoch_stamps, record_bytes;
-    int fields_up_to, exact_room, fault_count, field_count, process_count, event_count;
+    int fields_up_to, exact_room, fault_count, field_count, process_count, event_count, claim_count;
     double ring_period;
     gpu gpus[GPUS_MAX];
     fault faults[FAULTS_MAX];
+    claim claims[CLAIMS_MAX];
     field_override fields[FIELDS_MAX];
     process processes[PROCESSES_MAX];
     event events[EVENTS_MAX];
@@ -71,6 +74,7 @@ double wave_mean(const wave *w, double from, double to);
 void refresh_scenario(void);
 int enter(const char *function, const device *d);
 void leave(int *entered);
+unsigned claimed(const char *function, unsigned count);
 void lock_world(void);
 void unlock_world(void);
 void wait_a_little(void);

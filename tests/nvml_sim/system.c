@@ -64,7 +64,7 @@ int nvmlSystemGetCudaDriverVersion(int *out) { return nvmlSystemGetCudaDriverVer
 int nvmlDeviceGetCount_v2(unsigned *out) {
     ENTER(NULL);
     if (!initialised) return UNINITIALIZED;
-    *out = (unsigned)world->gpu_count;
+    *out = claimed(__func__, (unsigned)world->gpu_count);
     return SUCCESS;
 }
 
@@ -105,7 +105,7 @@ int nvmlDeviceGetMigMode(const device *handle, unsigned *current, unsigned *pend
 }
 int nvmlDeviceGetMaxMigDeviceCount(const device *handle, unsigned *out) {
     ENTER_DEVICE(handle);
-    *out = PROPERTY(capability_major) < 8 ? 0 : INSTANCES_MAX;
+    *out = claimed(__func__, PROPERTY(capability_major) < 8 ? 0 : INSTANCES_MAX);
     return SUCCESS;
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(const device *handle, unsigned index, const device **out) {

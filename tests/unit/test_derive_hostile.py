@@ -57,6 +57,22 @@ def test_times_no_clock_can_have_made_are_counted_and_left_out() -> None:
     assert len(steps_of(derivation.feed(loop.records, loop.now_ns))) == 2
 
 
+def test_batches_of_more_samples_than_a_recording_can_count_have_an_unknown_number() -> None:
+    """Their sum is beyond 64 bits, and a recording drops all that is written with such a value."""
+    loop = RecordStream()
+    loop.iter()
+    for _ in range(4):
+        for samples in (2**63 - 1, 8):  # two batches accumulate into one step
+            loop.next(samples=samples)
+            loop.work(2)
+            loop.backward()
+        loop.optimizer()
+    loop.step()
+    steps = steps_of(RunDerivation("1.1").feed(loop.records, loop.now_ns))
+    assert [step.batches for step in steps] == [2] * len(steps) and len(steps) >= 3
+    assert [step.samples for step in steps] == [None] * len(steps)
+
+
 def deep_size(root: object) -> int:
     seen: set[int] = set()
     todo = [root]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gpuwatch.compare import wording as compare_wording
+from gpuwatch.diagnosis import wording
 from gpuwatch.diagnosis.wording import cpu_cores, factors, gibibytes, seconds
+from gpuwatch.trial import wording as trial_wording
+from gpuwatch.trial.results import Judgement
 
 
 @pytest.mark.parametrize(
@@ -42,3 +46,17 @@ def test_one_core_is_not_several() -> None:
 @pytest.mark.parametrize(("size", "words"), [(3 << 30, "3.0 GiB"), (40 << 20, "40 MiB"), (0, "0.0 GiB")])
 def test_little_memory_is_not_said_to_be_none(size: int, words: str) -> None:
     assert gibibytes(size) == words
+
+
+@pytest.mark.parametrize("share", [-0.0, -1e-6, 1e-6, -0.0004, 0.0004, 0.00949, 0.00951])
+def test_a_share_is_no_percent_only_where_it_is_none(share: float) -> None:
+    text = wording.percent(share)
+    assert text not in ("-0 %", "-0.0 %", "0.0 %")
+    assert (text == "0 %") == (share == 0)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.0004, 0.9996, 0.99996, 1.9996])
+def test_a_change_that_rounds_to_nothing_goes_neither_way(ratio: float) -> None:
+    assert compare_wording.percent(ratio) in ("+0.0 %", "+100 %")
+    judgement = Judgement("no detectable change", ratio=ratio)
+    assert trial_wording.change(judgement) in ("+0.0 %", "2.00x")

@@ -268,3 +268,33 @@ def test_episode_between_two_polls_is_felt_in_the_counter() -> None:
 def test_snapshot_cuts_no_windows() -> None:
     history = timeline(gpu_facts(), polls(range(1, 61), utilization_percent=50.0), run_facts(), steps(600))
     assert snapshot(history, 60).scene is None
+
+
+@pytest.mark.parametrize("ended_at", [None, 34.0])
+def test_what_follows_the_last_step_is_not_said_to_be_computing(ended_at: float | None) -> None:
+    history = timeline(run_facts())
+    history.extend(steps(300, wait=0.04))
+    if ended_at is not None:
+        history.add(ended(ended_at, how="lost"))
+    found = run(history, 50)
+    assert found.state == ("silent" if ended_at is None else "ended")
+    assert found.wait_share == pytest.approx(0.4) == found.wait_wall_share
+    assert found.seconds < 31, "twenty seconds are of no known part"
+
+
+def test_a_pause_behind_the_last_step_still_counts_when_the_run_has_ended() -> None:
+    history = timeline(run_facts())
+    history.extend(steps(300, wait=0.04))
+    history.extend([phase("checkpoint", 30.0, 40.0), ended(41.0)])
+    assert run(history, 50).phase_share == pytest.approx(0.25)
+
+
+def test_parts_that_are_unseen_in_some_steps_are_shares_of_the_others() -> None:
+    history = timeline(run_facts())
+    for number in range(1, 201):
+        seen = {"wait": 0.04, "backward_seconds": 0.05} if number % 2 else {"wait": None}
+        history.extend(steps(1, start=number * 0.1, first=number, **seen))
+    found = run(history, 20.2)
+    assert found.wait_share == pytest.approx(0.4, rel=0.01)
+    assert found.wait_wall_share == pytest.approx(0.4, rel=0.02)
+    assert found.backward_share == pytest.approx(0.5, rel=0.02)

@@ -152,7 +152,7 @@ def test_no_lane_is_faster_than_the_interval() -> None:
 
 
 def test_pids_cannot_be_mapped_where_proc_says_nothing(tmp_path: Path) -> None:
-    pids = PidMap(tmp_path)
+    pids = PidMap(str(tmp_path))
     assert not pids.known and pids.pid(1) is None and pids.command(1) is None
     assert "--pid=host" in (pids.reason or "")
 
@@ -171,9 +171,10 @@ def test_the_marker_is_read_by_whoever_holds_the_file(tmp_path: Path) -> None:
         file.truncate(marker.SIZE)
         mark = marker.Marker(file.fileno())
         assert marker.read(file.fileno()) is None
-        mark.set(marker.line("GPU-a", "nvmlDeviceGetTemperature"))
-        mark.set(marker.line("GPU-b", "nvmlDeviceGetName"))
+        mark.set(marker.line("GPU-a", "nvmlDeviceGetTemperature"), 1.0)
+        mark.set(marker.line("GPU-b", "nvmlDeviceGetName"), 2.5)
         assert marker.read(file.fileno()) == ("GPU-b", "nvmlDeviceGetName")
+        assert marker.began(file.fileno()) == 2.5
         mark.clear()
         assert marker.read(file.fileno()) is None
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuProcess, GpuSample, GpuStatus, NvmlState, Sample
 from gpuwatch.sources.nvml_blame import Blame
-from gpuwatch.sources.nvml_decode import Message, decode
+from gpuwatch.sources.nvml_decode import _CHECKS, _TYPES, Message, decode
 from gpuwatch.sources.nvml_process import environment
 from gpuwatch.sources.nvml_roster import Roster
 
@@ -59,6 +59,58 @@ def test_no_line_is_an_exception(content: bytes) -> None:
 def test_no_json_is_an_exception(content: object) -> None:
     message = decode(json.dumps(content).encode())
     assert message is None or (isinstance(message.next_seconds, float) and message.samples == ())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b'{"next":NaN,"samples":[]}',
+        b'{"next":1e999,"samples":[]}',
+        b'{"next":-5,"samples":[]}',
+        b'{"next":1e9,"samples":[]}',
+        b'{"next":1,"samples":[],"restart_in":"x"}',
+        b'{"next":1,"samples":[],"restart_in":1e999}',
+        b'{"next":1,"samples":[],"found":[1,2,3]}',
+        b'{"next":1,"samples":[],"found":[[],[]]}',
+        b'{"next":1,"samples":[],"enumerated":[[]]}',
+        b'{"next":1,"samples":[],"lost_index":[1e999,""]}',
+        b'{"next":1,"samples":[["GpuSample",{"time_ns":"x","uuid":"a"}]]}',
+        b'{"next":1,"samples":[["GpuSample",{"time_ns":1,"uuid":["a"]}]]}',
+        b'{"next":1,"samples":[["GpuSample",{"time_ns":null,"uuid":"a"}]]}',
+        b'{"next":1,"samples":[["GpuSample",{"time_ns":1,"uuid":"a","power_watts":NaN}]]}',
+        b'{"next":1,"samples":[["GpuSample",{"time_ns":1,"uuid":"a","power_watts":1e999}]]}',
+        b'{"next":1,"samples":[["GpuSample",{"time_ns":1,"uuid":"a","power_watts":true}]]}',
+        b'{"next":1,"samples":[["GpuSample",{"time_ns":1,"uuid":"a","power_ring":[[1,"x"]]}]]}',
+        b'{"next":1,"samples":[["GpuSample",{"time_ns":1,"uuid":"a","unavailable":[]}]]}',
+        b'{"next":1,"samples":[["NvmlState",{"time_ns":1,"status":{}}]]}',
+        b'{"next":1,"samples":[["XidEvent",{"time_ns":1,"uuid":null,"xid":' + b"9" * 4000 + b"}]]}",
+        b'{"next":1,"samples":[["GpuStatus",{"time_ns":1,"uuid":"a","processes":[{"host_pid":"1"}]}]]}',
+    ],
+)
+def test_what_no_field_can_hold_is_no_message(content: bytes) -> None:
+    assert decode(content) is None
+
+
+def test_every_field_of_every_sample_has_a_check() -> None:
+    assert {kind.removesuffix(" | None") for types in _TYPES.values() for kind in types.values()} <= _CHECKS.keys()
+
+
+def test_texts_and_names_of_a_child_are_bounded() -> None:
+    reasons = {str(number): "x" * 100_000 for number in range(1000)}
+    message = decode(line(("GpuSample", {"time_ns": 1, "uuid": "a", "unavailable": reasons})))
+    assert message is not None
+    (sample,) = message.samples
+    assert isinstance(sample, GpuSample)
+    assert len(sample.unavailable) == 256 and {len(text) for text in sample.unavailable.values()} == {4096}
+
+
+def test_a_child_that_makes_up_gpus_is_not_followed_for_ever() -> None:
+    roster = Roster()
+    taken = [take(roster, facts(str(number), number), found=(number, str(number))) for number in range(3000)]
+    assert sum(map(len, taken)) == 1024
+    assert len(take(roster, facts("7", 7))) == 1, "those that are known go on"
 
 
 def test_a_call_is_left_out_for_a_minute_then_longer() -> None:

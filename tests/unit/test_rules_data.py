@@ -320,6 +320,26 @@ class TestWorkersZero:
         fix = drafted("workers-zero", unknown).fix
         assert fix is not None and "not known yet" in fix.text
 
+    @pytest.mark.parametrize(
+        ("facts", "said"),
+        [
+            ({"iterable": True, "batches_per_epoch": None}, "; an IterableDataset must split its items"),
+            ({"iterable": True}, "; an IterableDataset must split its items"),
+            ({"iterable": None, "batches_per_epoch": None}, "; if it reads an IterableDataset, that must split"),
+            ({"iterable": False, "batches_per_epoch": None}, None),
+            ({"iterable": None}, None),
+        ],
+        ids=["iterable", "iterable with a length", "unknown", "map-style before its first pass", "known length"],
+    )
+    def test_only_what_may_be_an_iterable_dataset_must_split_its_items(
+        self, facts: dict[str, object], said: str | None
+    ) -> None:
+        read = rank(step=0.3, wait=0.2, gap=0.2, loader=loader(num_workers=0, **facts))
+        fix = drafted("workers-zero", scene(run(read))).fix
+        assert fix is not None
+        assert ("get_worker_info()" in fix.text) == (said is not None)
+        assert said is None or said in fix.text
+
     def test_a_dataset_for_spawned_workers_must_pickle(self) -> None:
         spawned = rank(step=0.3, wait=0.2, gap=0.2, loader=loader(num_workers=0, start_method="spawn"))
         fix = drafted("workers-zero", scene(run(spawned))).fix

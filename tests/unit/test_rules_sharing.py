@@ -71,6 +71,11 @@ def test_own_gaps_are_admitted(fields, said):
     assert said in build.check("telemetry-gap", build.machine_case(moment)).summary
 
 
+def test_one_malformed_packet_is_no_packets():
+    moment = build.scene(quality=build.quality(malformed_packets=1))
+    assert build.check("telemetry-gap", build.machine_case(moment)).summary.endswith(" 1 malformed packet")
+
+
 def test_a_clean_measurement_says_nothing():
     clean = build.quality(received_records=10_000, dropped_records=20)
     assert build.check("telemetry-gap", build.machine_case(build.scene(quality=clean))) is None

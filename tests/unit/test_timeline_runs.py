@@ -294,7 +294,7 @@ def test_host_window_is_the_mean_over_its_seconds() -> None:
 def test_hooked_pids_and_workers_are_offered_to_the_host_source() -> None:
     history = timeline(run_facts(1), run_facts(2), ended(1, "2.1"), fetch(0, 0, 1, trainer="1.1"))
     assert history.live_trainer_pids() == [1]
-    assert history.trainer_pids() == [1, 2]
+    assert [pid for pid, _ in history.trainer_identities()] == [1, 2]
     assert history.worker_pids(1) == {9000}
     assert history.worker_pids(2) == set()
 

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from gpuwatch.samples import BatchWait, GpuGap, LinkLoss, RunMemory, StepEnd
+from gpuwatch.timeline.series import Series
 from tests.unit.sample_builder import (
     TRAINER,
     at,
@@ -73,6 +74,23 @@ def test_a_stopped_process_does_not_train(held_by: str) -> None:
     assert rank.step_seconds is not None and rank.step_seconds.max == pytest.approx(0.2)
     assert rank.phases["stopped"].seconds == pytest.approx(42.0, abs=1.0)
     assert rank.process is not None and rank.process.tree_cores == pytest.approx(2.0)
+
+
+def test_a_step_that_held_a_stop_took_no_less_than_the_parts_that_are_left_of_it() -> None:
+    looks = [process(second + 0.5, state="T") for second in range(20, 62)]
+    history = timeline(run_facts(), steps(100, period=0.2), looks, process(62.5, state="R"))
+    history.extend(steps(1, start=20.0, period=44.0, first=101, wait=1.0, forward_seconds=0.5))
+    columns = rank_at(history, 64.3).columns
+    assert columns.wait_seconds[-1] == pytest.approx(1.0)
+    assert columns.period_seconds[-1] == pytest.approx(1.5)
+
+
+def test_a_wait_is_no_longer_than_the_training_of_its_step() -> None:
+    """Packets and files are not ours: a share above 100 % is shown of none of them."""
+    history = timeline(run_facts(), steps(10, period=1.0, wait=1.6))
+    assert rank_at(history, 10).wait_share == 1.0
+    shares = history.chart(Series("run.wait_share", TRAINER), at(0), at(10), 5)
+    assert set(shares.max) == {1.0}
 
 
 def test_a_stop_in_an_evaluation_is_no_evaluation() -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuwatch.samples import HostSample, ProcessSample, WorkerSample
+from gpuwatch.samples import HostSample, LoaderFacts, ProcessSample, WorkerSample
 from gpuwatch.timeline.host_history import HostHistory
 from gpuwatch.timeline.process_history import ProcessHistory
 from gpuwatch.timeline.windows import MemoryGrowth
+from tests.unit.sample_builder import fetch, process, rank_at, run_facts, steps, timeline
 
 SECOND = 1_000_000_000
 MB = 2**20
@@ -74,6 +75,17 @@ def test_workers_of_an_evaluation_do_not_end_the_line() -> None:
 
 def test_memory_that_stays_is_no_growth() -> None:
     assert grown(lambda second: 300 * MB) is None
+
+
+def test_workers_of_an_evaluation_that_persist_are_no_workers_of_the_training() -> None:
+    loaders = (LoaderFacts(1, num_workers=1, role="train"), LoaderFacts(2, num_workers=1, role="eval"))
+    busy, idle = WorkerSample(9000, cpu_cores=1.0, last_core=0), WorkerSample(9001, cpu_cores=0.0, last_core=1)
+    seen = [process(second + 0.1, workers=(busy, idle)) for second in range(5, 40)]
+    made = [fetch(0, second, second + 0.9, loader=1) for second in range(40)] + [fetch(1, 3.0, 3.5, loader=2)]
+    history = timeline(run_facts(loaders=loaders), steps(40, period=1.0), made, seen)
+    workers = rank_at(history, 40).workers
+    assert workers is not None
+    assert (workers.count, workers.cpu_cores, workers.cores_seen) == (1, 1.0, 1)
 
 
 def test_active_threads_are_those_of_the_asked_ones_times_the_workers() -> None:

@@ -186,6 +186,16 @@ def test_conditions_that_were_not_alike_are_said() -> None:
     assert "get_worker_info()" in said
 
 
+def test_a_dataset_that_is_known_to_be_map_style_need_not_split_its_items() -> None:
+    def make(arm: Arm, place: int) -> RunResult:
+        seen = seen_with(arm)
+        known = (replace(each, iterable=False, batches_per_epoch=None) for each in seen.loaders)
+        return run(speed=100.0, of=replace(seen, loaders=tuple(known)))
+
+    arms = performed(experiment("num_workers=2"), FakeRuns(make))
+    assert "get_worker_info()" not in " ".join(remarks(arms, "samples_per_second"))
+
+
 def test_clocks_that_heat_slowed_down_are_said_and_alike_ones_are_not() -> None:
     def make(arm: Arm, place: int) -> RunResult:
         seen = run(speed=100.0 + WOBBLE[place], of=seen_with(arm), celsius=61.0)

@@ -11,6 +11,7 @@ from trial_runs import LOADER_FACTS, facts, run
 
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.edits.source import UnreadableSourceError
+from gpuwatch.text.escape import json_text
 from gpuwatch.trial.changes import Arm, arms_of
 from gpuwatch.trial.document import document
 from gpuwatch.trial.patch import patch_of
@@ -18,6 +19,7 @@ from gpuwatch.trial.render import render_markdown, render_text
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, TrialResult
 from gpuwatch.trial.verdict import judge
 from gpuwatch.trial.wording import verdict
+from tests.hostile_text import assert_inert, assert_json, assert_markdown, poisoned
 
 SPEEDS = {0: (100.0, 101.0, 99.0), 1: (290.0, 288.0, 292.0), 2: (100.2, 100.9, 99.4)}
 
@@ -171,3 +173,10 @@ def test_an_edit_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path) -> 
     text, by_hand = patched(arms_of(["num_workers=2"])[1], tmp_path, line=2)
     assert text == ""
     assert "num_workers=2" in by_hand[0] and "not in the patch: " in by_hand[0]
+
+
+def test_every_form_of_a_trial_with_hostile_names_is_inert() -> None:
+    hostile = poisoned(result(notes=("a note",), by_hand=("by hand",)))
+    assert_inert(render_text(hostile))
+    assert_markdown(render_markdown(hostile))
+    assert_json(json_text(document(hostile, "1"), indent=2))

@@ -28,6 +28,7 @@ LOADER = {
     "function": "main",
     "library": "accelerate",
     "dataset": "ImageFolder",
+    "iterable": False,
     "num_workers": 4,
     "batch_size": 32,
     "pin_memory": True,

@@ -52,7 +52,10 @@ def compute_share(run: RunWindow) -> float:
 def hinted_range(run: RunWindow, factor: float) -> str:
     """What a published factor on the kernels means for this run at most: "1.0-1.8x", a small one to the percent."""
     share = compute_share(run)
-    return f"1.0-{1.0 / ((1.0 - share) + share / factor):.{2 if factor < 1.5 else 1}f}x"
+    high = 1.0 / ((1.0 - share) + share / factor)
+    if high < 1.005:
+        return "1.0x"
+    return f"1.0-{high:.{2 if factor < 1.5 or high < 1.05 else 1}f}x"
 
 
 def capability(gpus: tuple[GpuWindow, ...]) -> tuple[int, int] | None:

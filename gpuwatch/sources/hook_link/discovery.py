@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
+from gpuwatch.sources.hook_link.processes import Processes, mounts_of, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
 
 _NEW_PER_LOOK: Final = 200
@@ -38,15 +38,17 @@ class FolderFinder:
         self._namespace = processes.mount_namespace(os.getpid())
         self._seen: set[int] = set()
         self._places: dict[_Place, list[int]] = {}
+        self._mounts: dict[int, dict[str, str]] = {}  # by mount namespace, of one look
 
     def look(self, known: set[tuple[int, int]]) -> Iterator[Rendezvous]:
         """Opens the folders that hold presence files and are not among the `known` identities."""
+        self._mounts.clear()
         self._examine_new()
         for place, visitors in list(self._places.items()):
             folder = self._open(place, visitors)
             if folder is None:
                 continue
-            if folder.identity not in known and any(True for _ in folder.presences()):
+            if folder.identity not in known and folder.names("trainer-", ".json"):
                 known.add(folder.identity)
                 yield folder
             else:
@@ -76,8 +78,11 @@ class FolderFinder:
             return None
         here = namespace == self._namespace
         root = Path("/") if here else self._processes.root / str(pid) / "root"
+        if namespace not in self._mounts:
+            self._mounts[namespace] = mounts_of(root)
         try:
-            path = rendezvous_path(environment, self._processes.user_inside(pid, owner), root)
+            inside = self._processes.user_inside(pid, owner)
+            path = rendezvous_path(environment, inside, root, self._mounts[namespace])
         except OSError:
             return None
         return _Place(namespace, path, owner) if path.is_absolute() else None

@@ -7,14 +7,17 @@ terminal as a control code.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
 from typing import Any, Final, TypeVar
 
+from gpuwatch.foreign import UNKNOWN_WHEREABOUTS, Whereabouts
 from gpuwatch.samples import LoaderFacts, ModelFacts, Role, RunFacts
 from gpuwatch.sources.hook_link.derive.checkpoints import Place
 
 _MAX_TEXT: Final = 4096
+_MAX_NAME: Final = 80
 _MAX_WORDS: Final = 256
 _MAX_LOADERS: Final = 256
 _MAX_GPUS: Final = 64
@@ -23,6 +26,28 @@ _MAX_PLACES: Final = 256
 _MAX_DEBUG_MODES: Final = 16
 _MAX_OVERRIDES: Final = 32
 _MAX_INTEGER: Final = 2**63 - 1
+
+_MAX_VARIABLES: Final = 16
+_MAX_UNHOOKED: Final = 64
+_MAX_CONTENT: Final = 256 * 1024
+"""Of all facts of a trainer, in characters and 16 for each value: a HELLO has 64 KiB, and 256 loaders 150 KB."""
+
+_LOADER_KEYS: Final = frozenset(field.name for field in fields_of(LoaderFacts)) - {"role", "loop_file", "loop_line"}
+_MODEL_KEYS: Final = frozenset(field.name for field in fields_of(ModelFacts))
+_TEXT_LISTS: Final = {
+    "command": _MAX_WORDS,
+    "gpu_uuids": _MAX_GPUS,
+    "phases": _MAX_PHASES,
+    "debug": _MAX_DEBUG_MODES,
+    "overrides": _MAX_OVERRIDES,
+    "unhooked": _MAX_UNHOOKED,
+}
+_SCALARS: Final = frozenset(
+    {
+        *("cwd", "python", "torch", "group", "rank", "local_rank", "world_size", "local_world_size", "device"),
+        *("gpu_memory_total", "affinity", "torch_threads", "gap"),
+    }
+)
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -136,11 +161,16 @@ def _objects(value: object, limit: int) -> list[Mapping[str, Any]] | None:
 
 
 def merge(older: Json, newer: Json) -> Json:
-    """FACTS over HELLO: newer keys win; loaders are matched by their number, the model field by field."""
-    merged = {**older, **newer}
-    if isinstance(older.get("model"), dict) and isinstance(newer.get("model"), dict):
-        merged["model"] = {**older["model"], **newer["model"]}
-    lists = (older.get("loaders"), newer.get("loaders"))
+    """FACTS over HELLO: newer keys win; loaders are matched by their number, the model field by field.
+
+    Raises:
+        BadFactsError: together they are more than any trainer has to say.
+    """
+    known = known_facts(newer)
+    merged = {**older, **known}
+    if isinstance(older.get("model"), dict) and isinstance(known.get("model"), dict):
+        merged["model"] = {**older["model"], **known["model"]}
+    lists = (older.get("loaders"), known.get("loaders"))
     if all(isinstance(loaders, list) for loaders in lists):
         by_number = {
             entry["loader"]: entry
@@ -149,7 +179,67 @@ def merge(older: Json, newer: Json) -> Json:
             if isinstance(entry, dict) and isinstance(entry.get("loader"), int)
         }
         merged["loaders"] = list(by_number.values())[-_MAX_LOADERS:]
+    if _weight(merged) > _MAX_CONTENT:
+        raise BadFactsError("more facts than any trainer has")
     return merged
+
+
+def known_facts(content: Mapping[str, Any]) -> Json:
+    """The keys of the protocol with values cut to their limits: a peer may send others, and new ones, for ever.
+
+    What has the wrong type stays wrong, so that it is counted, but small.
+    """
+    kept: Json = {}
+    for key, value in content.items():
+        if key in _SCALARS:
+            kept[key] = _short(value)
+        elif key in _TEXT_LISTS:
+            kept[key] = _short_list(value, _TEXT_LISTS[key], _short)
+        elif key == "loaders":
+            kept[key] = _short_list(value, _MAX_LOADERS, lambda entry: _short_object(entry, _LOADER_KEYS))
+        elif key == "save_places":
+            kept[key] = _short_list(value, _MAX_PLACES, lambda entry: _short_object(entry, ("file", "line")))
+        elif key == "model":
+            kept[key] = _short_object(value, _MODEL_KEYS)
+        elif key == "env" and isinstance(value, dict):
+            named = [(name, each) for name, each in value.items() if len(name) <= _MAX_NAME][:_MAX_VARIABLES]
+            kept[key] = {name: _short(each) for name, each in named}
+        elif key == "env":
+            kept[key] = _short(value)
+    return kept
+
+
+def _short(value: Any) -> Any:
+    """A scalar within bounds; anything else as an empty list, which no scalar is."""
+    if isinstance(value, str):
+        return value[:_MAX_TEXT]
+    if isinstance(value, int):
+        return value if -_MAX_INTEGER <= value <= _MAX_INTEGER else []
+    return value if value is None or isinstance(value, float) else []
+
+
+def _short_list(value: Any, limit: int, short: Callable[[Any], Any]) -> Any:
+    """A list of no more than one value beyond its limit, which shows that it is too long."""
+    if isinstance(value, dict):
+        return {}
+    return [short(item) for item in value[: limit + 1]] if isinstance(value, list) else _short(value)
+
+
+def _short_object(value: Any, keys: Collection[str]) -> Any:
+    if not isinstance(value, dict):
+        return _short(value)
+    return {key: _short(value[key]) for key in keys if key in value}
+
+
+def _weight(content: Any) -> int:
+    """About the memory of JSON: its characters, and a fixed part of each value."""
+    if isinstance(content, str):
+        return 16 + len(content)
+    if isinstance(content, dict):
+        return 16 + sum(_weight(key) + _weight(value) for key, value in content.items())
+    if isinstance(content, list):
+        return 16 + sum(map(_weight, content))
+    return 16
 
 
 def loader_facts(content: Mapping[str, Any]) -> tuple[LoaderFacts | None, int]:
@@ -165,6 +255,7 @@ def loader_facts(content: Mapping[str, Any]) -> tuple[LoaderFacts | None, int]:
         function=fields.text("function"),
         library=fields.text("library"),
         dataset=fields.text("dataset"),
+        iterable=fields.flag("iterable"),
         num_workers=fields.integer("num_workers"),
         batch_size=fields.integer("batch_size", 1),
         pin_memory=fields.flag("pin_memory"),
@@ -226,7 +317,15 @@ class TrainerFacts:
     wrong: int
 
 
-def trainer_facts(content: Json, *, trainer: str, pid: int, start_ticks: int, time_ns: int) -> TrainerFacts:
+def trainer_facts(
+    content: Json,
+    *,
+    trainer: str,
+    pid: int,
+    start_ticks: int,
+    time_ns: int,
+    whereabouts: Whereabouts = UNKNOWN_WHEREABOUTS,
+) -> TrainerFacts:
     """Everything a trainer says of itself; its identity comes from the kernel, not from the trainer."""
     fields = Fields(content)
     wrong = 0
@@ -262,7 +361,13 @@ def trainer_facts(content: Json, *, trainer: str, pid: int, start_ticks: int, ti
         notes=_notes(fields),
         debug_modes=fields.texts("debug", _MAX_DEBUG_MODES),
         overrides=fields.texts("overrides", _MAX_OVERRIDES),
+        user=whereabouts.user,
+        mount_namespace=whereabouts.mount_namespace,
+        boot=whereabouts.boot,
     )
+    if run.rank is not None and run.world_size is not None and run.rank >= run.world_size:
+        run = replace(run, rank=None, world_size=None)
+        wrong += 1
     memory = fields.integer("gpu_memory_total", 1)
     places = []
     for entry in fields.objects("save_places", _MAX_PLACES):
@@ -275,9 +380,9 @@ def trainer_facts(content: Json, *, trainer: str, pid: int, start_ticks: int, ti
 
 def _notes(fields: Fields) -> tuple[str, ...]:
     variables = Fields(fields.object("env"))
-    named = [(name, variables.text(name)) for name in list(variables.content)[:16]]
-    notes = [f"environment: {printable(name, 80)}={value}" for name, value in named if value is not None]
-    return (*notes, *(f"not hooked: {name}" for name in fields.texts("unhooked", 64)))
+    named = [(name, variables.text(name)) for name in list(variables.content)[:_MAX_VARIABLES]]
+    notes = [f"environment: {printable(name, _MAX_NAME)}={value}" for name, value in named if value is not None]
+    return (*notes, *(f"not hooked: {name}" for name in fields.texts("unhooked", _MAX_UNHOOKED)))
 
 
 def with_roles(run: RunFacts, roles: Mapping[int, Role], notes: tuple[str, ...], time_ns: int) -> RunFacts:

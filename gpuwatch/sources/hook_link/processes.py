@@ -7,12 +7,28 @@ process is gone or may not be looked at.
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from gpuwatch.foreign import stat_fields, status_fields
+
 _MAX_ANCESTORS: Final = 16
 _MAX_ENVIRONMENT: Final = 256 * 1024
+_BIRTH_MARGIN_NS: Final = 60_000_000_000
+_MAX_FILES: Final = 4096
+_MAX_SOCKET_TABLE: Final = 4 << 20
+_MOST_LINKS: Final = 40  # of a path, as the kernel counts them
+LOCAL_TYPES: Final = (
+    "tmpfs ramfs devtmpfs rootfs overlay aufs ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 ntfs3 "
+    "vfat exfat squashfs erofs iso9660"
+)
+"""File systems that no server can keep waiting. Of any other type, FUSE among them, it is not known."""
+_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
 _EXITING: Final = 0x4  # PF_EXITING of the kernel's sched.h, in the flags of /proc/PID/stat
 
 
@@ -22,6 +38,8 @@ class Processes:
     def __init__(self, proc_root: Path) -> None:
         self.root = proc_root
         self.pid_namespace = self._inode("self/ns/pid")
+        self.sees_all = self.pid_namespace == _FIRST_PID_NAMESPACE
+        """Whether a process that is not found here is nowhere, in no container either."""
 
     def start_ticks(self, pid: int) -> int | None:
         """When the process started, in clock ticks since boot."""
@@ -77,6 +95,30 @@ class Processes:
         except OSError:
             return None
 
+    def user(self, pid: int) -> int | None:
+        """The effective user of a process; the /proc entry of one that cannot be dumped belongs to root instead."""
+        users = self._status(pid).get("Uid", "").split()
+        return int(users[1]) if len(users) > 1 and users[1].isdecimal() else None
+
+    def connected_links(self, pid: int) -> int | None:
+        """How many AF_UNIX SOCK_SEQPACKET sockets of the process are connected: its links, for nothing else has any."""
+        folder = self.root / str(pid)
+        try:
+            held = set()
+            for path in islice((folder / "fd").iterdir(), _MAX_FILES):
+                with suppress(FileNotFoundError):  # closed meanwhile
+                    held.add(str(path.readlink()))
+            with (folder / "net/unix").open("rb") as file:
+                table = file.read(_MAX_SOCKET_TABLE).splitlines()[1:]
+        except OSError:
+            return None
+        rows = (line.split() for line in table)
+        return sum(
+            row[4:6] == [b"0005", b"03"] and f"socket:[{row[6].decode('ascii', 'replace')}]" in held
+            for row in rows
+            if len(row) > 6
+        )
+
     def mount_namespace(self, pid: int) -> int | None:
         """The inode number of the process's mount namespace."""
         return self._inode(f"{pid}/ns/mnt")
@@ -111,43 +153,122 @@ class Processes:
 
     def _stat(self, pid: int) -> list[bytes]:
         try:
-            text = (self.root / str(pid) / "stat").read_bytes()
+            fields = stat_fields((self.root / str(pid) / "stat").read_bytes())
         except OSError:
             return []
-        # The command may hold spaces and brackets; the fields begin after its last bracket.
-        words = text.rpartition(b")")[2].split()
-        return words if len(words) > 19 else []
+        return fields if len(fields) > 19 else []
+
+    def _status(self, pid: int) -> dict[str, str]:
+        try:
+            return status_fields((self.root / str(pid) / "status").read_bytes())
+        except OSError:
+            return {}
 
     def _namespace_pids(self, pid: int) -> list[int]:
-        try:
-            status = (self.root / str(pid) / "status").read_bytes()
-        except OSError:
-            return []
-        for line in status.splitlines():
-            if line.startswith(b"NSpid:"):
-                return [int(word) for word in line.split()[1:]]
-        return []
+        return [int(word) for word in self._status(pid).get("NSpid", "").split() if word.isdecimal()]
 
 
-def rendezvous_path(environment: Mapping[str, str], user: int, root: Path = Path("/")) -> Path:
+def born_ns(start_ticks: int) -> int:
+    """A moment on CLOCK_MONOTONIC before which the process was not there, a minute of margin included.
+
+    Start times count from boot with the time that the machine was suspended, which the monotonic clock leaves out: less
+    of it than by now.
+    """
+    suspended_ns = max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns())
+    return max(0, start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - suspended_ns - _BIRTH_MARGIN_NS)
+
+
+def rendezvous_path(
+    environment: Mapping[str, str],
+    user: int,
+    root: Path = Path("/"),
+    mounts: Mapping[str, str] | None = None,
+) -> Path:
     """Where a process with this environment and user meets its monitors, as docs/protocol.md says.
 
     Args:
         environment: of the process.
         user: its number in the process's own user namespace.
         root: the process's root folder, as this process sees it.
+        mounts: the type of what the process sees mounted, by mount point; None reads it.
     """
+    if mounts is None:
+        mounts = mounts_of(root)
     override = environment.get("GPUWATCH_DIR")
-    if override:
+    if override and is_local(override, mounts, root):
         return Path(override)
     runtime = environment.get("XDG_RUNTIME_DIR")
-    if runtime and _is_folder_of(_under(root, runtime), user if root == Path("/") else None):
+    owner = user if root == Path("/") else None
+    if runtime and is_local(runtime, mounts, root) and _is_folder_of(_under(root, runtime), owner):
         return Path(runtime) / "gpuwatch"
     named = [environment.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
     for folder in [*named, "/tmp", "/var/tmp", "/usr/tmp"]:
-        if folder and _under(root, folder).is_dir() and os.access(_under(root, folder), os.W_OK | os.X_OK):
+        if folder and is_local(folder, mounts, root) and _is_writable_folder(_under(root, folder)):
             return Path.cwd() / folder / f"gpuwatch-{user}"
-    return Path.cwd() / f"gpuwatch-{user}"
+    return Path(f"/dev/shm/gpuwatch-{user}")
+
+
+def folders_elsewhere(environment: Mapping[str, str], mounts: Mapping[str, str] | None = None) -> list[str]:
+    """The variables that name a folder which is not used because it may be on another machine."""
+    mounts = mounts_of(Path("/")) if mounts is None else mounts
+    named = ("GPUWATCH_DIR", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP")
+    return [name for name in named if environment.get(name) and not is_local(environment[name], mounts)]
+
+
+def mounts_of(root: Path) -> dict[str, str]:
+    """The type of what is mounted, by mount point, of the process with this root folder; empty where it is hidden."""
+    path = Path("/proc/self/mountinfo") if root == Path("/") else root.parent / "mountinfo"
+    try:
+        return mounts_in(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def mounts_in(mountinfo: bytes) -> dict[str, str]:
+    """The same from the content of a mountinfo file (proc(5)); of two mounts on one point the later one counts."""
+    mounts = {}
+    for line in mountinfo.split(b"\n"):
+        fields, _, after = line.partition(b" - ")
+        words, types = fields.split(b" "), after.split(b" ")
+        if len(words) > 4 and types[0]:
+            point = re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), words[4])
+            mounts[os.fsdecode(point)] = types[0].decode("ascii", "replace")
+    return mounts
+
+
+def is_local(path: str, mounts: Mapping[str, str], root: Path = Path("/")) -> bool:
+    """Whether all that a path leads through is on this machine, as the hook judges it (gpuwatch/hook/folder.py).
+
+    Nothing that is elsewhere is touched to find out: a file server that does not answer would hold this process.
+    """
+    reached, links = Path("/"), 0
+    remaining = [*reversed(Path(path).absolute().parts[1:])]
+    while remaining:
+        part = remaining.pop()
+        reached = reached.parent if part == ".." else reached / part
+        if not _is_local_type(reached, mounts):
+            return False
+        try:
+            target = _under(root, str(reached)).readlink()
+        except OSError:
+            continue  # no link, or not there
+        links += 1
+        if links > _MOST_LINKS:
+            return False
+        reached = Path("/") if target.is_absolute() else reached.parent
+        remaining += [part for part in reversed(target.parts) if part != "/"]
+    return _is_local_type(reached, mounts)
+
+
+def _is_local_type(path: Path, mounts: Mapping[str, str]) -> bool:
+    # Where the root hangs, the program has stopped already; that of a chroot is no mount point.
+    points = (str(each) for each in (path, *path.parents) if str(each) == "/" or str(each) in mounts)
+    nearest = next(points)
+    return nearest == "/" or mounts[nearest] in LOCAL_TYPES.split()
+
+
+def _is_writable_folder(path: Path) -> bool:
+    return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
 def _under(root: Path, path: str) -> Path:

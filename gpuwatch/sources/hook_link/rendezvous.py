@@ -13,13 +13,16 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from gpuwatch.sources.hook_link.facts import BadFactsError, Fields, parse
 
 _MAX_PRESENCES: Final = 1024
-_MAX_PRESENCE_BYTES: Final = 64 * 1024
+_MAX_PRESENCE_BYTES: Final = 4096
+_MAX_ENTRIES: Final = 4096
+_DRAFT_SECONDS: Final = 60.0  # a presence file is written in less than a millisecond
 _FOLDER: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BACKLOG: Final = 128
 
@@ -49,6 +52,9 @@ class Rendezvous:
         self._descriptor = descriptor
         status = os.fstat(descriptor)
         self.identity = (status.st_dev, status.st_ino)
+        self.is_crowded = False
+        """Whether it holds more presence files than are read."""
+        self._read: dict[str, tuple[tuple[int, int, int], Presence | None]] = {}  # by name: inode, mtime_ns, size
 
     @classmethod
     def create(cls, path: Path, user: int) -> Rendezvous:
@@ -113,9 +119,10 @@ class Rendezvous:
         return listener
 
     def names(self, prefix: str, suffix: str) -> list[str]:
-        """The names in the folder that begin and end so."""
+        """The names in the folder that begin and end so, of the first 4 096 that the kernel lists."""
         try:
-            names = os.listdir(self._descriptor)  # noqa: PTH208 - pathlib lists no descriptors
+            with os.scandir(self._descriptor) as entries:
+                names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]
         except OSError:
             return []
         return sorted(name for name in names if name.startswith(prefix) and name.endswith(suffix))
@@ -132,11 +139,29 @@ class Rendezvous:
         return True
 
     def presences(self) -> Iterator[Presence]:
-        """What trainers left; files that are none are passed over."""
-        for name in self.names("trainer-", ".json")[:_MAX_PRESENCES]:
-            presence = self._presence(name)
+        """What trainers left; files that are none are passed over. A file is read again when it has changed."""
+        names = self.names("trainer-", ".json")
+        self.is_crowded = len(names) > _MAX_PRESENCES
+        known, self._read = self._read, {}
+        for name in names[:_MAX_PRESENCES]:
+            try:
+                status = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+            except OSError:
+                continue
+            key = (status.st_ino, status.st_mtime_ns, status.st_size)
+            before = known.get(name)
+            presence = before[1] if before is not None and before[0] == key else self._presence(name)
+            self._read[name] = (key, presence)
             if presence is not None:
                 yield presence
+
+    def remove_old_drafts(self, now_seconds: float) -> None:
+        """Removes what trainers that were killed as they wrote have left; `now_seconds` is the wall time."""
+        for name in self.names("trainer-", ".new"):
+            with suppress(OSError):
+                status = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+                if now_seconds - status.st_mtime > _DRAFT_SECONDS:
+                    os.unlink(name, dir_fd=self._descriptor)
 
     def remove(self, name: str) -> None:
         """Removes a file, if it is there and may be removed."""

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections import Counter
 from typing import Final, Protocol
 
@@ -20,6 +21,9 @@ from gpuwatch.sources.hook_link.wire import MAX_PACKET_BYTES
 _PEER_CREDENTIALS: Final = struct.Struct("3i")
 _ACCEPTS_PER_POLL: Final = 64
 _PACKETS_PER_POLL: Final = 32
+_POLL_CPU_NS: Final = (
+    50_000_000  # of all peers together; the monitor polls ten times a second, and has a screen to feed
+)
 
 INTRODUCTION_NS: Final = 10_000_000_000
 LINGER_NS: Final = 2_000_000_000
@@ -75,7 +79,10 @@ class Server:
     def poll(self, now_ns: int) -> None:
         """Handles all that is there, without waiting."""
         self._expire(now_ns)
+        begun_ns = time.thread_time_ns()
         for descriptor, _ in self._epoll.poll(0, maxevents=256):
+            if time.thread_time_ns() - begun_ns > _POLL_CPU_NS:
+                return  # the kernel gives those that were passed over first the next time
             if descriptor in self._listeners:
                 self._accept(descriptor, now_ns)
             elif descriptor in self._connections:
@@ -180,8 +187,9 @@ class Server:
                 self._handler.refused(f"process {connection.pid} sent a packet that no trainer sends")
                 self._over(connection, dead=False)
                 return
-            connection.tokens -= size + limits.bytes_per_packet
+            begun_ns = time.thread_time_ns()
             self._handler.packet(connection, memoryview(self._buffer)[:size])
+            connection.tokens -= limits.charge(size, time.thread_time_ns() - begun_ns)
             if connection.socket.fileno() < 0:
                 return  # the handler dropped it
 

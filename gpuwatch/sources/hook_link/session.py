@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from gpuwatch.foreign import UNKNOWN_WHEREABOUTS, Whereabouts
 from gpuwatch.samples import LinkLoss, Role, RunFacts, Sample, WorkerFetch
 from gpuwatch.sources.hook_link import wire
 from gpuwatch.sources.hook_link.connection import Connection
@@ -16,14 +17,30 @@ _FUTURE_NS: Final = 1_000_000_000
 
 
 class TrainerSession:
-    """A trainer from its first HELLO to the death of its process, over all its connections."""
+    """A trainer from its first HELLO to the death of its process, over all its connections.
 
-    def __init__(self, trainer: str, pid: int, start_ticks: int) -> None:
+    Args:
+        trainer: its name.
+        pid: of the process.
+        start_ticks: of the process.
+        born_ns: no record of it can begin before this moment.
+        whereabouts: the host and the mount namespace in which the names of its files hold.
+    """
+
+    def __init__(
+        self,
+        trainer: str,
+        pid: int,
+        start_ticks: int,
+        born_ns: int = 0,
+        whereabouts: Whereabouts = UNKNOWN_WHEREABOUTS,
+    ) -> None:
         self.trainer = trainer
         self.pid = pid
         self.start_ticks = start_ticks
+        self._whereabouts = whereabouts
         self.connection: Connection | None = None
-        self._derivation = RunDerivation(trainer)
+        self._derivation = RunDerivation(trainer, born_ns)
         self._content: Json = {}
         self._facts: TrainerFacts | None = None
         self._dropped: int | None = None
@@ -45,7 +62,12 @@ class TrainerSession:
         """Facts, all or those that changed."""
         self._content = merge(self._content, content)
         facts = trainer_facts(
-            self._content, trainer=self.trainer, pid=self.pid, start_ticks=self.start_ticks, time_ns=now_ns
+            self._content,
+            trainer=self.trainer,
+            pid=self.pid,
+            start_ticks=self.start_ticks,
+            time_ns=now_ns,
+            whereabouts=self._whereabouts,
         )
         self._facts = facts
         self._derivation.places.clear()

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from gpuwatch.foreign import whereabouts
 from gpuwatch.samples import LinkLoss, Sample, TrainerEnded
 from gpuwatch.sources.hook_link import wire
 from gpuwatch.sources.hook_link.connection import Connection, Limits
 from gpuwatch.sources.hook_link.discovery import FolderFinder
 from gpuwatch.sources.hook_link.facts import BadFactsError, Fields, parse
 from gpuwatch.sources.hook_link.presences import PresenceWatch
-from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
+from gpuwatch.sources.hook_link.processes import Processes, born_ns, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
 from gpuwatch.sources.hook_link.server import Server
 from gpuwatch.sources.hook_link.session import TrainerSession, WorkerSession
@@ -192,7 +193,13 @@ class HookLinkSource:
         if session is None:
             if len(self._sessions) >= _MAX_TRAINERS:
                 raise BadFactsError(f"more than {_MAX_TRAINERS} trainers")
-            session = self._sessions[trainer] = TrainerSession(trainer, connection.pid, start_ticks)
+            session = self._sessions[trainer] = TrainerSession(
+                trainer,
+                connection.pid,
+                start_ticks,
+                born_ns(start_ticks),
+                whereabouts(connection.pid, self._processes.root),
+            )
         elif session.connection is not None:
             raise BadFactsError(f"process {connection.pid} speaks on two connections")
         self._speakers[connection] = session
@@ -248,7 +255,7 @@ class HookLinkSource:
         self._retry_ns = now_ns + _RETRY_NS
         try:
             folder = Rendezvous.create(self._path, self._user)
-            for name in folder.names("monitor-", ".sock"):
+            for name in [*folder.names("monitor-", ".sock"), *folder.names("doctor-", ".sock")]:
                 if not folder.has_live_monitor(name):
                     folder.remove(name)
             self._join(folder)

@@ -21,7 +21,8 @@ def main() -> None:
     output.end_with_reader()
     with contextlib.suppress(BrokenPipeError):  # the reader has gone
         run(Options.from_arguments(sys.argv[1:]), output)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a library has filled the pipe
+        sys.stderr.flush()
     os._exit(0)  # an interpreter that winds down under a thread in NVML crashes (nvitop#222)
 
 

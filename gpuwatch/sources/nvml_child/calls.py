@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pynvml
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.marker import Marker, line
 from gpuwatch.sources.nvml_child.options import Avoid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Ledger:
@@ -39,7 +42,8 @@ def attempt(function: Callable[..., Any] | None, *arguments: Any) -> Any:
     """Calls once and turns every way to fail into CallError.
 
     `NVMLLibraryMismatchError` is no NVMLError; a wrapper that meets an unexpected structure raises plain
-    ValueError, TypeError or ctypes.ArgumentError; NVMLError(0) means "no data".
+    ValueError, TypeError or ctypes.ArgumentError, one that believes an absurd count MemoryError or OverflowError;
+    NVMLError(0) means "no data".
     """
     if function is None:
         raise CallError(reasons.NOT_IN_WHEEL)
@@ -49,6 +53,8 @@ def attempt(function: Callable[..., Any] | None, *arguments: Any) -> Any:
         raise CallError(error.value or reasons.NOT_FOUND) from None
     except pynvml.NVMLLibraryMismatchError:
         raise CallError(reasons.FUNCTION_NOT_FOUND) from None
+    except (MemoryError, OverflowError, UnicodeDecodeError):
+        raise CallError(reasons.NOT_SENSIBLE) from None
     except (ValueError, TypeError, AttributeError) as error:
         raise CallError(reasons.INVALID_ARGUMENT) from error
 
@@ -84,8 +90,8 @@ class Caller:
             text = self._lines[name] = line(self.device, name)
         function = using or wheel(name)
         ledger = self.ledger
-        self._marker.set(text)
         began = time.perf_counter()
+        self._marker.set(text, began)
         try:
             return attempt(function, self.handle, *arguments)
         except CallError as error:

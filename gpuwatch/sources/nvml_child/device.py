@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import Caller, CallError
 from gpuwatch.sources.nvml_child.lanes import Lanes, Reading
 from gpuwatch.sources.nvml_child.sanity import sensible
 
-Record = tuple[str, dict[str, Any]]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Record = tuple[str, "dict[str, Any]"]
 """A sample on the wire: the name of its class in gpuwatch.samples, and its fields."""
 
 _TRY_NEXT = frozenset({reasons.FUNCTION_NOT_FOUND, reasons.NOT_IN_WHEEL, 26})

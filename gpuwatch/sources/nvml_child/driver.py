@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
 
 import pynvml
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import CallError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 RING_ROOM = 256  # the driver keeps about 72 to 120
 PROCESS_ROOM = 64
+_MOST_ENTRIES = 16_384
+"""More processes or ring entries than any machine has: a count above it is a broken driver's, and no list is made."""
 _RECORD_BYTES = 24
 _LONG_RECORD_BYTES = 32  # early R535 drivers, until 535.98
 _FILL = 0xA5
@@ -63,6 +68,7 @@ class Driver:
         code, value_type, count = self._read_ring(handle, kind, last_seen, self._samples)
         if code in (reasons.INVALID_ARGUMENT, reasons.INSUFFICIENT_SIZE):
             code, _, room = self._read_ring(handle, kind, last_seen, None)
+            _check_count(room)
             if not code:
                 self._samples = (pynvml.c_nvmlSample_t * room)()
                 code, value_type, count = self._read_ring(handle, kind, last_seen, self._samples)
@@ -101,11 +107,14 @@ class Driver:
             ctypes.memset(self._records, _FILL, len(self._records))
             count = ctypes.c_uint(room)
             code = self._symbol("nvmlDeviceGetComputeRunningProcesses_v3")(handle, ctypes.byref(count), self._records)
+            _check_count(count.value)
             if code != reasons.INSUFFICIENT_SIZE:
                 break
             self._records = ctypes.create_string_buffer((2 * count.value + 5) * _LONG_RECORD_BYTES)
         if code:
             raise CallError(code)
+        if count.value > room:
+            raise CallError(reasons.NOT_SENSIBLE)
         written = self._records.raw
         beyond = written[count.value * _RECORD_BYTES : count.value * _LONG_RECORD_BYTES]
         size = _LONG_RECORD_BYTES if beyond.strip(bytes([_FILL])) else _RECORD_BYTES
@@ -123,6 +132,7 @@ class Driver:
             code = self._symbol("nvmlDeviceGetProcessUtilization")(
                 handle, self._uses, ctypes.byref(count), ctypes.c_ulonglong(last_seen)
             )
+            _check_count(count.value)
             if code != reasons.INSUFFICIENT_SIZE:
                 break
             self._uses = (pynvml.c_nvmlProcessUtilizationSample_t * (2 * count.value + 5))()
@@ -131,6 +141,12 @@ class Driver:
         if code:
             raise CallError(code)
         return [(row.pid, row.timeStamp, row.smUtil) for row in self._uses[: count.value] if row.pid]
+
+
+def _check_count(count: int) -> None:
+    """Raises CallError for a number of entries that cannot be."""
+    if count > _MOST_ENTRIES:
+        raise CallError(reasons.NOT_SENSIBLE)
 
 
 def union_value(value: Any, value_type: int) -> float:

@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from collections import deque
-from typing import Any
 
 import pynvml
 
@@ -19,6 +18,10 @@ from gpuwatch.sources.nvml_child.calls import Caller, CallError, attempt, wheel
 from gpuwatch.sources.nvml_child.device import Record
 from gpuwatch.sources.nvml_child.marker import EVENT_WAIT, LIBRARY
 from gpuwatch.sources.nvml_child.options import Avoid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _WAIT_MILLISECONDS = 10_000
 _SAME_EVENT_SECONDS = 5.0
@@ -31,7 +34,12 @@ class XidWatch:
     """Both origins, without saying the same event twice."""
 
     def __init__(
-        self, callers: list[Caller], pci_by_uuid: dict[str, str], kernel_log: str | None, avoid: Avoid
+        self,
+        library: Caller,
+        callers: list[Caller],
+        pci_by_uuid: dict[str, str],
+        kernel_log: str | None,
+        avoid: Avoid,
     ) -> None:
         self._found: deque[tuple[int, str | None, int, str]] = deque()
         self._said: dict[tuple[str | None, int], float] = {}
@@ -39,7 +47,7 @@ class XidWatch:
         self._log = _open_at_end(kernel_log)
         self._uuid_by_handle = {_address(caller.handle): caller.device for caller in callers}
         avoided = avoid.get(LIBRARY, {}).get(EVENT_WAIT, 0) > time.monotonic_ns()
-        event_set = None if avoided else self._register(callers)
+        event_set = None if avoided else self._register(library, callers)
         if event_set is not None:
             threading.Thread(target=self._wait, args=(event_set,), name="xid", daemon=True).start()
 
@@ -56,11 +64,10 @@ class XidWatch:
             records.append(("XidEvent", {"time_ns": time_ns, "uuid": uuid, "xid": xid, "text": text}))
         return records
 
-    def _register(self, callers: list[Caller]) -> Any:
+    def _register(self, library: Caller, callers: list[Caller]) -> Any:
         """An event set with all GPUs that offer XID events, or None."""
-        try:
-            event_set = attempt(wheel("nvmlEventSetCreate"))
-        except CallError:
+        event_set, code = library.ask("nvmlEventSetCreate", using=lambda _none: attempt(wheel("nvmlEventSetCreate")))
+        if code:
             return None
         kind = pynvml.nvmlEventTypeXidCriticalError
         registered = [
@@ -123,7 +130,7 @@ def _open_at_end(path: str | None) -> int | None:
 def _short_pci(text: str) -> str:
     """`00000000:3B:00.0` and `0000:3b:00` are the same device."""
     domain, _, rest = text.lower().partition(":")
-    return f"{int(domain or '0', 16):x}:{rest.split('.')[0]}"
+    return f"{domain.lstrip('0') or '0'}:{rest.split('.')[0]}"
 
 
 def _address(handle: Any) -> int | None:

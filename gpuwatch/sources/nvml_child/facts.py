@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import Any
 
 import pynvml
 
 from gpuwatch.sources.nvml_child import reasons
-from gpuwatch.sources.nvml_child.calls import Caller
+from gpuwatch.sources.nvml_child.calls import Caller, attempt, wheel
 from gpuwatch.sources.nvml_child.sanity import sensible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 INTEGRATED_CAPABILITIES = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
 """Jetson Nano, TX2, Xavier, Orin, Thor (two numberings) and GB10: their memory is the host's.
@@ -20,13 +23,12 @@ on any GPU whose call fails.
 """
 
 
-def read_facts(caller: Caller, index: int, proc_root: Path) -> tuple[dict[str, Any], bool]:
+def read_facts(caller: Caller, index: int, proc_root: str) -> tuple[dict[str, Any], bool]:
     """The fields of GpuFacts for one whole GPU, and whether those that are missing may still come."""
     found = _Found(caller)
     facts: dict[str, Any] = {"time_ns": time.monotonic_ns(), "uuid": caller.device, "index": index}
     facts["name"] = text(found.plain("name", "nvmlDeviceGetName")) or f"GPU {index}"
-    pci = found.plain("pci_bus_id", "nvmlDeviceGetPciInfo")
-    facts["pci_bus_id"] = text(pci.busId) if pci is not None else None
+    facts["pci_bus_id"] = text(found.plain("pci_bus_id", "nvmlDeviceGetPciInfo", using=_pci_bus_id))
     facts["compute_capability"] = found.plain("compute_capability", "nvmlDeviceGetCudaComputeCapability")
     mig, _ = caller.ask("nvmlDeviceGetMigMode")
     facts["mig"] = bool(mig and mig[0])
@@ -52,13 +54,18 @@ def text(value: Any) -> str | None:
     return str(value) if value is not None else None
 
 
-def host_memory_bytes(proc_root: Path) -> int | None:
+def host_memory_bytes(proc_root: str) -> int | None:
     """MemTotal of the host."""
     try:
-        with (proc_root / "meminfo").open(encoding="ascii", errors="replace") as file:
+        with open(f"{proc_root}/meminfo", encoding="ascii", errors="replace") as file:
             return next(int(row.split()[1]) * 1024 for row in file if row.startswith("MemTotal:"))
     except (OSError, StopIteration, ValueError, IndexError):
         return None
+
+
+def _pci_bus_id(handle: Any) -> Any:
+    """The attribute is decoded when it is read, which fails for bytes that are no text."""
+    return attempt(wheel("nvmlDeviceGetPciInfo"), handle).busId
 
 
 class _Found:
@@ -69,8 +76,8 @@ class _Found:
         self.unavailable: dict[str, str] = {}
         self.may_come = False
 
-    def plain(self, field: str, name: str, *arguments: Any) -> Any:
-        value, code = self._caller.ask(name, *arguments)
+    def plain(self, field: str, name: str, *arguments: Any, using: Callable[..., Any] | None = None) -> Any:
+        value, code = self._caller.ask(name, *arguments, using=using)
         if code:
             self.miss(field, code)
         return value
@@ -96,7 +103,7 @@ class _Found:
         return sensible("memory_total_bytes", value.total, self._caller.ledger), 0
 
 
-def _memory(found: _Found, facts: dict[str, Any], proc_root: Path) -> dict[str, Any]:
+def _memory(found: _Found, facts: dict[str, Any], proc_root: str) -> dict[str, Any]:
     total, code = found.memory()
     unified = code == reasons.NOT_SUPPORTED and facts["compute_capability"] in INTEGRATED_CAPABILITIES
     if unified:

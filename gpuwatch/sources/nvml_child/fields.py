@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import Caller, CallError
 from gpuwatch.sources.nvml_child.driver import union_value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 POWER_INSTANT = 186
 POWER_AVERAGE = 185

@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pynvml
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import Caller, CallError, attempt, wheel
 from gpuwatch.sources.nvml_child.sanity import sensible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 METRICS = {2: "sm_activity_percent", 5: "tensor_activity_percent", 10: "dram_activity_percent"}
 _LEAST_SECONDS = 0.1

@@ -6,8 +6,6 @@ ring, fields, memory, SM clock), 3 to 5 on every other one, 5 to 7 every 5 to 10
 
 from __future__ import annotations
 
-from typing import Any
-
 import pynvml
 
 from gpuwatch.sources.nvml_child import fields, reasons, rings
@@ -21,6 +19,10 @@ from gpuwatch.sources.nvml_child.nvlink import TOTALS, NvLink
 from gpuwatch.sources.nvml_child.processes import PidMap, Processes, unmapped_reason
 from gpuwatch.sources.nvml_child.rings import Ring, StampClock
 from gpuwatch.sources.nvml_child.sanity import Counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _COUNTERS = {
     "energy_joules": fields.ENERGY,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
-from typing import Any
-
 import pynvml
 
 from gpuwatch.sources.nvml_child import reasons
@@ -21,9 +17,21 @@ from gpuwatch.sources.nvml_child.options import Options
 from gpuwatch.sources.nvml_child.output import Output
 from gpuwatch.sources.nvml_child.processes import PidMap
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _NO_GPU = (
     "The NVIDIA driver is loaded but shows no GPU: look at `lspci | grep -i nvidia`, and in a container at "
     "NVIDIA_VISIBLE_DEVICES."
+)
+
+
+MOST_GPUS = 128
+"""More than any machine has; a driver that claims more is not believed."""
+_TOO_MANY_GPUS = (
+    "The NVIDIA driver claims {} GPUs, which cannot be: compare with `nvidia-smi -L`, and restart the machine if it "
+    "says the same."
 )
 
 
@@ -47,10 +55,10 @@ def start(marker: Marker, ledger: Ledger) -> int:
     return code
 
 
-def stop() -> None:
-    """Ends NVML in this process, so that `start` looks anew; it may not have been started."""
-    with contextlib.suppress(CallError):
-        attempt(wheel("nvmlShutdown"))
+def stop(marker: Marker, ledger: Ledger) -> None:
+    """Ends NVML in this process, so that `start` begins again; it may not have been started."""
+    Caller(None, LIBRARY, ledger, marker, {}).ask("nvmlShutdown", using=lambda _none: attempt(wheel("nvmlShutdown")))
+    marker.clear()
 
 
 class Machine:
@@ -70,8 +78,8 @@ class Machine:
         self.gpus: list[Gpu] = []
         self.notes: list[str] = []
         self.count = 0
-        self._pids = PidMap(Path(options.proc_root))
-        self._library = self._caller(None, LIBRARY)
+        self._pids = PidMap(options.proc_root)
+        self.library = self._caller(None, LIBRARY)
         self._patience = options.init_seconds / 3
         self.versions: dict[str, Any] = {
             "driver_version": text(self.ask("nvmlSystemGetDriverVersion")[0]),
@@ -90,6 +98,8 @@ class Machine:
             raise StartOverError(again, "failing", reasons.init_sentence(code), **self.versions)
         if count == 0:
             raise StartOverError(again, "absent", _NO_GPU, here=True, gpu_count=0, **self.versions)
+        if count > MOST_GPUS:
+            raise StartOverError(again, "failing", _TOO_MANY_GPUS.format(count), **self.versions)
         self.count = int(count)
         codes = [self._add_gpu(index) for index in range(self.count)]
         self.marker.clear()
@@ -100,7 +110,7 @@ class Machine:
     def ask(self, name: str) -> tuple[Any, int]:
         """A question to the library, not to a device: (value, 0) or (None, code)."""
         function = wheel(name)
-        return self._library.ask(name, using=lambda _none: attempt(function))
+        return self.library.ask(name, using=lambda _none: attempt(function))
 
     def _add_gpu(self, index: int) -> int:
         """Adds one GPU, and under MIG its instances; returns the code that prevented it."""
@@ -114,9 +124,12 @@ class Machine:
             self.output.line(next=self._patience, samples=[], lost_index=[index, reason])
             return error.code
         uuid, _ = self._caller(handle, label).ask("nvmlDeviceGetUUID")
-        caller = self._caller(handle, text(uuid) or f"GPU-index-{index}")
+        known = text(uuid)
+        if not known or any(device.uuid == known for device in self.devices):
+            known = f"GPU-index-{index}"  # two GPUs under one name would be one row
+        caller = self._caller(handle, known)
         self.output.line(next=self._patience, samples=[], found=[index, caller.device])
-        facts, may_come = read_facts(caller, index, Path(self.options.proc_root))
+        facts, may_come = read_facts(caller, index, self.options.proc_root)
         samples: list[Record] = [("GpuFacts", facts)]
         gpu = Gpu(caller, self.lanes, facts, self.driver, self._pids)
         gpu.facts_may_come = may_come
@@ -136,7 +149,7 @@ class Machine:
         for gpu in self.gpus:
             if not gpu.facts_may_come or gpu.lost_code:
                 continue
-            facts, gpu.facts_may_come = read_facts(gpu.caller, gpu.index, Path(self.options.proc_root))
+            facts, gpu.facts_may_come = read_facts(gpu.caller, gpu.index, self.options.proc_root)
             if not gpu.facts_may_come:
                 gpu.facts = facts
                 records.append(("GpuFacts", facts))

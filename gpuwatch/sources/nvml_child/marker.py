@@ -7,8 +7,11 @@ GPU, and all other values come back. Writing it costs 0.2 us a call.
 from __future__ import annotations
 
 import mmap
+import struct
 
 SIZE = 256
+_BEGAN = struct.Struct("d")
+_BEGAN_AT = SIZE - _BEGAN.size
 LIBRARY = "-"
 """The "device" of calls that have none."""
 EVENT_WAIT = "nvmlEventSetWait"
@@ -21,8 +24,9 @@ class Marker:
     def __init__(self, fd: int | None) -> None:
         self._memory = mmap.mmap(fd if fd is not None else -1, SIZE)
 
-    def set(self, text: bytes) -> None:
-        """Names the call that is about to be made; `text` comes from `line`."""
+    def set(self, text: bytes, began_seconds: float) -> None:
+        """Names the call that begins now, by CLOCK_MONOTONIC; `text` comes from `line`."""
+        _BEGAN.pack_into(self._memory, _BEGAN_AT, began_seconds)
         self._memory[: len(text)] = text
 
     def clear(self) -> None:
@@ -32,12 +36,19 @@ class Marker:
 
 def line(device: str, function: str) -> bytes:
     """What `Marker.set` takes; made once per call site."""
-    return f"{device} {function}".encode()[: SIZE - 1] + b"\0"
+    return f"{device} {function}".encode(errors="replace")[: _BEGAN_AT - 1] + b"\0"
 
 
 def read(fd: int) -> tuple[str, str] | None:
     """For the parent: the (device, function) that was being called, or None between calls."""
     with mmap.mmap(fd, SIZE, prot=mmap.PROT_READ) as memory:
         text = memory[:].split(b"\0", 1)[0].decode(errors="replace")
-    device, _, function = text.partition(" ")
-    return (device, function) if function else None
+    device, _, function = text.rpartition(" ")  # a UUID is whatever the driver says it is
+    return (device, function) if device else None
+
+
+def began(fd: int) -> float:
+    """For the parent: when the call of `read` began, in seconds of CLOCK_MONOTONIC."""
+    with mmap.mmap(fd, SIZE, prot=mmap.PROT_READ) as memory:
+        seconds: float = _BEGAN.unpack_from(memory, _BEGAN_AT)[0]
+    return seconds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pynvml
 
@@ -17,6 +16,10 @@ from gpuwatch.sources.nvml_child.gpm import METRICS, Gpm
 from gpuwatch.sources.nvml_child.lanes import Lanes
 from gpuwatch.sources.nvml_child.processes import PidMap, Processes, unmapped_reason
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _OF_THE_WHOLE = (
     "utilization_percent",
     "memory_utilization_percent",
@@ -27,7 +30,10 @@ _OF_THE_WHOLE = (
     "event_reasons",
 )
 
-Instance = tuple[Caller, dict[str, Any]]
+_MOST_SLOTS = 64
+"""A GPU has 7; a driver that claims four thousand million is asked no further."""
+
+Instance = tuple[Caller, "dict[str, Any]"]
 """The caller of a MIG device and its facts."""
 
 
@@ -35,7 +41,7 @@ def find_instances(parent: Caller, facts: dict[str, Any], make_caller: Callable[
     """The MIG devices of a GPU; slots may be empty, so all of them are looked at."""
     count, code = parent.ask("nvmlDeviceGetMaxMigDeviceCount")
     found = []
-    for slot in range(0 if code else count):
+    for slot in range(0 if code else min(count, _MOST_SLOTS)):
         handle, code = parent.ask("nvmlDeviceGetMigDeviceHandleByIndex", slot)
         if code:
             continue

@@ -6,11 +6,13 @@ the state is one call a link (NCCL asks alike), so there it is asked for every 6
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import Caller, CallError
 from gpuwatch.sources.nvml_child.driver import union_value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LINK_COUNT = 91
 LINK_STATE = 165
@@ -25,11 +27,14 @@ _HOPPER = (9, 0)
 _MOST_LINKS = 64
 
 
-class Links(NamedTuple):
+class Links:
     """Links that tell their state, and those of them that are up."""
 
-    total: int
-    active: int
+    __slots__ = ("active", "total")
+
+    def __init__(self, total: int, active: int) -> None:
+        self.total = total
+        self.active = active
 
 
 class NvLink:

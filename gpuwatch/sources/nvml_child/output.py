@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import os
 import select
+import stat
 import threading
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Output:
     """Writes one JSON object a line to what was standard output.
 
-    Standard output itself becomes standard error, because a driver library that prints would break a line.
+    Standard output itself becomes standard error, because a driver library that prints would break a line. That
+    does not block: the parent reads it only when a line comes, and a library that fills the pipe would never return.
     """
 
     def __init__(self) -> None:
         self._fd = os.dup(1)
+        if stat.S_ISFIFO(os.fstat(2).st_mode):  # a terminal's mode would be everybody's
+            os.set_blocking(2, False)
         os.dup2(2, 1)
 
     def line(self, **content: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import Caller, CallError
@@ -25,7 +24,7 @@ class PidMap:
     (`proc_root`): there `NSpid:` lists a process's pid in each namespace from the host's inwards.
     """
 
-    def __init__(self, proc_root: Path) -> None:
+    def __init__(self, proc_root: str) -> None:
         self._root = proc_root
         self._on_host = _namespace(proc_root) == _FIRST_PID_NAMESPACE
         self._depth = len(self._namespace_pids("self"))
@@ -44,7 +43,7 @@ class PidMap:
         if not self.known:
             return None
         try:
-            with (self._root / str(host_pid) / "cmdline").open("rb") as file:
+            with open(f"{self._root}/{host_pid}/cmdline", "rb") as file:
                 raw = file.read(4 * _COMMAND_CHARACTERS)
         except OSError:
             return None
@@ -53,7 +52,7 @@ class PidMap:
 
     def _namespace_pids(self, name: str) -> list[int]:
         try:
-            with (self._root / name / "status").open("rb") as file:
+            with open(f"{self._root}/{name}/status", "rb") as file:
                 for row in file:
                     if row.startswith(b"NSpid:"):
                         return [int(word) for word in row.split()[1:]]
@@ -62,9 +61,9 @@ class PidMap:
         return []
 
 
-def _namespace(proc_root: Path) -> str | None:
+def _namespace(proc_root: str) -> str | None:
     try:
-        return str((proc_root / "self" / "ns" / "pid").readlink())
+        return os.readlink(f"{proc_root}/self/ns/pid")
     except OSError:
         return None
 

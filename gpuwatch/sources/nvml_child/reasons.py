@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -76,23 +76,28 @@ def reason_of(code: int) -> str:
 
 def in_container() -> bool:
     """Whether this is a container of the usual kinds; only used to word a cure."""
-    return any(Path(path).exists() for path in ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io"))
+    return any(os.path.exists(path) for path in ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io"))
 
 
 def in_wsl() -> bool:
     """Whether this is Linux under Windows, where the driver lives outside."""
     try:
-        return "microsoft" in Path("/proc/version").read_text(encoding="utf-8", errors="replace").lower()
+        return "microsoft" in _text("/proc/version").lower()
     except OSError:
         return False
 
 
 def _kernel_driver() -> str:
     try:
-        first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace").splitlines()[0]
+        first = _text("/proc/driver/nvidia/version").splitlines()[0]
     except (OSError, IndexError):
         return ""
     return f" (loaded: {first.split(':')[-1].strip()})"
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def init_sentence(code: int) -> str:

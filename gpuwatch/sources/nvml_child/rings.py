@@ -7,11 +7,14 @@ the ring of about 72 entries in 10 s shows it.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from gpuwatch.sources.nvml_child.calls import Caller
 from gpuwatch.sources.nvml_child.driver import Driver, RingEntry
 from gpuwatch.sources.nvml_child.sanity import sensible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 POWER = 0
 UTILIZATION = 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
+from types import ModuleType
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.marker import Marker
@@ -22,12 +24,26 @@ def run(options: Options, output: Output) -> None:
     marker = Marker(options.marker_fd)
     output.line(next=options.init_seconds, samples=[])  # alive, before anything of the driver's is touched
     try:
-        importlib.import_module("pynvml")
+        _import_pynvml()
     except ImportError:
         state = {"time_ns": time.monotonic_ns(), "status": "absent", "reason": _NO_WHEEL}
         output.line(next=options.retry_seconds, samples=[("NvmlState", state)], restart_in=options.retry_seconds)
         return
     _run_with(options, output, marker)
+
+
+def _import_pynvml() -> None:
+    """Imports it without ctypes.util, which it asks on Windows only, and which brings 1.5 MB of other modules along."""
+    name, is_needed = "ctypes.util", sys.platform == "win32" or "ctypes.util" in sys.modules
+    if not is_needed:
+        placeholder = ModuleType(name)
+        placeholder.find_library = lambda _name: None  # type: ignore[attr-defined]
+        sys.modules[name] = placeholder
+    try:
+        importlib.import_module("pynvml")
+    finally:
+        if not is_needed:
+            del sys.modules[name]
 
 
 def _run_with(options: Options, output: Output, marker: Marker) -> None:
@@ -61,4 +77,4 @@ def _run_with(options: Options, output: Output, marker: Marker) -> None:
             if not here:
                 return
             time.sleep(end.seconds)
-            stop()
+            stop(marker, ledger)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import mmap
 import time
 
 from gpuwatch.sources.nvml_child import reasons
@@ -9,6 +12,17 @@ from gpuwatch.sources.nvml_child.device import Record
 from gpuwatch.sources.nvml_child.events import XidWatch
 from gpuwatch.sources.nvml_child.lanes import Pace
 from gpuwatch.sources.nvml_child.machine import Machine, StartOverError, costs
+
+_MOST_GROWTH_BYTES = 256_000_000
+
+
+def _memory_bytes() -> int:
+    """The resident memory of this process; 0 where it cannot be read."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 class Watch:
@@ -19,7 +33,8 @@ class Watch:
         self._pace = Pace(machine.options.interval_seconds)
         pci = {gpu.uuid: gpu.pci_bus_id for gpu in machine.gpus if gpu.pci_bus_id}
         callers = [gpu.caller for gpu in machine.gpus]
-        self._xids = XidWatch(callers, pci, machine.options.kernel_log, machine.options.avoid)
+        self._xids = XidWatch(machine.library, callers, pci, machine.options.kernel_log, machine.options.avoid)
+        self._memory_at_first = _memory_bytes()
         self._missed_polls = 0
         self._state_at = 0.0
         self._rare_at = time.monotonic() + machine.lanes.rare
@@ -35,6 +50,9 @@ class Watch:
             began = time.monotonic()
             self._round(began, first)
             self._check_any_left()
+            if first:
+                _trim_memory()
+            self._check_memory()
             self._sleep(began)
             first = False
 
@@ -83,6 +101,17 @@ class Watch:
             code = next(iter(codes)) if len(codes) == 1 else reasons.UNKNOWN
             raise StartOverError(self._machine.options.retry_seconds, "failing", reasons.init_sentence(code))
 
+    def _check_memory(self) -> None:
+        """Ends a process that the library has filled: a leak per call would otherwise take the training's memory."""
+        now = _memory_bytes()
+        if now - self._memory_at_first > _MOST_GROWTH_BYTES:
+            raise StartOverError(
+                0.0,
+                "restarting",
+                f"The NVIDIA driver library has grown the process that calls it to {now // 10**6} MB; "
+                "a new process takes over.",
+            )
+
     def _state(self) -> Record:
         machine, notes = self._machine, list(self._machine.notes)
         if self._pace.interval() > 1.2 * machine.options.interval_seconds:
@@ -96,3 +125,9 @@ class Watch:
             **machine.versions,
             **costs(machine.ledger),
         }
+
+
+def _trim_memory() -> None:
+    """Gives back what only the start needed, 0.7 MB; a C library that is not glibc has no such call."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -31,17 +31,17 @@ class SimulatorSource:
 
     def __init__(
         self,
-        scenario: str,
+        scenario: str | Scenario,
         *,
         seed: int = 0,
         start_ns: int,
         history_seconds: float = 0,
         interval_seconds: float = 1.0,
     ) -> None:
-        self.scenario: Scenario = SCENARIOS[scenario]
+        self.scenario = SCENARIOS[scenario] if isinstance(scenario, str) else scenario
         self._origin_ns = max(0, start_ns - round(history_seconds * 1e9))
         self._interval = interval_seconds
-        self._rng = random.Random(f"{scenario} {seed}")
+        self._rng = random.Random(f"{self.scenario.name} {seed}")
         self._pending: list[tuple[float, int, Sample]] = []
         self._order = 0
         self._host = HostModel(self.scenario, self._rng)

@@ -27,6 +27,7 @@ class RankWindow:
     step_seconds: Stats | None = None  # training periods
     step_p99_session_seconds: float | None = None
     wait_share: float | None = None
+    wait_seconds: float | None = None  # mean of the steps in which it is known
     settled_wait_share: float | None = None  # over settled steps only
     gap_share: float | None = None  # GPU idle by event pairs, settled steps only
     copy_share: float | None = None
@@ -35,6 +36,7 @@ class RankWindow:
     optimizer_share: float | None = None
     wait_cpu_share: float | None = None  # CPU seconds per second of wait, where sampled
     samples_per_second: float | None = None
+    batches_per_step: float | None = None  # over 1 where gradients are accumulated
     last_step_ns: int | None = None
     open_phase: PhaseSpan | None = None
     phases: Mapping[str, PhaseTotals] = field(default_factory=dict)

@@ -161,8 +161,8 @@ def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen:
             text += f"; computing {share} of the time they need {advice.count * cost.batch_cpu_share:.1f} of them"
     if not cost.batch_cpu_known:
         text += "; how much of it is CPU work is not known yet and taken as all"
-    if loader.batches_per_epoch is None:
-        who = "if it reads an IterableDataset, that" if cost.sampled else "an IterableDataset"
+    if loader.iterable or (loader.iterable is None and loader.batches_per_epoch is None):
+        who = "an IterableDataset" if loader.iterable else "if it reads an IterableDataset, that"
         text += f"; {who} must split its items by get_worker_info(), or every worker yields all of them"
     if loader.start_method in PICKLING:
         text += f"; the dataset must pickle ({loader.start_method} workers)"

@@ -72,10 +72,10 @@ def telemetry_gap(case: MachineCase, limits: Thresholds) -> Draft | None:
         troubles.append(
             Measure("dropped_records", quality.dropped_records, f"{percent(share)} of the hook's records dropped")
         )
-    if quality.malformed_packets:
-        troubles.append(
-            Measure("malformed_packets", quality.malformed_packets, f"{quality.malformed_packets} malformed packets")
-        )
+    malformed = quality.malformed_packets
+    if malformed:
+        text = f"{malformed} malformed packet{'' if malformed == 1 else 's'}"
+        troubles.append(Measure("malformed_packets", malformed, text))
     if not troubles:
         return None
     longer = min(LONGER * quality.poll_interval_seconds, MOST_SECONDS)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from gpuwatch.samples import GpuGap
 
 _MAX_STEPS = 1024
+_MAX_WAITS = 16_384
 _MAX_EARLY = 256
 
 
@@ -39,7 +40,7 @@ class GapLedger:
         self._steps[number] = [len(missing), idle, *missing]
         for start in missing:
             self._step_of[start] = number
-        if len(self._steps) > _MAX_STEPS:
+        while len(self._steps) > _MAX_STEPS or (len(self._steps) > 1 and len(self._step_of) > _MAX_WAITS):
             _, (_, _, *stale) = self._steps.popitem(last=False)
             for start in stale:
                 self._step_of.pop(start, None)

@@ -26,11 +26,13 @@ class RunDerivation:
     """Turns the records of one trainer into samples; holds no clock, file or socket.
 
     Records come in the order of their ends. A record that no clock can have made (an end before its start, or
-    a second after `now_ns`, which may be a little old) is counted in `malformed` and left out.
+    a second after `now_ns`, which may be a little old, or a start before `born_ns`, when its process began) is counted
+    in `malformed` and left out.
     """
 
-    def __init__(self, trainer: str) -> None:
+    def __init__(self, trainer: str, born_ns: int = 0) -> None:
         self.trainer = trainer
+        self._born_ns = born_ns
         self.malformed = 0
         self.received = 0
         self.phase_names: tuple[str, ...] = ()
@@ -85,11 +87,11 @@ class RunDerivation:
         early = self._early
         last = 0
         count = 0
-        latest = now_ns + SILENCE_NS
+        born, latest = self._born_ns, now_ns + SILENCE_NS
         for record in records:
             kind, flags, ident, thread, start, end, a, b = record
             count += 1
-            if end < start or end > latest:
+            if end < start or end > latest or start < born:
                 self.malformed += 1
                 continue
             if end > last:

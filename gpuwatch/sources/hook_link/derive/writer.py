@@ -14,6 +14,7 @@ from gpuwatch.sources.hook_link.derive.roles import judge
 
 _MAX_PHASES: Final = 1024
 _MAX_WAIT_CPU: Final = 256
+_MOST_SAMPLES: Final = 1 << 40  # of a step; a number beyond 64 bits would cost others their part of a recording
 
 
 class StepWriter:
@@ -156,6 +157,8 @@ class StepWriter:
             samples = counted if samples is None else samples
         elif not self._wait_ns and not self._data_spans:
             wait_ns = None
+        if samples is not None and samples > _MOST_SAMPLES:
+            samples = None
         phase_ns, forward_phase_ns = self._phase_ns(start, end, waits, compute) if self._phases else (0, 0)
         has_backward = compute.backwards > 0
         has_forward = has_backward and wait_ns is not None
