@@ -21,7 +21,7 @@ from gpuwatch.dashboard import opening, requests
 from gpuwatch.dashboard.driver import CalmDriver
 from gpuwatch.dashboard.glyphs import Glyphs, glyphs_for_terminal
 from gpuwatch.dashboard.history import History
-from gpuwatch.dashboard.launch import run_dashboard
+from gpuwatch.dashboard.launch import return_free_memory, run_dashboard
 from gpuwatch.dashboard.messages import FilterChanged, SnapshotArrived
 from gpuwatch.dashboard.palette import commands
 from gpuwatch.dashboard.screens.base import ViewScreen
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DashboardApp", "run_dashboard"]
 
-FREEZE_AFTER_SECONDS = 3.0
+FREEZE_AFTER_SECONDS = 7.0
+"""Later than the first evaluation, which imports the rules after 5 s."""
+RETURN_MEMORY_SECONDS = 60.0
+"""The recording builds each minute's columns at once, 20 MB with 20 trainings, and frees them again."""
 SILENCE_CHECK_SECONDS = 1.0
 MIN_FRAME_SECONDS = 0.5
 """At most two frames a second, whatever the poll interval: cost follows painted area, eyes do not."""
@@ -139,6 +142,7 @@ class DashboardApp(App[int]):
             self.receive(now)
         self._event_loop.call_later(SILENCE_CHECK_SECONDS, self._watch_silence)
         self.set_timer(FREEZE_AFTER_SECONDS, _freeze_garbage)
+        self.set_interval(RETURN_MEMORY_SECONDS, return_free_memory)
 
     def receive(self, snapshot: Snapshot) -> None:
         """Takes a snapshot, on the monitor's thread: leaves it and one message, however many come before it is read."""
@@ -305,3 +309,4 @@ def _freeze_garbage() -> None:
     """What start-up allocated stays: without this the collector walks all of Textual's classes again and again."""
     gc.collect()
     gc.freeze()
+    return_free_memory()  # 0.7 MB that start-up alone needed

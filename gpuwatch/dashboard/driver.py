@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from textual._parser import ParseError
 from textual._xterm_parser import XTermParser
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
+
+from gpuwatch.dashboard.terminal import MOST_COLUMNS, MOST_ROWS
 
 ESCAPE_SECONDS = 0.1
 """How often to look while an escape character may still turn out to be a key of its own."""
@@ -24,10 +29,72 @@ LOOKS_AFTER_INPUT = 3
 
 
 class CalmDriver(LinuxDriver):
-    """Differs from its parent only in how it waits."""
+    """Differs from its parent in how it waits, and in what SIGCONT without Ctrl-Z and absurd sizes do."""
+
+    _is_active = False
+    _is_changing = False
+
+    def __init__(
+        self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        self._changes: deque[Callable[[], None]] = deque()
+        super().__init__(app, debug=debug, mouse=mouse, size=size or self._get_terminal_size())
 
     _wake_fd: int | None = None
     _wake_lock = threading.Lock()  # a terminal that is gone ends the thread while the app is about to wake it
+
+    def start_application_mode(self) -> None:
+        """Takes the terminal."""
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._is_active = True
+
+    def stop_application_mode(self) -> None:
+        """Gives the terminal back."""
+        self._is_active = False
+        super().stop_application_mode()
+
+    def _sigtstp_application(self, *_: object) -> None:
+        """Stops, as Ctrl-Z asks."""
+        self._in_turn(self._stop)
+
+    def _sigcont_application(self, *_: object) -> None:
+        """Goes on after a stop."""
+        self._in_turn(self._resume)
+
+    def _in_turn(self, change: Callable[[], None]) -> None:
+        """Makes a change of the terminal, after the one that its signal may have interrupted half-way."""
+        self._changes.append(change)
+        while self._changes and not self._is_changing:
+            self._is_changing = True
+            try:
+                self._changes.popleft()()
+            finally:
+                self._is_changing = False
+
+    def _stop(self) -> None:
+        """Gives the terminal back and stops; one that was stopped has given it back where its SIGCONT was discarded."""
+        if self._is_active:
+            super()._sigtstp_application()
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _resume(self) -> None:
+        """Takes the terminal back.
+
+        After SIGSTOP, which a program cannot catch, and after a SIGCONT alone, as systemd sends one after SIGTERM, the
+        terminal was never given back. Textual takes it a second time then: two threads read the keys, no key ends the
+        program, and the raw mode is what is restored at the end.
+        """
+        if self._is_active and not self._must_signal_resume:
+            self.suspend_application_mode()
+            self._must_signal_resume = True
+        elif not self._must_signal_resume:
+            return  # the app is ending, or has not begun
+        super()._sigcont_application()
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        columns, rows = super()._get_terminal_size()
+        return min(columns, MOST_COLUMNS), min(rows, MOST_ROWS)
 
     def run_input_thread(self) -> None:
         """Reads input and dispatches its events until the driver is told to stop."""

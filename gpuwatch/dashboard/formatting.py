@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import re
 import time
-import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import PurePath
 
 from rich.cells import cell_len, set_cell_size
 
+from gpuwatch.diagnosis import wording
+from gpuwatch.text.escape import printable
 from gpuwatch.timeline.windows import Share
 
 UNKNOWN = "-"
+
+escape = printable
+"""What makes foreign text harmless, here as in every other output."""
 
 _KIB = 1024.0
 _HELD = "\ue000"  # stands for a space at which a line is not broken; escape() lets no such character come in
@@ -27,9 +31,7 @@ _FAMILY_WORDS = ("RTX", "GTX", "PRO")  # a "4090" is still told from a "3090"
 
 def percent(value: float | None) -> str:
     """58.2 -> "58 %"; under one percent with a decimal, so that little does not read as none."""
-    if value is None or math.isnan(value):
-        return UNKNOWN
-    return f"{value:.1f} %" if 0 < abs(value) < 0.95 else f"{value:.0f} %"
+    return UNKNOWN if value is None or math.isnan(value) else wording.percent(value / 100)
 
 
 def share(value: float | None) -> str:
@@ -57,10 +59,15 @@ def of_limit(value: float | None, limit: float | None, unit: str) -> str:
 
 
 def memory_of_total(used: float | None, total: float | None, decimals: int = 1) -> str:
-    """Memory against its total: "61.2/80 GiB"."""
+    """Memory against its total: "61.2/80 GiB"; a total that rounds to less than what is used, as precisely as that."""
     if used is None:
         return UNKNOWN if total is None else f"{UNKNOWN}/{total / _KIB**3:.0f} GiB"
-    return byte_size(used) if total is None else f"{used / _KIB**3:.{decimals}f}/{total / _KIB**3:.0f} GiB"
+    if total is None:
+        return byte_size(used)
+    part, whole = f"{used / _KIB**3:.{decimals}f}", f"{total / _KIB**3:.0f}"
+    if used <= total and float(part) > float(whole):
+        whole = f"{total / _KIB**3:.{decimals}f}"
+    return f"{part}/{whole} GiB"
 
 
 def byte_size(value: float | None) -> str:
@@ -69,7 +76,7 @@ def byte_size(value: float | None) -> str:
         return UNKNOWN
     size = float(value)
     for unit in ("B", "KiB", "MiB"):
-        if size < _KIB:
+        if round(size) < _KIB:
             return f"{size:.0f} {unit}"
         size /= _KIB
     return f"{size:.1f} GiB" if size < 10 * _KIB else f"{size / _KIB:.1f} TiB"
@@ -94,7 +101,7 @@ def seconds(value: float | None) -> str:
     """A duration with about three significant digits: "312 ms", "4.21 s", "3.5 min"."""
     if value is None or math.isnan(value):
         return UNKNOWN
-    if value < 1e-3:
+    if value < 0.9995e-3:
         return f"{value * 1e6:.0f} µs"
     if value < 0.9995:
         return f"{value * 1e3:.3g} ms"
@@ -124,7 +131,9 @@ def count(value: float | None) -> str:
         return UNKNOWN
     if 0 < abs(value) < 0.1:
         return f"{value:.1g}"
-    return f"{value:.1f}" if abs(value) < 10 and value != int(value) else f"{value:,.0f}".replace(",", " ")
+    if abs(value) < 9.95 and value != int(value):
+        return f"{value:.1f}"
+    return f"{value + 0.0:,.0f}".replace(",", " ")
 
 
 def clock(wall_time: float, *, seconds_too: bool = True) -> str:
@@ -158,16 +167,6 @@ def command_line(command: Sequence[str]) -> str:
 def short_command(command: Sequence[str]) -> str:
     """The same for a column that may be narrow: without the folder of the interpreter, which hid the script's name."""
     return command_line([PurePath(word).name or word for word in command[:1]] + list(command[1:]))
-
-
-def escape(text: str) -> str:
-    r"""Foreign text made harmless: control, formatting and undecodable characters become \xNN or \uNNNN.
-
-    Process names may hold ANSI sequences, and bidirectional controls could reorder a line.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(character if _is_plain(character) else _escaped(character) for character in text)
 
 
 def fit(text: str, width: int, ellipsis: str = "…") -> str:
@@ -210,14 +209,3 @@ def _head(word: str, width: int) -> str:
         if cells > width:
             return word[: max(1, index)]
     return word
-
-
-def _is_plain(character: str) -> bool:
-    return character == " " or unicodedata.category(character)[0] not in "CZ"
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # an undecodable byte, as os.fsdecode keeps it
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

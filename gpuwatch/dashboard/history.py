@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuwatch.timeline.series import Chart, Series
@@ -64,12 +64,14 @@ class Grid:
     bucket_ns: int
     first: int
     count: int
+    until_ns: int = field(default=0, compare=False)
+    """The moment that the grid was made for, which the last bucket holds: nothing is known of the rest of it."""
 
     @classmethod
     def ending_at(cls, end_ns: int, window_seconds: float, count: int) -> Grid:
         """The grid of `count` buckets whose last one holds `end_ns`."""
         bucket_ns = max(1, round(window_seconds * 1e9 / max(1, count)))
-        return cls(bucket_ns, end_ns // bucket_ns - count + 1, max(1, count))
+        return cls(bucket_ns, end_ns // bucket_ns - count + 1, max(1, count), end_ns)
 
     @property
     def start_ns(self) -> int:

@@ -18,15 +18,15 @@ def source_of(fix: Fix, trainer: RunFacts | None) -> Source:
         fix: With an edit, or with a file and a line.
         trainer: Whose code it is: its folder, and when it started (a file that changed since is not what runs).
     """
-    # Here, not above: libcst takes 20 MB and a quarter of a second, and few sessions open a finding with an edit.
-    from gpuwatch.edits.diff import edit_diff
+    # Here, not above: few sessions open a finding with an edit.
+    from gpuwatch.edits.apart import edit_diff
     from gpuwatch.edits.source import UnreadableSourceError, process_started, read_source
 
     folder = Path(trainer.cwd) if trainer is not None and trainer.cwd is not None else None
     started = process_started(trainer.start_ticks) if trainer is not None else None
 
     def read(asked: Path) -> bytes:
-        return read_source((folder or Path("/")) / asked, started)
+        return read_source((folder or Path("/")) / asked, started, trainer)
 
     reason = ""
     if fix.edit is not None:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from gpuwatch.dashboard.terminal import MOST_COLUMNS
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[H"
 _LEAVE = "\x1b[?1049l\x1b[?25h"
@@ -21,6 +25,8 @@ STARTING = "looking for GPUs and training runs"
 OPENING = "opening the recording"
 
 _shown = False
+_lock = threading.Lock()
+"""Numbers are painted by other threads than the one that hands the screen to Textual."""
 
 
 def show_splash(
@@ -40,21 +46,46 @@ def show_splash(
         return
     _shown = True
     width, _ = shutil.get_terminal_size()
-    write((_ENTER + "\r\n".join(_lines(label, width, _has_colors(environ)))).encode())
+    write((_ENTER + "\r\n".join(_lines(label, min(width, MOST_COLUMNS), _has_colors(environ)))).encode())
+
+
+def show_on_splash(
+    first_line: int, lines: Sequence[str], write: Callable[[bytes], object] = lambda data: os.write(2, data)
+) -> None:
+    """Paints lines of text below the splash, as far as the terminal has room; nothing where it is not on the screen.
+
+    Args:
+        first_line: Where the first of them goes, from 0.
+        lines: Printable text.
+        write: As for `show_splash`.
+    """
+    width, height = shutil.get_terminal_size()
+    placed = enumerate(lines[: max(0, height - first_line)], first_line + 1)
+    with _lock:
+        if _shown and lines:
+            write("".join(f"\x1b[{row};1H{line[:width]}\x1b[K" for row, line in placed).encode(errors="replace"))
 
 
 def hide_splash(write: Callable[[bytes], object] = lambda data: os.write(2, data)) -> None:
     """Gives the normal screen back when Textual never took over."""
     global _shown
-    if _shown:
-        _shown = False
-        write((_RESET + _LEAVE).encode())
+    with _lock:
+        if _shown:
+            _shown = False
+            with suppress(OSError):  # the terminal may be gone
+                write((_RESET + _LEAVE).encode())
+
+
+def is_splash_shown() -> bool:
+    """Whether it is on the screen."""
+    return _shown
 
 
 def splash_taken_over() -> None:
-    """Notes that from now on Textual restores the terminal."""
+    """Notes that from now on Textual paints, and restores the terminal."""
     global _shown
-    _shown = False
+    with _lock:
+        _shown = False
 
 
 def _lines(label: str, width: int, colors: bool) -> list[str]:

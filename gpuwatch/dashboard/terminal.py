@@ -13,12 +13,29 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 
 GRACE_SECONDS = 2.0
 """How long an asked-for end may take before the process leaves without it: a stalled terminal blocks writes."""
 
 UNFIT_EXIT_CODE = 2
+
+ENDING_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
+"""What ends a program that does nothing about it. Batch systems warn with SIGUSR1; `kill -QUIT` is a usual try."""
+
+_LEAVE = b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m\x1b[?1049l\x1b[?25h"
+
+MOST_COLUMNS, MOST_ROWS = 1000, 400
+"""A terminal may claim 65 535 each way, and COLUMNS anything: that takes minutes to lay out. Screens have less."""
 
 
 def terminal_problem(
@@ -38,7 +55,7 @@ def terminal_problem(
 
 
 class TerminalGuard:
-    """Ends the dashboard on SIGTERM, on SIGHUP, and when the terminal disappears.
+    """Ends the dashboard on the signals that end programs, and when the terminal disappears.
 
     Args:
         leave: Asks the app to end with an exit code; called from any thread.
@@ -58,7 +75,7 @@ class TerminalGuard:
             self._attributes = termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ else None
         except (termios.error, ValueError):
             self._attributes = None
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in ENDING_SIGNALS:
             self._before[number] = signal.signal(number, self._on_signal)
         threading.Thread(target=self._watch_terminal, name="gpuwatch-terminal", daemon=True).start()
 
@@ -84,6 +101,9 @@ class TerminalGuard:
                 termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, self._attributes)  # type: ignore[arg-type]
             except (termios.error, ValueError):
                 self._attributes = None
+        with suppress(OSError):
+            if select.select([], [2], [], 0)[1]:  # a terminal that takes no output is not waited for
+                os.write(2, _LEAVE)
         self._leave_now(code)
 
     def _watch_terminal(self) -> None:

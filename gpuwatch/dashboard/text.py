@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from gpuwatch.dashboard.formatting import fit
+from gpuwatch.dashboard.formatting import escape, fit
 from gpuwatch.dashboard.themes import Look
 
 Line = tuple[Segment, ...]
@@ -47,8 +47,7 @@ class LineWriter:
         room = self.width - self._cells
         if limit is not None and limit < room:
             room = limit
-        if not text.isascii():
-            text = self._glyphs.say(text)
+        text = self._said(text)
         cells = len(text) if text.isascii() else cell_len(text)
         if cells > room:
             text = fit(text, room, self._glyphs.ellipsis)
@@ -80,7 +79,7 @@ class LineWriter:
 
     def left(self, text: str, width: int, style: Style) -> LineWriter:
         """Appends a left-aligned field, as one segment."""
-        if text.isascii() and len(text) <= width <= self.width - self._cells:
+        if text.isascii() and text.isprintable() and len(text) <= width <= self.width - self._cells:
             self._segments.append(Segment(text.ljust(width), style))
             self._cells += width
             return self
@@ -89,8 +88,7 @@ class LineWriter:
 
     def right(self, text: str, width: int, style: Style) -> LineWriter:
         """Appends a right-aligned field, as one segment."""
-        if not text.isascii():
-            text = self._glyphs.say(text)
+        text = self._said(text)
         cells = _cells(text)
         if cells <= width <= self.width - self._cells:
             self._segments.append(Segment(" " * (width - cells) + text, style))
@@ -101,11 +99,17 @@ class LineWriter:
 
     def at_right(self, text: str, style: Style, margin: int = 0, filler: Style | None = None) -> LineWriter:
         """Appends text that ends `margin` cells before the line's end, if there is room for it."""
-        said = self._glyphs.say(text)
+        said = self._said(text)
         column = self.width - margin - _cells(said)
         if column < self._cells:
             return self
         return self.to(column, filler).put(said, style)
+
+    def _said(self, text: str) -> str:
+        """Text as this terminal may have it; most was escaped before it was wrapped or cut, and is as it was."""
+        if not text.isprintable():
+            text = escape(text)
+        return text if text.isascii() else self._glyphs.say(text)
 
     def line(self, style: Style | None = None) -> Line:
         """The finished line, filled to its width."""

@@ -91,7 +91,8 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
         return _of_finding(min(loud, key=lambda finding: finding.severity.order), snapshot, run)
     state = _state_sentence(run, snapshot)
     if state is not None:
-        because = _stands(run, snapshot) or (run.how_to_climb if run.state != "ended" else "") or ""
+        climb = run.how_to_climb if run.state != "ended" else None
+        because = _stands(run, snapshot) or say.escape(climb or "")
         return Verdict(None, run.state.upper(), f"{run_name(run)}: {state}", because=because)
     if not first and not _is_judged(run, snapshot):
         return Verdict(None, "WATCHING", f"{run_name(run)}: not judged yet, {_wait_words(run)} so far")
@@ -149,6 +150,8 @@ def _state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
         return f"ended after {say.count(run.steps_total)} {'batches' if run.rung == 'sampled' else 'steps'}"
     if run.state == "not hooked":
         return "not hooked, so its steps and waits are not seen"
+    if run.state == "not linked":
+        return run.how_to_climb or "hooked, but not linked to this gpuwatch"
     return None
 
 

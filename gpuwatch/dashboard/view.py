@@ -15,6 +15,9 @@ WINDOWS_SECONDS = (30, 60, 120, 300, 900, 3600, 4 * 3600, 24 * 3600)
 
 DEFAULT_WINDOW_SECONDS = 120
 
+OLD_STATUS_NS = 30_000_000_000
+"""A GPU's status (processes, link, fan) is read every 10 s at most: one this old says what was, not what is."""
+
 
 def key_of(finding: Finding) -> FindingKey:
     """The identity of a finding across snapshots."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -26,22 +27,47 @@ class PseudoTerminal:
         arguments: The module's arguments.
         controlling: Whether the terminal's end sends SIGHUP, as a closed window does.
         term: The child's TERM.
+        environment: Replaces the tests' own environment, TERM and all.
+        directory: The child's working directory.
+        size: Columns and rows.
+        before: Words in front of the interpreter: a command that execs what follows it.
+        prepare: Called in the child before it becomes the program: limits, closed descriptors.
+        program: What Python runs instead of the module, as for `python -c`.
     """
 
-    def __init__(self, module: str, *arguments: str, controlling: bool = True, term: str = "xterm-256color") -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        controlling: bool = True,
+        term: str = "xterm-256color",
+        environment: Mapping[str, str] | None = None,
+        directory: Path = ROOT,
+        size: tuple[int, int] = (120, 36),
+        before: Sequence[str] = (),
+        prepare: Callable[[], object] = lambda: None,
+        program: str | None = None,
+    ) -> None:
         self.master, self.slave = pty.openpty()
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
+        self.resize(*size)
         self.attributes_before = termios.tcgetattr(self.slave)
         self.output = b""
+
+        def in_child() -> None:
+            if controlling:
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            prepare()
+
+        own = {**os.environ, "TERM": term, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
-            env={**os.environ, "TERM": term, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"},
+            [*before, sys.executable, *(["-m", module] if program is None else ["-c", program]), *arguments],
+            cwd=directory,
+            env=own if environment is None else environment,
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
             start_new_session=True,
-            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if controlling else None,
+            preexec_fn=in_child,
         )
 
     def __enter__(self) -> PseudoTerminal:
@@ -67,6 +93,10 @@ class PseudoTerminal:
         """Reads on until nothing has come for so long."""
         while select.select([self.master], [], [], seconds)[0]:
             self.output += os.read(self.master, 65536)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Gives the terminal another size, which sends SIGWINCH."""
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def type(self, keys: bytes) -> None:
         """Presses keys."""

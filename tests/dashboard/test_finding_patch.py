@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpuwatch.dashboard.source import source_of
 from gpuwatch.diagnosis.finding import CallEdit, Fix, SetupEdit
+from gpuwatch.foreign import whereabouts
 from gpuwatch.samples import RunFacts
 
 SOURCE = "import torch\nloader = DataLoader(data, num_workers=config.workers)\n"
@@ -17,7 +18,8 @@ def trainer(folder: Path, *arguments: str) -> RunFacts:
     (folder / "train.py").write_text(SOURCE)
     for file in folder.iterdir():
         os.utime(file, (0, 0))
-    return RunFacts(0, "1.1", 1, int(started), ("python", "train.py", *arguments), cwd=str(folder))
+    command = ("python", "train.py", *arguments)
+    return RunFacts(0, "1.1", 1, int(started), command, cwd=str(folder), **whereabouts()._asdict())
 
 
 def test_the_config_file_of_the_command_line_is_in_the_diff(tmp_path: Path) -> None:

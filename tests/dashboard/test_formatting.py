@@ -127,3 +127,47 @@ def test_a_number_is_not_torn_from_its_unit(width: int) -> None:
 @pytest.mark.parametrize(("value", "words"), [(0.2, "200 ms"), (0.6, "1 s"), (45, "45 s"), (120, "2 min")])
 def test_the_width_of_a_window_is_never_nothing(value: float, words: str) -> None:
     assert say.span(value) == words
+
+
+def _value(text: str) -> float:
+    return float(text.removeprefix("<").removeprefix(">").split(" ")[0].replace("<", ""))
+
+
+@given(st.just(0.0) | st.floats(1e-9, 100))
+def test_a_percentage_is_none_only_where_it_is_none(value: float) -> None:
+    text = say.percent(value)
+    assert text.endswith(" %") and not text.startswith("-")
+    assert (text in ("0 %", "0.0 %")) == (value == 0)
+    assert abs(_value(text) - value) <= 0.5
+
+
+@pytest.mark.parametrize("value", [-0.0, -1e-9, 1e-9, -0.04, 0.04, 0.949, 0.951, 99.96])
+def test_no_percentage_is_less_than_nothing_by_rounding(value: float) -> None:
+    assert say.percent(value) not in ("-0 %", "-0.0 %", "0.0 %")
+
+
+@given(st.floats(1e-7, 1e6))
+def test_durations_carry_the_unit_that_they_round_to(value: float) -> None:
+    number, unit = say.seconds(value).split(" ")
+    assert float(number) < {"µs": 1000, "ms": 1000, "s": 100, "min": 90.05, "h": 1e6}[unit]
+    scale = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}[unit]
+    assert float(number) * scale == pytest.approx(value, rel=0.03, abs=0.51e-6)
+
+
+@given(st.integers(0, 2**50))
+def test_bytes_carry_the_unit_that_they_round_to(value: int) -> None:
+    number, unit = say.byte_size(value).split(" ")
+    assert float(number) < {"B": 1024, "KiB": 1024, "MiB": 1024, "GiB": 10_240.1, "TiB": 1e6}[unit]
+
+
+@given(st.integers(1, 2**41), st.floats(0, 1), st.integers(0, 1))
+def test_memory_in_use_is_never_more_than_there_is(total: int, share: float, decimals: int) -> None:
+    used, whole = say.memory_of_total(total * share, total, decimals).removesuffix(" GiB").split("/")
+    assert float(used) <= float(whole)
+
+
+@given(st.floats(-1e6, 1e6))
+def test_counts_round_to_whole_numbers_from_ten_on_and_never_to_less_than_nothing(value: float) -> None:
+    text = say.count(value)
+    assert text not in ("-0", "-0.0", "10.0")
+    assert abs(value) < 10 or "." not in text

@@ -14,6 +14,7 @@ from gpuwatch.dashboard.text import plain
 from gpuwatch.dashboard.themes import look
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Level
 from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.foreign import whereabouts
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts
 from tests.dashboard import parts, situations
@@ -121,7 +122,7 @@ def run_in(folder: Path, finding: Finding) -> Snapshot:
 def trainer_in(folder: Path) -> RunFacts:
     """A trainer that starts now, after its files were written."""
     ticks = round((time.clock_gettime(time.CLOCK_BOOTTIME) + 5) * 100)
-    return replace(situations.rank().facts, cwd=str(folder), start_ticks=ticks)
+    return replace(situations.rank().facts, cwd=str(folder), start_ticks=ticks, **whereabouts()._asdict())
 
 
 def test_a_file_that_changed_since_the_start_is_not_shown_as_what_runs(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -50,3 +51,22 @@ def test_once_textual_has_taken_over_it_leaves_the_screen_to_it(written: list[by
 def test_it_has_no_colours_where_none_are_wanted_or_known(written: list[bytes], environ: dict[str, str]) -> None:
     splash.show_splash("LIVE", environ, written.append)
     assert b"38;2;" not in written[0]
+
+
+def test_lines_are_painted_on_it_as_far_as_the_terminal_has_room(
+    written: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    monkeypatch.setenv("LINES", "6")
+    splash.show_splash("LIVE", {}, written.append)
+    splash.show_on_splash(4, ["first line that is long", "second", "third"], written.append)
+    assert written[1] == b"\x1b[5;1Hfirst line\x1b[K\x1b[6;1Hsecond\x1b[K"
+
+
+@pytest.mark.parametrize("end", [splash.splash_taken_over, lambda: splash.hide_splash(lambda data: None)])
+def test_nothing_is_painted_where_it_is_not_on_the_screen(written: list[bytes], end: Callable[[], None]) -> None:
+    splash.show_on_splash(4, ["early"], written.append)
+    splash.show_splash("LIVE", {}, lambda data: None)
+    end()
+    splash.show_on_splash(4, ["late"], written.append)
+    assert written == []

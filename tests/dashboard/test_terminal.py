@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpuwatch.dashboard.terminal import terminal_problem
+from gpuwatch.dashboard.terminal import ENDING_SIGNALS, terminal_problem
 from tests.dashboard.pseudo_terminal import PATIENCE_SECONDS, ROOT, PseudoTerminal
 
 DASHBOARD = "tests.dashboard.fake_main"
@@ -56,9 +56,12 @@ def test_a_terminal_that_takes_no_output_does_not_keep_it_alive() -> None:
         assert terminal.process.returncode == 128 + signal.SIGTERM
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_the_app_is_there_gives_the_terminal_back_too(number: signal.Signals) -> None:
-    with PseudoTerminal(DASHBOARD) as terminal:
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
+@pytest.mark.parametrize("program", [(DASHBOARD,), ("gpuwatch", "demo")], ids=["sources start", "imports run"])
+def test_a_signal_before_the_app_is_there_gives_the_terminal_back_too(
+    program: tuple[str, ...], number: signal.Signals
+) -> None:
+    with PseudoTerminal(*program) as terminal:
         terminal.read_until("STARTING")
         terminal.send(number)
         assert terminal.wait() == 128 + number
@@ -137,6 +140,16 @@ def test_the_first_frame_loads_only_what_it_draws() -> None:
         "gpuwatch.dashboard.screens.finding",
         "gpuwatch.dashboard.screens.pages",
     }
+
+
+def test_the_dashboard_loads_no_openssl_and_hides_none_from_others() -> None:
+    statement = (
+        "from gpuwatch.dashboard.launch import _make_app; from tests.dashboard.fake_monitor import FakeMonitor\n"
+        "_make_app(FakeMonitor(), None, 'LIVE', False)\nimport sys; early = '_ssl' in sys.modules\n"
+        "import ssl; assert ssl.OPENSSL_VERSION\nassert not early, 'OpenSSL was loaded'; print('fine')"
+    )
+    output = subprocess.run([sys.executable, "-c", statement], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert output.stdout == "fine\n"
 
 
 def test_every_line_is_painted_again_when_the_shell_brings_it_back() -> None:

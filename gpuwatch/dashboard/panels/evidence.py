@@ -89,7 +89,8 @@ def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Li
             if height == 1:
                 writer.put(f" {figures}", look.dim, LABEL - 1 - writer.cells)
         elif y == 1:
-            writer.put(figures, look.dim, LABEL - 2)
+            # A figure that is cut is another figure, or has no unit.
+            writer.put(figures if len(figures) <= LABEL - 2 else figures.removeprefix("mean "), look.dim, LABEL - 2)
         writer.to(LABEL).chart(row, style).to(LABEL + cells + 1)
         if y == 0:
             writer.put(amount(high, scale.unit), look.faint)
@@ -100,7 +101,10 @@ def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Li
 
 
 def axis_line(grid: Grid, wall_time_at: Callable[[int], float], width: int, look: Look) -> Line:
-    """Times of day under a chart, at most one every 20 cells."""
+    """Times of day under a chart, at most one every 20 cells; the last is the moment up to which it is drawn.
+
+    In a window of a day a bucket is six minutes wide, and its right edge as far ahead of that moment.
+    """
     cells = chart_cells(width)
     span_seconds = grid.count * grid.bucket_ns / 1e9
     writer = LineWriter(width, look)
@@ -110,7 +114,7 @@ def axis_line(grid: Grid, wall_time_at: Callable[[int], float], width: int, look
         at_ns = grid.start_ns + grid.count * grid.bucket_ns * mark // marks
         text = say.clock(wall_time_at(at_ns), seconds_too=span_seconds < 3600)
         writer.to(column).put(look.glyphs.edge + text, look.faint)
-    end = say.clock(wall_time_at(grid.start_ns + grid.count * grid.bucket_ns), seconds_too=span_seconds < 3600)
+    end = say.clock(wall_time_at(min(grid.end_ns, grid.until_ns)), seconds_too=span_seconds < 3600)
     column = LABEL + cells - len(end)
     if column > writer.cells:
         writer.to(column).put(end, look.faint)
@@ -118,16 +122,17 @@ def axis_line(grid: Grid, wall_time_at: Callable[[int], float], width: int, look
 
 
 def figures_of(trace: Trace, unit: str) -> str:
-    """Mean, least and most of what is seen in the window."""
+    """Mean, least and most of what is seen in the window; single precision may not put the mean outside of them."""
     means = [value for value in trace.mean if value is not None]
     if not means:
         return "nothing measured here"
     low = min((value for value in trace.low if value is not None), default=min(means))
     high = trace.largest if trace.largest is not None else max(means)
+    mean = min(max(sum(means) / len(means), low), high)
     least, most = amount(low, unit), amount(high, unit)
     suffix = most[most.rfind(" ") :] if " " in most else ""
     least = least.removesuffix(suffix) if suffix else least
-    return f"mean {amount(sum(means) / len(means), unit)}, {least} to {most}"
+    return f"mean {amount(mean, unit)}, {least} to {most}"
 
 
 def amount(value: float, unit: str) -> str:

@@ -120,9 +120,9 @@ def _change(page: Page, finding: Finding, fix: Fix, snapshot: Snapshot, source: 
     page.prose(fix.text)
     if source is not None and source.diff:
         page.gap()
-        names = [line[6:] for line in source.diff.splitlines() if line.startswith("+++ b/")]
+        names = [line[6:] for line in source.diff.split("\n") if line.startswith("+++ b/")]
         elsewhere = any(not (fix.file or "").endswith(name) for name in names)
-        for line in source.diff.splitlines():
+        for line in source.diff.removesuffix("\n").split("\n"):
             if elsewhere and line.startswith("+++ b/"):
                 page.code(line[6:], look.dim)
             if not line.startswith(("---", "+++")):

@@ -8,7 +8,7 @@ from gpuwatch.dashboard.history import Trace
 from gpuwatch.dashboard.panels.columns import Columns
 from gpuwatch.dashboard.text import Line, LineWriter, blanks
 from gpuwatch.dashboard.themes import Look
-from gpuwatch.dashboard.view import View
+from gpuwatch.dashboard.view import OLD_STATUS_NS, View
 from gpuwatch.dashboard.wording import no_gpu_reason, status_words
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuSample
@@ -68,7 +68,7 @@ def gpu_row(
     util_rows, power_rows = _charts(gpu, drawn, columns, look, utilization, power)
     room = columns.left_width - _indent(columns)
     sick = _status_lines(gpu, snapshot, room)
-    details = sick[1:] if sick else _details(gpu, room, look) if height > 1 else []
+    details = sick[1:] if sick else _details(gpu, snapshot.time_ns, room, look) if height > 1 else []
     lines = []
     for y in range(drawn):
         writer = LineWriter(columns.width, look)
@@ -183,7 +183,7 @@ def _meter(writer: LineWriter, value: float | None, width: int, look: Look) -> N
     writer.chart(look.glyphs.bar_rest * (width - whole - len(part)), look.faint)
 
 
-def _details(gpu: GpuNow, width: int, look: Look) -> list[str]:
+def _details(gpu: GpuNow, now_ns: int, width: int, look: Look) -> list[str]:
     """What is worth knowing beside the main columns, as many lines of `width` as it takes."""
     latest, status = gpu.latest, gpu.latest_status
     if latest is None or gpu.status == "lost":
@@ -196,6 +196,8 @@ def _details(gpu: GpuNow, width: int, look: Look) -> list[str]:
     if latest.memory_utilization_percent is not None:
         words.append(f"memory busy {say.percent(latest.memory_utilization_percent)}")
     if status is not None:
+        if now_ns - status.time_ns > OLD_STATUS_NS:
+            words.append(f"of {say.age(now_ns - status.time_ns)} ago:")
         if status.memory_clock_mhz is not None:
             words.append(f"memory clock {say.megahertz(status.memory_clock_mhz)}")
         if status.pcie_generation is not None and status.pcie_width is not None:

@@ -10,18 +10,24 @@ from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.monitor.snapshot import Snapshot
 
+OLD_NS = 5_000_000_000
+"""The host is read once a second, or once in the interval that was asked for, which is rarely longer."""
+
 
 def host_row(
     snapshot: Snapshot, height: int, columns: Columns, look: Look, cpu: Trace, io_pressure: Trace
 ) -> list[Line]:
     """CPU, memory and disk in words; with a second line also the history of CPU and I/O pressure, 0-100 %."""
     words = _words(snapshot)
+    old_ns = 0 if snapshot.host is None else snapshot.time_ns - snapshot.host.time_ns
     lines = []
     for y in range(height):
         writer = LineWriter(columns.width, look).to(1)
         if y == 0:
             writer.left("host", columns.name, look.strong).to(writer.cells + columns.gap)
         writer.to(1 + columns.name + columns.gap)
+        if y == 0 and old_ns > OLD_NS:
+            writer.put(f"{say.age(old_ns)} old   ", look.warning)
         for name, value in words[y]:
             if writer.cells + len(name) + len(value) + 4 > columns.left_width:
                 break

@@ -9,7 +9,7 @@ from gpuwatch.dashboard.attaching import gpu_indices, unhooked
 from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
-from gpuwatch.dashboard.view import View
+from gpuwatch.dashboard.view import OLD_STATUS_NS, View
 from gpuwatch.dashboard.wording import RUNGS
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts
@@ -118,3 +118,6 @@ def _reasons(page: Page, snapshot: Snapshot) -> None:
         elif status.processes is None:
             reason = status.unavailable.get("processes", "the driver does not say")
             page.prose(f"GPU {gpu.facts.index}: process list unknown: {reason}", page.look.dim)
+        elif snapshot.time_ns - status.time_ns > OLD_STATUS_NS:
+            age = say.age(snapshot.time_ns - status.time_ns)
+            page.prose(f"GPU {gpu.facts.index}: its processes are those of {age} ago.", page.look.warning)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -13,6 +12,7 @@ from gpuwatch.dashboard.panels.bars import Key
 from gpuwatch.dashboard.panels.evidence import SCALES, Evidence, chart_cells
 from gpuwatch.dashboard.panels.finding_page import Source, finding_page
 from gpuwatch.dashboard.panels.gpu_row import power_limit
+from gpuwatch.dashboard.requests import in_background
 from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.source import source_of
 from gpuwatch.dashboard.text import Line
@@ -68,7 +68,7 @@ class FindingScreen(PageScreen):
             return
         run = view.run(finding.run)
         trainer = run.ranks[0].facts if run is not None and run.ranks else None
-        self._source = await asyncio.to_thread(source_of, fix, trainer)
+        self._source = await in_background(source_of, fix, trainer)
         super().show()
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:

@@ -1,0 +1,73 @@
+"""The charts of a page: their figures agree with each other, and their axis ends when the picture was taken."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.history import Grid, Trace
+from gpuwatch.dashboard.panels.evidence import Evidence, axis_line, chart_cells, chart_lines, figures_of
+from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.themes import look
+from gpuwatch.dashboard.view import WINDOWS_SECONDS
+
+SECOND_NS = 1_000_000_000
+GIB = 2.0**30
+LOOK = look()
+_UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "%": 1.0, "W": 1.0}
+_BUCKETS = st.lists(
+    st.tuples(st.floats(1e-6, 5000), st.floats(0, 1), st.floats(0, 1), st.booleans()), min_size=1, max_size=20
+)
+
+
+def trace(buckets: list[tuple[float, float, float, bool]]) -> Trace:
+    """A mean, how far least and most lie from it, and whether the mean is off by a rounding of single precision."""
+    found = [
+        (mean * (1 - below), mean * (1 + 1e-7 * rounded), mean * (1 + above)) for mean, below, above, rounded in buckets
+    ]
+    low, mean, high = (tuple(each[place] for each in found) for place in range(3))
+    return Trace(mean, high, low)
+
+
+@given(_BUCKETS, st.sampled_from(("s", "%", "W")))
+def test_the_mean_as_printed_lies_between_least_and_most_as_printed(
+    buckets: list[tuple[float, float, float, bool]], unit: str
+) -> None:
+    text = figures_of(trace(buckets), unit)
+    match = re.fullmatch(r"mean (?:<)?([\d.]+) (\S+), (?:<)?([\d.]+)(?: (\S+))? to (?:<)?([\d.]+) (\S+)", text)
+    assert match is not None, text
+    mean, mean_unit, least, least_unit, most, most_unit = match.groups()
+    values = [
+        float(least) * _UNITS[least_unit or most_unit],
+        float(mean) * _UNITS[mean_unit],
+        float(most) * _UNITS[most_unit],
+    ]
+    assert values == sorted(values), text
+
+
+@pytest.mark.parametrize("window_seconds", WINDOWS_SECONDS)
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@given(st.integers(0, 3 * 86_400))
+def test_an_axis_ends_at_the_moment_up_to_which_it_is_drawn(width: int, window_seconds: float, second: int) -> None:
+    now_ns = (500_000 + second) * SECOND_NS
+    grid = Grid.ending_at(now_ns, window_seconds, 2 * chart_cells(width))
+    (line,) = plain([axis_line(grid, lambda time_ns: time_ns / 1e9, width, LOOK)])
+    last = line.split()[-1]
+    exactly = say.clock(now_ns / 1e9)
+    if last.startswith(LOOK.glyphs.edge):  # there is no room for more than the marks
+        assert width == 60
+    else:
+        assert last in (exactly, exactly[:5])
+
+
+def test_no_figure_of_a_chart_is_cut() -> None:
+    grid = Grid.ending_at(1_000 * SECOND_NS, 60, 2 * chart_cells(80))
+    about = Evidence(
+        "GPU 0", "gpu.memory_used_bytes", Trace((29.44 * GIB,), (62.44 * GIB,), (1011.0 * 2**20,)), grid, float
+    )
+    text = "\n".join(plain(chart_lines(about, 80, 3, LOOK)))
+    assert "29.4 GiB, 1011 MiB to 62.4 GiB" in text

@@ -1,0 +1,178 @@
+"""A machine made up at random whose every sample is known: with unknowns, pauses, gaps, repetitions and sentinels."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from gpuwatch.samples import (
+    GpuFacts,
+    GpuGap,
+    GpuSample,
+    LoaderFacts,
+    PhaseSpan,
+    ProcessSample,
+    RunFacts,
+    Sample,
+    StepEnd,
+)
+
+SECOND_NS = 1_000_000_000
+START_NS = 7_200 * SECOND_NS
+MINUTES = 4
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the made-up machine does; probabilities are per step or poll."""
+
+    seed: int
+    ranks: int = 1
+    loaders: int = 1
+    accumulation: int = 1
+    unknown_wait: float = 0.0
+    unknown_samples: float = 0.0
+    unknown_parts: float = 0.0
+    overlong_parts: float = 0.0
+    phases: float = 0.0
+    gaps: float = 0.0
+    sent_again: float = 0.0
+    sentinels: float = 0.0
+    stopped: bool = False
+    silent_seconds: int = 0
+
+
+_SHARES = st.sampled_from((0.0, 0.1, 0.5, 0.9, 1.0))
+SHAPES = st.builds(
+    Shape,
+    seed=st.integers(0, 2**16),
+    ranks=st.integers(1, 3),
+    loaders=st.integers(1, 2),
+    accumulation=st.sampled_from((1, 4)),
+    unknown_wait=_SHARES,
+    unknown_samples=_SHARES,
+    unknown_parts=_SHARES,
+    overlong_parts=st.sampled_from((0.0, 0.1)),
+    phases=st.sampled_from((0.0, 0.05, 0.3)),
+    gaps=_SHARES,
+    sent_again=st.sampled_from((0.0, 0.1)),
+    sentinels=st.sampled_from((0.0, 0.2)),
+    stopped=st.booleans(),
+    silent_seconds=st.sampled_from((0, 30, 90)),
+)
+
+
+@dataclass
+class Machine:
+    """Samples by the second in which they arrive."""
+
+    shape: Shape
+    by_second: dict[int, list[Sample]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.shape.seed)
+        for rank in range(self.shape.ranks):
+            self._rank(rank)
+        self._gpu()
+
+    def _put(self, time_ns: int, sample: Sample) -> None:
+        self.by_second[-(-(time_ns - START_NS) // SECOND_NS)].append(sample)
+
+    def _rank(self, rank: int) -> None:
+        shape, chance = self.shape, self.chance
+        trainer = f"{4711 + rank}.99"
+        loaders = tuple(LoaderFacts(each, batch_size=BATCH, role="train") for each in range(shape.loaders))
+        self._put(
+            START_NS,
+            RunFacts(START_NS, trainer, 4711 + rank, 99, ("python", "train.py"), group="job", rank=rank, device="cuda",
+                     gpu_uuids=("GPU-0",), loaders=loaders, gpu_gap_measured=True),
+        )  # fmt: skip
+        now_ns, last_ns, number = START_NS, START_NS + (MINUTES * 60 - 5) * SECOND_NS, 0
+        silent_ns = START_NS + 70 * SECOND_NS if shape.silent_seconds else None
+        stop_ns = START_NS + 130 * SECOND_NS if shape.stopped and not rank else None
+        while now_ns < last_ns:
+            number += 1
+            training = chance.choice((0.25, 0.5, 0.75, 2.0))
+            pause = chance.choice((0.25, 1.5)) if chance.random() < shape.phases else 0.0
+            start_ns = now_ns
+            now_ns += round((training + pause) * SECOND_NS)
+            if silent_ns is not None and now_ns > silent_ns:
+                now_ns, start_ns, silent_ns = now_ns + shape.silent_seconds * SECOND_NS, now_ns, None
+                continue
+            if pause:
+                self._put(now_ns, PhaseSpan(trainer, "eval", start_ns, start_ns + round(pause * SECOND_NS)))
+            if stop_ns is not None and start_ns <= stop_ns < now_ns:
+                now_ns = self._stop(now_ns)
+                stop_ns = None
+            step = self._step(trainer, number, start_ns, now_ns, training, pause)
+            self._put(now_ns, step)
+            if chance.random() < shape.sent_again:
+                self._put(now_ns + 2 * SECOND_NS, step)
+            if chance.random() < shape.gaps:
+                late_ns = now_ns + chance.choice((0, 3)) * SECOND_NS
+                self._put(late_ns, GpuGap(trainer, number, training * chance.choice((0.0, 0.25, 0.5, 1.5))))
+
+    def _stop(self, now_ns: int) -> int:
+        """Stopped for 9 s in the middle of a step, as /proc shows it once a second."""
+        for second in range(1, 9):
+            self._put(now_ns + second * SECOND_NS, ProcessSample(now_ns + second * SECOND_NS, 4711, 99, state="T"))
+        end_ns = now_ns + 10 * SECOND_NS
+        self._put(end_ns, ProcessSample(end_ns, 4711, 99, state="R"))
+        return end_ns
+
+    def _step(self, trainer: str, number: int, start_ns: int, end_ns: int, training: float, pause: float) -> StepEnd:
+        shape, chance = self.shape, self.chance
+
+        def part(most: float, unknown: float) -> float | None:
+            seconds = training * chance.choice((0.0, 0.5 * most, most))
+            if shape.overlong_parts and chance.random() < shape.overlong_parts:
+                seconds = 3 * training
+            return None if chance.random() < unknown else seconds
+
+        samples = BATCH * shape.accumulation
+        return StepEnd(
+            trainer,
+            number,
+            start_ns,
+            end_ns,
+            part(0.5, shape.unknown_wait),
+            loader=chance.randrange(shape.loaders),
+            samples=None if chance.random() < shape.unknown_samples else samples,
+            epoch_position=number % 50,
+            batches=shape.accumulation,
+            phase_seconds=pause,
+            copy_seconds=part(0.125, shape.unknown_parts),
+            forward_seconds=part(0.25, shape.unknown_parts),
+            backward_seconds=part(0.5, shape.unknown_parts),
+            optimizer_seconds=part(0.125, shape.unknown_parts),
+        )
+
+    def _gpu(self) -> None:
+        chance = self.chance
+        self._put(START_NS, GpuFacts(START_NS, "GPU-0", 0, "H100", memory_total_bytes=2**36))
+        throttled_ns = 0
+        for second in range(MINUTES * 60):
+            now_ns = START_NS + second * SECOND_NS
+            throttled_ns += chance.choice((0, SECOND_NS // 2, SECOND_NS)) if second < 150 else 0
+
+            def reading(value: float, sentinel: float) -> float | None:
+                kind = chance.random()
+                return None if kind < 0.1 else sentinel if kind < 0.1 + self.shape.sentinels else value
+
+            self._put(
+                now_ns,
+                GpuSample(
+                    now_ns,
+                    "GPU-0",
+                    utilization_percent=reading(float(chance.randrange(101)), 255.0),
+                    power_watts=reading(chance.randrange(700) / 2, 4e9),
+                    memory_used_bytes=chance.randrange(2**20) * 2**16,
+                    temperature_celsius=reading(float(chance.randrange(90)), 9.223372036854776e18),
+                    energy_joules=second * 300.0,
+                    throttled_power_ns=throttled_ns,
+                ),
+            )
