@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
 import signal
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+ROOT = Path(__file__).parents[1]
 _WATCHING = re.compile(r"/test_(attach|discovery|hook|host|inject|main_job|monitor|reader|stack)")
 
 
@@ -23,16 +29,35 @@ def pytest_sessionstart() -> None:
     """A shell ignores Ctrl-C for what it runs in the background, nohup hangups; the programs here would inherit it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if os.environ.get("GPUWATCH_TEST_INSTALLED"):
+        _require_the_installed_package()
+
+
+def _require_the_installed_package() -> None:
+    """Refuses to test any gpuwatch but the installed one, here and in the programs that tests start from this folder.
+
+    A checkout hides what only breaks once gpuwatch is installed, such as paths that hold "site-packages".
+    """
+    installed = Path(sysconfig.get_path("purelib"), "gpuwatch", "__init__.py")
+    script = "import gpuwatch; print(gpuwatch.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    started = subprocess.check_output([sys.executable, "-c", script], text=True, cwd=ROOT, env=environment).strip()
+    imported = importlib.import_module("gpuwatch").__file__
+    if {imported, started} != {str(installed)}:
+        pytest.exit(f"tested would be {imported} and {started}, not the installed {installed}", returncode=4)
 
 
 class Rows(LoadScopeScheduling):
     """Keeps a file's tests together, and in one row all that look at running programs: side by side they see others'.
 
-    What else starts programs, the commands, is a row of its own: each takes about half of the time.
+    What else starts programs, the commands, is a row of its own: each takes about half of the time. What tests/faults
+    starts is found by a mark in its environment and meets in a folder of its own, so it goes with the commands.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
+        if "faults/" in file:
+            return "commands"
         if "integration/" not in file:
             return file
         return "watching" if _WATCHING.search(file) else "commands"

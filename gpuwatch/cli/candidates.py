@@ -19,9 +19,10 @@ from rich.text import Text
 from gpuwatch.cli.candidate_table import table_lines
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import say, write_stdout
+from gpuwatch.cli.output import is_terminal, say, write_stdout
 from gpuwatch.samples import Candidate, GpuFacts, GpuStatus, NvmlState
 from gpuwatch.sources.discovery import DiscoverySource
+from gpuwatch.sources.hook_link.presences import names_its_own
 from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
 from gpuwatch.sources.nvml import NvmlSource
@@ -59,7 +60,10 @@ def list_candidates() -> int:
     if not found.processes:
         raise GpuwatchError(_nothing(found))
     lines = table_lines(found.processes, found.gpus.indices, _width(sys.stdout))
-    write_stdout(_coloured(lines) if _is_terminal(sys.stdout) else "".join(f"{line}\n" for _, line in lines))
+    if is_terminal(sys.stdout):
+        write_stdout(_coloured(lines), styled=True)
+    else:
+        write_stdout("".join(f"{line}\n" for _, line in lines))
     say("attach with `gpuwatch --attach PID`, or write a report with `gpuwatch report --attach PID`")
     for climb in dict.fromkeys(each.climb for each in found.processes if each.climb and not each.refusal):
         say(f"to see more of one: {climb}")
@@ -145,7 +149,8 @@ def _hooked_pids(environment: Mapping[str, str] = os.environ) -> Iterator[int]:
     try:
         for presence in folder.presences():
             is_here = presence.pid_namespace in (None, processes.pid_namespace)
-            if is_here and processes.is_alive(presence.pid, presence.start_ticks):
+            is_own = is_here and names_its_own(processes, folder, presence.pid)
+            if is_own and processes.is_alive(presence.pid, presence.start_ticks):
                 yield presence.pid
     finally:
         folder.close()
@@ -162,11 +167,7 @@ def _coloured(lines: Iterable[tuple[bool, str]]) -> str:
 
 def _width(stream: TextIO | None) -> int | None:
     """The columns of a terminal; None where nobody folds the lines."""
-    return shutil.get_terminal_size().columns if _is_terminal(stream) else None
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
+    return shutil.get_terminal_size().columns if is_terminal(stream) else None
 
 
 def _nothing(found: Found) -> str:

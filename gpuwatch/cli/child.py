@@ -10,9 +10,10 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+from gpuwatch.cli.run import signals_to_restore
+
 _PASSED_ON = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGHUP")
-_IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ")
 
 
 class Child:
@@ -58,8 +59,7 @@ class Child:
         Raises:
             OSError: it cannot be started.
         """
-        restored = [_number(name) for name in _IGNORED_BY_PYTHON]
-        self._pid = os.posix_spawnp(command[0], list(command), dict(environment), setsigdef=restored)
+        self._pid = os.posix_spawnp(command[0], list(command), dict(environment), setsigdef=signals_to_restore())
         for number in self._early:
             self._send(number)
         return self._pid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from gpuwatch.cli.compare_options import sides
@@ -21,6 +20,7 @@ from gpuwatch.compare.report_file import measured_report
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.types import CannotOpenError
+from gpuwatch.text.escape import json_text
 
 _RECORDING = b"SQLite format 3\x00"
 _SUFFIXES = (".gpuwatch", ".json")
@@ -41,7 +41,7 @@ def compare(arguments: argparse.Namespace) -> int:
     judgements = judge(comparison, gates)
     shown = tables(comparison, judgements)
     if arguments.format == "json":
-        text = json.dumps(document(comparison, judgements), ensure_ascii=False, indent=2) + "\n"
+        text = json_text(document(comparison, judgements), indent=2) + "\n"
     else:
         text = render_markdown(shown) if arguments.format == "md" else render_text(shown)
     if output is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.output import say
 from gpuwatch.config.errors import ConfigError
 from gpuwatch.config.load import Config, load
 
@@ -79,7 +80,7 @@ def configured(arguments: argparse.Namespace) -> Config:
     if arguments.isolated and arguments.config_file is not None:
         raise GpuwatchError("--config names a file and --isolated wants none: give one of them")
     try:
-        return load(
+        found = load(
             config=arguments.config_file,
             isolated=arguments.isolated,
             select=_joined(arguments.select),
@@ -88,6 +89,9 @@ def configured(arguments: argparse.Namespace) -> Config:
         )
     except ConfigError as error:
         raise GpuwatchError(str(error)) from error
+    for sentence in found.ignored:
+        say(f"gpuwatch: {sentence}")
+    return found
 
 
 def current_folder() -> Path | None:

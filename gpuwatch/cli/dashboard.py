@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gpuwatch.cli.output import say
 from gpuwatch.dashboard.launch import first_frame, run_dashboard
+from gpuwatch.dashboard.splash import is_splash_shown
 from gpuwatch.dashboard.terminal import terminal_problem
 
 if TYPE_CHECKING:
@@ -16,17 +18,21 @@ if TYPE_CHECKING:
 def dashboard(arguments: argparse.Namespace) -> int:
     """Runs the command; the sources and rules are imported behind the first frame."""
     arguments.simulate = None
-    with first_frame():
+    with first_frame() as is_shown, ExitStack() as stack:
+        numbers = None
+        if is_shown and arguments.attach is None:  # else these would be the numbers of other GPUs as well
+            from gpuwatch.dashboard.first_numbers import FirstNumbers
+
+            numbers = stack.enter_context(FirstNumbers(arguments.interval)).take
         from gpuwatch.cli.session import open_session
 
-        with open_session(arguments) as session:
-            return show(session)
+        return show(stack.enter_context(open_session(arguments, nvml=numbers)))
 
 
 def show(session: Session) -> int:
     """The dashboard over a session, or its lines."""
     problem = terminal_problem()
-    if problem is None:
+    if problem is None or is_splash_shown():
         return run_dashboard(session.monitor, narrowed_to=session.narrowed_to, origin_label=session.label)
     from gpuwatch.cli.watch import watch_session
 

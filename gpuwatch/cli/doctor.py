@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import shutil
 import sys
 import textwrap
@@ -17,7 +16,8 @@ from gpuwatch._version import __version__
 from gpuwatch.cli.doctor_checks import run_checks
 from gpuwatch.cli.doctor_checks.check import Check, State
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import check_stdout, write_stdout
+from gpuwatch.cli.output import check_stdout, is_terminal, write_stdout
+from gpuwatch.text.escape import json_text, printable
 
 _SCHEMA_VERSION = 1
 _WIDEST = 110
@@ -30,7 +30,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     check_stdout()
     checks = run_checks()
     if arguments.json:
-        write_stdout(json.dumps(as_json(checks), indent=2) + "\n")
+        write_stdout(json_text(as_json(checks), indent=2) + "\n")
     else:
         _print(checks)
     return ExitCode.OK if usable(checks) else ExitCode.CANNOT_MEASURE
@@ -108,11 +108,11 @@ def _verdict(checks: Sequence[Check]) -> str:
 def _print(checks: Sequence[Check]) -> None:
     """Plain text where it is read by a program, coloured words where it is read by people."""
     out = io.StringIO()  # by itself a Console ends the process with 1 when its reader is gone
-    console = Console(file=out, force_terminal=sys.stdout.isatty(), soft_wrap=True, highlight=False)
+    console = Console(file=out, force_terminal=is_terminal(sys.stdout), soft_wrap=True, highlight=False)
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     for state, line in as_lines(checks, max(60, width)):
-        text = Text(line)
+        text = Text(printable(line))
         if state is not None:
             text.stylize(_STYLES[state], 0, len(state.value))
         console.print(text)
-    write_stdout(out.getvalue())
+    write_stdout(out.getvalue(), styled=True)

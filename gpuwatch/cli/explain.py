@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import write_stdout
+from gpuwatch.cli.output import is_terminal, write_stdout
 from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
@@ -34,13 +34,13 @@ def explain(arguments: argparse.Namespace) -> int:
     """
     rule_id, rules = arguments.rule, {rule.id: rule for rule in all_rules()}
     if rule_id is None:
-        write_stdout(_rendered(_list(rules.values())))
+        write_stdout(_rendered(_list(rules.values())), styled=True)
         return ExitCode.OK
     name = rule_id.strip().lower().replace("_", "-")
     if name not in rules:
         meant = did_you_mean(name, rules)
         raise GpuwatchError(f"there is no rule {rule_id!r}{meant}; `gpuwatch explain` lists all {len(rules)}")
-    write_stdout(_rendered(_page(rules[name])))
+    write_stdout(_rendered(_page(rules[name])), styled=True)
     return ExitCode.OK
 
 
@@ -86,7 +86,7 @@ def _list(rules: Iterable[Rule]) -> list[RenderableType]:
 
 def _rendered(parts: Iterable[RenderableType]) -> str:
     """The text for stdout: styled for a terminal, plain for a pipe."""
-    terminal = sys.stdout.isatty()
+    terminal = is_terminal(sys.stdout)
     width = min(WIDEST, shutil.get_terminal_size().columns) if terminal else PIPE_WIDTH
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=terminal, color_system="auto" if terminal else None)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.text.escape import ascii_only, printable
+from gpuwatch.text.escape import ascii_only, printable, terminal_text
 
 
 class PipeClosedError(Exception):
     """The reader of stdout has gone: no failure, but nothing more needs to be written."""
 
 
-def write_stdout(text: str | bytes) -> None:
-    """Writes data, at once; bytes as they are, but for what would steer a terminal.
+def write_stdout(text: str | bytes, *, styled: bool = False) -> None:
+    """Writes data, at once: text without what would steer a terminal; bytes as they are where it is no terminal.
+
+    Args:
+        text: what to write.
+        styled: whether the escape sequences in it are gpuwatch's own.
 
     Raises:
         PipeClosedError: the reader is gone.
@@ -27,11 +30,12 @@ def write_stdout(text: str | bytes) -> None:
     """
     check_stdout()
     try:
-        if isinstance(text, bytes) and not sys.stdout.isatty():
+        if isinstance(text, bytes) and not is_terminal(sys.stdout):
             sys.stdout.flush()
             sys.stdout.buffer.write(text)
         else:
-            sys.stdout.write(encodable(text if isinstance(text, str) else _shown(text), sys.stdout))
+            shown = text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
+            sys.stdout.write(encodable(shown if styled else terminal_text(shown), sys.stdout))
         sys.stdout.flush()
     except BrokenPipeError:
         abandon_stdout()
@@ -41,6 +45,11 @@ def write_stdout(text: str | bytes) -> None:
         raise GpuwatchError(
             f"stdout cannot be written ({error.strerror}): free some space, or write elsewhere with -o FILE"
         ) from error
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a standard stream is a terminal; one that was closed before the start is None."""
+    return stream is not None and stream.isatty()
 
 
 def check_stdout() -> None:
@@ -53,12 +62,6 @@ def check_stdout() -> None:
         raise GpuwatchError("stdout is closed: write to a file with -o FILE")
 
 
-def _shown(data: bytes) -> str:
-    """Bytes of somebody's file as a terminal may show them: lines and tabs stay, other controls become codes."""
-    parts = re.split(r"([\n\t])", data.decode("utf-8", "surrogateescape"))
-    return "".join(part if part in ("\n", "\t") else printable(part) for part in parts)
-
-
 def flush_stdout() -> None:
     """Writes what is buffered, which a command may have printed without `write_stdout`."""
     if sys.stdout is not None:
@@ -67,8 +70,11 @@ def flush_stdout() -> None:
 
 def abandon_stdout() -> None:
     """Lets what is still buffered go nowhere: the interpreter flushes at exit, and would complain once more."""
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
-        os.dup2(nowhere.fileno(), 1)
+    try:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
+            os.dup2(nowhere.fileno(), 1)
+    except OSError:  # no descriptor is left for it
+        sys.stdout = None
 
 
 def say(text: str) -> None:
@@ -108,9 +114,9 @@ class OutputFile:
             raise GpuwatchError(f"{self._target.parent} cannot be written: give another place with -o FILE")
 
     def write(self, text: str | bytes) -> None:
-        """Writes all of it, text as UTF-8."""
+        """Writes all of it: bytes as they are, text as UTF-8 and without what would steer a terminal."""
         with self.open() as file:
-            file.write(text.encode() if isinstance(text, str) else text)
+            file.write(terminal_text(text).encode() if isinstance(text, str) else text)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[BinaryIO]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 
 from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.output import OutputFile, check_stdout, say, write_stdout
@@ -13,6 +12,7 @@ from gpuwatch.cli.step_summary import append_step_summary, is_asked_for
 from gpuwatch.report.document import build_report
 from gpuwatch.report.left_out import leave_out
 from gpuwatch.report.observation import Json, Observation
+from gpuwatch.text.escape import json_text
 
 _FAILING = {None: (), "warning": ("critical", "warning"), "critical": ("critical",)}
 
@@ -79,7 +79,7 @@ def _rendered(document: Json, arguments: argparse.Namespace) -> str:
     """Each renderer is imported only where it is asked for."""
     match arguments.format:
         case "json":
-            return json.dumps(document, ensure_ascii=False, indent=None if arguments.series else 2) + "\n"
+            return json_text(document, indent=None if arguments.series else 2) + "\n"
         case "md":
             from gpuwatch.report.markdown import render_markdown
 

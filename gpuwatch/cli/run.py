@@ -8,6 +8,7 @@ found, 126 found and not executable, 2 used wrongly.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +27,9 @@ Nothing else changes: the command takes this process's place, with its terminal,
 
 GPUWATCH_DISABLE=1 in the environment turns the hook off.
 """
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_SHELLS = ("sh", "ash", "bash", "busybox", "dash", "ksh", "mksh", "zsh")
+_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 WRONG_USE = 2
@@ -47,7 +51,10 @@ def run(argv: list[str]) -> NoReturn:
     if not argv:
         _fail(WRONG_USE, "no command was given; write it behind: gpuwatch run python train.py")
     environment = environment_for(argv)
+    defaults = signals_to_restore()
     try:
+        for number in defaults:
+            signal.signal(number, signal.SIG_DFL)
         os.execvpe(argv[0], argv, environment)
     except (OSError, ValueError) as error:
         _fail(*why_not_started(argv[0], error))
@@ -60,7 +67,41 @@ def environment_for(argv: list[str]) -> dict[str, str]:
         _say(
             f"{argv[0]} {ignored} ignores PYTHONPATH, so it runs without the hook; call gpuwatch.watch() in the script"
         )
-    return hooked_environment(dict(os.environ))
+    return hooked_environment(inherited_environment())
+
+
+def inherited_environment(proc_root: Path = Path("/proc")) -> dict[str, str]:
+    """This process's environment as it was handed to it.
+
+    In the C locale Python sets LC_CTYPE as it starts (PEP 538). What was there before stays readable in /proc.
+    """
+    environment = dict(os.environ)
+    if environment.get("LC_CTYPE") in _COERCED:
+        try:
+            entries = (proc_root / "self" / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return environment
+        before = next((entry for entry in entries if entry.startswith(b"LC_CTYPE=")), None)
+        if before is None:
+            del environment["LC_CTYPE"]
+        else:
+            environment["LC_CTYPE"] = os.fsdecode(before.partition(b"=")[2])
+    return environment
+
+
+def signals_to_restore(proc_root: Path = Path("/proc")) -> list[signal.Signals]:
+    """The signals which this process ignores only because Python does, from its start on.
+
+    What it inherited shows nowhere any more. A shell hands on to its commands what it ignores of these two; other
+    parents, Python itself for one, ignore them and give their children the default.
+    """
+    try:
+        folder = proc_root / str(os.getppid())
+        ignored = int((folder / "status").read_text().partition("\nSigIgn:")[2].split()[0], 16)
+        is_shell = (folder / "comm").read_text().strip() in _SHELLS
+    except (OSError, ValueError, IndexError):  # of another pid namespace, or hidden
+        is_shell = False
+    return [number for number in _IGNORED_BY_PYTHON if not (is_shell and ignored >> (number - 1) & 1)]
 
 
 def why_not_started(command: str, error: OSError | ValueError) -> tuple[int, str]:

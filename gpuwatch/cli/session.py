@@ -14,7 +14,7 @@ from gpuwatch.cli.arguments import ANY_PROCESS, unknown
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.monitor import Monitor
-from gpuwatch.monitor.wiring import live_monitor, simulated_monitor
+from gpuwatch.monitor.wiring import TakeNvml, live_monitor, simulated_monitor
 from gpuwatch.timeline.runs import title_of
 
 if TYPE_CHECKING:
@@ -68,8 +68,13 @@ class Session:
         return stat is None or stat.start_ticks != self.attached.start_ticks or stat.state in "ZX"
 
 
-def open_session(arguments: argparse.Namespace) -> Session:
-    """The session that `--simulate`, `--attach` and `--interval` ask for."""
+def open_session(arguments: argparse.Namespace, nvml: TakeNvml | None = None) -> Session:
+    """The session that `--simulate`, `--attach` and `--interval` ask for.
+
+    Args:
+        arguments: as parsed.
+        nvml: as for `live_monitor`.
+    """
     quiet_log()
     if arguments.simulate is not None:
         if arguments.attach is not None:
@@ -90,7 +95,9 @@ def open_session(arguments: argparse.Namespace) -> Session:
         from gpuwatch.cli.inject import inject
 
         inject(pid, yes=arguments.yes)
-    monitor = live_monitor(interval_seconds=arguments.interval, attach_pid=pid, settings=arguments.config.settings)
+    monitor = live_monitor(
+        interval_seconds=arguments.interval, attach_pid=pid, settings=arguments.config.settings, nvml=nvml
+    )
     return Session(monitor, arguments.interval, attached=attached)
 
 

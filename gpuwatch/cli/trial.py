@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +11,12 @@ from gpuwatch._version import __version__
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.output import OutputFile, check_stdout, say, write_stdout
-from gpuwatch.cli.run import flag_that_ignores_the_environment, hooked_environment
+from gpuwatch.cli.run import flag_that_ignores_the_environment, hooked_environment, inherited_environment
 from gpuwatch.cli.step_summary import append_step_summary
 from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.cli.trial_progress import TrialProgress
 from gpuwatch.edits.source import read_source
+from gpuwatch.text.escape import json_text
 from gpuwatch.trial.changes import arms_of
 from gpuwatch.trial.command import checked_command
 from gpuwatch.trial.document import document
@@ -46,14 +45,14 @@ def trial(arguments: argparse.Namespace) -> int:
         check_stdout()
     seconds = None if arguments.steps else arguments.seconds or DEFAULT_SECONDS
     enough = Enough(seconds, arguments.steps, arguments.patience)
-    environment = dict(os.environ)
+    environment = inherited_environment()
     experiment = Experiment(arms, arguments.runs, arguments.min_effect, command, environment)
     if not arguments.scratch:
         say("gpuwatch: each run writes its checkpoints and logs where the program always does; --scratch: elsewhere")
     _perform(experiment, command, environment, enough, scratch=arguments.scratch)
     result = _result(experiment, command, enough, scratch=arguments.scratch)
     if arguments.format == "json":
-        text = json.dumps(document(result, __version__), ensure_ascii=False, indent=2) + "\n"
+        text = json_text(document(result, __version__), indent=2) + "\n"
     else:
         text = render_markdown(result) if arguments.format == "md" else render_text(result)
     if output is None:

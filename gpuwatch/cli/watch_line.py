@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
+from gpuwatch.report.durations import duration_words
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
 from gpuwatch.text.escape import printable
 
@@ -22,13 +23,15 @@ def watch_line(snapshot: Snapshot) -> str:
     if snapshot.origin.kind != "live":
         parts.append(snapshot.origin.label)
     parts += _gpus(snapshot.gpus) if snapshot.gpus else [_without_gpu(snapshot)]
-    parts += _runs(snapshot.runs)
+    parts += _runs(snapshot.runs, snapshot.time_ns)
     return " | ".join(parts)
 
 
 def _without_gpu(snapshot: Snapshot) -> str:
     nvml = snapshot.nvml
-    return "waiting for the driver" if nvml is None else "no GPU"
+    if nvml is None:
+        return "waiting for the driver"
+    return "no GPU" if nvml.status in ("ok", "absent") else f"GPUs unknown: {nvml.reason or nvml.status}"
 
 
 def _gpus(gpus: Sequence[GpuNow]) -> list[str]:
@@ -120,8 +123,11 @@ def _throttled(gpus: Sequence[GpuNow]) -> list[str]:
     return [f"slowed by {', '.join(words)}"] if words else []
 
 
-def _runs(runs: Sequence[RunNow]) -> list[str]:
-    """The run that waits most, by its name where there are others, which are counted."""
+def _runs(runs: Sequence[RunNow], now_ns: int) -> list[str]:
+    """The run that waits most, by its name where there are others, which are counted.
+
+    Of one that makes no steps, how long ago the last one was: its figures are of before that.
+    """
     living = [run for run in runs if run.state != "ended"]
     if not living:
         return ["no run"]
@@ -133,8 +139,15 @@ def _runs(runs: Sequence[RunNow]) -> list[str]:
     more = len(living) - 1
     others = [f"+{more} run{'' if more == 1 else 's'}"] if more else []
     name = [f"{printable(run.title)} ({run.pid})"] if others else []
-    state = [] if run.state in ("training", "not hooked") else [run.state]
+    state = [] if run.state in ("training", "not hooked") else [run.state + _age(run, now_ns)]
     return [*name, step, *_rate(run), wait, *rung, *state, *others]
+
+
+def _age(run: RunNow, now_ns: int) -> str:
+    if run.state not in ("silent", "stopped") or run.last_step_ns is None:
+        return ""
+    what = "batch" if run.rung == "sampled" else "step"
+    return f", last {what} {duration_words(max(0, now_ns - run.last_step_ns) / 1e9)} ago"
 
 
 def _rate(run: RunNow) -> list[str]:

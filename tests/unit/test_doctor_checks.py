@@ -132,6 +132,8 @@ def test_yama_decides_whose_stacks_may_be_read(
         cure = cured(check, state)
         assert "gpuwatch run" in cure
         assert ("sudo" in cure) == (scope != 3)
+        assert ("gpuwatch record" in cure) == (scope == 1), "whoever starts a run may read it, until level 2"
+        assert "without the hook" not in check.sentence, "the hook gives no right to read"
 
 
 def test_container_without_the_capability_is_told_how_to_start_with_it(host: RecordedHost) -> None:

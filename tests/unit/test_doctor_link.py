@@ -6,8 +6,11 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from gpuwatch.cli.doctor_checks.check import State
 from gpuwatch.cli.doctor_checks.link import check_link
+from gpuwatch.sources.hook_link import processes
 from gpuwatch.sources.host.process import read_stat
 
 PROC = Path("/proc")
@@ -17,7 +20,7 @@ def test_a_folder_that_can_be_made_is_fine_and_nothing_is_left_in_it(tmp_path: P
     folder = tmp_path / "meet"
     check = check_link({"GPUWATCH_DIR": str(folder)})
     assert check.state is State.OK
-    assert check.details == {"folder": str(folder), "runs": 0}
+    assert check.details == {"folder": str(folder), "runs": 0, "passed_over": None}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert list(folder.iterdir()) == []
 
@@ -48,3 +51,16 @@ def test_a_link_or_a_missing_parent_is_refused_with_the_cure(tmp_path: Path) -> 
         assert check.state is State.PROBLEM
         assert str(path) in check.sentence
         assert check.cure
+
+
+def test_a_variable_that_names_a_folder_of_a_file_server_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, local = tmp_path / "remote", tmp_path / "local"
+    local.mkdir()
+    monkeypatch.setattr(processes, "mounts_of", lambda root: {"/": "ext4", str(remote): "nfs4"})
+    check = check_link({"XDG_RUNTIME_DIR": str(remote), "TMPDIR": str(remote), "TEMP": str(local)})
+    assert check.state is State.OK
+    assert check.details["folder"] == str(local / f"gpuwatch-{os.geteuid()}")
+    assert check.details["passed_over"] == "XDG_RUNTIME_DIR TMPDIR"
+    assert "the folder of XDG_RUNTIME_DIR and TMPDIR is passed over" in check.sentence

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwatch.cli.doctor_checks.check import Check, State
-from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
+from gpuwatch.sources.hook_link.presences import names_its_own
+from gpuwatch.sources.hook_link.processes import Processes, folders_elsewhere, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
 
 _NAME = "link"
@@ -32,13 +33,24 @@ def check_link(
             return _refused(path, str(error))
         folder.remove(name)
         processes = Processes(proc_root)
-        runs = sum(processes.is_alive(run.pid, run.start_ticks) for run in folder.presences())
+        runs = sum(
+            processes.is_alive(run.pid, run.start_ticks) and names_its_own(processes, folder, run.pid)
+            for run in folder.presences()
+        )
     finally:
         folder.close()
     there = {0: "no run with the hook is there now", 1: "1 run with the hook is there"}
     found = there.get(runs, f"{runs} runs with the hook are there")
     sentence = f"Training runs can link themselves in {path}; {found}."
-    return Check(_NAME, State.OK, sentence, None, {"folder": str(path), "runs": runs})
+    elsewhere = folders_elsewhere(environment)
+    if elsewhere:
+        sentence = (
+            f"{sentence[:-1]}; the folder of {' and '.join(elsewhere)} is passed over: it is on no local file system, "
+            "and a file server that hangs would hold a step."
+        )
+    return Check(
+        _NAME, State.OK, sentence, None, {"folder": str(path), "runs": runs, "passed_over": " ".join(elsewhere) or None}
+    )
 
 
 def _refused(path: Path, why: str) -> Check:

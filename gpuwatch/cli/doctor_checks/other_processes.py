@@ -1,4 +1,7 @@
-"""Whether the stacks of runs without the hook can be read: Yama's level, the capability, and a filtered system call."""
+"""Whether the stacks of runs can be read: Yama's level, the capability, and a filtered system call.
+
+The hook changes nothing about that: it measures steps and waits, and the lines of its runs come from their stacks too.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.sources.host.machine import in_container
 
 _NAME = "other-processes"
-_RUN = "Start the training with `gpuwatch run`, which needs no such right"
+_RUN = "Start the training with `gpuwatch run`, which measures steps and waits without that right"
+_RECORD = "with `gpuwatch record -- COMMAND`, which may read what it starts"
 _CAPABILITY = "start the container with `--cap-add SYS_PTRACE`"
 _YAMA = "`sudo sysctl kernel.yama.ptrace_scope=0`"
 
@@ -42,7 +46,7 @@ def check_other_processes(
     my_uid: int | None = None,
     try_own_memory: Callable[[], CannotReadError | None] = own_memory_problem,
 ) -> Check:
-    """May gpuwatch read the stacks of a training that it did not start, and that carries no hook?"""
+    """May gpuwatch read the stacks of a training that it did not start?"""
     uid = os.geteuid() if my_uid is None else my_uid
     access = access_to(os.getpid(), proc_root)
     container = in_container(proc_root)
@@ -59,23 +63,23 @@ def check_other_processes(
         sentence = "Nobody may read other processes until the next start of the machine (ptrace_scope=3)"
         cures = (_RUN,)
     elif access.capable:
-        return Check(_NAME, State.OK, "The stacks of all runs can be read, also without the hook.", None, details)
+        return Check(_NAME, State.OK, "The stacks of all runs can be read.", None, details)
     elif access.yama == 2:
-        sentence = "Only processes with CAP_SYS_PTRACE may read the stacks of a run without the hook (ptrace_scope=2)"
+        sentence = "Only processes with CAP_SYS_PTRACE may read the stacks of a run (ptrace_scope=2)"
         cures = (_RUN, as_root, _YAMA)
     elif access.yama == 1:
-        sentence = "Only its parent or root may read the stacks of a run without the hook (ptrace_scope=1)"
-        cures = (_RUN, as_root, _YAMA)
+        sentence = "Only its parent or root may read the stacks of a run (ptrace_scope=1)"
+        cures = (_RUN, _RECORD, as_root, _YAMA)
     elif uid == 0:
         sentence = "root has no CAP_SYS_PTRACE here, so only stacks of runs of root itself can be read"
         return Check(_NAME, State.OK, f"{sentence}.", f"For those of others {_CAPABILITY}.", details)
     else:
-        return Check(_NAME, State.OK, "The stacks of your runs can be read, also without the hook.", None, details)
+        return Check(_NAME, State.OK, "The stacks of your runs can be read.", None, details)
     return Check(_NAME, State.WARNING, f"{sentence}.", f"{', or '.join(cures)}.", details)
 
 
 def _without_the_call(problem: CannotReadError, container: bool) -> tuple[str, tuple[str, ...]]:
     if problem.reason is not Reason.PERMISSION:
-        return f"Stacks of runs without the hook cannot be read: {problem.sentence.rstrip('.')}", (_RUN,)
+        return f"Stacks of runs cannot be read: {problem.sentence.rstrip('.')}", (_RUN,)
     sentence = "The system call process_vm_readv is forbidden here even on gpuwatch itself (a seccomp filter)"
     return sentence, (_RUN, _CAPABILITY) if container else (_RUN,)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from gpuwatch.cli.doctor_checks.check import Check, Detail, State
+from gpuwatch.cli.output import is_terminal
 
 _NAME = "terminal"
 _COLUMNS, _ROWS = 80, 24  # the smallest layout of the dashboard
@@ -29,12 +30,13 @@ class Terminal:
     @classmethod
     def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> Terminal:
         """The one on standard input and output; what is piped elsewhere is asked of the terminal that remains."""
-        both = sys.stdin.isatty() and sys.stdout.isatty()
-        stream = next((s for s in (sys.stdout, sys.stderr, sys.stdin) if s.isatty()), None)
+        both = is_terminal(sys.stdin) and is_terminal(sys.stdout)
+        stream = next((s for s in (sys.stdout, sys.stderr, sys.stdin) if is_terminal(s)), None)
         size = os.get_terminal_size(stream.fileno()) if stream else os.terminal_size((0, 0))
         colored = stream is not None and not environment.get("NO_COLOR")
         colors = Console(file=stream, force_terminal=True).color_system if colored else None
-        return cls(both, environment.get("TERM", ""), size.columns, size.lines, colors, sys.stdout.encoding or "")
+        encoding = getattr(sys.stdout, "encoding", None) or ""
+        return cls(both, environment.get("TERM", ""), size.columns, size.lines, colors, encoding)
 
 
 def check_terminal(terminal: Terminal) -> Check:
