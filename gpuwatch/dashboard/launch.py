@@ -91,7 +91,7 @@ def first_frame(label: str = "LIVE", environ: Mapping[str, str] = os.environ) ->
     if terminal_problem(environ) is not None:
         yield False
         return
-    before = {number: signal.signal(number, _exit_once) for number in ENDING_SIGNALS}
+    before = {number: signal.signal(number, _leave_now) for number in ENDING_SIGNALS}
     try:
         show_splash(label, environ)
         yield True
@@ -102,15 +102,16 @@ def first_frame(label: str = "LIVE", environ: Mapping[str, str] = os.environ) ->
     finally:
         hide_splash()
         for number, handler in before.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, handler)
+            signal.signal(number, handler)
 
 
-def _exit_once(number: int, frame: FrameType | None) -> None:
-    """Ends the command. Further signals would interrupt what gives the terminal back: they are ignored from here on."""
-    for each in ENDING_SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    sys.exit(128 + number)  # for SIGINT too: after a KeyboardInterrupt CPython may end itself by the signal
+def _leave_now(number: int, frame: FrameType | None) -> None:
+    """Ends the process: an exception would be changed or lost by what is being imported.
+
+    `__set_name__` turns any exception into a RuntimeError, and a weak reference's callback swallows it.
+    """
+    hide_splash()
+    os._exit(128 + number)
 
 
 def use_one_heap() -> None:

@@ -27,6 +27,8 @@ OPENING = "opening the recording"
 _shown = False
 _lock = threading.Lock()
 """Numbers are painted by other threads than the one that hands the screen to Textual."""
+_LOCK_SECONDS = 0.1
+"""A handler would wait for ever for what it has interrupted."""
 
 
 def show_splash(
@@ -67,13 +69,17 @@ def show_on_splash(
 
 
 def hide_splash(write: Callable[[bytes], object] = lambda data: os.write(2, data)) -> None:
-    """Gives the normal screen back when Textual never took over."""
+    """Gives the normal screen back when Textual never took over. A signal handler may call it."""
     global _shown
-    with _lock:
+    locked = _lock.acquire(timeout=_LOCK_SECONDS)
+    try:
         if _shown:
             _shown = False
             with suppress(OSError):  # the terminal may be gone
                 write((_RESET + _LEAVE).encode())
+    finally:
+        if locked:
+            _lock.release()
 
 
 def is_splash_shown() -> bool:
