@@ -25,6 +25,7 @@ class Wrappers:
         ]
         functions = [(holder, name, getattr(holder, name)) for holder, name in points]
         self._wrapped = [found for found in functions if hasattr(found[2], "__wrapped__")]
+        self._taken: list[tuple[object, str, Callable[..., object]]] = []
         tables = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)
         self._registered = [(table, dict(table)) for table in tables]
         self._callbacks = list(gc.callbacks)
@@ -44,8 +45,10 @@ class Wrappers:
         return timed
 
     def put(self, there: bool) -> None:
-        """Puts them in, or takes them out."""
-        for holder, name, wrapper in self._wrapped:
+        """Takes them out, or puts back those that were in: the hook itself takes some out while it sleeps."""
+        if not there:
+            self._taken = [found for found in self._wrapped if getattr(*found[:2]) is found[2]]
+        for holder, name, wrapper in self._taken:
             setattr(holder, name, wrapper if there else wrapper.__wrapped__)
         for table, hooks in self._registered:
             table.clear()

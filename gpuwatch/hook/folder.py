@@ -140,6 +140,11 @@ class Folder:
             and stat.S_IMODE(status.st_mode) == 0o700
         )
 
+    def has_changed(self) -> bool:
+        """Whether something may have changed since the last look: one `stat`."""
+        status = attempted(posix.stat, self.path)
+        return status is not None and status.st_mtime_ns != self._seen_mtime_ns
+
     def monitors_if_changed(self) -> Optional[List[str]]:
         """The names of the sockets in it, or None if nothing changed since the last look: one `stat`.
 

@@ -14,15 +14,19 @@ from struct import Struct
 from time import monotonic_ns
 from typing import Callable, Deque, Dict, List
 
+from .hidden import put_in, take_out
 from .wire import RECORD, Record
 
-LOOK_PERIOD_NS = 50_000_000
-"""The least time between two checks for a monitor, and between two packets."""
+LOOK_PERIOD_NS = 100_000_000
+"""The least time between two checks for a monitor."""
+PACKET_PERIOD_NS = 50_000_000
+"""The least time between two packets."""
 FLUSH_PERIOD_NS = 250_000_000
 """The most time between two packets while records come."""
 FLUSH_RECORDS = 768
 """A packet is sent when about that many are to be expected: the ring keeps 1024."""
 _FEW = 32
+_LATE_NS = 400_000_000
 
 NEVER_NS = 1 << 62
 
@@ -52,6 +56,7 @@ def discard(now_ns: int) -> None:
     """The flush of a process that has no session, or none any more."""
     pulse.due_ns = NEVER_NS
     pending.clear()
+    take_out()
 
 
 pending: Deque[bytes] = deque()
@@ -71,8 +76,21 @@ def started() -> int:
     start_ns = monotonic_ns()
     if pulse.awake or start_ns < pulse.due_ns:
         return start_ns
-    pulse.flush(start_ns)
+    look(start_ns)
     return monotonic_ns()
+
+
+def look(now_ns: int, after_step: bool = False) -> None:
+    """Checks for a monitor, which is due; `after_step` says that an optimizer has stepped.
+
+    While steps come often enough to check in time, nothing else has to.
+    """
+    late_ns = now_ns - pulse.due_ns
+    pulse.flush(now_ns)
+    if late_ns > _LATE_NS:
+        put_in()
+    elif after_step and not pulse.awake:
+        take_out()
 
 
 def record(kind: int, start_ns: int, identity: int = 0, flags: int = 0, a: int = 0, b: int = 0) -> None:
@@ -107,8 +125,8 @@ def take(in_order: bool) -> List[bytes]:
 def period_ns(records: int, elapsed_ns: int) -> int:
     """When to flush next, after that many records in that time: seldom where steps are short."""
     if records < _FEW:
-        return LOOK_PERIOD_NS
-    return min(max(elapsed_ns * FLUSH_RECORDS // records, LOOK_PERIOD_NS), FLUSH_PERIOD_NS)
+        return PACKET_PERIOD_NS
+    return min(max(elapsed_ns * FLUSH_RECORDS // records, PACKET_PERIOD_NS), FLUSH_PERIOD_NS)
 
 
 def forget() -> None:

@@ -10,7 +10,7 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
-from . import cuda, facts, pauses, process, ring, waits, wire
+from . import cuda, facts, hidden, pauses, process, ring, waits, wire
 from .folder import Folder, rendezvous_path
 from .link import Link, connect
 from .quiet import from_a_signal_handler
@@ -78,7 +78,11 @@ class Session:
 
     def flush(self, now_ns: int) -> None:
         """Sends what has happened. Never waits, never raises; whoever comes second goes on at once."""
-        self._alone(lambda: self._exchange(now_ns))
+        folder = self._folder
+        if self._links or self._retries or folder is None or folder.has_changed():
+            self._alone(lambda: self._exchange(now_ns))
+        else:
+            pulse.due_ns = now_ns + LOOK_PERIOD_NS
 
     def end(self) -> None:
         """The regular end of the process: sends the rest and says goodbye."""
@@ -130,6 +134,7 @@ class Session:
         if self._worker is None:
             pauses.start()
             waits.wake()
+        hidden.put_in()
         pulse.awake, pulse.due_ns = True, 0  # what comes first is sent at once
 
     def _sleep(self) -> None:

@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional
 
 from .frames import Place, calling_place
-from .hidden import around, hidden, leave_traceback
+from .hidden import around, hidden, leave_traceback, replace_per_step
 from .quiet import attributes, noting, own, quietly
-from .ring import append, backward_ns, natives, pack, pulse, started
+from .ring import append, backward_ns, look, natives, pack, pulse, started
 from .wire import BACKWARD, OPTIMIZER, RAISED, SKIPPED
 
 _OPTIMIZER_OVERDUE_NS = 1_000_000_000
@@ -75,7 +75,7 @@ def wrap_backward(torch: ModuleType) -> None:
     timed = _timed(engine_call)
     for holder in (autograd, autograd.graph):
         if getattr(holder, "_engine_run_backward", None) is engine_call:
-            holder._engine_run_backward = timed
+            replace_per_step(holder, "_engine_run_backward", timed)
 
 
 def wrap_scaler(torch: ModuleType) -> None:
@@ -112,7 +112,10 @@ def _step_hooks(torch: Any) -> Any:
         if is_tracing():
             return
         end_ns = monotonic_ns()
-        if pulse.awake:
+        if not pulse.awake:
+            if end_ns >= pulse.due_ns:
+                look(end_ns, after_step=True)
+        else:
             entry = entry_of(id(optimizer))
             if entry is not None:
                 thread = natives[get_ident()]
@@ -126,8 +129,8 @@ def _step_hooks(torch: Any) -> Any:
                 entry.stepped_ns = end_ns
                 inside = 1 if last_ns >= start_ns else 0
                 append(pack(OPTIMIZER, 0, entry.number, thread, start_ns, end_ns, inside, 0))
-        if end_ns >= pulse.due_ns:
-            pulse.flush(end_ns)
+            if end_ns >= pulse.due_ns:
+                pulse.flush(end_ns)
 
     return hidden(before), hidden(after)
 
@@ -141,7 +144,7 @@ def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         start_ns = monotonic_ns()
         if not pulse.awake and start_ns >= pulse.due_ns:
-            pulse.flush(start_ns)
+            look(start_ns)
             start_ns = monotonic_ns()
         try:
             result = original(t_outputs, *args, **kwargs)

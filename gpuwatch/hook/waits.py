@@ -15,10 +15,10 @@ from typing import Any, Callable, Dict, Optional
 
 from . import batches, loaders, workers
 from .cuda import device
-from .hidden import around, hidden, leave_traceback
+from .hidden import around, hidden, leave_traceback, replace_per_step
 from .loaders import LoaderEntry
 from .quiet import own, quietly
-from .ring import append, natives, pack, pulse, started, trains
+from .ring import append, look, natives, pack, pulse, started, trains
 from .settings import batch_size, full_batches, read_iterator_settings
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, WAIT_CPU
 
@@ -120,7 +120,7 @@ def wrap_iterators(torch: ModuleType) -> None:
     batches.use(torch)
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     base.__init__ = _registering(base.__init__)
-    base.__next__ = _timed(base.__next__, torch.is_grad_enabled)
+    replace_per_step(base, "__next__", _timed(base.__next__, torch.is_grad_enabled))
     torch.utils.data.DataLoader.__iter__ = _started(torch.utils.data.DataLoader.__iter__)
 
 
@@ -241,7 +241,7 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
         start_ns = monotonic_ns()
         if not pulse.awake:
             if start_ns >= pulse.due_ns:
-                pulse.flush(start_ns)
+                look(start_ns)
                 start_ns = monotonic_ns()
             if not pulse.awake:
                 try:
