@@ -25,7 +25,7 @@ class Table:
     slice, which `sum` and `sorted` read at C speed. A float costs 4 bytes here, 32 in a list.
 
     Args:
-        columns: name to typecode ("f", "d", "q", "i", "b"). Float columns say unknown by NaN.
+        columns: name to typecode ("f", "d", "q", "b"). Float columns say unknown by NaN.
         max_age_ns: rows this much older than the newest one may go.
         max_rows: however young they are.
     """

@@ -36,7 +36,7 @@ class ProcessHistory:
     """One process, named by pid and start time."""
 
     def __init__(self) -> None:
-        columns = dict.fromkeys(_MEANS, "f") | dict.fromkeys(_COUNTERS, "d") | {"workers": "i", "pids_changed": "b"}
+        columns = dict.fromkeys(_MEANS, "f") | dict.fromkeys(_COUNTERS, "d") | {"workers": "q", "pids_changed": "b"}
         self.rows = Table(columns, max_age_ns=RAW_NS, max_rows=_MOST_ROWS)
         self.latest: ProcessSample | None = None
         self._workers: tuple[WorkerSample, ...] = ()

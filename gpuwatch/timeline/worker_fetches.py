@@ -38,7 +38,7 @@ class WorkerFetches:
     """One row per batch, at the time it was done."""
 
     def __init__(self) -> None:
-        columns = {"start": "q", "pid": "i", "seconds": "f", "cpu_seconds": "f", "loader": "i"}
+        columns = {"start": "q", "pid": "q", "seconds": "f", "cpu_seconds": "f", "loader": "q"}
         self.rows = Table(columns, max_age_ns=_RAW_NS, max_rows=_MOST_ROWS)
         self._loader_of: dict[int, int] = {}  # worker's pid: the loader that it made a batch for last
 

@@ -15,7 +15,7 @@ from gpuwatch.recording.shapes import check_of
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.samples import GpuSample, PhaseSpan, RunFacts, Sample, StackTally, StepEnd
+from gpuwatch.samples import GpuSample, PhaseSpan, RunFacts, Sample, StackTally, StepEnd, WorkerFetch
 from gpuwatch.timeline.tiers import MINUTE_NS
 
 SECOND = 1_000_000_000
@@ -92,6 +92,25 @@ def test_values_of_the_types_of_their_fields_fit() -> None:
         GpuSample(1, "GPU", utilization_ring=((1, 5.0), (2, 6))),
     ):
         assert check_of(type(sample))((sample,))
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_numbers_as_large_as_a_file_can_hold_are_summarized(tmp_path: Path, number: int) -> None:
+    writer = RecordingWriter(tmp_path / "a.gpuwatch", RecordingMeta("node", "0", started_wall=1.7e9))
+    for tick in range(1, 20):
+        now = START + tick * SECOND
+        writer.add(
+            [
+                RunFacts(now, "7.8", number, number, ("python", "a.py")),
+                WorkerFetch("7.8", number, number, now - SECOND, now, loader=number),
+                StepEnd("7.8", number, now - SECOND, now, 0.01, number, number, number, number),
+            ],
+            now,
+            1.7e9 + tick,
+        )
+    writer.close()
+    with Recording(tmp_path / "a.gpuwatch") as recording:
+        assert summarize(recording, recording.start_ns, recording.end_ns).runs
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 8, b"\0" * 400, None, "x", 7])
