@@ -91,7 +91,7 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
         return _of_finding(min(loud, key=lambda finding: finding.severity.order), snapshot, run)
     state = _state_sentence(run, snapshot)
     if state is not None:
-        climb = run.how_to_climb if run.state != "ended" else None
+        climb = run.how_to_climb if run.state not in ("ended", "not linked") else None
         because = _stands(run, snapshot) or say.escape(climb or "")
         return Verdict(None, run.state.upper(), f"{run_name(run)}: {state}", because=because)
     if not first and not _is_judged(run, snapshot):

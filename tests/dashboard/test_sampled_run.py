@@ -135,3 +135,11 @@ async def test_code_that_is_hostile_is_shown_as_what_it_is() -> None:
                 assert all(row.isprintable() for row in driver.rows)
                 assert "[red]x" in driver.text
                 assert all(len(row) <= 80 for row in driver.rows)
+
+
+def test_why_a_run_is_not_linked_is_said_once() -> None:
+    why = "hooked, but already linked to 4 other gpuwatch"
+    about = of_window(build.rank(), state="not linked", how_to_climb=why)
+    verdict = verdicts(View(about))[0]
+    assert (verdict.word, verdict.because) == ("NOT LINKED", "")
+    assert verdict.sentence.endswith(why)
