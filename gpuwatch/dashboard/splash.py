@@ -74,9 +74,9 @@ def hide_splash(write: Callable[[bytes], object] = lambda data: os.write(2, data
     locked = _lock.acquire(timeout=_LOCK_SECONDS)
     try:
         if _shown:
-            _shown = False
             with suppress(OSError):  # the terminal may be gone
                 write((_RESET + _LEAVE).encode())
+            _shown = False  # not before: a handler that strikes between the two ends the process
     finally:
         if locked:
             _lock.release()

@@ -156,13 +156,13 @@ def test_what_never_trains_is_told_from_what_breaks(
 def test_a_run_that_ends_by_itself_counts_if_it_has_settled_for_long_enough(script: Path) -> None:
     result = tried(script, "env.SPEED=2", "--runs", "1", "--seconds", "60", behind=("--steps", "80"))
     assert "argument --seconds: not allowed with argument --steps" in result.stderr
-    # Of more than a hundred: on a busy machine steps of a few milliseconds may never look alike.
-    command = [sys.executable, script.name, "--steps", "200"]
+    # On a busy machine steps of a few milliseconds may never look alike.
+    command = [sys.executable, script.name, "--pause", "0.02", "--steps", "200"]
     words = ("trial", "env.SPEED=2", "--runs", "1", "--seconds", "60", "--format", "json", "--", *command)
     told = content(gpuwatch(script.parent.parent, *words, cwd=script.parent))
     assert [each["runs"][0]["counts"] for each in told["arms"]] == [True, True]
     command[-1] = "20"
-    result = gpuwatch(script.parent.parent, *words[:-4], *command, cwd=script.parent)
+    result = gpuwatch(script.parent.parent, *words[:-6], *command, cwd=script.parent)
     assert result.returncode == 2 and "let it train longer" in result.stderr
 
 
