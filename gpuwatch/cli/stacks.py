@@ -43,10 +43,11 @@ def stacks(arguments: argparse.Namespace) -> int:
     except CannotAttachError as error:
         raise GpuwatchError(error.sentence.rstrip(".")) from error
     except CannotReadError as error:
-        cure = f": {error.cure.rstrip('.')}" if error.cure else ""
-        raise GpuwatchError(f"{error.sentence.rstrip('.')}{cure}") from error
+        raise GpuwatchError(error.with_cure) from error
     with StopSignals(lambda: None) as signals:
         profile = capture.run(arguments.seconds, stop=lambda: signals.received)
+    if profile.unreadable and not profile.lanes:
+        raise GpuwatchError(profile.unreadable[0])
     for reason in profile.unreadable:
         say(f"gpuwatch: {reason}")
     if profile.ended:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuwatch.foreign import exists_for
+from gpuwatch.foreign import answered, exists_for
 from gpuwatch.inject.plan import CannotInjectError, Plan
-from gpuwatch.reader.attach import attach
+from gpuwatch.reader.attach import Interpreter, attach
+from gpuwatch.reader.containment import in_time
 from gpuwatch.reader.debug_offsets import SIZE, OffsetsError, RemoteControl, remote_control_from
 from gpuwatch.reader.memory import UnreadableAddressError
 from gpuwatch.reader.threads import main_interpreter
@@ -66,7 +67,11 @@ def perform(plan: Plan, temporary: Path | None = None) -> None:
     """
     with _memory_of(plan) as memory:
         control, interpreter, thread = _where_to_write(plan)
-        if _int(memory, interpreter + control.enabled) != 1:
+        try:
+            enabled = answered(plan.pid, lambda: _int(memory, interpreter + control.enabled))
+        except OSError as error:
+            raise _not_asked(plan, error) from error
+        if enabled != 1:
             raise CannotInjectError(f"process {plan.pid} forbids remote debugging: {plan.restart}")
         folder = _folder_with_script(plan, temporary)
         script = folder / _SCRIPT
@@ -85,12 +90,16 @@ def perform(plan: Plan, temporary: Path | None = None) -> None:
             os.pwrite(memory, (breaker | _PLEASE_STOP).to_bytes(8, "little"), thread + control.eval_breaker)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise CannotInjectError(
-                f"process {plan.pid} could not be asked to install the hook ({error.strerror}): {plan.restart}"
-            ) from error
+            raise _not_asked(plan, error) from error
         except CannotInjectError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+
+def _not_asked(plan: Plan, error: OSError) -> CannotInjectError:
+    return CannotInjectError(
+        f"process {plan.pid} could not be asked to install the hook ({error.strerror}): {plan.restart}"
+    )
 
 
 @contextmanager
@@ -121,21 +130,27 @@ def _where_to_write(plan: Plan) -> tuple[RemoteControl, int, int]:
     except CannotReadError as error:
         raise CannotInjectError(error.sentence) from error
     try:
-        control = remote_control_from(target.memory.read(target.program.runtime, SIZE))
-        interpreter = main_interpreter(target.memory, target.program, target.layout)
-        at = target.layout.threads_main
-        thread = target.memory.pointer(interpreter + at) if interpreter and at is not None else 0
+        control, interpreter, thread = in_time(plan.pid, target.budget, lambda: _addresses(target))
         if not 0 < thread < _ADDRESSES or target.version != plan.version:
             raise CannotInjectError(f"process {plan.pid} is only starting, or ending: try again")
     except OffsetsError as error:
         raise CannotInjectError(
             f"process {plan.pid} runs an unusual build of Python ({error}): {plan.restart}"
         ) from error
-    except (UnreadableAddressError, CannotReadError) as error:
+    except CannotReadError as error:
+        raise CannotInjectError(error.sentence) from error
+    except UnreadableAddressError as error:
         raise CannotInjectError(f"process {plan.pid} is only starting, or ending: try again") from error
     finally:
         target.close()
     return control, interpreter, thread
+
+
+def _addresses(target: Interpreter) -> tuple[RemoteControl, int, int]:
+    control = remote_control_from(target.memory.read(target.program.runtime, SIZE))
+    interpreter = main_interpreter(target.memory, target.program, target.layout)
+    at = target.layout.threads_main
+    return control, interpreter, target.memory.pointer(interpreter + at) if interpreter and at is not None else 0
 
 
 def _folder_with_script(plan: Plan, temporary: Path | None) -> Path:
@@ -164,7 +179,8 @@ def _folder_with_script(plan: Plan, temporary: Path | None) -> Path:
 def _is_seen_by(plan: Plan, script: Path) -> bool:
     """Whether the target's file of that name is this one."""
     try:
-        return script.samefile(plan.proc_root / str(plan.pid) / "root" / script.relative_to("/"))
+        seen = plan.proc_root / str(plan.pid) / "root" / script.relative_to("/")
+        return answered(plan.pid, lambda: script.samefile(seen))
     except OSError:
         return False
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gpuwatch.foreign import Rights, exists_for, rights_of
+from gpuwatch.foreign import Rights, answered, exists_for, rights_of
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.memory import read_state
 from gpuwatch.reader.types import CannotReadError
@@ -60,8 +60,8 @@ def plan_for(pid: int, proc_root: Path = Path("/proc"), site: Path = SITE) -> Pl
     try:
         target = attach(pid, proc_root=proc_root)
     except CannotReadError as error:
-        cure = f"{error.cure.rstrip('.')}; or {_RESTART}" if error.cure else _RESTART
-        raise CannotInjectError(f"{error.sentence.rstrip('.')}: {cure}") from error
+        alternative = f"; or {_RESTART}" if error.cure else f": {_RESTART}"
+        raise CannotInjectError(f"{error.with_cure}{alternative}") from error
     try:
         version, start_ticks = target.version, target.start_ticks
     finally:
@@ -74,8 +74,10 @@ def plan_for(pid: int, proc_root: Path = Path("/proc"), site: Path = SITE) -> Pl
     try:
         rights = rights_of(pid, proc_root)
         _check_rights(pid, rights, (os.geteuid(), os.getegid()))
-        _honour_refusal(pid, proc_root / str(pid))
+        answered(pid, lambda: _honour_refusal(pid, proc_root / str(pid)))
         _check_sees(pid, site, proc_root)
+    except TimeoutError as error:
+        raise CannotInjectError(f"process {pid} does not answer reads of its memory: {_RESTART}") from error
     except OSError as error:
         raise CannotInjectError(f"process {pid} has ended meanwhile: name one that runs") from error
     return Plan(pid, start_ticks, rights.user, rights.group, version, site, proc_root)
@@ -107,7 +109,8 @@ def _honour_refusal(pid: int, folder: Path) -> None:
 def _check_sees(pid: int, site: Path, proc_root: Path) -> None:
     """Whether the target sees our files, by the same name, and may read them."""
     try:
-        is_same = site.samefile(proc_root / str(pid) / "root" / site.relative_to("/"))
+        seen = proc_root / str(pid) / "root" / site.relative_to("/")
+        is_same = answered(pid, lambda: site.samefile(seen))
     except OSError:
         is_same = False
     if not is_same or not exists_for(pid, str(site), proc_root=proc_root):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwatch.reader.containment import OPERATION_SECONDS, refusal_of
+from gpuwatch.reader.containment import OPERATION_SECONDS, in_time, refusal_of
 from gpuwatch.reader.debug_offsets import (
     COOKIE,
     NEWEST,
@@ -50,7 +50,7 @@ def attach(
     try:
         if start_ticks is not None and memory.start_ticks != start_ticks:
             raise gone(pid)
-        return interpreter_in(memory, relative, cpu_seconds)
+        return in_time(pid, memory.budget, lambda: interpreter_in(memory, relative, cpu_seconds))
     except BaseException:
         memory.close()
         raise

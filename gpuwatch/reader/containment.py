@@ -1,17 +1,19 @@
 """What reading one process may cost, and how it fails: with a refusal of that process and nothing else.
 
-Everything read from a process may have been made to mislead: sizes, pointers, lists without end. Each structure has
-a bound of its own; this is the bound of all of them together.
+Everything read from a process may have been made to mislead: sizes, pointers, lists without end, pages that never
+come. Each structure has a bound of its own; this is the bound of all of them together, in CPU time, bytes and seconds.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from gpuwatch.reader.refusals import expensive, malformed
+from gpuwatch.foreign import answered
+from gpuwatch.reader.refusals import expensive, malformed, silent
 from gpuwatch.reader.types import CannotReadError
 
 OPERATION_SECONDS = 0.5
@@ -35,11 +37,17 @@ class Budget:
         self._calls_left = _CHARGE_EVERY
         self._bytes_left = _OPERATION_BYTES
         self._end: float | None = None
+        self._is_given_up = False
+
+    def give_up(self) -> None:
+        """Nobody waits for the operation any more: it ends at its next read, and so does every later one."""
+        self._is_given_up = True
+        self._calls_left = 0
 
     def begin(self, seconds: float = OPERATION_SECONDS) -> None:
         """A new operation begins, in the calling thread."""
         self._seconds = seconds
-        self._calls_left = _CHARGE_EVERY
+        self._calls_left = 0 if self._is_given_up else _CHARGE_EVERY
         self._bytes_left = _OPERATION_BYTES
         self._end = None
 
@@ -60,6 +68,8 @@ class Budget:
         Raises:
             BudgetExceededError: The operation has used up its CPU time or its bytes.
         """
+        if self._is_given_up:
+            raise BudgetExceededError("it did not answer in time")
         self._calls_left = _CHARGE_EVERY
         if self._bytes_left < 0:
             raise BudgetExceededError(f"it takes more than {_OPERATION_BYTES >> 20} MiB of its memory")
@@ -95,6 +105,35 @@ class HasBudget(Protocol):
     budget: Budget
 
 
+class Watch:
+    """What a thread reads now, for another thread to notice that it waits: `pid` is None while it reads nothing."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None
+        self.operations = 0
+
+    def begin(self, pid: int) -> None:
+        """Notes that an operation on a process begins."""
+        self.operations += 1
+        self.pid = pid
+
+
+class _Thread(threading.local):
+    watch: Watch | None = None
+
+
+_thread = _Thread()
+
+
+def read_here(watch: Watch) -> None:
+    """Has the calling thread do its operations itself from now on, however long a process keeps it waiting.
+
+    To hand one over to another thread takes 20 us, which a hundred samples a second are spared. Whoever has the watch
+    has to do without the thread while it waits.
+    """
+    _thread.watch = watch
+
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Reader = TypeVar("_Reader", bound=HasBudget)
@@ -105,8 +144,7 @@ def contained(
 ) -> Callable[Concatenate[_Reader, _Parameters], _Result]:
     """Makes a method one operation on a process: it has a budget, and raises `CannotReadError` or nothing."""
 
-    @wraps(method)
-    def operation(reader: _Reader, /, *arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
+    def within_budget(reader: _Reader, /, *arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
         reader.budget.begin()
         try:
             return method(reader, *arguments, **keywords)
@@ -115,7 +153,31 @@ def contained(
         except Exception as error:
             raise refusal_of(reader.pid, error) from error
 
+    @wraps(method)
+    def operation(reader: _Reader, /, *arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
+        return in_time(reader.pid, reader.budget, lambda: within_budget(reader, *arguments, **keywords))
+
     return operation
+
+
+def in_time(pid: int, budget: Budget, operation: Callable[[], _Result]) -> _Result:
+    """What an operation on a process gives, unless the process keeps it waiting (see `foreign.answered`).
+
+    Raises:
+        CannotReadError: The operation's own, or it was not answered in time.
+    """
+    watch = _thread.watch
+    if watch is not None:
+        watch.begin(pid)
+        try:
+            return operation()
+        finally:
+            watch.pid = None
+    try:
+        return answered(pid, operation)
+    except TimeoutError:
+        budget.give_up()
+        raise silent(pid) from None
 
 
 def refusal_of(pid: int, error: Exception) -> CannotReadError:

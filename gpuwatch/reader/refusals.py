@@ -47,6 +47,16 @@ def expensive(pid: int, cause: str) -> CannotReadError:
     )
 
 
+def silent(pid: int) -> CannotReadError:
+    """Reads of the process wait for something that does not answer."""
+    return CannotReadError(
+        Reason.SILENT,
+        f"process {pid} does not answer reads of its memory",
+        "end what its pages wait for (userfaultfd, a file system that hangs), or use gpuwatch run, which reads no "
+        "memory",
+    )
+
+
 def malformed(pid: int, error: Exception) -> CannotReadError:
     """Something in the process's memory is not as any Python has it. `error` may quote that memory."""
     cause = f"{type(error).__name__}: {str(error)[:_CAUSE_SHOWN]}".rstrip(": ").encode("unicode_escape").decode("ascii")

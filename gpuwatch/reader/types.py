@@ -22,6 +22,7 @@ class Reason(Enum):
     PLATFORM = "platform"  # no process_vm_readv here
     NOT_READY = "not-ready"  # the interpreter is still starting: try again
     MALFORMED = "malformed"  # what it holds is not as any Python has it
+    SILENT = "silent"  # reads of its memory are not answered
     EXPENSIVE = "expensive"  # reading it takes more CPU time or bytes than one process may cost
 
 
@@ -38,9 +39,15 @@ class CannotReadError(Exception):
         super().__init__(self.sentence)
 
     @property
+    def with_cure(self) -> str:
+        """Both as one sentence, without its full stop."""
+        sentence = self.sentence.rstrip(".")
+        return f"{sentence}: {self.cure.rstrip('.')}" if self.cure else sentence
+
+    @property
     def is_lasting(self) -> bool:
         """Whether it lies in what the process holds, so that trying again soon costs as much and gives the same."""
-        return self.reason in (Reason.MALFORMED, Reason.EXPENSIVE)
+        return self.reason in (Reason.MALFORMED, Reason.EXPENSIVE, Reason.SILENT)
 
 
 @dataclass(frozen=True, slots=True)

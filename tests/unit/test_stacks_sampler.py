@@ -13,10 +13,10 @@ PATIENCE_SECONDS = 60
 def test_a_fault_of_the_thread_that_looks_is_raised_where_its_samples_are_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(self: Sampler, now_ns: int) -> int:
+    def broken(self: Sampler, now_ns: int) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Sampler, "_keep_budget", broken)
+    monkeypatch.setattr(Sampler, "_supervise", broken)
     source = StackSource(lambda: [StackTarget(2**22 + 1, hooked=False)])
     until = time.monotonic() + PATIENCE_SECONDS
     with pytest.raises(RuntimeError, match="looking at stacks has ended: ZeroDivisionError"):

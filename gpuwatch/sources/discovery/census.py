@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import heapq
 import os
-import time
 from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from gpuwatch.foreign import cpu_time_ns
 from gpuwatch.sources.discovery.judge import CpuUse
 from gpuwatch.sources.discovery.libraries import torch_version
 from gpuwatch.sources.discovery.process import Process, has_training_threads, look, owner, runs_python
@@ -60,7 +60,7 @@ class Census:
         self,
         proc_root: Path | str = "/proc",
         user: int | None = None,
-        cpu_clock: Callable[[], int] = time.thread_time_ns,
+        cpu_clock: Callable[[], int] = cpu_time_ns,
     ) -> None:
         self._cpu_clock = cpu_clock
         self._proc_root = str(proc_root)

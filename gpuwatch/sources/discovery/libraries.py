@@ -11,7 +11,7 @@ from typing import Final
 
 from gpuwatch.foreign import read_foreign
 from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
-from gpuwatch.sources.host.procfs import read_all
+from gpuwatch.sources.host.procfs import read_of
 
 _TORCH: Final = (b"/libtorch_cpu.so", b"/libtorch_python.so")
 _TORCH_LIBRARIES: Final = b"/lib/libtorch_python.so"
@@ -39,7 +39,7 @@ def mapped_library(proc_root: Path | str, pid: int) -> Library | None:
 
     0.4 ms for a CPU trainer's 370 mappings.
     """
-    paths = mapped_paths(read_all(f"{proc_root}/{pid}/maps", MAPS_LIMIT) or b"")
+    paths = mapped_paths(read_of(proc_root, pid, "maps", MAPS_LIMIT) or b"")
     if any(path.endswith(_TORCH) for path in paths):
         # conda-forge keeps the libraries elsewhere; the extension module always lies in the package.
         folders = sorted(folder for path in paths if (folder := _package_of(path)).endswith(b"/torch"))

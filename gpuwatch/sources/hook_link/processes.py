@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.foreign import stat_fields, status_fields
+from gpuwatch.sources.host.procfs import read_of
 
 _MAX_ANCESTORS: Final = 16
 _MAX_ENVIRONMENT: Final = 256 * 1024
@@ -125,10 +126,8 @@ class Processes:
 
     def environment(self, pid: int) -> dict[str, str] | None:
         """The environment the process was started with."""
-        try:
-            with (self.root / str(pid) / "environ").open("rb") as file:
-                text = file.read(_MAX_ENVIRONMENT)
-        except OSError:
+        text = read_of(self.root, pid, "environ", _MAX_ENVIRONMENT)
+        if text is None:
             return None
         pairs = (os.fsdecode(entry).partition("=") for entry in text.split(b"\0"))
         return {name: value for name, _, value in pairs if name}

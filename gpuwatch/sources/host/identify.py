@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
 from gpuwatch.sources.host.process import TreeWalker, read_arguments, read_stat
-from gpuwatch.sources.host.procfs import read_all, read_once
+from gpuwatch.sources.host.procfs import read_of, read_once
 
 _PROC = Path("/proc")
 _PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]{0,3}(-bin|-dbg)?")
@@ -114,11 +114,11 @@ def is_python(pid: int, proc_root: Path = _PROC) -> bool:
     names = [executable] if executable else list(arguments[:1])
     if any(map(is_python_program, names)):
         return True
-    maps = read_all(f"{proc_root}/{pid}/maps", MAPS_LIMIT) or b""
+    maps = read_of(proc_root, pid, "maps", MAPS_LIMIT) or b""
     libraries = (path.rpartition(b"/")[2] for path in mapped_paths(maps))
     if any(name.startswith(_PYTHON_LIBRARIES) and b".so" in name for name in libraries):
         return True
-    return _PYTHON_SYMBOL in (read_all(f"{proc_root}/{pid}/exe", _PROGRAM_LIMIT) or b"")
+    return _PYTHON_SYMBOL in (read_of(proc_root, pid, "exe", _PROGRAM_LIMIT) or b"")
 
 
 def is_python_program(path: str) -> bool:

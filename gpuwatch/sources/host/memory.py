@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from gpuwatch.sources.host.procfs import keyed_int, rate, read_all, read_once
+from gpuwatch.sources.host.procfs import in_time, keyed_int, rate, read_all, read_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,14 @@ class MemoryReader:
 def read_shared_memory(proc_root: Path, pid: int | str) -> SharedMemory:
     """/dev/shm as process `pid` sees it: a container has its own, by Docker's default of 64 MB.
 
-    The way through /proc/PID/root needs the right to trace that process; without it nothing is known.
+    The way through /proc/PID/root needs the right to trace that process; without it nothing is known. A process may
+    have mounted a file system there that does not answer.
     """
+    folder = f"{proc_root}/{pid}/root/dev/shm"
     try:
-        mount = os.statvfs(f"{proc_root}/{pid}/root/dev/shm")
+        mount = os.statvfs(folder) if isinstance(pid, str) else in_time(pid, partial(os.statvfs, folder))
     except OSError:
+        return SharedMemory()
+    if mount is None:
         return SharedMemory()
     return SharedMemory(mount.f_blocks * mount.f_frsize, (mount.f_blocks - mount.f_bfree) * mount.f_frsize)

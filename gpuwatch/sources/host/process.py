@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch.sources.host.procfs import read_all, read_once, shown, to_int
+from gpuwatch.sources.host.procfs import in_time, read_all, read_of, read_once, shown, to_int
 
 _COMMAND_LIMIT = 4096
 _SPAWNED = "--multiprocessing-fork"
@@ -87,7 +87,7 @@ def read_state(proc_root: Path | str, pid: int) -> str | None:
 
 def read_arguments(proc_root: Path | str, pid: int) -> tuple[str, ...]:
     """The command line, at most 4 KiB of it, shown so that no byte of it can steer a terminal."""
-    raw = read_once(f"{proc_root}/{pid}/cmdline", _COMMAND_LIMIT)
+    raw = (read_of(proc_root, pid, "cmdline", _COMMAND_LIMIT) or b"")[:_COMMAND_LIMIT]
     if not raw:
         return ()
     return tuple(shown(argument) for argument in raw.removesuffix(b"\0").split(b"\0"))
@@ -110,7 +110,7 @@ def read_program(proc_root: Path | str, pid: int) -> tuple[str, ...]:
 def _same_program(proc_root: Path | str, pid: int, other: int) -> bool:
     """Whether both run one interpreter: an orphan's new parent is something else."""
     try:
-        return Path(f"{proc_root}/{pid}/exe").samefile(f"{proc_root}/{other}/exe")
+        return bool(in_time(pid, lambda: Path(f"{proc_root}/{pid}/exe").samefile(f"{proc_root}/{other}/exe")))
     except OSError:
         return False
 

@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from gpuwatch.foreign import answered
+
+_SLOW_SECONDS: Final = 0.25
+_REST_PER_WAIT: Final = 50
+_LONGEST_REST_SECONDS: Final = 100.0
+_MOST_RESTING: Final = 4096
+_resting: dict[int, float] = {}
+"""By pid, until when a process is left alone: what answers slowly must not hold up the reading of all others."""
+
+_Answer = TypeVar("_Answer")
 
 
 def read_once(path: str, limit: int = 16384) -> bytes | None:
@@ -39,6 +55,31 @@ def read_all(path: str, limit: int = 1 << 20) -> bytes | None:
     finally:
         os.close(descriptor)
     return b"".join(chunks)
+
+
+def read_of(proc_root: Path | str, pid: int, name: str, limit: int = 1 << 20) -> bytes | None:
+    """A file below /proc/PID that takes a lock of the process's memory; None where unreadable, or not in time.
+
+    Those are cmdline, environ, io, maps and smaps_rollup. Another process can keep who reads them waiting.
+    """
+    return in_time(pid, partial(read_all, f"{proc_root}/{pid}/{name}", limit))
+
+
+def in_time(pid: int, read: Callable[[], _Answer]) -> _Answer | None:
+    """What `read` finds of a process (see `foreign.answered`); None where it does not answer, or was slow lately."""
+    began = time.monotonic()
+    if _resting.get(pid, 0.0) > began:
+        return None
+    try:
+        return read() if pid == os.getpid() else answered(pid, read)
+    except TimeoutError:
+        return None
+    finally:
+        took = time.monotonic() - began
+        if took > _SLOW_SECONDS:
+            if len(_resting) >= _MOST_RESTING:
+                _resting.clear()
+            _resting[pid] = began + min(_REST_PER_WAIT * took, _LONGEST_REST_SECONDS)
 
 
 def read_int(path: str) -> int | None:

@@ -22,7 +22,7 @@ from gpuwatch.sources.host.process import (
     read_stat,
     tree_cpu_ticks,
 )
-from gpuwatch.sources.host.procfs import keyed_int, rate, read_once
+from gpuwatch.sources.host.procfs import in_time, keyed_int, rate, read_once
 from gpuwatch.sources.host.started_with import read_environment, read_libraries
 from gpuwatch.sources.host.workers import WORKER_NAME, Workers
 
@@ -157,8 +157,10 @@ class Run:
         proc_root = self._access.proc_root
         main_run_ns, main_delay_ns = self._main_thread()
         storage: dict[ProcessKey, tuple[int | None, int | None]] = {}
-        for pid in storage_pids:
-            io = read_once(f"{proc_root}/{pid}/io", 512) or b""
+        # All of a run by one thread: 16 workers would cost 0.3 ms more one by one.
+        files = in_time(self.pid, lambda: [read_once(f"{proc_root}/{pid}/io", 512) for pid in storage_pids])
+        for pid, found in zip(storage_pids, files or [None] * len(storage_pids), strict=True):
+            io = found or b""
             storage[pid, tree[pid].start_ticks] = keyed_int(io, b"read_bytes:"), keyed_int(io, b"write_bytes:")
         return _Counters(
             now_ns,

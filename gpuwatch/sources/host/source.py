@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwatch.foreign import cpu_time_ns
 from gpuwatch.samples import HostSample, MachineFacts, Sample
 from gpuwatch.sources.host.cgroup import Cgroups
 from gpuwatch.sources.host.cpu import CpuReader
@@ -68,7 +69,7 @@ class HostSource:
         *,
         known_workers: Callable[[int], Collection[int]] = lambda pid: (),
         affinity_cores: Callable[[int], int | None] = affinity_core_count,
-        cpu_clock: Callable[[], int] = time.thread_time_ns,
+        cpu_clock: Callable[[], int] = cpu_time_ns,
         seed: int = 0,
         sys_root: Path = Path("/sys"),
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpuwatch.sources.host.procfs import read_all, shown
+from gpuwatch.sources.host.procfs import read_of, shown
 
 VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
@@ -32,7 +32,7 @@ _LIBRARIES = (
 
 def read_environment(proc_root: Path | str, pid: int) -> tuple[tuple[str, str], ...] | None:
     """The variables of `VARIABLES` that the process was started with; None where that may not be read."""
-    raw = read_all(f"{proc_root}/{pid}/environ")
+    raw = read_of(proc_root, pid, "environ")
     if raw is None:
         return None
     values = ((name, variable(raw, name)) for name in VARIABLES)
@@ -41,7 +41,7 @@ def read_environment(proc_root: Path | str, pid: int) -> tuple[tuple[str, str], 
 
 def carries_hook(proc_root: Path | str, pid: int) -> bool:
     """Whether `gpuwatch run` put the hook on its PYTHONPATH and nobody turned it off; False where that is unknown."""
-    environment = read_all(f"{proc_root}/{pid}/environ") or b""
+    environment = read_of(proc_root, pid, "environ") or b""
     folders = (variable(environment, "PYTHONPATH") or b"").split(b":")
     return any(folder.endswith(_HOOK_FOLDER) for folder in folders) and not variable(environment, "GPUWATCH_DISABLE")
 
@@ -58,7 +58,7 @@ def variable(environment: bytes, name: str) -> bytes | None:
 
 def read_libraries(proc_root: Path | str, pid: int) -> tuple[str, ...] | None:
     """The libraries of `_LIBRARIES` that are mapped: 0.4 ms for a trainer's 370 mappings; None where unreadable."""
-    maps = read_all(f"{proc_root}/{pid}/maps", _MAPS_LIMIT)
+    maps = read_of(proc_root, pid, "maps", _MAPS_LIMIT)
     if not maps:
         return None
     return tuple(name for name, pattern in _LIBRARIES if pattern.search(maps))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwatch.sources.host.process import ProcessKey, ProcessStat, parse_stat
-from gpuwatch.sources.host.procfs import keyed_int, read_once
+from gpuwatch.sources.host.procfs import keyed_int, read_of, read_once
 
 WORKERS_IN_TURN = 8
 """Workers of one loader are alike: of more than these the rest is never asked."""
@@ -101,6 +101,6 @@ def private_dirty_bytes(proc_root: Path | str, pid: int) -> int | None:
     Resident memory does not tell it, because a page counts there before the copy and after. Clean pages are left out:
     those are the page cache of mapped files.
     """
-    raw = read_once(f"{proc_root}/{pid}/smaps_rollup", 4096)
+    raw = read_of(proc_root, pid, "smaps_rollup", 4096)
     kibibytes = keyed_int(raw, b"Private_Dirty:") if raw else None
     return None if kibibytes is None else kibibytes * 1024

@@ -143,7 +143,7 @@ class Capture:
                 self._open[pid] = self._attach(pid)
             except CannotReadError as error:
                 if error.reason not in (Reason.GONE, Reason.ZOMBIE, Reason.NOT_READY):
-                    self._unreadable[pid] = error.sentence
+                    self._unreadable[pid] = error.with_cure
 
     def _look(self, pid: int) -> None:
         try:
@@ -156,7 +156,7 @@ class Capture:
         except CannotReadError as error:
             self._open.pop(pid).close()
             if error.is_lasting:
-                self._unreadable[pid] = error.sentence
+                self._unreadable[pid] = error.with_cure
             return
         for stack in found:
             if self._kept_bytes > _MOST_KEPT_BYTES:

@@ -15,7 +15,7 @@ from gpuwatch.samples.run import LoaderFacts, RunFacts
 from gpuwatch.sources.hook_link.processes import Processes
 from gpuwatch.sources.host.numa import core_list
 from gpuwatch.sources.host.process import read_program
-from gpuwatch.sources.host.procfs import read_all
+from gpuwatch.sources.host.procfs import read_all, read_of
 
 _GPU_DEVICES: Final = re.compile(r"/dev/(?:nvidia\d+|nvidia-uvm|dxg)")
 _MOST_DESCRIPTORS: Final = 65_536  # 0.1 s
@@ -61,7 +61,8 @@ class ProcessFacts:
 
     def unreadable(self, now_ns: int, error: CannotReadError) -> RunFacts:
         """The facts of a process whose stacks cannot be read, and how they could."""
-        return self._facts(now_ns, None, (), "proc", error.cure, (error.sentence,))
+        climb = error.with_cure if error.is_lasting else error.cure  # no cure of those says what is wrong
+        return self._facts(now_ns, None, (), "proc", climb, (error.sentence,))
 
     def _facts(
         self,
@@ -98,7 +99,7 @@ class ProcessFacts:
         )
 
     def _find_torch(self) -> None:
-        paths = mapped_paths(read_all(f"{self._folder}/maps", MAPS_LIMIT) or b"")
+        paths = mapped_paths(read_of(self._proc_root, self.pid, "maps", MAPS_LIMIT) or b"")
         library = next((path for path in sorted(paths) if _TORCH in path and b".so" in path), None)
         if library is None:
             return

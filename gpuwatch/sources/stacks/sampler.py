@@ -1,4 +1,8 @@
-"""The one thread that looks: it waits for the next due look, takes it, and hands samples over."""
+"""Who samples: a thread for each target, and one that starts and ends them and hands their samples over.
+
+A process can keep who reads its memory waiting for ever. With a thread of its own it keeps nobody else: neither the
+samples of the others nor the end of the program wait for it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from gpuwatch.reader.containment import Watch, read_here
 from gpuwatch.samples import Sample
 from gpuwatch.sources.stacks.asked import Asked, StackTarget
 from gpuwatch.sources.stacks.reading import Attach
@@ -20,14 +26,70 @@ from gpuwatch.sources.stacks.targets import FollowedTarget
 from gpuwatch.sources.syntax_child.client import SHARED
 
 _IDLE_SECONDS: Final = 0.25
-_BUDGET_NS: Final = 250_000_000
 _RING_NS: Final = 500_000_000
 _MOST_WAITING: Final = 20_000
+_SILENT_AFTER: Final = 8
+"""Looks of the supervising thread, 2 s: counted and not timed, for this program may have been stopped meanwhile."""
+_MOST_SILENT: Final = 16
+"""Threads that wait for a process that does not answer; beyond, no new target gets one."""
 CLOSE_SECONDS: Final = 0.9
 
 
+class _Lane:
+    """The thread of one target."""
+
+    def __init__(self, target: StackTarget, settings: Settings, clock: Callable[[], int], sampler: Sampler) -> None:
+        self.target = target
+        self.meter = CpuMeter()
+        self.watch = Watch()
+        self.followed: FollowedTarget | None = None
+        self.is_wanted = True
+        self._clock = clock
+        self._sampler = sampler
+        self._settings = replace(settings, agenda=Agenda(clock), meter=self.meter)
+        self._seen_operation = 0
+        self._seen_for = 0
+        self.thread = threading.Thread(target=self._run, name=f"gpuwatch-stacks-{target.pid}", daemon=True)
+        self.thread.start()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its process keeps it waiting."""
+        return self._seen_for >= _SILENT_AFTER
+
+    def look(self) -> None:
+        """Sees whether it still does the operation that it did before, and says so where that lasts."""
+        pid, operation = self.watch.pid, self.watch.operations
+        is_same = pid is not None and operation == self._seen_operation
+        self._seen_operation, self._seen_for = operation, self._seen_for + 1 if is_same else 0
+        if pid is not None and self._seen_for == _SILENT_AFTER and self.followed is not None:
+            self.followed.note_silence(pid, self._clock())
+
+    def _run(self) -> None:
+        try:
+            read_here(self.watch)
+            self._follow()
+        except Exception as error:  # noqa: BLE001 - whoever takes the samples raises it: a thread that dies says nothing
+            self._sampler.failure = error
+
+    def _follow(self) -> None:
+        sampler, agenda = self._sampler, self._settings.agenda
+        followed = self.followed = FollowedTarget(self.target, self._settings, self._clock())
+        while self.is_wanted and not sampler.closing.is_set():
+            agenda.run_due()
+            due_ns = agenda.due_ns
+            seconds = _IDLE_SECONDS if due_ns is None else (due_ns - self._clock()) / 1e9
+            if seconds > 0.0:
+                # Half the CPU of Event.wait, 100 times a second; close waits for it.
+                time.sleep(min(seconds, _IDLE_SECONDS))
+        if sampler.closing.is_set():
+            followed.close(self._clock())
+        else:
+            followed.let_go(self._clock())
+
+
 class Sampler:
-    """Looks at all targets from a thread of its own; a look that hangs in the kernel is left behind at close.
+    """Looks at all targets, each from a thread of its own; one that hangs in the kernel is left behind at close.
 
     Args:
         ring: A non-blocking pipe's write end, rung when samples wait.
@@ -43,13 +105,12 @@ class Sampler:
         self._lock = threading.Lock()
         self._samples: list[Sample] = []
         self._wanted: frozenset[StackTarget] = frozenset()
-        self._followed_for: frozenset[StackTarget] = frozenset()
-        self._followed: dict[int, FollowedTarget] = {}
-        self._closing = threading.Event()
-        self._failure: Exception | None = None
+        self._lanes: dict[int, _Lane] = {}
+        self._leaving: list[_Lane] = []
+        self._past_cpu_ns = 0
+        self.closing = threading.Event()
+        self.failure: Exception | None = None
         self._budget = CpuBudget(asked.cpu_share_limit)
-        self._meter = CpuMeter()
-        self._agenda = Agenda(clock)
         self._settings = Settings(
             proc_root=proc_root,
             attach=attach,
@@ -57,9 +118,9 @@ class Sampler:
             hooked_rate_hz=asked.hooked_rate_hz,
             worker_rate_hz=asked.worker_rate_hz,
             chance=Random(seed),
-            agenda=self._agenda,
+            agenda=Agenda(clock),
             budget=self._budget,
-            meter=self._meter,
+            meter=CpuMeter(),
             emit=self._emit,
         )
         self._thread = threading.Thread(target=self._run, name="gpuwatch-stacks", daemon=True)
@@ -80,15 +141,18 @@ class Sampler:
         """
         with self._lock:
             samples, self._samples = self._samples, []
-        if self._failure is not None and not samples:
-            raise RuntimeError(f"looking at stacks has ended: {self._failure!r}") from self._failure
+        if self.failure is not None and not samples:
+            raise RuntimeError(f"looking at stacks has ended: {self.failure!r}") from self.failure
         return samples
 
     def close(self) -> None:
-        """Ends the thread, or leaves it behind where a system call of its does not return."""
-        self._closing.set()
+        """Ends the threads, or leaves those behind whose process keeps them waiting."""
+        self.closing.set()
+        end = time.monotonic() + CLOSE_SECONDS
         if self._thread.ident:
             self._thread.join(CLOSE_SECONDS)
+        for lane in (*self._lanes.values(), *self._leaving):
+            lane.thread.join(max(0.0, end - time.monotonic()))
         SHARED.close()
 
     def _emit(self, sample: Sample) -> None:
@@ -99,48 +163,43 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            self._look()
-        except Exception as error:  # noqa: BLE001 - whoever takes the samples raises it: a thread that dies says nothing
-            self._failure = error
-
-    def _look(self) -> None:
-        self._agenda.add(self._clock(), self._keep_budget)
-        while not self._closing.is_set():
-            self._follow_wanted()
-            self._agenda.run_due()
-            self._ring_if_due()
-            due_ns = self._agenda.due_ns
-            seconds = _IDLE_SECONDS if due_ns is None else (due_ns - self._clock()) / 1e9
-            if seconds > 0.0:
-                # Half the CPU of Event.wait, 100 times a second; close waits for it.
-                time.sleep(min(seconds, _IDLE_SECONDS))
-        for followed in self._followed.values():
-            followed.close(self._clock())
+            while not self.closing.is_set():
+                self._follow_wanted()
+                self._supervise(self._clock())
+                self._ring_if_due(self._clock())
+                self.closing.wait(_IDLE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failure = error
 
     def _follow_wanted(self) -> None:
         wanted = self._wanted
-        if wanted is self._followed_for:
-            return
-        self._followed_for = wanted
-        now_ns = self._clock()
-        for pid, followed in list(self._followed.items()):
-            if followed.target not in wanted:
-                followed.let_go(now_ns)
-                del self._followed[pid]
+        for pid, lane in list(self._lanes.items()):
+            if lane.target not in wanted:
+                lane.is_wanted = False
+                self._leaving.append(self._lanes.pop(pid))
+        for lane in [lane for lane in self._leaving if not lane.thread.is_alive()]:
+            self._leaving.remove(lane)
+            self._past_cpu_ns += lane.meter.used_ns
+        leaving = {lane.target.pid for lane in self._leaving}
         for target in wanted:
             # One that ended stays named until it is no longer wanted: its pid may be another's by now.
-            if target.pid not in self._followed:
-                self._followed[target.pid] = FollowedTarget(target, self._settings, now_ns)
+            if target.pid not in self._lanes and target.pid not in leaving and not self._has_too_many_silent:
+                self._lanes[target.pid] = _Lane(target, self._settings, self._clock, self)
 
-    def _keep_budget(self, now_ns: int) -> int:
-        looked_at = sum(followed.looked_at for followed in self._followed.values())
+    @property
+    def _has_too_many_silent(self) -> bool:
+        return sum(lane.is_silent for lane in (*self._lanes.values(), *self._leaving)) >= _MOST_SILENT
+
+    def _supervise(self, now_ns: int) -> None:
+        lanes = (*self._lanes.values(), *self._leaving)
+        for lane in lanes:
+            lane.look()
+        looked_at = sum(lane.followed.looked_at for lane in lanes if lane.followed is not None)
         asked = self._asked
         self._budget.limit_share = asked.cpu_share_limit if looked_at > 1 else asked.lone_cpu_share_limit
-        self._budget.note(now_ns, self._meter.now())
-        return now_ns + _BUDGET_NS
+        self._budget.note(now_ns, self._past_cpu_ns + sum(lane.meter.used_ns for lane in lanes))
 
-    def _ring_if_due(self) -> None:
-        now_ns = self._clock()
+    def _ring_if_due(self, now_ns: int) -> None:
         if self._samples and now_ns - self._rung_ns >= _RING_NS:
             self._rung_ns = now_ns
             with suppress(BlockingIOError):  # full: it was rung often enough

@@ -92,9 +92,10 @@ class CpuMeter:
         self._cpu_clock = cpu_clock
         self._last: int | None = None
 
-    def now(self) -> int:
-        """CPU time of the calling thread so far."""
-        return self._cpu_clock()
+    @property
+    def used_ns(self) -> int:
+        """CPU time of its thread up to the last lap; from any thread."""
+        return self._last or 0
 
     def lap(self) -> int:
         """CPU time since the last lap, the way to this look included."""

@@ -125,6 +125,10 @@ class Session:
         self._tell(now_ns)
         self._charge(now_ns)
 
+    def tell_facts_again(self) -> None:
+        """Takes back that the process could not be read: what is known of it is told at the next upkeep."""
+        self._sent_loaders = None
+
     def close(self, now_ns: int) -> None:
         """Tells what is left and lets go of the process."""
         if self._closed:

@@ -136,17 +136,18 @@ class SourceText:
         """The parser's answer, as long as this process's files have not taken more of its time than they may."""
         if self._parse_seconds <= 0.0:
             return None
-        before = self._parser.cpu_seconds
-        try:
-            return question()
-        except NoAnswerError as error:
-            self.problem = f"a source file is not parsed, which {error}: only its lines are known"
-            self._parse_seconds -= _PARSE_SECONDS / _MOST_UNPARSED
-            return None
-        finally:
-            self._parse_seconds -= self._parser.cpu_seconds - before
-            if self._parse_seconds <= 0.0:
-                self.problem = "its source files take too long to parse: only their lines are known"
+        with self._parser.turn:
+            before = self._parser.cpu_seconds
+            try:
+                return question()
+            except NoAnswerError as error:
+                self.problem = f"a source file is not parsed, which {error}: only its lines are known"
+                self._parse_seconds -= _PARSE_SECONDS / _MOST_UNPARSED
+                return None
+            finally:
+                self._parse_seconds -= self._parser.cpu_seconds - before
+                if self._parse_seconds <= 0.0:
+                    self.problem = "its source files take too long to parse: only their lines are known"
 
     def _read(self, file: str) -> SourceFile | None:
         try:

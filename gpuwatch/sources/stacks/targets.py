@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from gpuwatch.reader.refusals import malformed
+from gpuwatch.reader.refusals import malformed, silent
 from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples.run import TrainerEnded
 from gpuwatch.sources.host.process import read_stat
@@ -29,6 +29,8 @@ class FollowedTarget:
     def __init__(self, target: StackTarget, settings: Settings, now_ns: int) -> None:
         self.target = target
         self.ended = False
+        self.looked_at = 0
+        """How many processes are looked at for it: itself and its workers, as far as they can be read."""
         self._settings = settings
         self._closed = False
         self._session: Session | None = None
@@ -37,13 +39,9 @@ class FollowedTarget:
         self._exclusion_ns = _FIRST_EXCLUSION_NS
         self._began_ns = self._try_ns = now_ns
         self._retry_ns = _FIRST_RETRY_NS
+        self._is_silence_told = False
         self._told: tuple[str, str | None] | None = None
         settings.agenda.add(now_ns, self._upkeep)
-
-    @property
-    def looked_at(self) -> int:
-        """How many processes are looked at for it: itself and its workers, as far as they can be read."""
-        return 0 if self._session is None else self._session.looked_at
 
     def close(self, now_ns: int) -> None:
         """Stops looking, of which nothing is told."""
@@ -58,6 +56,12 @@ class FollowedTarget:
                 self._end(self._facts, now_ns)
         self.close(now_ns)
 
+    def note_silence(self, pid: int, now_ns: int) -> None:
+        """Says that the process, or its worker `pid`, keeps its own thread waiting; called from another one."""
+        if self._facts is not None and not self.target.hooked and not self._closed:
+            self._settings.emit(self._facts.unreadable(now_ns, silent(pid)))
+        self._is_silence_told = True
+
     def _upkeep(self, now_ns: int) -> int | None:
         if self._closed:
             return None
@@ -71,10 +75,16 @@ class FollowedTarget:
         except Exception as error:  # noqa: BLE001 - what reading one process meets must not end the looks at all others
             self._exclude(error, now_ns)
         finally:
+            self.looked_at = 0 if self._session is None else self._session.looked_at
             self._settings.meter.lap()  # what was not charged to this process is nobody's
         return None if self.ended else now_ns + UPKEEP_NS
 
     def _follow(self, now_ns: int) -> None:
+        if self._is_silence_told:
+            self._is_silence_told = False
+            self._told = None
+            if self._session is not None:
+                self._session.tell_facts_again()
         stat = read_stat(self._settings.proc_root, self.target.pid)
         alive = stat is not None and stat.state not in "ZX"
         if self._facts is None:

@@ -39,7 +39,8 @@ class Parser:
     """The syntax of texts, by a child that is started with the first one and ends itself when idle."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.turn = threading.RLock()
+        """Held by one thread at a time: what `cpu_seconds` grows by meanwhile was for that one's questions."""
         self._child: LimitedChild | None = None
         self.cpu_seconds = 0.0
         """What the child has used, answers that never came included."""
@@ -67,17 +68,17 @@ class Parser:
 
     def close(self) -> None:
         """Ends the child. Idempotent; a later question starts another one."""
-        if self._lock.acquire(timeout=CLOSE_SECONDS):  # else it is asked right now, and ends with this process
+        if self.turn.acquire(timeout=CLOSE_SECONDS):  # else it is asked right now, and ends with this process
             try:
                 self._end(CLOSE_SECONDS)
             finally:
-                self._lock.release()
+                self.turn.release()
 
     def _ask(self, text: str, line: int) -> Any:
         data = text.encode("utf-8", "replace")
         if len(data) > LONGEST_TEXT or not -(1 << 31) <= line < 1 << 31:
             raise NoAnswerError(f"larger than {LONGEST_TEXT >> 20} MiB")
-        with self._lock:
+        with self.turn:
             if self._child is not None and self._child.has_ended():
                 self._end(0.0)
             answer = self._converse(QUESTION.pack(line) + data)

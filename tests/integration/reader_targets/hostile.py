@@ -4,8 +4,10 @@ It maps a file with the name of torch's library, as a training does, says "ready
 """
 
 import ctypes
+import fcntl
 import mmap
 import os
+import struct
 import sys
 import threading
 from pathlib import Path
@@ -29,6 +31,27 @@ def map_deleted(name, size=4096):
 
 def poke(address, value):
     ctypes.c_uint64.from_address(address).value = value & 0xFFFFFFFFFFFFFFFF
+
+
+def withhold(address, size):
+    """Takes pages away, and lets whoever touches them wait for an answer that never comes (userfaultfd(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.syscall({"x86_64": 323}.get(os.uname().machine, 282), 0)
+    start = address & -mmap.PAGESIZE
+    asked = struct.pack("QQQ", 0xAA, 0, 0)  # UFFD_API
+    if descriptor < 0 or fcntl.ioctl(descriptor, 0xC018AA3F, bytearray(asked)):
+        print("refused", os.strerror(ctypes.get_errno()), flush=True)
+        os._exit(0)
+    fcntl.ioctl(descriptor, 0xC020AA00, bytearray(struct.pack("QQQQ", start, size, 1, 0)))  # UFFDIO_REGISTER, missing
+    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), 4)  # MADV_DONTNEED
+    kept.append((descriptor, start, size))
+
+
+def answer():
+    """Gives the pages back, and lets those go on that wait for them."""
+    for descriptor, start, size in kept[-1:]:
+        fcntl.ioctl(descriptor, 0x8010AA01, bytearray(struct.pack("QQ", start, size)))  # UFFDIO_UNREGISTER
+        fcntl.ioctl(descriptor, 0x8010AA02, bytearray(struct.pack("QQ", start, size)))  # UFFDIO_WAKE
 
 
 def obey():
@@ -64,6 +87,10 @@ def main(kind, folder):
         obey_as(**{table: b"\x80\x7e" * 500000})
     elif kind == "long names":
         obey_as(co_name="\U0001f600\x1b[2J" * 3000000, co_filename="/\r\n\x1b" * 5000000)
+    elif kind == "userfault":
+        lines = bytes(1 << 20)
+        withhold(id(lines) + 2 * mmap.PAGESIZE, 16 * mmap.PAGESIZE)
+        obey_as(**{table: lines})
     elif kind == "threads":
         threading.stack_size(1 << 16)
         for _ in range(1500):
