@@ -29,10 +29,18 @@ class BudgetExceededError(Exception):
 
 
 class Budget:
-    """CPU time and bytes of one operation on one process, counted by the thread that does it."""
+    """CPU time and bytes of one operation on one process, counted by the thread that does it.
 
-    def __init__(self, cpu_clock: Callable[[], float] = time.thread_time) -> None:
+    Args:
+        cpu_clock: CPU time of the calling thread in seconds.
+        before: called as each operation begins.
+    """
+
+    def __init__(
+        self, cpu_clock: Callable[[], float] = time.thread_time, before: Callable[[], object] = lambda: None
+    ) -> None:
         self._cpu_clock = cpu_clock
+        self._before = before
         self._seconds = OPERATION_SECONDS
         self._calls_left = _CHARGE_EVERY
         self._bytes_left = _OPERATION_BYTES
@@ -50,6 +58,7 @@ class Budget:
         self._calls_left = 0 if self._is_given_up else _CHARGE_EVERY
         self._bytes_left = _OPERATION_BYTES
         self._end = None
+        self._before()
 
     def charge(self, size: int) -> None:
         """Counts one read of so many bytes, or one step of as much work as a read.

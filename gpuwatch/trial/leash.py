@@ -16,6 +16,8 @@ GRACE_SECONDS = 10.0
 """What the program gets to end after SIGTERM."""
 DYING_SECONDS = 5.0
 """What it gets after SIGKILL, before the folders go that it may write to."""
+_ANSWER_SECONDS = 2.0
+_silent: set[int] = set()
 _NOT_STARTED = 126
 _NOT_FOUND = 127
 
@@ -92,7 +94,7 @@ def members(group: int, place: str | None) -> list[int]:
         fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         if not fields or fields[0] in (b"Z", b"X"):
             continue
-        if int(fields[2]) == group or (place and mark in b"\0%s\0" % _content(f"/proc/{pid}/environ")):
+        if int(fields[2]) == group or (place and mark in b"\0%s\0" % _environment(pid)):
             found.append(pid)
     return found
 
@@ -102,6 +104,21 @@ def _kill(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):  # gone by now; or it has become another user
         return
+
+
+def _environment(pid: int) -> bytes:
+    """What it was started with; nothing of a process that keeps its readers waiting, which is asked once."""
+    import threading
+
+    if pid in _silent:
+        return b""
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(_content(f"/proc/{pid}/environ")), daemon=True)
+    reader.start()
+    reader.join(_ANSWER_SECONDS)
+    if not found:
+        _silent.add(pid)
+    return b"".join(found)
 
 
 def _content(path: str) -> bytes:

@@ -73,6 +73,7 @@ class Census:
         self._versions: dict[ProcessKey, tuple[int, int] | None] = {}
         self._are_python: dict[ProcessKey, bool] = {}
         self._uptime_ticks: int | None = None
+        self._silent: set[int] = set()  # that failed because they did not answer, which may pass
         self.failures: dict[int, str] = {}
         """Why processes could not be examined, by pid: one of them must not hide the others."""
 
@@ -81,6 +82,7 @@ class Census:
         for pid in self._turns.keys() - pids:
             del self._turns[pid]
             self.failures.pop(pid, None)
+            self._silent.discard(pid)
             self.processes.pop(pid, None)
         for pid in pids - self._turns.keys():
             self._turns[pid] = _Turn(now_ns, 0)
@@ -173,7 +175,18 @@ class Census:
             return otherwise
 
     def _examine(self, pid: int, before: Process | None) -> Process | None:
-        return self.asked(pid, lambda: look(self._proc_root, pid, before), None)
+        if pid in self._silent:
+            self._silent.remove(pid)
+            self.failures.pop(pid, None)
+
+        def question() -> Process | None:
+            try:
+                return look(self._proc_root, pid, before)
+            except TimeoutError:
+                self._silent.add(pid)
+                raise
+
+        return self.asked(pid, question, None)
 
     def _keep(self, pid: int, process: Process | None) -> None:
         if process is None:

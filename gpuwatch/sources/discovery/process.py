@@ -10,7 +10,7 @@ from gpuwatch.sources.discovery.libraries import Library, mapped_library
 from gpuwatch.sources.discovery.roles import Role, role_of
 from gpuwatch.sources.host.identify import is_python_program
 from gpuwatch.sources.host.process import ProcessKey, ProcessStat, read_arguments, read_stat
-from gpuwatch.sources.host.procfs import read_once, to_int
+from gpuwatch.sources.host.procfs import is_left_alone, read_once, to_int
 
 _IMPORT_TICKS = os.sysconf("SC_CLK_TCK") // 5
 """CPU time below which nothing of torch's size was imported: on the fastest machines that takes over a second."""
@@ -60,10 +60,13 @@ def runs_python(proc_root: Path | str, pid: int) -> bool:
 
 
 def look(proc_root: Path | str, pid: int, before: Process | None = None) -> Process | None:
-    """A process as it is now; None once it has ended.
+    """A process as it is now; None once it has ended. `before` is what it was where it keeps its reader waiting.
 
     The maps are read when they may have changed: at the first look, after enough CPU time to import something, and
     after an exec. Workers and helpers are known by their names, so theirs are not.
+
+    Raises:
+        TimeoutError: It keeps its reader waiting, and nothing was known of it before.
     """
     stat = read_stat(proc_root, pid)
     if stat is None or stat.state in "ZX":
@@ -72,6 +75,8 @@ def look(proc_root: Path | str, pid: int, before: Process | None = None) -> Proc
     uid = before.uid if before is not None and is_same else _user(proc_root, pid)
     if uid is None:
         return None
+    if before is not None and is_same and is_left_alone(pid):
+        return replace(before, stat=stat)
     arguments = read_arguments(proc_root, pid)
     now = Process(pid, uid, stat, arguments, role_of(stat.command_name, arguments))
     if before is not None and is_same and before.arguments == arguments:
@@ -80,7 +85,10 @@ def look(proc_root: Path | str, pid: int, before: Process | None = None) -> Proc
             return now
     if now.role in (Role.WORKER, Role.HELPER):
         return now
-    return replace(now, library=mapped_library(proc_root, pid), library_ticks=stat.own_ticks)
+    library = mapped_library(proc_root, pid)
+    if library is None and is_left_alone(pid):
+        raise TimeoutError("it does not answer reads of its memory")
+    return replace(now, library=library, library_ticks=stat.own_ticks)
 
 
 def _user(proc_root: Path | str, pid: int) -> int | None:

@@ -65,6 +65,11 @@ def read_of(proc_root: Path | str, pid: int, name: str, limit: int = 1 << 20) ->
     return in_time(pid, partial(read_all, f"{proc_root}/{pid}/{name}", limit))
 
 
+def is_left_alone(pid: int) -> bool:
+    """Whether a process was so slow to answer lately that what it holds is not asked for: None then says nothing."""
+    return _resting.get(pid, 0.0) > time.monotonic()
+
+
 def in_time(pid: int, read: Callable[[], _Answer]) -> _Answer | None:
     """What `read` finds of a process (see `foreign.answered`); None where it does not answer, or was slow lately."""
     began = time.monotonic()

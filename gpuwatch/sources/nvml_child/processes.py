@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 from gpuwatch.sources.nvml_child import reasons
 from gpuwatch.sources.nvml_child.calls import Caller, CallError
@@ -11,6 +12,8 @@ from gpuwatch.sources.nvml_child.rings import Ring
 
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, a constant of the kernel
 _COMMAND_CHARACTERS = 200
+_ANSWER_SECONDS = 0.5
+_MOST_WAITING = 8
 _STALE_MICROSECONDS = 10_000_000
 
 CANNOT_MAP = "the driver gives host pids, which this container cannot see (docker run --pid=host)"
@@ -28,6 +31,7 @@ class PidMap:
         self._root = proc_root
         self._on_host = _namespace(proc_root) == _FIRST_PID_NAMESPACE
         self._depth = len(self._namespace_pids("self"))
+        self._waiting: dict[int, threading.Thread] = {}
         self.known = self._on_host or self._depth > 1
         self.reason = None if self.known else CANNOT_MAP_WSL if reasons.in_wsl() else CANNOT_MAP
 
@@ -42,13 +46,28 @@ class PidMap:
         """The command line, cut to 200 characters."""
         if not self.known:
             return None
-        try:
-            with open(f"{self._root}/{host_pid}/cmdline", "rb") as file:
-                raw = file.read(4 * _COMMAND_CHARACTERS)
-        except OSError:
-            return None
-        words = os.fsdecode(raw.rstrip(b"\0").replace(b"\0", b" "))
+        words = os.fsdecode(self._raw_command(host_pid).rstrip(b"\0").replace(b"\0", b" "))
         return words[:_COMMAND_CHARACTERS] or None
+
+    def _raw_command(self, host_pid: int) -> bytes:
+        """Empty where a process keeps who reads it waiting, in a system call that holds the lock of its memory."""
+        self._waiting = {pid: reader for pid, reader in self._waiting.items() if reader.is_alive()}
+        found: list[bytes] = []
+
+        def read() -> None:
+            try:
+                with open(f"{self._root}/{host_pid}/cmdline", "rb") as file:
+                    found.append(file.read(4 * _COMMAND_CHARACTERS))
+            except OSError:
+                return
+
+        if host_pid not in self._waiting and len(self._waiting) < _MOST_WAITING:
+            reader = threading.Thread(target=read, name="gpuwatch-cmdline", daemon=True)
+            reader.start()
+            reader.join(_ANSWER_SECONDS)
+            if reader.is_alive():
+                self._waiting[host_pid] = reader
+        return found[0] if found else b""
 
     def _namespace_pids(self, name: str) -> list[int]:
         try:
