@@ -549,7 +549,7 @@ def answered(pid: int, work: Callable[[], _Result]) -> _Result:
 
     A process may keep such a read waiting for ever: by userfaultfd(2), by a file system that does not answer, by a
     system call that holds the lock. It is therefore done by another thread, which is given up after 2 s; the process
-    gets no other until that one ends. One read costs about 20 us more for it.
+    gets no other until that one ends. One read costs about 50 us of CPU time more for it.
 
     Raises:
         TimeoutError: it did not end, or an earlier one has not, or too many of other processes have not.

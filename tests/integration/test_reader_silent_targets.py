@@ -23,7 +23,9 @@ from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples import RunFacts, StackTally
 from gpuwatch.sources.host.process import read_state
 from gpuwatch.sources.host.procfs import in_time, read_of
+from gpuwatch.sources.nvml_child.processes import PidMap
 from gpuwatch.sources.stacks.source import StackSource, StackTarget
+from gpuwatch.trial import leash
 from tests.faults.live import command, dashboard, wait_until
 from tests.integration.interpreters import TARGETS, require_reading
 
@@ -235,3 +237,23 @@ def test_beyond_sixteen_that_wait_nothing_is_tried(monkeypatch: pytest.MonkeyPat
         time.sleep(0.01)
     monkeypatch.setattr(foreign, "_ANSWER_SECONDS", HANG)
     assert answered(5_000_016, lambda: 1) == 1
+
+
+def test_the_nvml_child_does_without_a_command_line_that_never_comes(tmp_path: Path) -> None:
+    for name in ("self", "77", "78"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "self/status").write_text("NSpid:\t5\t1\n")
+    os.mkfifo(tmp_path / "77/cmdline")
+    (tmp_path / "78/cmdline").write_bytes(b"python\0train.py\0")
+    pids = PidMap(str(tmp_path))
+    assert [pids.command(pid) for pid in (77, 78, 77)] == [None, "python train.py", None]
+    assert [thread.name for thread in threading.enumerate()].count("gpuwatch-cmdline") == 1
+    with open(tmp_path / "77/cmdline", "wb"):  # noqa: PTH123 - lets the reader go
+        pass
+
+
+def test_the_end_of_a_trial_passes_over_it(locked: Target, innocent: Target) -> None:
+    place = "no-such-place"
+    assert leash.members(innocent.pid, place) == leash.members(innocent.pid, place)
+    assert locked.pid in leash._silent
+    assert innocent.pid not in leash._silent
