@@ -134,6 +134,7 @@ class DashboardApp(App[int]):
         self._event_loop = asyncio.get_running_loop()
         if self._leaving is not None:
             self.exit(self._leaving, return_code=self._leaving)
+            return
         self.theme_changed_signal.subscribe(self, lambda _theme: self.redraw())
         self.app_resume_signal.subscribe(self, lambda _app: self.action_repaint())
         self.monitor.subscribe(self.receive)
@@ -166,8 +167,10 @@ class DashboardApp(App[int]):
             self.set_timer(wait, self.redraw)
 
     def redraw(self) -> None:
-        """Forms the view anew and draws it; an app that is ending has no screen any more."""
+        """Forms the view anew and draws it; the screen of an app that is ending may have lost its widgets."""
         self._draw_planned = False
+        if self.return_code is not None:
+            return
         self._drawn_at = self._clock()
         self.viewing.form()
         if self.screen_stack and isinstance(self.screen, ViewScreen):
