@@ -167,7 +167,7 @@ class DashboardApp(App[int]):
             self.set_timer(wait, self.redraw)
 
     def redraw(self) -> None:
-        """Forms the view anew and draws it; the screen of an app that is ending may have lost its widgets."""
+        """Forms and draws the view again; the screen of an app that is ending may have lost its widgets."""
         self._draw_planned = False
         if self.return_code is not None:
             return

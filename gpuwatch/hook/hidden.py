@@ -118,7 +118,7 @@ def take_out() -> None:
     if not _are_out:
         _are_out = True
         for holder, name, replacement, original in _per_step:
-            if vars(holder).get(name) is replacement:  # else somebody has put another around it
+            if vars(holder).get(name) is replacement:  # else another tool has wrapped it
                 setattr(holder, name, original)
 
 
