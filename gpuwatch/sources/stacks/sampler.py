@@ -1,7 +1,7 @@
 """Who samples: a thread for each target, and one that starts and ends them and hands their samples over.
 
-A process can keep who reads its memory waiting for ever. With a thread of its own it keeps nobody else: neither the
-samples of the others nor the end of the program wait for it.
+A read of a process's memory may never return. Each process has a thread of its own, so that neither the samples of the
+others nor the end of the program wait for it.
 """
 
 from __future__ import annotations
