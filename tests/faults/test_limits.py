@@ -268,9 +268,9 @@ def test_a_wall_clock_that_is_set_while_it_records_changes_no_duration(
         assert recorder.wait(60) == 130
     most_seconds = time.monotonic() - began
     with Recording(kept) as recording:
-        assert 1 <= (recording.end_ns - recording.start_ns) / 1e9 <= most_seconds
+        assert 0 < (recording.end_ns - recording.start_ns) / 1e9 <= most_seconds
         jumps = [wall - time_ns / 1e9 for time_ns, wall in recording.wall_anchors]
         assert [round((jump - jumps[0]) / 3600, 2) for jump in jumps] == [0, 1, -1]
     report = command(tmp_path, simulated_driver, "report", str(kept), "--format", "json")
     sound(report, {0, 2})
-    assert 1 <= find(json.loads(report.stdout), "duration_seconds") <= most_seconds
+    assert 0 < find(json.loads(report.stdout), "duration_seconds") <= most_seconds
