@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from _thread import get_ident
 from operator import getitem
 from time import monotonic_ns
 from types import TracebackType
@@ -13,7 +12,7 @@ from . import imports, loaders, phases, waits
 from .frames import calling_place
 from .hidden import leave_traceback
 from .quiet import defines, inherits, type_name
-from .ring import append, backward_ns, natives, pack, pulse, record, started
+from .ring import append, native_id, pulse, record, started
 from .session import session
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, USER_PHASE, USER_STEP
 
@@ -31,10 +30,8 @@ def step(samples: Optional[int] = None) -> None:
     watch_once()
     now_ns = started()
     if pulse.awake:
-        known = samples if type(samples) in (int, bool) and 0 <= samples <= _MOST else -1  # type: ignore[operator]
-        thread = natives[get_ident()]
-        backward_ns.setdefault(thread, -1)
-        append(pack(USER_STEP, 0, 0, thread, now_ns, now_ns, known, 0))
+        known: Any = samples if type(samples) in (int, bool) and 0 <= samples <= _MOST else -1  # type: ignore[operator]
+        append((USER_STEP, 0, 0, native_id(), now_ns, now_ns, known, 0))
         if now_ns >= pulse.due_ns:
             pulse.flush(now_ns)
 
@@ -150,7 +147,7 @@ class WatchedIterator(_StandIn):
     def _gpuwatch_note(self, flags: int, start_ns: int, end_ns: int, samples: int) -> None:
         iteration = self._gpuwatch_record
         flags |= GRAD if _is_grad_enabled() else 0
-        append(pack(NEXT, flags, iteration.loader, natives[get_ident()], start_ns, end_ns, iteration.number, samples))
+        append((NEXT, flags, iteration.loader, native_id(), start_ns, end_ns, iteration.number, samples))
 
 
 _watched = False

@@ -156,7 +156,7 @@ class Session:
         self.close_links()
         self._reset()
         ring.forget()
-        ring.backward_ns.clear()
+        ring.trained.clear()
         pulse.due_ns = 0
         cuda.forget()
         pauses.stop()

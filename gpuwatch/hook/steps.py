@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional
 from .frames import Place, calling_place
 from .hidden import around, hidden, leave_traceback, replace_per_step
 from .quiet import attributes, noting, own, quietly
-from .ring import append, backward_ns, look, natives, pack, pulse, started
+from .ring import append, look, native_id, natives, pulse, started
 from .wire import BACKWARD, OPTIMIZER, RAISED, SKIPPED
 
 _OPTIMIZER_OVERDUE_NS = 1_000_000_000
@@ -118,17 +118,14 @@ def _step_hooks(torch: Any) -> Any:
         else:
             entry = entry_of(id(optimizer))
             if entry is not None:
-                thread = natives[get_ident()]
-                start_ns = entry.started_ns or end_ns
-                last_ns = backward_ns.get(thread)
-                if last_ns is None:
-                    last_ns = backward_ns[thread] = -1
+                identity, thread = pulse.flusher
+                if identity != get_ident():
+                    thread = natives[get_ident()]
+                append((OPTIMIZER, 0, entry.number, thread, entry.started_ns or end_ns, end_ns, 0, 0))
                 if not entry.stepped_ns:
                     _note_step()
                 entry.started_ns = 0
                 entry.stepped_ns = end_ns
-                inside = 1 if last_ns >= start_ns else 0
-                append(pack(OPTIMIZER, 0, entry.number, thread, start_ns, end_ns, inside, 0))
             if end_ns >= pulse.due_ns:
                 pulse.flush(end_ns)
 
@@ -151,13 +148,14 @@ def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             leave_traceback(error)
             if pulse.awake and kwargs.get("accumulate_grad"):
-                append(pack(BACKWARD, RAISED, 0, natives[get_ident()], start_ns, monotonic_ns(), 0, 0))
+                append((BACKWARD, RAISED, 0, native_id(), start_ns, monotonic_ns(), 0, 0))
             raise
         if pulse.awake and kwargs.get("accumulate_grad"):  # torch.autograd.grad comes here too, without it
             end_ns = monotonic_ns()
-            thread = natives[get_ident()]
-            backward_ns[thread] = start_ns
-            append(pack(BACKWARD, 0, 0, thread, start_ns, end_ns, 0, 0))
+            identity, thread = pulse.flusher
+            if identity != get_ident():
+                thread = natives[get_ident()]
+            append((BACKWARD, 0, 0, thread, start_ns, end_ns, 0, 0))
             if not backward_seen:
                 quietly(_note_backward)
             # Where an optimizer steps, its hook flushes; one that has stepped may have stepped for the last time.
@@ -173,9 +171,8 @@ def _timed_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def leave(start_ns: int, tensors: Any, result: Any, raised: bool) -> None:
         if pulse.awake:
-            end_ns, thread = monotonic_ns(), natives[get_ident()]
-            backward_ns[thread] = start_ns
-            append(pack(BACKWARD, RAISED if raised else 0, 0, thread, start_ns, end_ns, 0, 0))
+            end_ns = monotonic_ns()
+            append((BACKWARD, RAISED if raised else 0, 0, native_id(), start_ns, end_ns, 0, 0))
             if not backward_seen:
                 quietly(_note_backward)
             if end_ns >= pulse.due_ns:
@@ -202,10 +199,9 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
     def leave(skipped: List[int], scaler: Any, result: Any, raised: bool) -> None:
         if raised or not pulse.awake:
             return
-        thread = natives[get_ident()]
         now_ns = last_update_ns[get_ident()] = monotonic_ns()
         for number in skipped:
-            append(pack(OPTIMIZER, SKIPPED, number, thread, now_ns, now_ns, 0, 0))
+            append((OPTIMIZER, SKIPPED, number, native_id(), now_ns, now_ns, 0, 0))
         if now_ns >= pulse.due_ns:
             pulse.flush(now_ns)
 

@@ -18,7 +18,7 @@ from .cuda import device
 from .hidden import around, hidden, leave_traceback, replace_per_step
 from .loaders import LoaderEntry
 from .quiet import own, quietly
-from .ring import append, look, natives, pack, pulse, started, trains
+from .ring import append, look, native_id, natives, pulse, started, trains
 from .settings import batch_size, full_batches, read_iterator_settings
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, WAIT_CPU
 
@@ -230,8 +230,7 @@ def _begin_pass(start_ns: int, loader: Any, iterator: Any) -> None:
     if pulse.awake:
         count = own(loader, "num_workers")
         count = count if type(count) is int else 0
-        thread = natives[get_ident()]
-        append(pack(ITER, 0, iteration.loader, thread, start_ns, monotonic_ns(), iteration.number, count))
+        append((ITER, 0, iteration.loader, native_id(), start_ns, monotonic_ns(), iteration.number, count))
 
 
 def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) -> Callable[[Any], Any]:
@@ -273,7 +272,10 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
         else:
             end_ns, samples = leave_metered(iteration, batch, start_ns, cpu_ns, pair)
         flags = GRAD if is_grad_enabled() else 0
-        append(pack(NEXT, flags, iteration.loader, natives[get_ident()], start_ns, end_ns, iteration.number, samples))
+        identity, thread = pulse.flusher
+        if identity != get_ident():
+            thread = natives[get_ident()]
+        append((NEXT, flags, iteration.loader, thread, start_ns, end_ns, iteration.number, samples))
         if end_ns >= pulse.due_ns:
             pulse.flush(end_ns)
         return batch
@@ -294,8 +296,7 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
         end_ns = monotonic_ns()
         if iteration.entry.inline:
             used_ns = thread_time_ns() - cpu_ns
-            thread = natives[get_ident()]
-            append(pack(WAIT_CPU, 0, iteration.loader, thread, start_ns, end_ns, start_ns, used_ns))
+            append((WAIT_CPU, 0, iteration.loader, native_id(), start_ns, end_ns, start_ns, used_ns))
         samples = iteration.measure(batch)
         if iteration.turn > 0 and iteration.left is not None and samples > 0:
             iteration.full = samples  # more follow, so this one was full, and so are those before the next metered one
@@ -305,7 +306,7 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
         end_ns = monotonic_ns()
         stopped = issubclass(type(error), StopIteration)
         flags = (STOPPED if stopped else RAISED) | (GRAD if is_grad_enabled() else 0)
-        append(pack(NEXT, flags, iteration.loader, natives[get_ident()], start_ns, end_ns, iteration.number, -1))
+        append((NEXT, flags, iteration.loader, native_id(), start_ns, end_ns, iteration.number, -1))
         gaps = device.gaps
         if gaps is not None and pair is not None:
             gaps.release(pair)

@@ -10,7 +10,6 @@ import functools
 import posix
 import queue
 import sys
-from _thread import get_ident
 from time import monotonic_ns, thread_time_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional
@@ -18,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional
 from . import process
 from .hidden import hidden
 from .quiet import quietly
-from .ring import append, natives, pack, pending, pulse, started
+from .ring import append, native_id, pending, pulse, started
 from .wire import FETCH
 
 _LOADER = "gpuwatch_loader"
@@ -118,8 +117,7 @@ class _Clock:
         if is_batch and self._started_ns:
             cpu_ns, end_ns = thread_time_ns() - self._cpu_ns, monotonic_ns()
             if pulse.awake:
-                thread = natives[get_ident()]
-                append(pack(FETCH, 0, self._loader, thread, self._started_ns, end_ns, self._worker, cpu_ns))
+                append((FETCH, 0, self._loader, native_id(), self._started_ns, end_ns, self._worker, cpu_ns))
         self._started_ns = 0
 
 

@@ -34,6 +34,10 @@ class Record(NamedTuple):
     a: int
     b: int
 
+    def within(self, outer: Record) -> bool:
+        """Whether it began and ended while the other was under way."""
+        return outer.start_ns <= self.start_ns <= self.end_ns <= outer.end_ns
+
 
 @dataclass
 class Peer:

@@ -71,13 +71,13 @@ def test_gaps_point_at_their_waits_and_only_the_training_thread_measures(monkeyp
     monkeypatch.setattr(ring.pulse, "awake", True)
     monkeypatch.setattr(ring.pulse, "due_ns", 1 << 62)
     monkeypatch.setattr(waits.device, "gaps", Gaps(cuda))
-    ring.backward_ns.clear()
+    ring.trained.clear()
     pull = waits._timed(Loop.__next__, lambda: True)
     loop = Loop(cuda, batches=6)
     waits._keep(loop, LoaderEntry(4, None))
     pull(loop)
     assert not cuda.calls.count("record"), "this thread has not trained yet"
-    ring.backward_ns[get_native_id()] = 1
+    ring.trained.add(get_native_id())
     for _ in range(5):
         pull(loop)
     with pytest.raises(StopIteration):
