@@ -11,7 +11,7 @@ from typing import Any, Iterable, Iterator, Optional, Tuple, Type
 from . import imports, loaders, phases, waits
 from .frames import calling_place
 from .hidden import leave_traceback
-from .quiet import defines, inherits, type_name
+from .quiet import defines, inherits, own, type_name
 from .ring import append, native_id, pulse, record, started
 from .session import session
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, USER_PHASE, USER_STEP
@@ -58,10 +58,10 @@ class Phase:
 def loader(iterable: Iterable[Any]) -> Iterable[Any]:
     """The iterable with its waits recorded; a DataLoader comes back as it is, because its waits are."""
     watch_once()
-    dataloader = sys.modules.get("torch.utils.data.dataloader")
     kind = type(iterable)
-    torchs = (dataloader.DataLoader, dataloader._BaseDataLoaderIter) if dataloader is not None else ()
-    if any(inherits(kind, each) for each in torchs):
+    dataloader = sys.modules.get("torch.utils.data.dataloader")
+    torchs = [own(dataloader, name) for name in ("DataLoader", "_BaseDataLoaderIter")]
+    if any(inherits(kind, each) for each in torchs if each is not None):
         return iterable
     entry = loaders.new_entry(calling_place())
     entry.iterated = True
@@ -162,6 +162,7 @@ def watch_once() -> None:
 
 
 def _is_grad_enabled() -> bool:
-    # Without torch there is no such mode; "on" keeps such a loop from being taken for an evaluation.
-    torch = sys.modules.get("torch")
-    return torch is None or bool(torch.is_grad_enabled())
+    # Without torch, and while another thread still imports it, there is no such mode; "on" keeps such a loop from being
+    # taken for an evaluation.
+    is_enabled = getattr(sys.modules.get("torch"), "is_grad_enabled", None)
+    return is_enabled is None or bool(is_enabled())

@@ -14,6 +14,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Optional
 
 from . import wire
+from .quiet import own
 from .ring import emit as emit_record
 from .ring import pulse
 
@@ -170,8 +171,9 @@ device = Device()
 def observe(now_ns: int) -> None:
     """`Device.observe` with the process's own torch, where there is one."""
     torch = sys.modules.get("torch")
-    if torch is not None:
-        device.observe(torch.cuda, now_ns)
+    cuda = own(torch, "cuda") if torch is not None else None
+    if cuda is not None:
+        device.observe(cuda, now_ns)
 
 
 def pause() -> None:

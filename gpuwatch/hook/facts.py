@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from . import cuda, imports, loaders, model, process, saves
 from .phases import names as phase_names
-from .quiet import quietly
+from .quiet import own, quietly
 
 REFRESH_NS = 30_000_000_000
 RETRY_NS = 1_000_000_000
@@ -25,10 +25,10 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
     content = dict(process.facts())
     content.update(quietly(_ranks, os.environ, torch) or {})
     content.update(
-        torch=str(getattr(torch, "__version__", None)) if torch is not None else None,
+        torch=_version(torch),
         device=model.device(),
         affinity=len(os.sched_getaffinity(0)),
-        torch_threads=torch.get_num_threads() if torch is not None else None,
+        torch_threads=quietly(_threads, torch) if torch is not None else None,
         phases=list(phase_names),
         save_places=[{"file": file, "line": line} for file, line in saves.places],
         gap=cuda.device.gaps is not None and cuda.device.gaps.measured,
@@ -40,6 +40,16 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
     )
     content.update(quietly(_gpus, torch) or {})
     return content
+
+
+def _version(torch: Any) -> Optional[str]:
+    """Past the module's own `__getattr__`, which an installation that is incomplete may not survive."""
+    version = own(torch, "__version__") if torch is not None else None
+    return str(version) if version is not None else None
+
+
+def _threads(torch: Any) -> int:
+    return int(torch.get_num_threads())
 
 
 def _ranks(environment: Mapping[str, str], torch: Any) -> Dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -281,7 +282,7 @@ def python_with_torch(tmp_path: Path, version_file: str) -> str:
     (package / "__init__.py").write_text("raise SystemExit('torch was imported')")
     (package / "version.py").write_text(version_file)
     script = tmp_path / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/packages exec "{sys.executable}" "$@"\n')
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/packages exec "{sys.executable}" -S "$@"\n')
     script.chmod(0o755)
     return str(script)
 
@@ -303,6 +304,24 @@ def test_a_torch_for_the_cpu_is_a_shortcoming_only_beside_a_gpu(tmp_path: Path) 
 def test_a_torch_for_amd_is_told_what_is_not_read(tmp_path: Path) -> None:
     python = python_with_torch(tmp_path, "__version__ = '2.13.0+rocm7'\ncuda = None\nhip: Optional[str] = '7.0'\n")
     assert "amd-smi" in cured(check_torch(gpu_present=False, interpreters=[python]), State.WARNING)
+
+
+@pytest.mark.parametrize("files", [["torch/__init__.py"], ["torch.py"], ["torch/lib/left_behind.so"]], ids=str)
+def test_a_torch_without_a_version_is_incomplete_and_not_missing(tmp_path: Path, files: list[str]) -> None:
+    python = python_with_torch(tmp_path, "")
+    shutil.rmtree(tmp_path / "packages")
+    for file in files:
+        (tmp_path / "packages" / file).parent.mkdir(parents=True)
+        (tmp_path / "packages" / file).touch()
+    check = check_torch(gpu_present=True, interpreters=[python])
+    assert "--force-reinstall" in cured(check, State.WARNING)
+    assert "is incomplete" in check.sentence and f"{tmp_path}/packages/torch" in check.sentence
+
+
+def test_a_whole_torch_is_named_before_one_that_is_incomplete(tmp_path: Path) -> None:
+    broken = python_with_torch(tmp_path / "broken", "")
+    whole = python_with_torch(tmp_path / "whole", "__version__ = '2.13.0'\ncuda = '13.0'\n")
+    assert check_torch(gpu_present=True, interpreters=[broken, whole]).details["interpreter"] == whole
 
 
 def test_an_interpreter_that_does_not_answer_has_no_torch(tmp_path: Path) -> None:

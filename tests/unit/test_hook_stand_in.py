@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -31,6 +33,17 @@ def test_an_iterable_without_a_length_is_as_true_as_before() -> None:
     assert not watched([])
     with pytest.raises(TypeError):
         len(watched(Pipeline()))
+
+
+def test_a_torch_that_another_thread_still_imports_is_not_asked_for_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("torch", "torch.utils.data.dataloader"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(api.pulse, "awake", True)
+    monkeypatch.setattr(api, "append", lambda record: None)
+    monkeypatch.setattr(api, "watch_once", lambda: None)
+    assert list(api.loader([[1], [2]])) == [[1], [2]]
 
 
 def test_a_setting_reaches_the_iterable_itself() -> None:

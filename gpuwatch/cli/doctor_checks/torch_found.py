@@ -19,14 +19,17 @@ _LOOK = r"""
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]  # a json.py in the current folder is not ours to run
 import importlib.util, json, os, re
-found = {"version": None, "cuda": None, "hip": None}
+found = {"place": None, "version": None, "cuda": None, "hip": None}
 spec = importlib.util.find_spec("torch")
-if spec is not None and spec.origin:
-    path = os.path.join(os.path.dirname(spec.origin), "version.py")
-    with open(path) as lines:
-        text = lines.read()
+if spec is not None:
+    found["place"] = spec.origin or list(spec.submodule_search_locations)[0]
+    try:
+        with open(os.path.join(os.path.dirname(spec.origin or ""), "version.py"), errors="replace") as lines:
+            text = lines.read()
+    except OSError:
+        text = ""
     match = re.search(r"^__version__\s*=\s*'([^']*)'", text, re.M)
-    found["version"] = match.group(1) if match else "of unknown version"
+    found["version"] = match.group(1) if match else None
     for key in ("cuda", "hip"):
         match = re.search(r"^%s\b[^=]*=\s*'([^']*)'" % key, text, re.M)
         found[key] = match.group(1) if match else None
@@ -38,7 +41,8 @@ def check_torch(gpu_present: bool, interpreters: Sequence[str] | None = None) ->
     """Looks with this interpreter and with the `python` and `python3` of the PATH."""
     candidates = _interpreters() if interpreters is None else list(interpreters)
     looks = {interpreter: _look(interpreter) for interpreter in candidates}
-    found = {interpreter: look for interpreter, look in looks.items() if look and look["version"]}
+    found = {interpreter: look for interpreter, look in looks.items() if look and look["place"]}
+    whole = {interpreter: look for interpreter, look in found.items() if look["version"]}
     if not found:
         return Check(
             _NAME,
@@ -47,8 +51,18 @@ def check_torch(gpu_present: bool, interpreters: Sequence[str] | None = None) ->
             "interpreter can be watched all the same.",
             "Activate the environment of the training, or `pip install torch` there.",
         )
-    interpreter, look = next(iter(found.items()))
+    interpreter, look = next(iter((whole or found).items()))
     details = {"interpreter": interpreter, **look}
+    if not whole:
+        return Check(
+            _NAME,
+            State.WARNING,
+            f"The torch that {_shown(interpreter)} finds, {look['place']}, is incomplete: no version.py beside it says "
+            "which version it is.",
+            "Install torch again there: `pip install --force-reinstall torch`; a folder or file of that name which "
+            "hides it has to go.",
+            details,
+        )
     about = f"torch {look['version']} is found by {_shown(interpreter)}"
     if look["cuda"]:
         return Check(_NAME, State.OK, f"{about}, built for CUDA {look['cuda']}.", None, details)
@@ -90,7 +104,7 @@ def _look(interpreter: str) -> dict[str, str | None] | None:
         return None
     if not isinstance(found, dict):
         return None
-    values = {key: found.get(key) for key in ("version", "cuda", "hip")}
+    values = {key: found.get(key) for key in ("place", "version", "cuda", "hip")}
     return {key: shown(str(value).encode()) if value else None for key, value in values.items()}
 
 
