@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, NvmlState, Sample
@@ -16,6 +16,7 @@ class Roster:
         self._facts: dict[str, GpuFacts] = {}
         self._indices: dict[str, int] = {}
         self._lost: set[str] = set()
+        self._unopened: list[tuple[int, str]] = []
         self._known: set[str] = set()  # in any sample; a child that makes up names is not followed for ever
         self._earlier = NvmlState(0, "")
         self._current = NvmlState(0, "")
@@ -45,8 +46,12 @@ class Roster:
         if message.found and len(self._indices) < MOST_GPUS:
             self._indices[message.found[1]] = message.found[0]
         if message.lost_index:
-            yield from self._lost_at(*message.lost_index, now_ns)
+            self._unopened.append(message.lost_index)
         if message.enumerated is not None:
+            # Not before: an index may be that of another GPU than before.
+            for index, reason in self._unopened:
+                yield from self._lost_at(index, reason, message.enumerated, now_ns)
+            self._unopened.clear()
             gone = self._facts.keys() - set(message.enumerated) - self._lost
             for uuid in sorted(gone):
                 self._lost.add(uuid)
@@ -66,6 +71,7 @@ class Roster:
         self._earlier = self.with_totals(NvmlState(0, ""))
         self._current = NvmlState(0, "")
         self.missed_polls = 0
+        self._unopened.clear()
 
     def with_totals(self, state: NvmlState) -> NvmlState:
         """A state with the costs of all children so far."""
@@ -87,9 +93,10 @@ class Roster:
         kept = {name: reason for name, reason in facts.unavailable.items() if name not in missing}
         return replace(facts, **missing, unavailable=kept)
 
-    def _lost_at(self, index: int, reason: str, now_ns: int) -> Iterable[Sample]:
+    def _lost_at(self, index: int, reason: str, enumerated: Sequence[str], now_ns: int) -> Iterable[Sample]:
         """A GPU that is lost from the start gets a row of its own, or that of the GPU that was known there."""
         known = [facts for facts in self._facts.values() if facts.index == index and not facts.mig_parent]
+        known.sort(key=lambda facts: facts.uuid in enumerated)
         uuid = known[-1].uuid if known else f"GPU-index-{index}"
         if not known:
             facts = GpuFacts(now_ns, uuid, index, f"GPU {index}", unavailable={"name": reason})

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from nvml_sim import SimulatedDriver
 
-from gpuwatch.samples import GpuFacts, GpuSample, GpuStatus, NvmlState
+from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, GpuStatus, NvmlState
 from gpuwatch.sources.nvml import NvmlSource
 from gpuwatch.sources.nvml_child.machine import MOST_GPUS
 from gpuwatch.sources.nvml_decode import Message
@@ -163,6 +163,88 @@ def test_a_number_of_gpus_that_cannot_be_is_no_endless_list(simulated_driver: Si
         assert len(reader.each(GpuFacts)) <= MOST_GPUS
         simulated_driver.write()
         until_shown(reader)
+
+
+CHANGES = {
+    "fewer before the first is opened": ("nvmlDeviceGetHandleByIndex_v2", 0, [0, 1, 2], [0]),
+    "more before the first is opened": ("nvmlDeviceGetHandleByIndex_v2", 0, [0], [0, 1, 2]),
+    "fewer before the last is opened": ("nvmlDeviceGetHandleByIndex_v2", 2, [0, 1, 2], [0, 1]),
+    "fewer before the last is named": ("nvmlDeviceGetUUID", 2, [0, 1, 2], [0, 1]),
+    "fewer and in another order": ("nvmlDeviceGetHandleByIndex_v2", 1, [0, 1, 2], [2, 1]),
+    "in another order amid the first": ("nvmlDeviceGetName", 0, [0, 1, 2], [2, 0, 1]),
+    "in another order before the last": ("nvmlDeviceGetUUID", 2, [0, 1, 2], [1, 2, 0]),
+    "another one in the place of the first": ("nvmlDeviceGetUUID", 1, [0, 1], [3, 1]),
+}
+"""A call of the enumeration, and which GPUs are there, in this order, before it and from it on."""
+
+
+def these(gpus: list[int]) -> list[str]:
+    """A scenario in which each GPU has its own power, limit and name, whichever index it has."""
+    return [
+        line
+        for index, gpu in enumerate(gpus)
+        for line in (
+            f"gpu {index} uuid GPU-{gpu}",
+            f"gpu {index} name GPU number {gpu}",
+            f"gpu {index} power_limit {700 + gpu}",
+            f"wave {index} power constant {100 + gpu}",
+        )
+    ]
+
+
+def all_is_with_its_gpu(reader: Reader, gpus: list[int], since_ns: int = 0) -> None:
+    """Each GPU is shown with its own figures and facts, no other GPU has a sample, and none a row of another name."""
+    now_ns = time.monotonic_ns()
+    for gpu in gpus:
+        reader.until(GpuSample, lambda sample, gpu=gpu: sample.uuid == f"GPU-{gpu}" and sample.time_ns > now_ns)  # type: ignore[misc]
+    for sample in reader.each(GpuSample):
+        if sample.time_ns > since_ns:
+            assert sample.uuid == f"GPU-{sample.power_watts - 100:.0f}"  # type: ignore[operator]
+    rows = {facts.uuid: facts for facts in reader.each(GpuFacts) if facts.time_ns > since_ns}
+    for gpu in gpus:
+        facts = rows[f"GPU-{gpu}"]
+        assert (facts.index, facts.name, facts.power_limit_watts) == (gpus.index(gpu), f"GPU number {gpu}", 700 + gpu)
+    assert not [uuid for uuid in rows if "index" in uuid]
+
+
+def test_gpus_that_come_go_or_change_places_while_they_are_enumerated_keep_their_figures(
+    side_by_side: SideBySide,
+) -> None:
+    def check(place: Place, case: tuple[str, int, list[int], list[int]]) -> None:
+        function, index, before, after = case
+        place.driver.write(*these(before), f"fault {function} {index} wait", gpus=len(before))
+        with reading(place.driver) as reader:
+            reader.source.collect(time.monotonic_ns())
+            wait_until(lambda: place.driver.calls(function, index))
+            place.driver.write(*these(after), gpus=len(after))
+            state = reader.until(NvmlState, lambda state: state.status == "ok")
+            assert (state.gpu_count, state.reason) == (len(after), None)
+            all_is_with_its_gpu(reader, after)
+            assert {lost.uuid for lost in reader.each(GpuLost)} <= {f"GPU-{gpu}" for gpu in {*before} - {*after}}
+
+    side_by_side(check, CHANGES)
+
+
+def test_gpus_that_change_places_are_noticed(simulated_driver: SimulatedDriver) -> None:
+    """Their number is the same; a handle that becomes another GPU's is worse than any driver is known to be."""
+    simulated_driver.write(*these([0, 1, 2]), gpus=3)
+    with reading(simulated_driver) as reader:
+        all_is_with_its_gpu(reader, [0, 1, 2])
+        simulated_driver.write(*these([2, 0, 1]))
+        noticed = reader.until(NvmlState, lambda state: state.status == "restarting")
+        assert "GPU 0 is another one than before: GPU-2" in (noticed.reason or "")
+        all_is_with_its_gpu(reader, [2, 0, 1], since_ns=noticed.time_ns)
+
+
+def test_a_gpu_that_cannot_be_opened_is_not_taken_for_the_one_that_had_its_place(
+    simulated_driver: SimulatedDriver,
+) -> None:
+    simulated_driver.write(*these([0, 1, 2]), gpus=3)
+    with reading(simulated_driver) as reader:
+        reader.until(NvmlState, lambda state: state.status == "ok")
+        simulated_driver.write(*these([1, 2, 0, 3]), "fault nvmlDeviceGetHandleByIndex_v2 0 error 15", gpus=4)
+        reader.until(NvmlState, lambda state: state.status == "ok" and state.gpu_count == 4)
+        assert {each.uuid for each in reader.each(GpuLost)} == {"GPU-1", "GPU-index-0"}
 
 
 def test_texts_that_are_garbage_cost_no_more_than_themselves(side_by_side: SideBySide) -> None:

@@ -102,7 +102,7 @@ static void misbehave(const fault *f) {
 }
 
 int enter(const char *function, const device *d) {
-    int index = d ? d->gpu : NO_GPU, result = SUCCESS;
+    int index = d ? d->gpu : NO_GPU, result = SUCCESS, waits = 0;
     double delay = 0;
     pthread_mutex_lock(&lock);
     refresh_scenario();
@@ -115,10 +115,12 @@ int enter(const char *function, const device *d) {
         else if (f->kind == FAULT_OK) result = SUCCESS, delay = 0;
         else if (f->kind == FAULT_SEGV) raise(SIGSEGV);
         else if (f->kind == FAULT_SPIN) for (;;) {}
+        else if (f->kind == FAULT_WAIT) waits = 1;
         else if (f->kind != FAULT_HANG) misbehave(f);
         else for (pthread_mutex_unlock(&lock);;) pause();
     }
     if (delay > 0) sleep_unlocked(delay);
+    for (const scenario *before = world; waits && world == before;) wait_a_little();
     return result;
 }
 

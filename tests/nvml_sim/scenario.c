@@ -152,8 +152,8 @@ static void parse_fault(scenario *s, const char *rest) {
     if (s->fault_count == FAULTS_MAX || sscanf(rest, "%95s %15s %15s %lf", f->function, who, kind, &f->value) < 3)
         return;
     static const char *const kinds[] = {"ok", "error", "hang", "segv", "delay", "abort", "exit", "print", "block",
-                                        "grow", "spin"};
-    f->kind = find(kinds, 11, kind), f->gpu = gpu_of(who);
+                                        "grow", "spin", "wait"};
+    f->kind = find(kinds, 12, kind), f->gpu = gpu_of(who);
     s->fault_count++;
 }
 

@@ -1,7 +1,7 @@
 """One whole GPU: its readings by lane, and the samples made of them.
 
 At the default interval this is 6.8 to 7.7 calls a second (benchmarks/nvml_calls.py): 4 on every poll (utilization
-ring, fields, memory, SM clock), 3 to 5 on every other one, 5 to 7 every 5 to 10 s, 6 every 30 to 60 s.
+ring, fields, memory, SM clock), 3 to 5 on every other one, 5 to 7 every 5 to 10 s, 8 every 30 to 60 s.
 """
 
 from __future__ import annotations

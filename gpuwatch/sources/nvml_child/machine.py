@@ -5,7 +5,7 @@ from __future__ import annotations
 import pynvml
 
 from gpuwatch.sources.nvml_child import reasons
-from gpuwatch.sources.nvml_child.calls import Caller, CallError, Ledger, attempt, wheel
+from gpuwatch.sources.nvml_child.calls import Caller, Ledger, attempt, wheel
 from gpuwatch.sources.nvml_child.device import Device, Record
 from gpuwatch.sources.nvml_child.driver import Driver
 from gpuwatch.sources.nvml_child.facts import read_facts, text
@@ -78,6 +78,7 @@ class Machine:
         self.gpus: list[Gpu] = []
         self.notes: list[str] = []
         self.count = 0
+        self._uuids: dict[int, str] = {}
         self._pids = PidMap(options.proc_root)
         self.library = self._caller(None, LIBRARY)
         self._patience = options.init_seconds / 3
@@ -90,7 +91,7 @@ class Machine:
         """Finds all devices and tells their facts one by one, so that a slow driver is not taken for a dead one.
 
         Raises:
-            StartOverError: there is no GPU, or none can be opened.
+            StartOverError: there is no GPU, or none can be opened, or they changed meanwhile.
         """
         count, code = self.ask("nvmlDeviceGetCount")
         again = self.options.retry_seconds
@@ -102,10 +103,25 @@ class Machine:
             raise StartOverError(again, "failing", _TOO_MANY_GPUS.format(count), **self.versions)
         self.count = int(count)
         codes = [self._add_gpu(index) for index in range(self.count)]
+        self.check_unchanged(again)
         self.marker.clear()
+        self.output.line(next=self.lanes.interval + 2, samples=[], enumerated=[device.uuid for device in self.devices])
         if not self.devices:
             raise StartOverError(again, "failing", reasons.init_sentence(codes[0]), **self.versions)
-        self.output.line(next=self.lanes.interval + 2, samples=[], enumerated=[device.uuid for device in self.devices])
+
+    def check_unchanged(self, again: float) -> None:
+        """Whether each index still has the GPU that was enumerated there.
+
+        Raises:
+            StartOverError: one has another, or there are more or fewer; NVML is to be started again after `again` s.
+        """
+        now, code = self.ask("nvmlDeviceGetCount")
+        if not code and now != self.count:
+            raise StartOverError(again, "restarting", f"The number of GPUs changed from {self.count} to {now}.")
+        for index, known in self._uuids.items():
+            uuid = self._uuid_of(self._find(index)[0], index)
+            if uuid and uuid != known:
+                raise StartOverError(again, "restarting", f"GPU {index} is another one than before: {uuid}.")
 
     def ask(self, name: str) -> tuple[Any, int]:
         """A question to the library, not to a device: (value, 0) or (None, code)."""
@@ -114,19 +130,18 @@ class Machine:
 
     def _add_gpu(self, index: int) -> int:
         """Adds one GPU, and under MIG its instances; returns the code that prevented it."""
-        label = f"index:{index}"
-        finder = self._caller(None, label)
-        try:
-            handle = finder.call("nvmlDeviceGetHandleByIndex", using=lambda _none: _handle(index))
-        except CallError as error:
-            reason = reasons.reason_of(error.code)
+        handle, code = self._find(index)
+        if code:
+            reason = reasons.reason_of(code)
             self.notes.append(f"GPU {index}: {reason}")
             self.output.line(next=self._patience, samples=[], lost_index=[index, reason])
-            return error.code
-        uuid, _ = self._caller(handle, label).ask("nvmlDeviceGetUUID")
-        known = text(uuid)
+            return code
+        known = self._uuid_of(handle, index)
         if not known or any(device.uuid == known for device in self.devices):
+            self.check_unchanged(self.options.retry_seconds)  # else what comes or goes just now would get this name
             known = f"GPU-index-{index}"  # two GPUs under one name would be one row
+        else:
+            self._uuids[index] = known
         caller = self._caller(handle, known)
         self.output.line(next=self._patience, samples=[], found=[index, caller.device])
         facts, may_come = read_facts(caller, index, self.options.proc_root)
@@ -154,6 +169,17 @@ class Machine:
                 gpu.facts = facts
                 records.append(("GpuFacts", facts))
         return records
+
+    def _find(self, index: int) -> tuple[Any, int]:
+        """The handle of the GPU at an index, and 0; or None and the code."""
+        return self._caller(None, f"index:{index}").ask(
+            "nvmlDeviceGetHandleByIndex", using=lambda _none: _handle(index)
+        )
+
+    def _uuid_of(self, handle: Any, index: int) -> str | None:
+        if handle is None:
+            return None
+        return text(self._caller(handle, f"index:{index}").ask("nvmlDeviceGetUUID")[0])
 
     def _caller(self, handle: Any, device: str) -> Caller:
         return Caller(handle, device, self.ledger, self.marker, self.options.avoid)

@@ -86,9 +86,7 @@ class Watch:
             self._missed_polls += int(-left // self._pace.interval()) + 1
 
     def _check_unchanged(self) -> None:
-        before, (now, code) = self._machine.count, self._machine.ask("nvmlDeviceGetCount")
-        if not code and now != before:
-            raise StartOverError(0.0, "restarting", f"The number of GPUs changed from {before} to {now}.")
+        self._machine.check_unchanged(0.0)
         for gpu in self._machine.gpus:
             mode = gpu.mig_mode.value
             if mode is not None and bool(mode[0]) != gpu.mig:
