@@ -44,6 +44,7 @@ def explanation(snapshot: Snapshot) -> str:
     many = sum(each.rung != "exact" for each in snapshot.candidates)
     trains = "1 process trains" if many == 1 else f"{many} processes train"
     others = f"{trains} here without it (`gpuwatch --attach` lists); " if many else ""
+    others += "".join(f"{notice.rstrip('.')}; " for notice in snapshot.notices)
     return (
         f"nothing to measure: no GPU ({reason.rstrip('.')}) and no training run with the hook; {others}"
         "start the training with `gpuwatch run python train.py`, see `gpuwatch doctor`, or try `gpuwatch demo`"

@@ -56,11 +56,16 @@ class _Lines:
         self._told: dict[tuple[str, str | None, str | None], str] = {}
         """Whom each finding that stands is about."""
         self._climbs: set[str] = set()
+        self._notices: set[str] = set()
 
     def take(self, snapshot: Snapshot) -> None:
         """Looks at a new snapshot. A simulated one may still be living through its past."""
         if self._session.now_ns() - snapshot.time_ns > _PAST_NS:
             return
+        for notice in snapshot.notices:
+            if notice not in self._notices:
+                self._notices.add(notice)
+                say(f"gpuwatch: {printable(notice)}")
         self._tell(snapshot)
         if self._session.attached is not None:
             self._tell_climbs(snapshot)

@@ -16,7 +16,7 @@ from nvml_sim import SimulatedDriver
 
 from gpuwatch.recording.reader import Recording
 from tests.faults.conftest import Place, SideBySide
-from tests.faults.live import command, environment, wait_until
+from tests.faults.live import command, dashboard, environment, wait_until
 
 WATCH = ("watch", "--duration", "2")
 WATTS = b"500/700 W"
@@ -133,7 +133,11 @@ def private_mounts(script: str) -> list[str]:
     """A command line in front of a command that gives it mounts of its own."""
     if not shutil.which("unshare") or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("mounting needs root's rights in a mount namespace (unshare -m)")
-    return ["unshare", "-m", "sh", "-c", f'{script} || exit 99; exec "$@"', "sh"]
+    words = ["unshare", "-m", "sh", "-c", f'{script.strip()} || exit 99; exec "$@"', "sh"]
+    tried = subprocess.run([*words, "true"], capture_output=True, text=True)
+    if tried.returncode == 99:
+        pytest.skip(f"this mount is not permitted here: {tried.stderr.strip()}")
+    return words
 
 
 MOUNTS = {
@@ -144,19 +148,89 @@ MOUNTS = {
 }
 
 
-@pytest.mark.parametrize("mounts", MOUNTS.values(), ids=MOUNTS)
-def test_a_machine_without_a_usual_mount_is_watched(
-    simulated_driver: SimulatedDriver, tmp_path: Path, mounts: str
-) -> None:
-    before = private_mounts(mounts)
-    home = tmp_path / "home"
-    home.mkdir()
-    more = {"HOME": str(home), "TMPDIR": str(home), "XDG_CONFIG_HOME": str(home / "config")}
-    done = command(tmp_path, simulated_driver, *WATCH, before=before, cwd="/", more=more)
-    if done.returncode == 99:
-        pytest.skip(f"this mount is not permitted here: {done.stderr.decode()}")
-    sound(done, {0})
-    assert WATTS in done.stdout
+def test_a_machine_without_a_usual_mount_is_watched(side_by_side: SideBySide) -> None:
+    def check(place: Place, before: list[str]) -> None:
+        home = place.folder / "home"
+        home.mkdir()
+        more = {"HOME": str(home), "TMPDIR": str(home), "XDG_CONFIG_HOME": str(home / "config")}
+        done = command(place.folder, place.driver, *WATCH, before=before, cwd="/", more=more)
+        sound(done, {0})
+        assert WATTS in done.stdout
+
+    side_by_side(check, {name: private_mounts(script) for name, script in MOUNTS.items()})
+
+
+READ_ONLY = """
+mount --make-rprivate / || exit 99
+while read -r _ place kind _; do
+  case "$kind" in proc | sysfs | devpts | cgroup*) continue ;; esac
+  mount -o remount,bind,ro "$(printf '%b' "$place")" || exit 99
+done < /proc/self/mounts
+for place in / /tmp "$HOME" "$TMPDIR" "$PWD"; do
+  ! touch "$place/gpuwatch-test" 2> /dev/null || exit 98
+done
+"""
+"""Every mount but the kernel's own, and it is tried out."""
+STEPS = """
+import gpuwatch
+gpuwatch.watch()
+for step in range(3):
+    gpuwatch.step(1)
+    print(step)
+raise SystemExit(3)
+"""
+
+
+def cannot_write(said: bytes, place: Path) -> bool:
+    """One sentence that names the place and why."""
+    return said.count(b"\n") == 1 and str(place).encode() in said
+
+
+def test_a_machine_on_which_nothing_can_be_written_is_watched(side_by_side: SideBySide, tmp_path: Path) -> None:
+    """What each command cannot write is said; a hooked training, which cannot leave word of itself, is as without."""
+    before = private_mounts(READ_ONLY)
+    runtime = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "GPUWATCH_DIR": ""}
+    folder = tmp_path / "gpuwatch"
+    (tmp_path / "train.py").write_text(STEPS)
+
+    def check(place: Place, words: list[str]) -> None:
+        done = command(place.folder, place.driver, *words, before=before, cwd=tmp_path, more=runtime)
+        file = tmp_path / "file"
+        if words[0] == "watch":
+            sound(done, {0})
+            assert WATTS in done.stdout and cannot_write(done.stderr, folder), done.stderr
+        elif words[0] == "run":
+            assert (done.returncode, done.stdout, done.stderr) == (3, b"0\n1\n2\n", b"")
+        elif "-o" in words:
+            sound(done, {2})
+            assert cannot_write(done.stderr, file if words[0] == "record" else tmp_path), done.stderr
+        else:
+            sound(done, {0})
+            assert f"cannot make {folder}: Read-only file system" in done.stdout.decode()
+
+    cases = (
+        "watch --duration 1",
+        "report --duration 1",
+        "report --duration 1 -o file",
+        "record -o file",
+        "doctor --json",
+    )
+    hooked = ["run", "--", sys.executable, "train.py"]
+    side_by_side(
+        check, {case: case.replace("file", str(tmp_path / "file")).split() for case in cases} | {"run": hooked}
+    )
+
+
+def test_a_dashboard_that_cannot_write_says_so_and_goes_on(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:
+    before = private_mounts(READ_ONLY)
+    more = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "GPUWATCH_DIR": ""}
+    with dashboard(tmp_path, simulated_driver, before=before, more=more, directory=tmp_path) as terminal:
+        terminal.read_until("500")
+        terminal.read_until("Read-only")  # the folder in which runs would link themselves
+        terminal.type(b"r")
+        terminal.read_until("read-only")  # the recording
+        terminal.type(b"q")
+        terminal.end(0)
 
 
 CLOCK_JUMPS = """
