@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
@@ -19,11 +19,10 @@ from nvml_sim import SimulatedDriver
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, GpuStatus, NvmlState
 from gpuwatch.sources.nvml import NvmlSource
 from gpuwatch.sources.nvml_child.machine import MOST_GPUS
-from gpuwatch.sources.nvml_decode import Message
 from gpuwatch.sources.nvml_process import Activity
 from tests.faults.conftest import Place, SideBySide
 from tests.faults.live import wait_until
-from tests.integration.nvml_reader import BRISK, Reader, child_pids, reading
+from tests.integration.nvml_reader import BRISK, Reader, SilentChild, child_pids, launching, reading
 
 QUICK = replace(BRISK, init_seconds=2.5, silence_seconds=1.5, starting_seconds=2.0)
 GARBAGE = "\udcff\udcfe\x1b[31m\x07‮garbage"
@@ -349,43 +348,6 @@ def hogging(pid: int) -> Iterator[None]:
             hog.kill()
 
 
-class Scripted:
-    """A child whose activity is given: silent for ever."""
-
-    pid = 4711
-
-    def __init__(self, *activities: Activity) -> None:
-        self.activities = list(activities)
-        self.killed = False
-
-    def filenos(self) -> Sequence[int]:
-        return []
-
-    def messages(self) -> list[Message]:
-        return []
-
-    def exit_code(self) -> int | None:
-        return None
-
-    def last_call(self) -> tuple[str, str] | None:
-        return ("GPU-a", "nvmlDeviceGetFanSpeed")
-
-    def call_began(self) -> float:
-        return 60.0
-
-    def activity(self) -> Activity:
-        return self.activities.pop(0) if len(self.activities) > 1 else self.activities[0]
-
-    def error(self) -> str:
-        return ""
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def release(self, timeout_seconds: float) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("activities", "words", "is_killed"),
     [
@@ -398,15 +360,15 @@ class Scripted:
     ids=["ready, but without CPU", "computing in a call", "asleep in a call", "stuck in a call", "stopped"],
 )
 def test_each_kind_of_silence_has_its_sentence(activities: list[Activity], words: str, is_killed: bool) -> None:
-    child = Scripted(*activities)
-    source = NvmlSource(1.0, launch=lambda options: child, plan=BRISK, kernel_log=None)
+    started: list[SilentChild] = []
+    source = NvmlSource(1.0, launch=launching(started, *activities), plan=BRISK, kernel_log=None)
     states: list[NvmlState] = []
     for tenth in range(1_600):  # 60 s to start, 30 s of patience, twice
         states += [s for s in source.collect(tenth * 10**8) if isinstance(s, NvmlState) and "starting" not in str(s)]
         if states:
             break
     assert words in (states[0].reason or "")
-    assert child.killed == is_killed
+    assert started[0].killed == is_killed
     assert ("left out" in (states[0].reason or "")) == ("not answered" in words)
 
 

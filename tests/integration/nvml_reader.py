@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,8 @@ import nvml_sim
 
 from gpuwatch.samples import GpuSample, Sample
 from gpuwatch.sources.nvml import NvmlSource, PollPlan
+from gpuwatch.sources.nvml_decode import Message
+from gpuwatch.sources.nvml_process import Activity
 
 BRISK = PollPlan(
     slow_seconds=0.4,
@@ -82,6 +84,57 @@ def reading(driver: nvml_sim.SimulatedDriver, env: Mapping[str, str] | None = No
         yield Reader(source)
     finally:
         source.close()
+
+
+class SilentChild:
+    """Stands in for a child process that says nothing, and lives on whatever is sent to it.
+
+    Its activities are given one after the other, the last for ever.
+    """
+
+    pid = 4711
+
+    def __init__(self, options: Mapping[str, Any], *activities: Activity) -> None:
+        self.options = options
+        self.killed = False
+        self._activities = list(activities)
+
+    def filenos(self) -> Sequence[int]:
+        return []
+
+    def messages(self) -> list[Message]:
+        return []
+
+    def exit_code(self) -> int | None:
+        return None
+
+    def last_call(self) -> tuple[str, str] | None:
+        return ("GPU-a", "nvmlDeviceGetFanSpeed")
+
+    def call_began(self) -> float:
+        return 0.0
+
+    def activity(self) -> Activity:
+        return self._activities.pop(0) if len(self._activities) > 1 else self._activities[0]
+
+    def error(self) -> str:
+        return ""
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def release(self, timeout_seconds: float) -> None:
+        pass
+
+
+def launching(started: list[SilentChild], *activities: Activity) -> Callable[[Mapping[str, Any]], SilentChild]:
+    """A `launch` for NvmlSource, which notes the children that it starts."""
+
+    def launch(options: Mapping[str, Any]) -> SilentChild:
+        started.append(SilentChild(options, *activities))
+        return started[-1]
+
+    return launch
 
 
 def child_pids(of: int) -> set[int]:

@@ -6,16 +6,13 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
-from nvml_reader import BRISK, DEADLINE_SECONDS, reading, wait_until
+from nvml_reader import BRISK, DEADLINE_SECONDS, SilentChild, launching, reading, wait_until
 from nvml_sim import SimulatedDriver
 
 from gpuwatch.samples import GpuLost, NvmlState
 from gpuwatch.sources.nvml import MOST_OUTSTANDING, NvmlSource
-from gpuwatch.sources.nvml_decode import Message
 from gpuwatch.sources.nvml_process import Activity
 
 PARENT = """
@@ -48,69 +45,32 @@ def test_the_child_ends_with_its_parent(simulated_driver: SimulatedDriver, fault
     assert ready, "the child outlived its parent"
 
 
-class Undead:
-    """A child in state D: silent, and alive whatever is sent to it."""
-
-    started: list[Undead] = []  # noqa: RUF012 (reset by its test)
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options = options
-        self.killed = False
-        self.started.append(self)
-
-    def filenos(self) -> Sequence[int]:
-        return []
-
-    def messages(self) -> list[Message]:
-        return []
-
-    def exit_code(self) -> int | None:
-        return None
-
-    def last_call(self) -> tuple[str, str] | None:
-        return ("GPU-a", "nvmlDeviceGetFanSpeed")
-
-    def call_began(self) -> float:
-        return 0.0
-
-    def activity(self) -> Activity:
-        return Activity("D", 0.0)
-
-    pid = 1
-
-    def error(self) -> str:
-        return ""
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def release(self, timeout_seconds: float) -> None:
-        pass
+STATE_D = Activity("D", 0.0)
 
 
 def test_children_that_cannot_be_killed_never_pile_up() -> None:
-    Undead.started.clear()
-    source = NvmlSource(1.0, launch=Undead, plan=BRISK, kernel_log=None)
+    started: list[SilentChild] = []
+    source = NvmlSource(1.0, launch=launching(started, STATE_D), plan=BRISK, kernel_log=None)
     states: list[NvmlState] = []
     for second in range(600):
         states += [s for s in source.collect(second * 10**9) if isinstance(s, NvmlState)]
-    assert len(Undead.started) == MOST_OUTSTANDING
-    assert all(child.killed for child in Undead.started)
+    assert len(started) == MOST_OUTSTANDING
+    assert all(child.killed for child in started)
     assert [state.reason for state in states if "state D" in (state.reason or "")], "told, and told once"
     assert sum("state D" in (state.reason or "") for state in states) == 1
-    assert Undead.started[1].options["avoid"]["GPU-a"].keys() == {"nvmlDeviceGetFanSpeed"}
+    assert started[1].options["avoid"]["GPU-a"].keys() == {"nvmlDeviceGetFanSpeed"}
     source.close()
 
 
 def test_a_child_in_state_d_that_is_let_go_makes_room_again() -> None:
-    Undead.started.clear()
-    source = NvmlSource(1.0, launch=Undead, plan=BRISK, kernel_log=None)
+    started: list[SilentChild] = []
+    source = NvmlSource(1.0, launch=launching(started, STATE_D), plan=BRISK, kernel_log=None)
     for second in range(150):
         source.collect(second * 10**9)
-    Undead.started[0].exit_code = lambda: -9  # type: ignore[method-assign]
+    started[0].exit_code = lambda: -9  # type: ignore[method-assign]
     for second in range(150, 350):
         source.collect(second * 10**9)
-    assert len(Undead.started) == MOST_OUTSTANDING + 1
+    assert len(started) == MOST_OUTSTANDING + 1
     source.close()
 
 
@@ -140,8 +100,8 @@ def test_a_child_that_ends_with_an_error_is_quoted(simulated_driver: SimulatedDr
 
 
 def test_polls_come_never_faster_than_ten_a_second() -> None:
-    Undead.started.clear()
-    source = NvmlSource(0.001, launch=Undead, kernel_log=None)
+    started: list[SilentChild] = []
+    source = NvmlSource(0.001, launch=launching(started, STATE_D), kernel_log=None)
     source.collect(0)
-    assert Undead.started[0].options["interval_seconds"] == 0.1
+    assert started[0].options["interval_seconds"] == 0.1
     source.close()
