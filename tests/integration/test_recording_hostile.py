@@ -16,6 +16,7 @@ import pytest
 
 from gpuwatch.__main__ import main
 from gpuwatch.recording.columns import write_column
+from gpuwatch.recording.opening import open_recording
 from gpuwatch.recording.packing import pack
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import CHUNK_BITS, checksum
@@ -128,6 +129,30 @@ def test_a_view_that_takes_the_place_of_a_table_while_the_file_is_read_is_never_
         opened.refresh()
         assert list(opened.samples(opened.start_ns, opened.end_ns)) == []
         assert "damaged parts" in (opened.meta.problem or "")
+
+
+def test_a_view_is_not_read_even_where_no_changed_schema_is_noticed(recording: Path) -> None:
+    """It gives the very rows of the table and ends at once, so only that it is a view can keep it from being read."""
+    with closing(open_recording(recording)) as opened:
+        assert opened.connection.execute("SELECT id FROM chunk").fetchall()
+        change(recording, "ALTER TABLE chunk RENAME TO kept", "CREATE VIEW chunk AS SELECT * FROM kept")
+        with pytest.raises(sqlite3.DatabaseError, match="prohibited"):
+            opened.connection.execute("SELECT id FROM chunk").fetchall()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ATTACH 'other' AS other",
+        "PRAGMA query_only=OFF",
+        "SELECT randomblob(9)",
+        "DELETE FROM chunk",
+        "CREATE TABLE t (a)",
+    ],
+)
+def test_a_connection_does_nothing_but_read_our_tables(statement: str, recording: Path) -> None:
+    with closing(open_recording(recording)) as opened, pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+        opened.connection.execute(statement)
 
 
 def shared_pages(path: Path, table: str) -> None:

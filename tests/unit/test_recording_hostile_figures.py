@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import zlib
 from pathlib import Path
 
 import pytest
 
+from gpuwatch.recording.chunks import inflated
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
 from gpuwatch.recording.hours import Hour
 from gpuwatch.recording.minutes_summary import unpaused
@@ -62,6 +64,12 @@ def test_columns_of_one_blob_together_claim_no_more_values_than_a_minute_has() -
     with pytest.raises(DamagedError):
         for _ in range(7):
             reader.read(1 << 20)
+
+
+def test_what_inflates_to_more_than_any_chunk_has_is_cut_off() -> None:
+    assert len(inflated(zlib.compress(bytes(1 << 24), 9))) == 1 << 24
+    with pytest.raises(DamagedError):
+        inflated(zlib.compress(bytes(1 << 26), 9))
 
 
 GOOD = StepEnd("7.8", 1, 2, 3, 0.5)
