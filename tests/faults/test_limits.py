@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -11,11 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import nvml_sim
 import pytest
 from nvml_sim import SimulatedDriver
 
 from gpuwatch.recording.reader import Recording
-from tests.faults.conftest import Place, SideBySide
+from tests.faults.conftest import Place, SideBySide, Unprivileged
 from tests.faults.live import command, dashboard, environment, wait_until
 
 WATCH = ("watch", "--duration", "2")
@@ -64,11 +64,16 @@ def test_hardly_any_descriptors_are_a_sentence(side_by_side: SideBySide) -> None
     side_by_side(check, {f"{number} descriptors": number for number in (4, 6, 8, 10, 12, 14)})
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root has no limit of processes: run as another user to inject it")
-def test_no_more_processes_is_a_sentence(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:
-    done = command(tmp_path, simulated_driver, *WATCH, before=["sh", "-c", 'ulimit -u 1; exec "$@"', "sh"])
+def test_no_more_processes_is_a_sentence(unprivileged: Unprivileged, nvml_library: Path) -> None:
+    """Not as root, who has no limit of processes."""
+    library = unprivileged.folder / "library"
+    library.mkdir(0o755)
+    shutil.copy(nvml_library / nvml_sim.LIBRARY, library)
+    driver = SimulatedDriver(unprivileged.folder, library)
+    before = [*unprivileged.words, "bash", "-c", 'ulimit -u 1; exec "$@"', "bash"]
+    done = command(unprivileged.folder, driver, *WATCH, before=before, more=unprivileged.env)
     sound(done, {0, 2})
-    assert b"cannot be started" in done.stderr
+    assert b"cannot be started" in done.stdout, (done.stdout, done.stderr)
 
 
 def test_a_folder_that_was_removed_is_no_hindrance(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """From the start of a training to the report of it, as a user who has no right to anything.
 
-Run as a program, this is what that user does: it prints one JSON object. As root the user is nobody, for whom mounts of
-the test's own open the way to the Python where the folders above it are closed, as root's home is.
+Run as a program, this is what that user does: it prints one JSON object.
 """
 
 from __future__ import annotations
@@ -9,32 +8,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.faults.conftest import Unprivileged
 from tests.faults.live import PATIENCE_SECONDS, environment
 from tests.integration.command_line import ROOT
 
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs")
-OPENED = """
-for pair in $PLACES; do
-  mount --rbind "${pair%%:*}" "${pair##*:}" || exit 99
-done
-for closed in $CLOSED; do
-  mount -t tmpfs -o mode=755 none "$closed" || exit 99
-done
-for pair in $PLACES; do
-  mkdir -p "${pair%%:*}" && mount --rbind "${pair##*:}" "${pair%%:*}" || exit 99
-done
-exec "$@"
-"""
 TRAINING = """
 import os, sys, torch
 from torch.utils.data import DataLoader, Dataset
@@ -56,35 +40,6 @@ for inputs, labels in DataLoader(Slow(), batch_size=8):
     if os.path.exists("enough"):
         sys.exit(7)
 """
-
-
-def closed_above(path: Path) -> Path | None:
-    """The topmost folder on the way to a path that others may not enter."""
-    return next((each for each in reversed(path.parents) if not each.stat().st_mode & 0o001), None)
-
-
-@pytest.fixture
-def unprivileged(tmp_path: Path) -> Iterator[tuple[list[str], dict[str, str], Path]]:
-    """Words in front of a command that take all rights from it, their environment, and a folder of that user's."""
-    if os.geteuid() != 0:
-        yield [], {}, tmp_path
-        return
-    if shutil.which("setpriv") is None:
-        pytest.skip("becoming another user takes setpriv (util-linux)")
-    needed = {Path(entry).resolve() for entry in (sys.base_prefix, sys.prefix, ROOT, *sys.path) if Path(entry).exists()}
-    places = {place: closed for place in sorted(needed) if (closed := closed_above(place)) is not None}
-    pairs = []
-    for number, place in enumerate(place for place in places if place.is_dir()):
-        (tmp_path / f"place-{number}").mkdir()
-        pairs.append(f"{place}:{tmp_path}/place-{number}")
-    env = {"PLACES": " ".join(pairs), "CLOSED": " ".join(sorted({str(closed) for closed in places.values()}))}
-    words = ["unshare", "-m", "sh", "-c", OPENED, "sh", *NOBODY] if pairs else [*NOBODY]
-    with tempfile.TemporaryDirectory() as folder:
-        os.chown(folder, 65534, 65534)
-        tried = subprocess.run([*words, sys.executable, "-c", ""], env=os.environ | env, capture_output=True, text=True)
-        if tried.returncode:
-            pytest.skip(f"another user cannot run this Python here: {tried.stderr.strip()}")
-        yield words, env, Path(folder)
 
 
 def inside(folder: Path) -> dict[str, object]:
@@ -114,10 +69,10 @@ def inside(folder: Path) -> dict[str, object]:
 
 
 def test_a_user_without_rights_sees_the_training_of_his_own(
-    unprivileged: tuple[list[str], dict[str, str], Path],
+    unprivileged: Unprivileged,
 ) -> None:
     pytest.importorskip("torch")
-    words, env, folder = unprivileged
+    words, env, folder = unprivileged.words, unprivileged.env, unprivileged.folder
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     env = os.environ | env | {"PYTHONPATH": path, "HOME": str(folder), "TMPDIR": str(folder)}
     command = [*words, sys.executable, "-m", "tests.faults.test_unprivileged", str(folder)]
