@@ -20,7 +20,7 @@ from tests.faults.live import PATIENCE_SECONDS, environment
 from tests.integration.command_line import ROOT
 
 TRAINING = """
-import os, sys, torch
+import os, sys, time, torch
 from torch.utils.data import DataLoader, Dataset
 torch.set_num_threads(1)
 
@@ -28,7 +28,8 @@ class Slow(Dataset):
     def __len__(self):
         return 10**6
     def __getitem__(self, index):
-        return torch.randn(4), sum(range(20_000)) % 2
+        time.sleep(0.002)
+        return torch.randn(4), index % 2
 
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -59,7 +60,7 @@ def inside(folder: Path) -> dict[str, object]:
         training = started(*gpuwatch, "run", "--", sys.executable, "train.py")
         assert training.stdout is not None
         user = int(training.stdout.readline())
-        attach = ("--attach", str(training.pid), "--duration", "3", "--format", "json")
+        attach = ("--attach", str(training.pid), "--duration", "2", "--format", "json")
         looks = [started(*gpuwatch, "watch", "--duration", "2"), started(*gpuwatch, "report", *attach)]
         watch, report = (each.communicate(timeout=PATIENCE_SECONDS)[0] for each in looks)
         (folder / "enough").touch()
