@@ -24,6 +24,7 @@ from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import CannotOpenError
 from gpuwatch.text.escape import encodable
+from gpuwatch.text.numbers import grouped
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -88,7 +89,7 @@ def _tables(arguments: argparse.Namespace, recording: Recording, axis: Axis, sta
             for name, row in maker.rows(sample):
                 tables.write(name, row)
         tables.close()
-    counted = ", ".join(f"{name} ({rows})" for name, rows in tables.rows.items())
+    counted = ", ".join(f"{name} ({grouped(rows)})" for name, rows in tables.rows.items())
     if folder is not None:
         say(f"gpuwatch: {len(tables.rows)} tables in {folder}: {counted or 'nothing was recorded'}")
     elif arguments.table is None:

@@ -11,6 +11,7 @@ from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
 from gpuwatch.report.durations import duration_words
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
 from gpuwatch.text.escape import printable
+from gpuwatch.text.numbers import rate
 
 _UNKNOWN = "n/a"
 _GIB = 1024**3
@@ -155,4 +156,4 @@ def _rate(run: RunNow) -> list[str]:
     if run.batches_per_second is None:
         return []
     least = "" if run.batches_exact else "at least "
-    return [f"{least}{run.batches_per_second:.3g} batches/s"]
+    return [f"{least}{rate(run.batches_per_second)} batches/s"]

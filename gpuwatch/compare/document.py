@@ -15,6 +15,7 @@ from gpuwatch.compare.likeness import gpus_in_words
 from gpuwatch.compare.measured import Measured
 from gpuwatch.compare.metrics import HEADLINE
 from gpuwatch.text.escape import encodable
+from gpuwatch.text.numbers import grouped
 
 SCHEMA_VERSION = 1
 ANECDOTE = "one run on a side is an anecdote, not proof: how far runs scatter is not known; record three or more a side"
@@ -141,7 +142,7 @@ def _about(each: Measured) -> str:
 
 
 def _millions(count: int) -> str:
-    return f"{count / 1e6:.3g} M" if count >= 1e5 else str(count)
+    return f"{count / 1e6:.3g} M" if count >= 1e5 else grouped(count)
 
 
 def _measured(each: Measured) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuwatch.compare.measured import Measured, Subject
+from gpuwatch.text.numbers import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def _model(subject: Subject) -> str | None:
     if subject.model_parameters is None:
         return None
     bits = "" if subject.parameter_bits is None else f" of {subject.parameter_bits} bits"
-    return f"{subject.model_parameters:,}".replace(",", " ") + f" parameters{bits}"
+    return f"{grouped(subject.model_parameters)} parameters{bits}"
 
 
 def _batch_size(subject: Subject) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuwatch.compare.comparison import Change
 from gpuwatch.compare.metrics import Metric
+from gpuwatch.text.numbers import grouped
 
 UNKNOWN = "-"
 
@@ -14,7 +15,7 @@ def number(value: float | None) -> str:
         return UNKNOWN
     size = abs(value)
     if size >= 100:
-        return f"{value:,.0f}".replace(",", " ")
+        return grouped(value)
     if size >= 1 or size == 0:
         return f"{value:.1f}" if size >= 10 or size == 0 else f"{value:.2f}"
     return f"{value:.3g}" if size >= 1e-4 else f"{value:.1e}"
@@ -28,7 +29,7 @@ def quantity(value: float | None, metric: Metric) -> str:
 def percent(ratio: float) -> str:
     """A factor as a change: "+18.4 %"."""
     change = (ratio - 1) * 100
-    return f"{change:+,.0f} %".replace(",", " ") if abs(change) >= 99.95 else f"{_signed(change)} %"
+    return f"{'+' if change > 0 else ''}{grouped(change)} %" if abs(change) >= 99.95 else f"{_signed(change)} %"
 
 
 def _signed(value: float) -> str:

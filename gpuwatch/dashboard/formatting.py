@@ -13,6 +13,7 @@ from rich.cells import cell_len, set_cell_size
 
 from gpuwatch.diagnosis import wording
 from gpuwatch.text.escape import printable
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import Share
 
 UNKNOWN = "-"
@@ -133,7 +134,7 @@ def count(value: float | None) -> str:
         return f"{value:.1g}"
     if abs(value) < 9.95 and value != int(value):
         return f"{value:.1f}"
-    return f"{value + 0.0:,.0f}".replace(",", " ")
+    return grouped(value)
 
 
 def clock(wall_time: float, *, seconds_too: bool = True) -> str:

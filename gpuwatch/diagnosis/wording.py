@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuwatch.diagnosis.finding import Measure
+from gpuwatch.text.numbers import rate
 from gpuwatch.timeline.windows import GpuWindow
 
 
@@ -37,6 +38,11 @@ def factors(low: float, high: float) -> str:
 def gibibytes(value: float) -> str:
     """Bytes as GiB with one decimal, as MiB where that would be 0.0 GiB."""
     return f"{value / 2**20:.0f} MiB" if 0 < value < 0.05 * 2**30 else f"{value / 2**30:.1f} GiB"
+
+
+def megabytes(value: float) -> str:
+    """Bytes as MB of a million, as rates of disks and networks are given: "126 MB", "1 430 MB"."""
+    return f"{rate(value / 1e6)} MB"
 
 
 def cpu_cores(count: float) -> str:

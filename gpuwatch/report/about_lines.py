@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuwatch.report.observation import Json
 from gpuwatch.report.tables import UNKNOWN, gibibytes, number, seconds, share
+from gpuwatch.text.numbers import grouped
 
 
 def quality_lines(report: Json) -> list[str]:
@@ -13,10 +14,10 @@ def quality_lines(report: Json) -> list[str]:
         *quality["problems"],
         f"window {number(quality['window_seconds'])} s; findings over the last "
         f"{number(quality['findings_window_seconds'])} s",
-        f"{quality['gpu_samples']} GPU polls, every {seconds(quality['poll_interval_seconds'])} "
+        f"{grouped(quality['gpu_samples'])} GPU polls, every {seconds(quality['poll_interval_seconds'])} "
         f"(gap p95 {seconds(quality['poll_gap_p95_seconds'])}, longest {seconds(quality['longest_gap_seconds'])})",
-        f"{quality['received_records']} records of training processes, {quality['dropped_records']} dropped, "
-        f"{quality['malformed_packets']} malformed packets",
+        f"{grouped(quality['received_records'])} records of training processes, "
+        f"{grouped(quality['dropped_records'])} dropped, {grouped(quality['malformed_packets'])} malformed packets",
     ]
     windows = {gpu["sensor_window_seconds"] for gpu in report["gpus"]} - {None}
     if windows:

@@ -72,8 +72,3 @@ def figure(value: float | None) -> float | int | None:
     if value is None or isinstance(value, int):
         return value
     return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def grouped(count: int) -> str:
-    """A count with its thousands apart: "1 640"."""
-    return f"{count:,}".replace(",", " ")

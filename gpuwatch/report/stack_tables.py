@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuwatch.report.observation import Json, grouped
+from gpuwatch.report.observation import Json
 from gpuwatch.report.tables import UNKNOWN, Table, number, run_table, share
+from gpuwatch.text.numbers import grouped, rate
 
 _MOST_LINES = 8  # of each kind of thread; the JSON has 20
 _CODE_WIDTH = 56
@@ -76,7 +77,7 @@ def pace(run: Json) -> str:
     """Steps per second with their unit: the loader's counter counts batches."""
     value = run["steps_per_second"]
     unit = "steps/s" if run["steps_source"] == "hook" else "batches/s"
-    return UNKNOWN if value is None else f"{value:.3g} {unit}"
+    return UNKNOWN if value is None else f"{rate(value)} {unit}"
 
 
 def _of_run(run: Json) -> Iterator[Block]:

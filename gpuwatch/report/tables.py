@@ -10,6 +10,8 @@ from gpuwatch.diagnosis import wording
 from gpuwatch.monitor.snapshot import ENDS
 from gpuwatch.report.observation import Json
 from gpuwatch.report.sparkline import sparkline
+from gpuwatch.text import numbers
+from gpuwatch.text.numbers import grouped
 
 UNKNOWN = "n/a"
 _GIB = 1024**3
@@ -75,7 +77,7 @@ def checklist_table(report: Json) -> Table:
     """Target, met or not, and the value."""
     rows = []
     for target in report["checklist"]:
-        value = UNKNOWN if target["value"] is None else f"{target['value']:.3g} {target['unit']}"
+        value = UNKNOWN if target["value"] is None else f"{numbers.rate(target['value'])} {target['unit']}"
         rows.append((target["status"], target["target"], value + (f" ({target['where']})" if target["where"] else "")))
     return Table(("", "target", "measured"), tuple(rows))
 
@@ -145,12 +147,14 @@ def run_table(report: Json) -> Table:
     rows, notes = [], []
     for run in report["runs"]:
         step = run["step_seconds"]
-        phases = [f"{kind} {share(phase['share'])} ({phase['count']}x)" for kind, phase in run["phases"].items()]
+        phases = [
+            f"{kind} {share(phase['share'])} ({grouped(phase['count'])}x)" for kind, phase in run["phases"].items()
+        ]
         ranks = f", {len(run['ranks'])} ranks" if len(run["ranks"]) > 1 else ""
         rows.append(
             (
                 f"{run['title']} ({run['pid']}{ranks}, {run['rung']}{_ended(run)})",
-                UNKNOWN if run["steps"] is None else str(run["steps"]),
+                UNKNOWN if run["steps"] is None else grouped(run["steps"]),
                 rate(run["samples_per_second"]),
                 f"{seconds(step['p50'])}, {seconds(step['p95'])}" if step else UNKNOWN,
                 share(run["data_wait_share"]) + _wait_error(run),
@@ -245,9 +249,7 @@ def seconds(value: float | None) -> str:
 
 def rate(value: float | None) -> str:
     """A number per second: three digits where it is small, so that little does not read as none."""
-    if value is None:
-        return UNKNOWN
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return UNKNOWN if value is None else numbers.rate(value)
 
 
 def gibibytes(value: float | None) -> str:

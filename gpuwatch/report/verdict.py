@@ -7,8 +7,9 @@ from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import STEPS, have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.diagnosis.wording import factors, percent
-from gpuwatch.report.observation import Json, Observation, figure, grouped
+from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.text.escape import encodable
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RunWindow
 
 
@@ -52,15 +53,15 @@ def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
     if run.id not in seen.judged and not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
         seconds = (seen.snapshot.time_ns - seen.snapshot.started_ns) / 1e9
         needed = f"{STEPS} after the warm-up are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
-        said = f"{name}: too little was seen to judge ({rank.steps} steps in {seconds:.0f} s; {needed})"
+        said = f"{name}: too little was seen to judge ({grouped(rank.steps)} steps in {seconds:.0f} s; {needed})"
         return _line(run, None, said, judged=False)
     if rank.wait_share is None:
         said = (
-            f"{name}: no warning, but its waits for data are not measured (exact, {rank.steps} steps): "
+            f"{name}: no warning, but its waits for data are not measured (exact, {grouped(rank.steps)} steps): "
             'its batches come from no DataLoader; put what makes them into `with gpuwatch.phase("data"):`'
         )
         return _line(run, None, said, judged=False)
-    return _line(run, None, f"{name}: nothing to change (exact, {rank.steps} steps)")
+    return _line(run, None, f"{name}: nothing to change (exact, {grouped(rank.steps)} steps)")
 
 
 def _of_sampled(run: RunWindow, name: str, seen: Observation) -> Json:
@@ -70,10 +71,10 @@ def _of_sampled(run: RunWindow, name: str, seen: Observation) -> Json:
     looks = grouped(stacks.samples) if stacks is not None else "0"
     if run.id not in seen.judged and not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
         seconds = stacks.seconds if stacks is not None else 0.0
-        had = f"{looks} stack samples and {rank.steps} batches in {seconds:.0f} s"
+        had = f"{looks} stack samples and {grouped(rank.steps)} batches in {seconds:.0f} s"
         needed = f"{SAMPLES} and {STEPS} are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
         return _line(run, None, f"{name}: too little was seen to judge ({had}; {needed})", judged=False)
-    return _line(run, None, f"{name}: nothing to change (sampled, {looks} samples, {rank.steps} batches)")
+    return _line(run, None, f"{name}: nothing to change (sampled, {looks} samples, {grouped(rank.steps)} batches)")
 
 
 def _named(run: RunWindow, name: str, sentence: str) -> str:

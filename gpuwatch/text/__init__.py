@@ -1,1 +1,1 @@
-"""Text that may be shown: what it says comes from other processes and may be hostile."""
+"""Text for people: numbers with their thousands apart, and foreign text made safe to show, for it may be hostile."""

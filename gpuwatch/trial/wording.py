@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Gain
+from gpuwatch.text import numbers
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric
 
 _FACTOR_FROM = 1.5
@@ -15,9 +16,7 @@ UNITS: dict[Metric, str] = {"samples_per_second": "samples/s", "steps_per_second
 
 def speed(rate: float | None) -> str:
     """Three digits of a speed."""
-    if rate is None:
-        return "-"
-    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+    return "-" if rate is None else numbers.rate(rate)
 
 
 def share(part: float | None) -> str:

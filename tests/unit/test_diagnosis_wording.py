@@ -39,6 +39,10 @@ def test_a_speed_up_is_a_range_and_a_small_one_is_not_rounded_to_none(low: float
     assert factors(low, high) == text
 
 
+def test_a_large_checkpoint_has_no_exponent() -> None:
+    assert [wording.megabytes(size) for size in (126e6, 5.2e9)] == ["126 MB", "5 200 MB"]
+
+
 def test_one_core_is_not_several() -> None:
     assert [cpu_cores(count) for count in (1, 1.5, 16)] == ["1 CPU core", "1.5 CPU cores", "16 CPU cores"]
 

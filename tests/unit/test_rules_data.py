@@ -519,7 +519,7 @@ class TestSlowSamples:
     def test_late_steps_are_counted_among_those_that_were_looked_at(self) -> None:
         waits = ([0.0] * 83 + [0.9]) * 30
         moment = scene(run(rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=2520)))
-        assert "13 of 1024 steps wait about 900 ms each" in drafted("slow-samples", moment).summary
+        assert "13 of 1 024 steps wait about 900 ms each" in drafted("slow-samples", moment).summary
 
     def test_a_torch_without_in_order_gets_the_deeper_queue_alone(self) -> None:
         fix = drafted("slow-samples", self.tail(loader=loader(in_order=None))).fix

@@ -95,7 +95,7 @@ def test_a_leak_is_told_with_the_time_until_memory_is_full():
     draft = growing((450, 450, 450, 450))
     assert draft.fires
     assert draft.fix.value == pytest.approx(68 * 1024 / 1800 * 600, rel=0.01)
-    assert "1.8 GiB more in 1000 steps; at this pace it is full in" in draft.summary
+    assert "1.8 GiB more in 1 000 steps; at this pace it is full in" in draft.summary
     assert draft.gain is None
 
 

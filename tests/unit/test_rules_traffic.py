@@ -33,7 +33,7 @@ def test_copies_that_fill_the_link_of_an_idling_gpu():
     assert "Copies fill 29 % of the PCIe link of GPU 0, which idles 30 %" in draft.summary
     assert draft.gain.low == 1.0
     assert draft.gain.high == pytest.approx(1 / (1 - 9 * GB / PEAK), abs=0.001)
-    assert draft.fix.value == 200_000_000 and "200 instead of 800 MB" in draft.fix.text
+    assert draft.fix.value == 200_000_000 and "200 MB instead of 800 MB" in draft.fix.text
     finding = next(each for each in build.findings(moment) if each.rule == "h2d-bound")
     assert finding.severity is Severity.WARNING, "critical needs proof that the GPU idles for the copies"
     assert any("likely, not proven" in note for note in finding.confidence_notes)

@@ -29,6 +29,7 @@ from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import COUNTING_RUNGS, RUNGS, gpus_of, run_name
 from gpuwatch.monitor.snapshot import RankNow, RunNow, Snapshot
+from gpuwatch.text.numbers import rate as rate_words
 
 RANK_FIELD = 26
 """Cells of one rank: "rank 12 1.04 s wait 100 %"."""
@@ -144,7 +145,7 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
 def _speed(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
     if run.rung == "sampled":
-        rate = say.UNKNOWN if run.batches_per_second is None else f"{run.batches_per_second:.3g}"
+        rate = say.UNKNOWN if run.batches_per_second is None else rate_words(run.batches_per_second)
         writer.put("" if run.batches_exact else "about ", look.dim).put(rate, look.step).put(" batches/s", look.dim)
     else:
         writer.put("step ", look.dim).put(say.seconds(run.step_seconds_p50), look.step)

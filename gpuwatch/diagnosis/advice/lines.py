@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.sampled import busy_worker_samples, is_sampled, phase_samples, share_of
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.wording import percent
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
 
 LEAST_SAMPLES = 20
@@ -43,7 +44,7 @@ class HotLine:
     def measure(self, name: str, what: str) -> Measure:
         """The line as evidence: "63 % ± 3.1 of the waits in train.py:31 `...` (900 samples)"."""
         below = f", in {self.leaf}" if self.leaf else ""
-        text = f"{with_interval(self.share)} of {what} in {self.words}{below} ({count_words(self.of)} samples)"
+        text = f"{with_interval(self.share)} of {what} in {self.words}{below} ({grouped(self.of)} samples)"
         return Measure(name, f"{self.file}:{self.line}", text)
 
 
@@ -71,11 +72,6 @@ def quoted(file: str, line: int, text: str | None) -> str:
     return f"{place(file, line)} `{said if len(said) <= LONGEST_TEXT else said[: LONGEST_TEXT - 3] + '...'}`"
 
 
-def count_words(count: int) -> str:
-    """1640 -> "1 640"."""
-    return f"{count:,}".replace(",", " ")
-
-
 def with_interval(share: Share) -> str:
     """A share with half of its 95 % interval in points: "41 % ± 2.4"."""
     return f"{share.value * 100:.0f} % ± {(share.high - share.low) * 50:.1f}"
@@ -83,7 +79,7 @@ def with_interval(share: Share) -> str:
 
 def watched(stacks: StackWindow) -> str:
     """How much a share of the training thread rests on: "(1 640 samples of its stack, 20 s)"."""
-    return f"({count_words(stacks.samples)} samples of its stack, {stacks.seconds:.0f} s)"
+    return f"({grouped(stacks.samples)} samples of its stack, {stacks.seconds:.0f} s)"
 
 
 def phase_measure(rank: RankWindow, name: str, share: float, what: str) -> Measure:

@@ -21,6 +21,7 @@ from gpuwatch.diagnosis.advice.stream import quartiles
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores, gibibytes, percent, seconds
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow
 
 MARGIN = 1.2
@@ -225,7 +226,7 @@ def _epoch_cap(rank: RankWindow) -> Cap | None:
     if loader is None or not loader.batches_per_epoch:
         return None
     count = max(1, loader.batches_per_epoch // 4)
-    return Cap("epoch", count, f"an epoch of {loader.batches_per_epoch} batches keeps {count} busy")
+    return Cap("epoch", count, f"an epoch of {grouped(loader.batches_per_epoch)} batches keeps {count} busy")
 
 
 def _worker_bytes(rank: RankWindow) -> int:

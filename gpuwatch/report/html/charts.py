@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuwatch.report.durations import duration_words
 from gpuwatch.report.observation import Json
+from gpuwatch.text.numbers import rate
 
 _GIB = 1024**3
 WIDTH, HEIGHT = 560, 140
@@ -146,8 +147,8 @@ def _chart(report: Json, kind: _Kind) -> Chart | None:
     return Chart(
         title=kind.title,
         unit=kind.unit,
-        low=_figure(low),
-        high=_figure(high),
+        low=rate(low),
+        high=rate(high),
         start=clock(start),
         end=clock(end),
         lines=tuple(
@@ -202,10 +203,6 @@ def _path(curve: Json, factor: float, low: float, high: float, start: float, end
         y = HEIGHT * (1 - (sum(known) / len(known) * factor - low) / (high - low))
         yield f"{pen}{x:.1f} {y:.1f}"
         pen = "L"
-
-
-def _figure(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def clock(value: float) -> str:

@@ -10,6 +10,7 @@ from gpuwatch.report import about_lines, stack_tables, tables
 from gpuwatch.report.observation import Json
 from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text, plan_text
+from gpuwatch.text.numbers import rate
 
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 _SPARKS = {
@@ -64,7 +65,7 @@ def page_view(report: Json) -> dict[str, Any]:
         "place": tables.place,
         "by_hand": _by_hand,
         "diff_lines": _diff_lines,
-        "figure": lambda value: f"{value:.3g}",
+        "figure": rate,
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpuwatch.report.profiles.labels import label_of, plain
 from gpuwatch.sources.stacks.capture import Lane, Profile
+from gpuwatch.text.numbers import grouped
 
 LEAST_SHARE = 0.01
 
@@ -21,14 +22,14 @@ class _Node:
 def tree(profile: Profile, least_share: float = LEAST_SHARE) -> Iterator[str]:
     """The lines. Frames below `least_share` of a thread's looks are left out; a chain without forks is not indented."""
     yield (
-        f"{_number(sum(len(lane.looks) for lane in profile.lanes))} looks at process {profile.pid} and its workers in "
+        f"{grouped(sum(len(lane.looks) for lane in profile.lanes))} looks at process {profile.pid} and its workers in "
         f"{profile.seconds:.1f} s, every {1000 * profile.interval_seconds:.0f} ms; shares are of each thread's looks"
     )
     if profile.rejected:
-        yield f"{_number(profile.rejected)} looks found the stack in change and are not counted"
+        yield f"{grouped(profile.rejected)} looks found the stack in change and are not counted"
     for lane in profile.lanes:
         yield ""
-        yield f"{plain(lane.name)}, {_number(len(lane.looks))} looks"
+        yield f"{plain(lane.name)}, {grouped(len(lane.looks))} looks"
         yield from _below(_merged(lane), len(lane.looks), least_share, 0)
 
 
@@ -52,7 +53,3 @@ def _below(node: _Node, total: int, least_share: float, depth: int) -> Iterator[
         is_chain = len(current.below) == 1 and next(iter(current.below.values())).looks == current.looks
         children = sorted(current.below.items(), key=lambda item: item[1].looks)
         waiting += [(child, name, level if is_chain else level + 1) for name, child in children]
-
-
-def _number(count: int) -> str:
-    return f"{count:,}".replace(",", " ")

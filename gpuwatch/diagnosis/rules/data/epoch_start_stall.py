@@ -41,6 +41,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow
 
 
@@ -69,7 +70,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         level=edges.level,
         evidence=(
             _share(rank, edges),
-            Measure("epochs", edges.count, f"{edges.count} epochs seen"),
+            Measure("epochs", edges.count, f"{grouped(edges.count)} epochs seen"),
             Measure(
                 "first_wait_seconds",
                 round(edges.pause_seconds, 4),
@@ -113,8 +114,8 @@ def _fix(rank: RankWindow, edges: EpochEdges) -> Fix:
         return loader_fix(
             loader,
             {"num_workers": str(count)},
-            f"An epoch has {edges.batches_per_epoch} batches for {workers} workers: use {count}, or join several "
-            "epochs into one with a repeating sampler",
+            f"An epoch has {grouped(edges.batches_per_epoch)} batches for {workers} workers: use {count}, or join "
+            "several epochs into one with a repeating sampler",
             count,
         )
     what = "new worker processes start although they should persist: the loader is rebuilt each epoch"

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
-from gpuwatch.diagnosis.advice.lines import count_words, with_interval
+from gpuwatch.diagnosis.advice.lines import with_interval
 from gpuwatch.diagnosis.advice.reading import Reading, reading_of
 from gpuwatch.diagnosis.advice.rivals import BLOCKED_SHARE, PRESSURE_IO_PERCENT, is_storage_bound, rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
@@ -47,6 +47,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow
 
 PREFETCH = 4
@@ -115,9 +116,7 @@ def _evidence(case: RunCase, reading: Reading | None) -> tuple[Measure, ...]:
     workers, host, measures = case.run.critical.workers, case.host, []
     if reading is not None:
         what = "the workers' work" if reading.in_workers else "the waits"
-        text = (
-            f"lines that read files take {with_interval(reading.share)} of {what} ({count_words(reading.of)} samples)"
-        )
+        text = f"lines that read files take {with_interval(reading.share)} of {what} ({grouped(reading.of)} samples)"
         measures += [
             Measure("reading_share", round(reading.share.value, 4), text),
             reading.line.measure("hot_line", what),

@@ -39,7 +39,6 @@ from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import (
     HotLine,
-    count_words,
     hottest_of_workers,
     watched,
     with_interval,
@@ -57,7 +56,8 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.diagnosis.wording import megabytes, percent
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow, Share
 
 BUSY_SHARE = 0.85
@@ -171,7 +171,7 @@ def _evidence(rank: RankWindow, shipping: Shipping, line: HotLine | None) -> tup
     if shipping.building is not None:
         text = (
             f"collating and sending {with_interval(shipping.building)} of the workers' work "
-            f"({count_words(shipping.of)} samples of their stacks)"
+            f"({grouped(shipping.of)} samples of their stacks)"
         )
         measures.append(Measure("worker_collate_share", round(shipping.building.value, 4), text))
     if shipping.receiving is not None and rank.stacks is not None:
@@ -181,7 +181,7 @@ def _evidence(rank: RankWindow, shipping: Shipping, line: HotLine | None) -> tup
         measures.append(line.measure("hot_line", "the workers' time"))
     size = rank.train_loader.batch_bytes if rank.train_loader else None
     if size is not None:
-        measures.append(Measure("batch_bytes", size, f"a batch has {size / 1e6:.3g} MB"))
+        measures.append(Measure("batch_bytes", size, f"a batch has {megabytes(size)}"))
     return tuple(measures)
 
 

@@ -54,6 +54,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOu
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow
 
 WORST = 0.05
@@ -114,14 +115,14 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
     remedy = _remedy(case, starvation, tail)
     return Draft(
         summary=(
-            f"A few slow items hold up the queue: {tail.count} of {tail.of_steps} steps wait about "
+            f"A few slow items hold up the queue: {grouped(tail.count)} of {grouped(tail.of_steps)} steps wait about "
             f"{seconds(tail.typical_seconds)} each, {percent(starvation.share)} of the time in all"
         ),
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E3),
         evidence=(
             share_measure("starvation_share", starvation.share, "lost to waits for data"),
-            share_measure("tail_share", tail.held_share, f"the worst {tail.count} steps hold"),
+            share_measure("tail_share", tail.held_share, f"the worst {grouped(tail.count)} steps hold"),
             Measure("tail_wait_seconds", round(tail.typical_seconds, 4), f"they wait {seconds(tail.typical_seconds)}"),
         ),
         fires=starvation.share >= limits.fire_share,

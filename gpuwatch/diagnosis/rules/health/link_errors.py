@@ -38,6 +38,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import GpuWindow
 
 TEN_MINUTES = 120  # evaluations, 5 s apart
@@ -114,7 +115,7 @@ def _nvlink_errors(gpu: GpuWindow, limits: Thresholds) -> list[Measure]:
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return "once" if count == 1 else f"{grouped(count)} times"
 
 
 def _lost_links(gpu: GpuWindow, limits: Thresholds) -> list[Measure]:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 
 
@@ -78,7 +79,7 @@ def _summary(title: str, retries: int, failures: int, steps: int) -> str:
     failed = f"failed {_times(failures)} since its start"
     if not retries:
         return f"The CUDA allocator of {title} {failed}"
-    flushed = f"The CUDA allocator of {title} flushed its cache {_times(retries)} in {steps} steps"
+    flushed = f"The CUDA allocator of {title} flushed its cache {_times(retries)} in {grouped(steps)} steps"
     return f"{flushed}, and {failed}" if failures else flushed
 
 
@@ -86,14 +87,22 @@ def _measures(memory: MemoryTotals, steps: int) -> tuple[Measure, ...]:
     measures = []
     if memory.alloc_retries is not None:
         count = memory.alloc_retries
-        measures.append(Measure("alloc_retries", count, f"{count} retr{'y' if count == 1 else 'ies'} in {steps} steps"))
+        measures.append(
+            Measure(
+                "alloc_retries", count, f"{grouped(count)} retr{'y' if count == 1 else 'ies'} in {grouped(steps)} steps"
+            )
+        )
     if memory.out_of_memory is not None:
         count = memory.out_of_memory
         measures.append(
-            Measure("out_of_memory", count, f"{count} out-of-memory error{'' if count == 1 else 's'} since its start")
+            Measure(
+                "out_of_memory",
+                count,
+                f"{grouped(count)} out-of-memory error{'' if count == 1 else 's'} since its start",
+            )
         )
     return tuple(measures)
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return "once" if count == 1 else f"{grouped(count)} times"

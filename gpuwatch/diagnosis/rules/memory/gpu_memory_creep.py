@@ -35,6 +35,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, percent, seconds
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import PeakGrowth, RankWindow
 
 LEAST_PART, MOST_PART = 0.10, 0.50
@@ -70,7 +71,8 @@ def gpu_memory_creep(case: RunCase, limits: Thresholds) -> Draft | None:
     ends = f"; at this pace it is full in {seconds(left)}" if left is not None else ""
     return Draft(
         summary=(
-            f"{case.run.title} needs ever more GPU memory: {gibibytes(gained)} more in {growth.steps} steps{ends}"
+            f"{case.run.title} needs ever more GPU memory: {gibibytes(gained)} more in "
+            f"{grouped(growth.steps)} steps{ends}"
         ),
         severity=Severity.WARNING,
         level=Level.E2,

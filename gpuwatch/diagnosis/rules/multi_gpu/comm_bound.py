@@ -39,7 +39,7 @@ from gpuwatch.diagnosis.advice.traffic import batches_per_step, traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, percent, share_measure
+from gpuwatch.diagnosis.wording import gpu_name, megabytes, percent, share_measure
 from gpuwatch.timeline.windows import GpuWindow
 
 LEAST_FIT, MOST_FIT = 0.4, 2.5
@@ -87,15 +87,15 @@ def comm_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     saved = share * (1.0 - 1.0 / micro if unsynced else 0.5)
     return Draft(
         summary=(
-            f"The ranks of {case.run.title} exchange {per_step / 1e6:.3g} MB per step over PCIe, which takes at least "
+            f"The ranks of {case.run.title} exchange {megabytes(per_step)} per step over PCIe, which takes at least "
             f"{percent(share)} of the time"
         ),
         severity=Severity.HINT,
         level=Level.E2,
         evidence=(
             share_measure("exchange_share", share, "PCIe link in use by the exchange"),
-            Measure("exchange_bytes_per_step", round(per_step), f"{per_step / 1e6:.3g} MB per step into each GPU"),
-            Measure("gradient_bytes", round(expected), f"a ring of {world} moves {expected / 1e6:.3g} MB of gradients"),
+            Measure("exchange_bytes_per_step", round(per_step), f"{megabytes(per_step)} per step into each GPU"),
+            Measure("gradient_bytes", round(expected), f"a ring of {world} moves {megabytes(expected)} of gradients"),
             *_nvlink(traffic.gpu),
         ),
         fires=share >= limits.fire_share,
@@ -125,7 +125,7 @@ def _unsynced_fix(micro: int) -> Fix:
 
 def _compressed_fix(per_step: float) -> Fix:
     return Fix(
-        text=f"Send gradients in 16 bits, {per_step / 2e6:.3g} MB per step, or take larger steps",
+        text=f"Send gradients in 16 bits, {megabytes(per_step / 2)} per step, or take larger steps",
         code=(
             "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook\n"
             "model.register_comm_hook(None, bf16_compress_hook)"

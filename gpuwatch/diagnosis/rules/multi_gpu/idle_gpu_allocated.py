@@ -35,6 +35,7 @@ from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, gpu_name, listed
 from gpuwatch.samples import GpuProcess
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RunWindow
 
 TEN_MINUTES = 120  # evaluations, 5 s apart
@@ -67,7 +68,7 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
         evidence=(
             Measure("utilization_percent", round(gpu.utilization.max, 1), f"at most {gpu.utilization.max:.0f} % busy"),
             Measure("memory_bytes", memory, _holding(processes, memory)),
-            Measure("steps", run.critical.steps, f"the run makes steps ({run.critical.steps} in the window)"),
+            Measure("steps", run.critical.steps, f"the run makes steps ({grouped(run.critical.steps)} in the window)"),
         ),
         fires=gpu.utilization.max < 1.0,
         fix=Fix(

@@ -41,7 +41,8 @@ from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import ordinal, percent, seconds
+from gpuwatch.diagnosis.wording import megabytes, ordinal, percent, seconds
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 TARGET_SHARE = 0.02
@@ -105,15 +106,17 @@ def _rate(total: PhaseTotals) -> float | None:
 def _evidence(rank: RankWindow, total: PhaseTotals) -> tuple[Measure, ...]:
     measures = [
         phase_measure(rank, "checkpoint_share", total.share, "checkpoints take"),
-        Measure("checkpoint_count", total.count, f"{total.count} saves, at most {seconds(total.longest_seconds)}"),
+        Measure(
+            "checkpoint_count", total.count, f"{grouped(total.count)} saves, at most {seconds(total.longest_seconds)}"
+        ),
     ]
     rate = _rate(total)
     if rate is not None and total.bytes is not None:
-        text = f"{total.bytes / total.count / 1e6:.3g} MB each at {rate / 1e6:.3g} MB/s"
+        text = f"{megabytes(total.bytes / total.count)} each at {megabytes(rate)}/s"
         measures.append(Measure("checkpoint_bytes_per_second", round(rate), text))
     if total.every_steps is not None:
         measures.append(
-            Measure("checkpoint_every_steps", round(total.every_steps), f"every {total.every_steps:.0f} steps")
+            Measure("checkpoint_every_steps", round(total.every_steps), f"every {grouped(total.every_steps)} steps")
         )
     return tuple(measures)
 
@@ -126,10 +129,10 @@ def _times(total: PhaseTotals) -> int:
 def _text(total: PhaseTotals, times: int) -> str:
     text = "Save in the background with torch.distributed.checkpoint.async_save"
     if total.every_steps is not None:
-        text += f", or every {round(total.every_steps * times)} steps instead of every {total.every_steps:.0f}"
+        text += f", or every {grouped(total.every_steps * times)} steps instead of every {grouped(total.every_steps)}"
     else:
         text += f", or every {ordinal(times)} time"
     rate = _rate(total)
     if rate is not None and rate < SLOW_BYTES_PER_SECOND:
-        text += f"; {rate / 1e6:.0f} MB/s is slow storage: write to a local disk and copy from there"
+        text += f"; {megabytes(rate)}/s is slow storage: write to a local disk and copy from there"
     return text

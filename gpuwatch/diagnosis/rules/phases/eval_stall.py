@@ -48,6 +48,7 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import ordinal, percent, seconds, share_measure
 from gpuwatch.samples import LoaderFacts
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 TARGET_SHARE = 0.10
@@ -115,12 +116,14 @@ def _waiting(rank: RankWindow, total: PhaseTotals) -> float | None:
 def _evidence(rank: RankWindow, total: PhaseTotals, waiting: float | None) -> tuple[Measure, ...]:
     measures = [
         phase_measure(rank, "eval_share", total.share, "validation takes"),
-        Measure("eval_count", total.count, f"{total.count} times, at most {seconds(total.longest_seconds)}"),
+        Measure("eval_count", total.count, f"{grouped(total.count)} times, at most {seconds(total.longest_seconds)}"),
     ]
     if waiting is not None and (total.wait_seconds is not None or waiting):
         measures.append(share_measure("eval_wait_share", waiting, "of it waiting for batches"))
     if total.every_steps is not None:
-        measures.append(Measure("eval_every_steps", round(total.every_steps), f"every {total.every_steps:.0f} steps"))
+        measures.append(
+            Measure("eval_every_steps", round(total.every_steps), f"every {grouped(total.every_steps)} steps")
+        )
     return tuple(measures)
 
 
@@ -162,7 +165,7 @@ def _rarer(rank: RankWindow, total: PhaseTotals, seen: HotLine | None) -> Fix:
     times = _times(total)
     if total.every_steps is not None:
         every = round(total.every_steps * times)
-        text = f"Evaluate every {every} steps instead of every {total.every_steps:.0f}"
+        text = f"Evaluate every {grouped(every)} steps instead of every {grouped(total.every_steps)}"
         code = f"if step % {every} == 0:\n    evaluate(...)"
     else:
         text = f"Evaluate every {ordinal(times)} time"

@@ -37,6 +37,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.text.numbers import grouped
 
 SECONDS = 55.0
 """What set-up left to collect weighs heavily in the first seconds of a run, and not at all later."""
@@ -79,7 +80,7 @@ def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         evidence=(
             share_measure("gc_share", total.share, "garbage collection"),
             Measure("gc_longest_seconds", round(longest, 3), f"longest pause {seconds(longest)}"),
-            Measure("gc_count", total.count, f"{total.count} pauses"),
+            Measure("gc_count", total.count, f"{grouped(total.count)} pauses"),
         ),
         fires=total.share >= limits.obvious_share
         or (case.window_seconds >= SECONDS and (total.share >= limits.fire_share or longest >= limits.fire_seconds)),

@@ -35,6 +35,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import seconds
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow
 
 MOST_STEPS = 100
@@ -64,7 +65,7 @@ def warmup_long(case: RunCase, limits: Thresholds) -> Draft | None:
         level=Level.E1,
         evidence=(
             Measure("waited_seconds", round(waited, 1), f"no steady step for {seconds(waited)}"),
-            Measure("steps_total", rank.steps_total, f"{rank.steps_total} steps so far"),
+            Measure("steps_total", rank.steps_total, f"{grouped(rank.steps_total)} steps so far"),
             *((Measure("doing", doing, doing),) if doing else ()),
         ),
         fix=_fix(rank),

@@ -33,6 +33,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, percent
+from gpuwatch.text.numbers import grouped
 
 BITS = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 TEN_MINUTES = 120  # evaluations, 5 s apart
@@ -64,7 +65,7 @@ def hw_slowdown(case: GpuCase, limits: Thresholds) -> Draft | None:
             Measure(
                 f"{BITS[bit].replace(' ', '_')}_events",
                 events[bit],
-                f"{BITS[bit]} {events[bit]} times in 10 min, {percent(shares[bit])} of the window",
+                f"{BITS[bit]} {grouped(events[bit])} times in 10 min, {percent(shares[bit])} of the window",
             )
             for bit in seen
         ),

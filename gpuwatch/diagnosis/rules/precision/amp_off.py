@@ -38,6 +38,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent
+from gpuwatch.text.numbers import grouped
 
 RESNET50_A100 = 2.6
 
@@ -73,7 +74,7 @@ def amp_off(case: RunCase, limits: Thresholds) -> Draft | None:
                 model.float32_share,
                 f"{percent(model.float32_share or 0)} of the parameters are float32",
             ),
-            Measure("autocast", "off", f"no autocast in {rank.steps_total} steps"),
+            Measure("autocast", "off", f"no autocast in {grouped(rank.steps_total)} steps"),
             Measure(
                 "compute_capability", f"{generation[0]}.{generation[1]}", f"capability {generation[0]}.{generation[1]}"
             ),

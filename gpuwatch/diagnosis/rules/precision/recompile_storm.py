@@ -39,6 +39,7 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.samples import LoaderFacts, ModelFacts
+from gpuwatch.text.numbers import grouped
 
 SECONDS = 60.0
 USUAL = 1
@@ -68,13 +69,13 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
     where = at(model.recompile_file, model.recompile_line)
     return Draft(
         summary=(
-            f"torch.compile compiled {found.count} times anew in {seconds(found.over_seconds)} and took "
+            f"torch.compile compiled {grouped(found.count)} times anew in {seconds(found.over_seconds)} and took "
             f"{percent(found.share)} of the time{where}"
         ),
         severity=Severity.CRITICAL if found.share >= limits.critical_share else Severity.WARNING,
         level=Level.E2,
         evidence=(
-            Measure("recompiles", found.count, f"{found.count} compilations after the 100th step"),
+            Measure("recompiles", found.count, f"{grouped(found.count)} compilations after the 100th step"),
             share_measure("recompile_share", found.share, "compiling"),
             Measure("recompile_seconds", round(found.seconds / found.count, 2), _each(found.seconds / found.count)),
             *_reason(model),

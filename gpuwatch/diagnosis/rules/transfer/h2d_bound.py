@@ -41,7 +41,7 @@ from gpuwatch.diagnosis.advice.traffic import Traffic, traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, TransferEdit
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, percent, share_measure
+from gpuwatch.diagnosis.wording import gpu_name, megabytes, percent, share_measure
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow
 
@@ -149,8 +149,8 @@ def _fix(rank: RankWindow) -> Fix:
         less = loader.batch_bytes // 4
         return Fix(
             text=(
-                f"Let the loader give uint8 and cast on the GPU: {less / 1e6:.3g} instead of "
-                f"{loader.batch_bytes / 1e6:.3g} MB a batch"
+                f"Let the loader give uint8 and cast on the GPU: {megabytes(less)} instead of "
+                f"{megabytes(loader.batch_bytes)} a batch"
             ),
             code="images = images.to(device, non_blocking=True).float().div_(255)",
             file=file,

@@ -42,7 +42,7 @@ from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, trai
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.diagnosis.wording import megabytes, percent, share_measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def pageable_transfer(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _batch_words(size: int | None) -> str:
-    return "the batch's size is not known" if size is None else f"a batch has {size / 1e6:.3g} MB"
+    return "the batch's size is not known" if size is None else f"a batch has {megabytes(size)}"
 
 
 def _exposed(exposed: float | None) -> tuple[Measure, ...]:

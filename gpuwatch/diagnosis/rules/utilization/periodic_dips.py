@@ -43,6 +43,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import GpuCase, RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, percent, seconds
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow, Stats
 
 SECOND_NS = 1_000_000_000
@@ -108,8 +109,8 @@ def periodic_dips(case: GpuCase, limits: Thresholds) -> Draft | None:
         return None
     beat = rhythm.beat
     every = seconds(rhythm.period_seconds)
-    if beat is not None and beat.in_steps:
-        every = f"{beat.period_steps} steps ({every})"
+    if beat is not None and beat.in_steps and beat.period_steps is not None:
+        every = f"{grouped(beat.period_steps)} steps ({every})"
     return Draft(
         summary=f"{gpu_name(case.gpu)} dips every {every}, {percent(rhythm.dip_share)} of the time",
         severity=Severity.INFO,
@@ -184,13 +185,13 @@ def _evidence(case: GpuCase, rhythm: Rhythm) -> tuple[Measure, ...]:
     ]
     beat, steps = rhythm.beat, _period_in_steps(case, rhythm)
     if beat is not None:
-        text = f"{beat.events} dips, their intervals vary by {percent(beat.spread)}"
+        text = f"{grouped(beat.events)} dips, their intervals vary by {percent(beat.spread)}"
         if beat.steps_spread is not None:
             text += f" in seconds and by {percent(beat.steps_spread)} in steps"
         measures.append(Measure("dips", beat.events, text))
     if steps is not None:
         exact = "exactly" if beat is not None and beat.in_steps else "about"
-        measures.append(Measure("dip_period_steps", steps, f"that is {exact} every {steps} steps"))
+        measures.append(Measure("dip_period_steps", steps, f"that is {exact} every {grouped(steps)} steps"))
     if rhythm.owner is not None:
         name, covered = rhythm.owner
         measures.append(Measure("dips_owner", name, f"{percent(covered)} of the dips' time is {SAID[name]}"))
@@ -206,7 +207,7 @@ def _period_in_steps(case: GpuCase, rhythm: Rhythm) -> int | None:
 
 def _fix(case: GpuCase, rhythm: Rhythm, limits: Thresholds) -> Fix:
     steps = _period_in_steps(case, rhythm)
-    every = f"every {steps} steps" if steps else f"every {seconds(rhythm.period_seconds)}"
+    every = f"every {grouped(steps)} steps" if steps else f"every {seconds(rhythm.period_seconds)}"
     suspects = listed(_suspects(case, rhythm, limits))
     text = f"Look at what the loop does {every}: {suspects}"
     if rhythm.last_ns is not None:

@@ -36,6 +36,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOu
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import GpuWindow, Pace, RankWindow
 
 THIRTY_SECONDS = 6  # evaluations, 5 s apart
@@ -105,12 +106,13 @@ def step_time_regression(case: RunCase, limits: Thresholds) -> Draft | None:
             Measure(
                 "best_step_seconds",
                 round(pace.best.step_seconds, 6),
-                f"best {seconds(pace.best.step_seconds)} over {pace.best.steps} steps",
+                f"best {seconds(pace.best.step_seconds)} over {grouped(pace.best.steps)} steps",
             ),
             Measure(
                 "step_seconds",
                 round(pace.now.step_seconds, 6),
-                f"now {seconds(pace.now.step_seconds)} over {pace.now.steps} steps, and the block beside it no quicker",
+                f"now {seconds(pace.now.step_seconds)} over {grouped(pace.now.steps)} steps, "
+                "and the block next to it is no faster",
             ),
             Measure(
                 "block_noise", round(pace.noise, 4), f"from block to block it usually differs by {percent(pace.noise)}"

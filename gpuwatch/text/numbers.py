@@ -1,0 +1,16 @@
+"""Large numbers as people read them, the same on the screen, in reports and in a terminal; JSON and exports stay raw.
+
+Readings in MHz and W are not among them: they are written as `nvidia-smi` prints them, "1755 MHz".
+"""
+
+from __future__ import annotations
+
+
+def grouped(value: float) -> str:
+    """A count, or a rate as a whole number, with its thousands apart: "18 204"."""
+    return f"{value + 0.0:,.0f}".replace(",", " ")
+
+
+def rate(value: float) -> str:
+    """Three digits that mean something, without an exponent: "0.0412", "98.4", "1 272"."""
+    return grouped(value) if abs(value) >= 100 else f"{value:.3g}"
