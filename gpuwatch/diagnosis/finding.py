@@ -37,7 +37,7 @@ class Measure:
 
     name: str
     value: float | int | str | None
-    text: str  # as the screen says it: "GPU idle 41 % (60 s, 512 steps)"
+    text: str  # as the screen says it: "GPU idle 41 % of 60 s (512 steps)"
 
 
 @dataclass(frozen=True, slots=True)

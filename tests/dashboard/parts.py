@@ -197,7 +197,7 @@ def starvation(**changes: object) -> Finding:
         level=Level.E3,
         summary="train.py (4711): the GPU idles 41 % of the time waiting for data",
         evidence=(
-            Measure("gpu_idle_from_wait_share", 0.41, "GPU idle 41 % (60 s, 192 steps)"),
+            Measure("gpu_idle_from_wait_share", 0.41, "GPU idle 41 % of 60 s (192 steps)"),
             Measure("worker_busy_share", 0.97, "4 workers are 97 % busy"),
             Measure("free_cores", 11, "11 of 16 cores are free"),
         ),

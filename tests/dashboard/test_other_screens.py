@@ -32,7 +32,7 @@ async def test_a_finding_says_everything_that_is_known_of_it() -> None:
             "DataLoader: num_workers=4 → 10",
             "1.5-1.7x faster, then the GPU",
             "exact: GPU events, or exact CPU timings (level E3)",
-            "GPU idle 41 % (60 s, 192 steps)",
+            "GPU idle 41 % of 60 s (192 steps)",
             "over 1 min",
             "since 13:58 (5 min)",
             "GPU 0 utilization",

@@ -24,7 +24,7 @@ def starvation(**fields: Any) -> Finding:
         "severity": Severity.CRITICAL,
         "level": Level.E3,
         "summary": "the GPU idles 41 % of the time waiting for data",
-        "evidence": (Measure("gap_share", 0.41, "GPU idle 41 % (60 s, 512 steps)"),),
+        "evidence": (Measure("gap_share", 0.41, "GPU idle 41 % of 60 s (512 steps)"),),
         "state": "firing",
         "since_ns": build.START_NS + 90 * build.SECOND,
         "run": "4711.1",

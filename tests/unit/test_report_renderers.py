@@ -53,7 +53,7 @@ def test_every_part_of_a_finding_is_shown(render) -> None:
     text = render(full_report())
     for part in (
         "the GPU idles 41 % of the time waiting for data",
-        "GPU idle 41 % (60 s, 512 steps)",
+        "GPU idle 41 % of 60 s (512 steps)",
         "all steps wait alike",
         "load with 10 workers",
         "/home/user/train.py:88",

@@ -70,6 +70,8 @@ from gpuwatch.diagnosis.rules.data.workers_zero import workers_zero
 from gpuwatch.diagnosis.rules.host.host_memory_pressure import host_memory_pressure
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.text.numbers import grouped
+from gpuwatch.text.numbers import rate as rate_words
 
 CAUSES: tuple[Rule, ...] = (
     workers_zero,
@@ -177,10 +179,11 @@ def _summary(starvation: Starvation, line: HotLine | None) -> str:
 
 def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
     rank = case.run.critical
-    over = f"({starvation.seconds:.0f} s, {starvation.steps} {'batches' if starvation.wait else 'steps'})"
+    made = f"{grouped(starvation.steps)} {'batches' if starvation.wait else 'steps'}"
     what = "GPU idle" if starvation.on_gpu else "waiting"
     name = "gpu_idle_from_wait_share" if starvation.on_gpu else "wait_share"
-    measures = [Measure(name, round(starvation.share, 4), f"{what} {percent(starvation.share)} {over}")]
+    share = f"{what} {percent(starvation.share)} of {starvation.seconds:.0f} s"
+    measures = [Measure(name, round(starvation.share, 4), f"{share} ({made})")]
     if starvation.wait is not None and rank.stacks is not None:
         text = f"waits for data {with_interval(starvation.wait)} {watched(rank.stacks)}"
         sampled = Measure("wait_share", round(starvation.wait.value, 4), text)
@@ -200,7 +203,7 @@ def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
         )
     elif rank.stacks is not None and rank.stacks.batches_per_second:
         rate = rank.stacks.batches_per_second
-        measures.append(Measure("batches_per_second", round(rate, 3), f"{rate:.3g} batches a second"))
+        measures.append(Measure("batches_per_second", round(rate, 3), f"{rate_words(rate)} batches a second"))
     if len(case.run.ranks) > 1:
         waiting = "unknown" if rank.facts.rank is None else str(rank.facts.rank)
         measures.append(Measure("rank", rank.facts.rank, f"rank {waiting} waits longest, the others wait for it"))
