@@ -1,6 +1,6 @@
 """Large numbers as people read them, the same on the screen, in reports and in a terminal; JSON and exports stay raw.
 
-Readings in MHz and W are not among them: they are written as `nvidia-smi` prints them, "1755 MHz".
+A GPU's MHz and W are not among them: tables and sentences write them as `nvidia-smi` does, "1755 MHz".
 """
 
 from __future__ import annotations

@@ -19,9 +19,15 @@
     return minutes < 60 ? `${minutes}:${shown}` : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${shown}`;
   }
 
+  const grouped = (value) => value.toFixed(0).replace(/\B(?=(\d{3})+$)/g, " ");
+
   function figure(value) {
     if (value == null) return "–";
-    return Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3);
+    return Math.abs(value) >= 100 ? grouped(value) : value.toPrecision(3);
+  }
+
+  function tick(value) {
+    return Math.abs(value) >= 1000 ? grouped(value) : `${+value.toPrecision(4)}`;
   }
 
   function columns(chart) {
@@ -86,7 +92,7 @@
       scales: { x: { time: false }, y: { range: (_, low, high) => [chart.low, Math.max(chart.high, high || 0)] } },
       axes: [
         { ...axis, font, size: 28, space: 60, values: (_, splits) => splits.map(clock) },
-        { ...axis, font, size: 46, space: 32, values: (_, splits) => splits.map((value) => `${+value.toPrecision(4)}`) },
+        { ...axis, font, size: 46, space: 32, values: (_, splits) => splits.map(tick) },
       ],
       series,
       bands,
