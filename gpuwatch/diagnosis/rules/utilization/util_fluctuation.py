@@ -84,7 +84,7 @@ def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
     measures = [
         Measure("sigma_points", round(stats.sigma, 1), f"standard deviation {stats.sigma:.0f} points"),
         Measure("swing_points", round(swing, 1), f"from {stats.p5:.0f} to {stats.p95:.0f} % (5th to 95th percentile)"),
-        Measure("lost_points", round(lost, 1), f"{lost:.0f} points below its own 95th percentile"),
+        Measure("lost_points", round(lost, 1), f"mean {lost:.0f} points below its own 95th percentile"),
     ]
     measures += [*_dips(case, stats), *_steps(case), *_sensor(case)]
     ratio = f"at most {stats.p95 / stats.mean:.1f}x, flattened to its own 95th percentile"
@@ -112,7 +112,8 @@ def _dips(case: GpuCase, stats: Stats) -> list[Measure]:
     measures = []
     if swings.relative_sigma is not None:
         relative = swings.relative_sigma
-        measures.append(Measure("relative_sigma", round(relative, 3), f"{percent(relative)} of the mean"))
+        text = f"standard deviation {relative:.2f} times the mean"
+        measures.append(Measure("relative_sigma", round(relative, 3), text))
     if swings.dips:
         text = f"{swings.dips_per_minute:.1f} dips a minute, {percent(swings.dip_share)} of the time"
         measures.append(Measure("dips_per_minute", round(swings.dips_per_minute, 2), text))
