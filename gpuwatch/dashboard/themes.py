@@ -207,7 +207,7 @@ class Look:
         }[severity]
 
 
-STEP_PARTS = ("wait", "copy", "compute", "optimizer", "sync", "phase", "other")
+STEP_PARTS = ("wait", "copy", "compute", "optimizer", "sync", "other")
 
 
 @cache

@@ -1,23 +1,21 @@
-"""The bar of a run's panel: how its wall time divides."""
+"""The bar of a run's panel: how its training time divides, and beside it what share of all time is pauses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypedDict
 
 from gpuwatch.timeline.phases import LOST_TIME
 from gpuwatch.timeline.rank_window import Bounds
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.spans import covered_ns
-from gpuwatch.timeline.step_tiers import share
+from gpuwatch.timeline.stack_log import NOT_TRAINING
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import StackWindow
 
 
 class Bar(TypedDict, total=False):
-    """Shares of wall time by their names in RunNow; what is not named is not known."""
+    """Shares by their names in RunNow; what is not named is not known."""
 
-    wait_wall_share: float | None
     start_share: float | None
     copy_share: float | None
     forward_share: float | None
@@ -28,8 +26,8 @@ class Bar(TypedDict, total=False):
     phase_share: float | None
 
 
-def bar_of_steps(trainer: TrainerHistory, bounds: Bounds, sums: Mapping[str, float], rows: slice) -> Bar:
-    """The parts that the hook measures, of the steps in which each is known, scaled to all training of the stretch."""
+def bar_of_steps(trainer: TrainerHistory, bounds: Bounds, wait_share: float | None, rows: slice) -> Bar:
+    """The parts that the hook measures, each of the steps in which it is known."""
     periods = trainer.steps["period"][rows]
 
     def part(name: str) -> float | None:
@@ -37,39 +35,32 @@ def bar_of_steps(trainer: TrainerHistory, bounds: Bounds, sums: Mapping[str, flo
             (each, period) for each, period in zip(trainer.steps[name][rows], periods, strict=True) if each == each
         ]
         measured, of = sum(each for each, _ in pairs), sum(period for _, period in pairs)
-        return _of_wall(measured / of * sums["train"] if of > 0 else None, bounds)
+        return measured / of if of > 0 else None
 
-    waiting = share(sums, "wait", "wait_train")
-
+    parts = {name: part(name) for name in ("copy", "forward", "backward", "optimizer")}
+    # The wait may be of more steps than the parts: together they may come to a hair over 1.
+    room, total = max(0.0, 1.0 - (wait_share or 0.0)), sum(each or 0.0 for each in parts.values())
+    scale = min(1.0, room / total) if total > 0 else 1.0
     lost = trainer.phases.stretches(LOST_TIME, bounds.start_ns, bounds.end_ns)
-    parts = (
-        _of_wall(None if waiting is None else waiting * sums["train"], bounds),
-        part("copy"),
-        part("forward"),
-        part("backward"),
-        part("optimizer"),
-        _of_wall(covered_ns(lost, bounds.start_ns, bounds.end_ns) / SECOND_NS, bounds),
-    )
-    # Whole seconds of steps against exact phases may come to a hair over 1.
-    total = max(1.0, sum(each for each in parts if each is not None))
-    wait, copy, forward, backward, optimizer, phase = (None if each is None else each / total for each in parts)
+    paused = covered_ns(lost, bounds.start_ns, bounds.end_ns) / SECOND_NS
     return Bar(
-        wait_wall_share=wait,
-        copy_share=copy,
-        forward_share=forward,
-        backward_share=backward,
-        optimizer_share=optimizer,
-        phase_share=phase,
+        copy_share=_scaled(parts["copy"], scale),
+        forward_share=_scaled(parts["forward"], scale),
+        backward_share=_scaled(parts["backward"], scale),
+        optimizer_share=_scaled(parts["optimizer"], scale),
+        phase_share=min(1.0, paused / bounds.seconds) if bounds.seconds > 0 else None,
     )
 
 
 def bar_of_stacks(stacks: StackWindow | None) -> Bar:
-    """The parts that the stacks tell: every look belongs to one, so they add up to 1. Nothing without looks."""
+    """The parts that the stacks show: with the wait they are all of training time. Nothing without samples."""
     if stacks is None or not stacks.phases:
         return Bar()
-    shares = {phase: share.value for phase, share in stacks.phases.items()}
+    pauses = sum(stacks.phases[phase].value for phase in NOT_TRAINING)
+    shares = {phase: share.value for phase, share in stacks.train_phases.items()}
+    if not shares:
+        return Bar(phase_share=pauses)
     return Bar(
-        wait_wall_share=shares["wait"] if shares["wait"] or stacks.batches_per_second is not None else None,
         start_share=shares["start"],
         copy_share=shares["copy"],
         forward_share=shares["forward"],
@@ -77,9 +68,9 @@ def bar_of_stacks(stacks: StackWindow | None) -> Bar:
         optimizer_share=shares["optimizer"],
         sync_share=shares["sync"],
         other_share=shares["other"] + shares["log"],
-        phase_share=shares["eval"] + shares["save"] + shares["compile"],
+        phase_share=pauses,
     )
 
 
-def _of_wall(seconds: float | None, bounds: Bounds) -> float | None:
-    return min(1.0, seconds / bounds.seconds) if seconds is not None and bounds.seconds > 0 else None
+def _scaled(part: float | None, scale: float) -> float | None:
+    return None if part is None else part * scale

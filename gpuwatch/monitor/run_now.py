@@ -237,7 +237,7 @@ def _rank_now(rank: _Recent) -> RankNow:
 
 def _bar(rank: _Recent, stacks: StackWindow | None, rows: slice) -> Bar:
     if rank.trainer.is_exact:
-        return bar_of_steps(rank.trainer, rank.bounds, rank.sums, rows)
+        return bar_of_steps(rank.trainer, rank.bounds, rank.wait_share, rows)
     return bar_of_stacks(stacks)
 
 

@@ -82,9 +82,10 @@ class RankNow:
 class RunNow:
     """A run's panel, over the last `seconds`.
 
-    `wait_share` and `gap_share` are of training time, as findings give them. The parts of the bar are of wall time and
-    add up to at most 1: `wait_wall_share`, copy, forward, backward, optimizer, phase; on the rung "sampled" start, sync
-    and other too. There steps are batches, and `samples` says how many looks at the training thread the shares rest on.
+    `phase_share` is what pauses take of all that time; the other shares are of training time, as findings give them.
+    The parts of the bar add up to at most 1: wait, copy, forward, backward, optimizer; on the rung "sampled" start,
+    sync and other too. There steps are batches, and `samples` says how many samples of the training thread the shares
+    rest on.
     """
 
     id: str
@@ -103,7 +104,6 @@ class RunNow:
     samples_per_second: float | None = None
     wait_share: float | None = None
     gap_share: float | None = None
-    wait_wall_share: float | None = None
     copy_share: float | None = None
     forward_share: float | None = None
     backward_share: float | None = None

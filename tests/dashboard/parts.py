@@ -121,9 +121,7 @@ def rank(number: int | None = None, pid: int = 4711, **changes: object) -> RankN
 
 
 def run(**changes: object) -> RunNow:
-    """A run in training; what is said of its wait holds for training time and wall time unless both are given."""
-    if "wait_share" in changes:
-        changes.setdefault("wait_wall_share", changes["wait_share"])
+    """A run in training."""
     now = RunNow(
         id="4711.1",
         title="train.py",
@@ -140,7 +138,6 @@ def run(**changes: object) -> RunNow:
         step_seconds_p95=0.540,
         samples_per_second=2564.0,
         wait_share=0.45,
-        wait_wall_share=0.45,
         gap_share=0.41,
         copy_share=0.01,
         forward_share=0.17,

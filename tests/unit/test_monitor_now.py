@@ -126,7 +126,7 @@ def test_run_lives_while_one_rank_does() -> None:
     assert living.samples_per_second == pytest.approx(320.0)
 
 
-def test_parts_are_shares_of_wall_time() -> None:
+def test_parts_are_shares_of_training_time_and_pauses_of_all_time() -> None:
     parts = {"copy_seconds": 0.01, "forward_seconds": 0.03, "backward_seconds": 0.03, "optimizer_seconds": 0.005}
     history = timeline(
         run_facts(),
@@ -136,16 +136,15 @@ def test_parts_are_shares_of_wall_time() -> None:
     )
     now = run(history, 30.05)
     assert now.seconds == pytest.approx(30.0)
-    assert now.wait_wall_share == pytest.approx(0.2 * 25 / 30, rel=0.03)
-    assert now.forward_share == pytest.approx(0.3 * 25 / 30, rel=0.03)
+    assert now.wait_share == pytest.approx(0.2, rel=0.01)
+    assert now.forward_share == pytest.approx(0.3, rel=0.01)
     assert now.phase_share == pytest.approx(5 / 30)
     parts = (
-        now.wait_wall_share,
+        now.wait_share,
         now.copy_share,
         now.forward_share,
         now.backward_share,
         now.optimizer_share,
-        now.phase_share,
     )
     assert sum(part for part in parts if part is not None) <= 1.0
     assert now.step_seconds_p50 == pytest.approx(0.1)
@@ -157,13 +156,13 @@ def test_parts_never_exceed_the_whole(period: float) -> None:
     count = max(20, int(200 / period))
     history = timeline(run_facts(), steps(count, period=period, wait=period * 0.6, forward_seconds=period * 0.4))
     now = run(history, count * period)
-    assert now.wait_wall_share is not None and now.forward_share is not None
-    assert 0.9 < now.wait_wall_share + now.forward_share <= 1.0 + 1e-9
+    assert now.wait_share is not None and now.forward_share is not None
+    assert 0.9 < now.wait_share + now.forward_share <= 1.0 + 1e-9
 
 
 def test_step_that_is_being_made_does_not_dilute_the_parts() -> None:
     history = timeline(run_facts(), steps(12, period=1.0, wait=0.8))
-    assert run(history, 12.9).wait_wall_share == pytest.approx(0.8)
+    assert run(history, 12.9).wait_share == pytest.approx(0.8)
 
 
 def test_unmeasured_parts_are_unknown() -> None:
@@ -182,7 +181,6 @@ def test_waits_are_of_training_time_as_the_findings_say_them(count: int) -> None
     (window,) = history.scene(at(seconds + 12.05), 60.0).runs
     assert now.wait_share == pytest.approx(window.critical.wait_share, rel=0.01) == pytest.approx(0.4, rel=0.01)
     assert now.gap_share == pytest.approx(window.critical.gap_share, rel=0.01) == pytest.approx(0.3, rel=0.01)
-    assert now.wait_wall_share is not None and now.wait_wall_share < 0.9 * 0.4
 
 
 def test_ended_run_keeps_its_last_minute_for_ten_minutes() -> None:
@@ -278,7 +276,7 @@ def test_what_follows_the_last_step_is_not_said_to_be_computing(ended_at: float 
         history.add(ended(ended_at, how="lost"))
     found = run(history, 50)
     assert found.state == ("silent" if ended_at is None else "ended")
-    assert found.wait_share == pytest.approx(0.4) == found.wait_wall_share
+    assert found.wait_share == pytest.approx(0.4)
     assert found.seconds < 31, "twenty seconds are of no known part"
 
 
@@ -296,5 +294,4 @@ def test_parts_that_are_unseen_in_some_steps_are_shares_of_the_others() -> None:
         history.extend(steps(1, start=number * 0.1, first=number, **seen))
     found = run(history, 20.2)
     assert found.wait_share == pytest.approx(0.4, rel=0.01)
-    assert found.wait_wall_share == pytest.approx(0.4, rel=0.02)
     assert found.backward_share == pytest.approx(0.5, rel=0.02)

@@ -66,19 +66,18 @@ def test_sampled_run_shows_its_figures() -> None:
     assert (rank.step_seconds, rank.wait_share) == (now.step_seconds, now.wait_share)
 
 
-def test_parts_of_a_sampled_run_are_all_of_its_wall_time() -> None:
+def test_parts_of_a_sampled_run_are_all_of_its_training_time() -> None:
     history = timeline(
         sampled_facts(), tallies(48, LOOP), tallies(12, {"eval": 50, "save": 50}, start=48), counts(60, 4)
     )
     now = run(history, 60)
     assert now.wait_share == pytest.approx(0.4)
-    assert now.wait_wall_share == pytest.approx(0.32)
-    assert now.start_share == pytest.approx(0.016)
-    assert now.sync_share == pytest.approx(0.04)
-    assert now.other_share == pytest.approx(0.04)
+    assert now.start_share == pytest.approx(0.02)
+    assert now.sync_share == pytest.approx(0.05)
+    assert now.other_share == pytest.approx(0.05)
     assert now.phase_share == pytest.approx(0.2)
     parts = (
-        now.wait_wall_share,
+        now.wait_share,
         now.start_share,
         now.copy_share,
         now.forward_share,
@@ -86,7 +85,6 @@ def test_parts_of_a_sampled_run_are_all_of_its_wall_time() -> None:
         now.optimizer_share,
         now.sync_share,
         now.other_share,
-        now.phase_share,
     )
     assert sum(part for part in parts if part is not None) == pytest.approx(1.0)
 
@@ -115,7 +113,7 @@ def test_hooked_run_keeps_its_figures_and_says_where_it_stands() -> None:
     now = run(timeline(run_facts(), steps(600, wait=0.05), tallies(60, LOOP), standing(60, "sync")), 60)
     assert (now.rung, now.how_to_climb, now.samples) == ("exact", None, 6_000)
     assert now.standing is not None and now.standing.phase == "sync"
-    assert (now.wait_share, now.wait_wall_share) == (exact.wait_share, exact.wait_wall_share)
+    assert now.wait_share == exact.wait_share
     assert (now.step_seconds_p50, now.steps_total) == (exact.step_seconds_p50, exact.steps_total)
     assert now.step_seconds == pytest.approx(0.1)
     assert (now.sync_share, now.start_share, now.other_share, now.batches_per_second) == (None,) * 4
@@ -166,7 +164,7 @@ def test_process_whose_stacks_cannot_be_read_says_how_to_see_more() -> None:
     history = timeline(sampled_facts(rung="proc", climb="run gpuwatch as root"), [process(n) for n in range(60)])
     now = run(history, 60)
     assert (now.rung, now.state, now.how_to_climb) == ("proc", "not hooked", "run gpuwatch as root")
-    assert (now.samples, now.wait_share, now.wait_wall_share, now.standing) == (0, None, None, None)
+    assert (now.samples, now.wait_share, now.standing) == (0, None, None)
 
 
 def test_sampled_rung_without_a_word_of_its_own_says_the_usual_one() -> None:

@@ -169,12 +169,12 @@ def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) 
     sampled = run.rung == "sampled"
     steps = say.count(run.steps_total) if run.rung in COUNTING_RUNGS else say.UNKNOWN
     writer.put("batches " if sampled else "steps ", look.dim).put(steps, look.text)
+    if run.phase_share is not None and run.phase_share >= LEAST:
+        writer.put("   pauses ", look.dim).put(say.share(run.phase_share), look.phase)
     if run.last_step_ns is not None:
         late = run.state == "silent"
         writer.put("   last ", look.dim)
         writer.put(f"{_ago(snapshot.time_ns - run.last_step_ns)} ago", look.warning if late else look.text)
-    if run.phase_share is not None and run.phase_share >= LEAST:
-        writer.put("   pauses ", look.dim).put(say.share(run.phase_share), look.phase)
     looks = f"{say.count(run.samples)} samples " if sampled and run.samples else ""
     if run.seconds:
         writer.put(f"   {looks}over {say.span(run.seconds)}", look.dim)

@@ -27,11 +27,11 @@ class Part:
 
 
 def parts_of(run: RunNow) -> list[Part]:
-    """The measured parts of wall time, and what is left of it; empty where not even the wait is measured."""
-    if run.wait_wall_share is None:
+    """The measured parts of training time, and what is left of it; empty where not even the wait is measured."""
+    if run.wait_share is None:
         return []
     forward, backward = run.forward_share, run.backward_share
-    parts = [Part("wait", "waits in next()", "wait", run.wait_wall_share)]
+    parts = [Part("wait", "waits in next()", "wait", run.wait_share)]
     if run.start_share is not None:
         parts.append(Part("wait", "starts workers", "start", run.start_share))
     if run.copy_share is not None:
@@ -44,8 +44,6 @@ def parts_of(run: RunNow) -> list[Part]:
         parts.append(Part("sync", "asks the device", "sync", run.sync_share))
     if run.optimizer_share is not None:
         parts.append(Part("optimizer", "optimizer", "opt", run.optimizer_share))
-    if run.phase_share:
-        parts.append(Part("phase", "pauses", "pause", run.phase_share))
     rest = 1.0 - sum(part.share for part in parts)
     if rest > LEAST:
         split = any(part.kind == "compute" for part in parts)
