@@ -15,6 +15,7 @@ from gpuwatch.dashboard.wording import (
     gain_words,
     gpu_count,
     gpu_index,
+    is_searching,
     is_starting,
     place_of,
     run_name,
@@ -205,6 +206,8 @@ def _without_run(snapshot: Snapshot) -> Verdict:
         named = ", ".join(candidate_name(candidate) for candidate in unhooked(snapshot))
         need = "it needs" if len(unhooked(snapshot)) == 1 else "they need"
         return Verdict(None, "NOT WATCHED YET", unseen, because=f"{need} no restart: {named}")
+    if is_searching(snapshot):
+        return Verdict(None, "WATCHING", f"{gpu_count(snapshot)}; looking for training runs")
     if snapshot.gpus:
         looked = f"no training run with the hook yet; watching {gpu_count(snapshot)}"
         return Verdict(None, "WATCHING", looked, because=f"start one with: {START_COMMAND}")

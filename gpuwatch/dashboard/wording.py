@@ -39,13 +39,34 @@ COUNTING_RUNGS = ("exact", "sampled")
 START_SECONDS = 5.0
 """How long the driver may take to answer before its silence means that there is none."""
 
+SEARCH_SECONDS = (3.0, 30.0)
+"""How long at least and at most training runs are looked for before none is said to be here.
+
+A hooked run that is in the middle of a long step is known after 2 s and a poll, by the file that it left; the search of
+all processes takes as long as the machine is loaded, and may fail.
+"""
+
 START_COMMAND = "gpuwatch run python train.py"
 
 
 def is_starting(snapshot: Snapshot) -> bool:
-    """Whether it is too early to say that there is nothing to watch: the driver has not answered yet."""
-    young = snapshot.time_ns - snapshot.started_ns < START_SECONDS * 1e9
-    return young and snapshot.nvml is None and not snapshot.gpus and not snapshot.runs
+    """Whether it is too early to say that there is nothing to watch: the driver or the search has not answered yet."""
+    if snapshot.gpus or snapshot.runs:
+        return False
+    waits_for_driver = snapshot.nvml is None and _age_seconds(snapshot) < START_SECONDS
+    return waits_for_driver or is_searching(snapshot)
+
+
+def is_searching(snapshot: Snapshot) -> bool:
+    """Whether it is too early to say that no training runs here."""
+    if snapshot.runs or snapshot.candidates or snapshot.origin.kind != "live":
+        return False
+    least, most = SEARCH_SECONDS
+    return _age_seconds(snapshot) < (most if not snapshot.searched else least)
+
+
+def _age_seconds(snapshot: Snapshot) -> float:
+    return (snapshot.time_ns - snapshot.started_ns) / 1e9
 
 
 def looked_for(snapshot: Snapshot) -> list[tuple[str, str]]:

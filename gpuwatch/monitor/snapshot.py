@@ -180,6 +180,7 @@ class Snapshot:
     scene: Scene | None
     next_evaluation_seconds: float | None = None
     candidates: tuple[Candidate, ...] = ()  # all of this machine that train, hooked ones first, whatever is attached to
+    searched: bool = True  # whether all processes have been looked through once
     attached_pid: int | None = None  # the root of the process tree that the watch is narrowed to
     notices: tuple[str, ...] = ()  # sentences about gpuwatch itself, such as a source that failed
     recording: RecordingNow | None = None

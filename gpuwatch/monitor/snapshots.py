@@ -65,6 +65,7 @@ def build_snapshot(
                 None if next_evaluation_ns is None else max(0.0, (next_evaluation_ns - now_ns) / SECOND_NS)
             ),
             candidates=timeline.candidates,
+            searched=timeline.searched,
             attached_pid=attached_pid,
             notices=notices,
             recording=recording,

@@ -59,6 +59,7 @@ class Intake:
         self.machine: MachineFacts | None = None
         self.nvml: NvmlState | None = None
         self.candidates: tuple[Candidate, ...] = ()
+        self.searched = False  # whether the candidates are known
         self._quality = QualityLog(interval_seconds)
         self._xids: deque[XidEvent] = deque(maxlen=_XIDS_KEPT)
         self._takers: dict[type, Callable[[Any], None]] = {
@@ -146,6 +147,7 @@ class Intake:
 
     def _add_candidates(self, found: Candidates) -> None:
         self.candidates = found.processes
+        self.searched = True
 
     def _add_process(self, sample: ProcessSample) -> None:
         key = (sample.pid, sample.start_ticks)

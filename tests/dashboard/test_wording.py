@@ -153,8 +153,25 @@ def test_nothing_is_claimed_before_the_driver_has_answered() -> None:
     assert verdicts(View(young))[0].word == "STARTING"
     assert verdicts(View(None))[0].word == "STARTING"
     assert verdicts(View(situations.no_gpu()))[0].word == "NOTHING TO WATCH"
-    failing = replace(young, nvml=NvmlState(situations.NOW_NS, "failing", "mismatch"))
-    assert verdicts(View(failing))[0].word == "NOTHING TO WATCH"
+    failing = NvmlState(situations.NOW_NS, "failing", "mismatch")
+    answered = replace(young, nvml=failing, started_ns=situations.NOW_NS - 4 * 10**9)
+    assert verdicts(View(answered))[0].word == "NOTHING TO WATCH"
+
+
+@pytest.mark.parametrize(("age_seconds", "searched"), [(2.0, True), (20.0, False)])
+def test_no_run_is_claimed_before_they_have_been_looked_for(age_seconds: float, searched: bool) -> None:
+    started_ns = situations.NOW_NS - round(age_seconds * 1e9)
+    young = replace(situations.no_gpu(), started_ns=started_ns, searched=searched)
+    assert verdicts(View(young))[0].sentence == "looking for GPUs and training runs"
+    with_gpu = replace(situations.no_run(), started_ns=started_ns, searched=searched)
+    assert verdicts(View(with_gpu))[0].sentence == "1 GPU; looking for training runs"
+    hooked = replace(young, runs=(situations.run(),))
+    assert verdicts(View(hooked))[0].word not in ("STARTING", "NOTHING TO WATCH")
+
+
+def test_a_search_that_never_comes_back_is_not_waited_for_for_ever() -> None:
+    never = replace(situations.no_gpu(), started_ns=situations.NOW_NS - 31 * 10**9, searched=False)
+    assert verdicts(View(never))[0].word == "NOTHING TO WATCH"
 
 
 def test_notices_about_gpuwatch_itself_are_told() -> None:

@@ -11,6 +11,7 @@ from gpuwatch.dashboard.wording import (
     believed,
     brings_words,
     gpu_count,
+    is_searching,
     is_starting,
     looked_for,
     place_of,
@@ -103,11 +104,12 @@ def _reasons(view: View) -> list[tuple[str, bool]]:
         wait = snapshot.next_evaluation_seconds
         soon = f" in {wait:.0f} s" if wait is not None else ""
         return [(f"Not judged yet: the first evaluation comes{soon}.", False)]
+    no_run = "still looking for training runs" if is_searching(snapshot) else "no training run"
     judged = [f"{run_name(run)}: {believed(run, snapshot)}" for run in snapshot.runs]
     reasons = [
         (
             f"No findings. Judged over {say.span(snapshot.scene.window_seconds)}"
-            + (f"; {'; '.join(judged)}." if judged else f": {gpu_count(snapshot)}, no training run."),
+            + (f"; {'; '.join(judged)}." if judged else f": {gpu_count(snapshot)}, {no_run}."),
             True,
         )
     ]
