@@ -379,6 +379,18 @@ def test_a_job_of_one_process_has_no_group() -> None:
     )
 
 
+@pytest.mark.parametrize("refusal", [None, CannotReadError(Reason.PERMISSION, "denied", "start it with gpuwatch run")])
+def test_one_that_was_started_with_the_hook_is_not_advised_to_be(scene: Scene, refusal: CannotReadError | None) -> None:
+    scene.write("environ", b"PYTHONPATH=/env/gpuwatch/hook/site:/lib\0")
+    scene.refusals = [refusal] if refusal is not None else []
+    scene.follow()
+    scene.run(0.5)
+    facts = scene.of(RunFacts)[-1]
+    assert isinstance(facts, RunFacts)
+    assert facts.rung == ("sampled" if refusal is None else "proc")
+    assert facts.climb is not None and facts.climb.startswith("its hook is not reporting yet")
+
+
 @pytest.mark.parametrize(
     ("maps", "open_file", "device"),
     [

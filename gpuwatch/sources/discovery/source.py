@@ -18,7 +18,7 @@ from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
 from gpuwatch.sources.discovery.process import Process
 from gpuwatch.sources.host.identify import login_name
 from gpuwatch.sources.host.process import read_program
-from gpuwatch.sources.host.started_with import carries_hook
+from gpuwatch.sources.host.started_with import HOOK_SILENT, carries_hook
 
 _PERIOD_NS: Final = 3_000_000_000
 _BUDGET_NS: Final = 4_000_000
@@ -160,6 +160,7 @@ class DiscoverySource:
         standing = self._access.standing(process, process.pid in self._signs.hooked)
         if standing is None:
             return None
+        climb = HOOK_SILENT if standing.climb and self._carries_hook(process) else standing.climb
         return Candidate(
             pid=process.pid,
             start_ticks=process.stat.start_ticks,
@@ -171,7 +172,7 @@ class DiscoverySource:
             workers=verdict.workers,
             gpu_uuids=verdict.gpu_uuids,
             refusal=standing.refusal,
-            climb=standing.climb,
+            climb=climb,
         )
 
 

@@ -16,6 +16,8 @@ VARIABLES = (
     "TORCH_USE_CUDA_DSA",
 )
 """All that is ever kept of an environment."""
+HOOK_SILENT = "its hook is not reporting yet: steps and waits are measured exactly as soon as it does"
+"""What to say, in place of the advice to start it with the hook, of one that carries it and is not linked."""
 _HOOK_FOLDER = b"/gpuwatch/hook/site"
 _LONGEST_VALUE = 256
 _MAPS_LIMIT = 16 << 20  # vm.max_map_count lines of 130 characters are half of it

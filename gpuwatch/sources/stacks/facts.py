@@ -10,12 +10,13 @@ from typing import Final, Literal
 
 from gpuwatch.foreign import read_foreign, whereabouts
 from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples.run import LoaderFacts, RunFacts
 from gpuwatch.sources.hook_link.processes import Processes
 from gpuwatch.sources.host.numa import core_list
 from gpuwatch.sources.host.process import read_program
 from gpuwatch.sources.host.procfs import read_all, read_of
+from gpuwatch.sources.host.started_with import HOOK_SILENT, carries_hook
 
 _GPU_DEVICES: Final = re.compile(r"/dev/(?:nvidia\d+|nvidia-uvm|dxg)")
 _MOST_DESCRIPTORS: Final = 65_536  # 0.1 s
@@ -38,6 +39,7 @@ class ProcessFacts:
         self.command = read_program(proc_root, pid)
         environment = Processes(proc_root).environment(pid) or {}
         self._group, self._ranks = ranks(environment)
+        self._climb = HOOK_SILENT if carries_hook(proc_root, pid) else None
         self._cwd = _link(f"{self._folder}/cwd")
         self.device: str | None = None
         self.torch: str | None = None
@@ -57,11 +59,13 @@ class ProcessFacts:
     ) -> RunFacts:
         """The facts of a process whose stacks are read."""
         python = f"{version[0]}.{version[1]}"
-        return self._facts(now_ns, python, loaders, "sampled", None, notes)
+        return self._facts(now_ns, python, loaders, "sampled", self._climb, notes)
 
     def unreadable(self, now_ns: int, error: CannotReadError) -> RunFacts:
         """The facts of a process whose stacks cannot be read, and how they could."""
         climb = error.with_cure if error.is_lasting else error.cure  # no cure of those says what is wrong
+        if error.reason is Reason.PERMISSION and self._climb is not None:
+            climb = self._climb
         return self._facts(now_ns, None, (), "proc", climb, (error.sentence,))
 
     def _facts(
