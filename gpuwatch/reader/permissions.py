@@ -35,15 +35,16 @@ def permission(pid: int, proc_root: Path) -> CannotReadError:
     return CannotReadError(Reason.PERMISSION, sentence, cure)
 
 
-def explain(pid: int, access: Access) -> tuple[str, str]:
-    """One sentence with the cause and one with the cure."""
-    sudo = f"sudo gpuwatch --attach {pid}"
+def explain(pid: int, access: Access, *, hooked: bool = False) -> tuple[str, str]:
+    """One sentence with the cause and one with the cure; of a hooked process only its lines are missing."""
+    sudo = "sudo gpuwatch" if hooked else f"sudo gpuwatch --attach {pid}"
     add = "start the container with --cap-add SYS_PTRACE"
     run = "start the training with gpuwatch run"
     if access.yama == 3:
+        with_hook = "" if hooked else f"{run}, which needs no permission, or "
         return (
             "this machine forbids reading other processes until it is rebooted (kernel.yama.ptrace_scope=3)",
-            f"{run}, which needs no permission, or reboot with kernel.yama.ptrace_scope=1",
+            f"{with_hook}reboot with kernel.yama.ptrace_scope=1",
         )
     if access.capable:
         return (
@@ -66,11 +67,12 @@ def explain(pid: int, access: Access) -> tuple[str, str]:
             f"read it as root: {as_root}",
         )
     if access.yama == 1:
+        with_hook = "" if hooked else "gpuwatch run, which measures steps without reading the process, or with "
         return (
             f"process {pid} was not started by this gpuwatch, and this machine lets only a parent read its children "
             "(kernel.yama.ptrace_scope=1)",
-            f"{run}, which measures steps without reading the process, or with gpuwatch record -- COMMAND, which may "
-            f"read its child, or {as_root}, or sudo sysctl kernel.yama.ptrace_scope=0",
+            f"start the training with {with_hook}gpuwatch record -- COMMAND, which may read its child, or {as_root}, "
+            "or sudo sysctl kernel.yama.ptrace_scope=0",
         )
     if access.container:
         return f"process {pid} may not be read from inside this container", add

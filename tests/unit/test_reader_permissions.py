@@ -38,6 +38,14 @@ def test_each_cause_has_its_own_cure(access: Access, cause: str, cures: list[str
     assert "sudo" not in cure or access.own_uid != 0 or not access.container
 
 
+@pytest.mark.parametrize("yama", [1, 2, 3])
+def test_a_hooked_process_is_not_advised_to_be_hooked(yama: int) -> None:
+    sentence, cure = explain(4711, replace(PLAIN, yama=yama), hooked=True)
+    assert f"ptrace_scope={yama}" in sentence
+    assert "gpuwatch run" not in cure
+    assert "reboot" in cure if yama == 3 else "sudo gpuwatch" in cure
+
+
 def test_lowering_yama_is_no_cure_where_another_user_owns_the_process() -> None:
     _, cure = explain(4711, replace(PLAIN, target_uid=1001, yama=1))
     assert "sysctl" not in cure

@@ -379,6 +379,16 @@ def test_a_job_of_one_process_has_no_group() -> None:
     )
 
 
+def test_a_hooked_one_whose_lines_may_not_be_read_says_why_until_they_may(scene: Scene) -> None:
+    scene.refusals = [CannotReadError(Reason.PERMISSION, "denied", "start it with gpuwatch run")]
+    followed = scene.follow(hooked=True)
+    scene.run(0.5)
+    assert followed.denied is not None and "gpuwatch run" not in followed.denied
+    assert not scene.of(RunFacts), "its hook gives the facts"
+    scene.run(5.0)
+    assert scene.attached and followed.denied is None
+
+
 @pytest.mark.parametrize("refusal", [None, CannotReadError(Reason.PERMISSION, "denied", "start it with gpuwatch run")])
 def test_one_that_was_started_with_the_hook_is_not_advised_to_be(scene: Scene, refusal: CannotReadError | None) -> None:
     scene.write("environ", b"PYTHONPATH=/env/gpuwatch/hook/site:/lib\0")

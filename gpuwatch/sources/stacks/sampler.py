@@ -110,6 +110,8 @@ class Sampler:
         self._past_cpu_ns = 0
         self.closing = threading.Event()
         self.failure: Exception | None = None
+        self.denied: str | None = None
+        """Why the lines of hooked processes are not read, with the cure, of one of them."""
         self._budget = CpuBudget(asked.cpu_share_limit)
         self._settings = Settings(
             proc_root=proc_root,
@@ -194,6 +196,8 @@ class Sampler:
         lanes = (*self._lanes.values(), *self._leaving)
         for lane in lanes:
             lane.look()
+        denials = (lane.followed.denied for lane in self._lanes.values() if lane.followed is not None)
+        self.denied = next((denial for denial in denials if denial is not None), None)
         looked_at = sum(lane.followed.looked_at for lane in lanes if lane.followed is not None)
         asked = self._asked
         self._budget.limit_share = asked.cpu_share_limit if looked_at > 1 else asked.lone_cpu_share_limit

@@ -67,6 +67,12 @@ class StackSource:
         )
         self._sampler: Sampler | None = None
 
+    @property
+    def problem(self) -> str | None:
+        """Why findings name no line of hooked runs, with the cure; said once, however many processes are denied."""
+        denied = None if self._sampler is None else self._sampler.denied
+        return None if denied is None else f"The lines that cost time are not seen: {denied}"
+
     def fileno(self) -> int | None:
         """The pipe that the sampling thread rings."""
         return self._bell if self._ring is not None else None

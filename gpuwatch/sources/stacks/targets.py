@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
+from gpuwatch.reader.permissions import access_to, explain
 from gpuwatch.reader.refusals import malformed, silent
 from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples.run import TrainerEnded
@@ -31,6 +32,8 @@ class FollowedTarget:
         self.ended = False
         self.looked_at = 0
         """How many processes are looked at for it: itself and its workers, as far as they can be read."""
+        self.denied: str | None = None
+        """Why the kernel denies the memory of a hooked process, with the cure: its steps are known, its lines not."""
         self._settings = settings
         self._closed = False
         self._session: Session | None = None
@@ -119,7 +122,7 @@ class FollowedTarget:
         if process.start_ticks != facts.start_ticks:
             process.close()
             return
-        self._told = None
+        self._told = self.denied = None
         self._session = Session(facts, self.target.hooked, process, counters, settings, now_ns)
 
     def _exclude(self, error: Exception, now_ns: int) -> None:
@@ -136,6 +139,10 @@ class FollowedTarget:
         early = now_ns - self._began_ns < _GRACE_NS
         if error.reason in _PASSING or (early and error.reason in _MAY_PASS):
             return
+        if self.target.hooked and error.reason is Reason.PERMISSION:
+            pid = self.target.pid
+            sentence, cure = explain(pid, access_to(pid, self._settings.proc_root), hooked=True)
+            self.denied = f"{sentence}: {cure}"
         told = error.sentence, error.cure
         if self._facts is not None and not self.target.hooked and told != self._told:
             self._told = told
