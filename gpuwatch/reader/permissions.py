@@ -39,9 +39,8 @@ def explain(pid: int, access: Access, *, hooked: bool = False) -> tuple[str, str
     """One sentence with the cause and one with the cure; of a hooked process only its lines are missing."""
     sudo = "sudo gpuwatch" if hooked else f"sudo gpuwatch --attach {pid}"
     add = "start the container with --cap-add SYS_PTRACE"
-    run = "start the training with gpuwatch run"
     if access.yama == 3:
-        with_hook = "" if hooked else f"{run}, which needs no permission, or "
+        with_hook = "" if hooked else "start the training with gpuwatch run, which needs no permission, or "
         return (
             "this machine forbids reading other processes until it is rebooted (kernel.yama.ptrace_scope=3)",
             f"{with_hook}reboot with kernel.yama.ptrace_scope=1",

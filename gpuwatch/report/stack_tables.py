@@ -92,6 +92,8 @@ def _of_run(run: Json) -> Iterator[Block]:
         yield Block("Lines of the training thread", looks, (), Table(heading, _line_rows(run, "lines")))
     if stacks["worker_samples"]:
         crew = f"{stacks['workers']} worker{'' if stacks['workers'] == 1 else 's'}"
+        if any(loader["role"] == "eval" and loader["num_workers"] for loader in run["loaders"]):
+            crew += " (those of evaluation included)"
         busy = f"{name}, {crew}, {grouped(stacks['worker_samples'])} samples, shares of their busy time"
         spent = ", ".join(
             f"{WORKER_PHASE_WORDS.get(phase, phase)} {_with_error(part)}"

@@ -157,6 +157,15 @@ def test_the_workers_have_a_table_of_their_own(render: Callable[[Json], str]) ->
 
 
 @RENDERERS
+def test_the_workers_table_says_that_it_holds_those_of_evaluation(render: Callable[[Json], str]) -> None:
+    rank = seen.sampled_rank(seen.worker_stacks(), num_workers=2)
+    (train,) = rank.facts.loaders
+    both = replace(rank, facts=replace(rank.facts, loaders=(train, replace(train, loader=2, role="eval"))))
+    text = render(report(build.scene(build.run(both))))
+    assert "2 workers (those of evaluation included), 800 samples" in text
+
+
+@RENDERERS
 def test_a_hooked_run_keeps_its_exact_figures_and_shows_its_lines(render: Callable[[Json], str]) -> None:
     text = render(report(build.scene(build.run(build.rank(step=0.2, wait=0.1, stacks=seen.stacks())))))
     assert "50 %" in text

@@ -47,15 +47,16 @@ def finding_lines(page: Page, finding: Finding, run: RunWindow | None) -> None:
     if run is not None and finding.rule in _STANDING:
         _standing(page, run)
     phases = _PHASES.get(finding.rule, ())
-    if stacks is None or not phases:
+    if run is None or stacks is None or not phases:
         return
     own = [line for line in stacks.lines if line.phase in phases]
     workers = [line for line in stacks.worker_lines if line.phase in phases]
     if workers:
         own = []  # the training thread stands on its `for` statement then
-    _table(
-        page, "Lines of the workers, shares of their busy time", workers, f"{say.count(stacks.worker_samples)} samples"
-    )
+    seen = f"{say.count(stacks.worker_samples)} samples"
+    if any(loader.role == "eval" and loader.num_workers for loader in run.critical.facts.loaders):
+        seen += ", evaluation's included"
+    _table(page, "Lines of the workers, shares of their busy time", workers, seen)
     _table(
         page,
         "Lines of the training thread, shares of its time",
