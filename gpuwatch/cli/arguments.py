@@ -146,7 +146,7 @@ def _add_watch(commands: Any) -> None:
     watch = commands.add_parser(
         "watch",
         help="one line per second, for logs, pipes and screen readers",
-        description="One line per second on stdout; findings are told on stderr as they come.",
+        description="One line per second on stdout; findings go to stderr as they come.",
     )
     watch.set_defaults(command="watch")
     watch.add_argument("--duration", type=seconds, metavar="S", help="seconds to watch (default: until Ctrl-C)")

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from gpuwatch.samples import Candidate
 from gpuwatch.text.escape import printable
 
-_HEAD = ("PID", "GPU", "AGE", "RUNG", "USER")
+_HEAD = ("PID", "GPU", "AGE", "DETAIL", "USER")
 _NUMBERS = ("PID", "AGE")
-_RUNGS = {"exact": "exact", "sampled": "sampled", "proc": "/proc only", "hardware": "hardware only"}
+_DETAIL = {"exact": "exact", "sampled": "sampled", "proc": "/proc only", "hardware": "hardware only"}
 _INDENT = 8
 _LEAST_COMMAND = 20
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -26,7 +26,7 @@ def table_lines(
     Args:
         processes: in their order.
         gpu_indices: of the GPUs, by UUID.
-        width: of the terminal; None where nobody folds the lines, as in a pipe.
+        width: of the terminal; None where lines are not folded, as in a pipe.
     """
     rows = [_cells(each, gpu_indices) for each in processes]
     columns = [*zip(_HEAD, *rows, strict=True)]
@@ -55,7 +55,7 @@ def age_words(seconds: float) -> str:
 def _cells(each: Candidate, gpu_indices: Mapping[str, int]) -> tuple[str, ...]:
     indices = sorted(gpu_indices[uuid] for uuid in each.gpu_uuids if uuid in gpu_indices)
     gpus = ",".join(map(str, indices)) or "-"
-    return str(each.pid), gpus, age_words(each.age_seconds), _RUNGS[each.rung], printable(each.user)
+    return str(each.pid), gpus, age_words(each.age_seconds), _DETAIL[each.rung], printable(each.user)
 
 
 def _line(columns: Sequence[Sequence[str]], widths: Sequence[int], row: int, command: str, width: int | None) -> str:

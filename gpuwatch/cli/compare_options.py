@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
 
     compare = commands.add_parser(
         "compare",
-        help="before and after: two recordings, or several of each, held against each other",
+        help="before and after: two recordings, or several of each, compared",
         description="Compares recordings, or reports written with --format json. A folder stands for all in it.\n"
         "  gpuwatch compare before.gpuwatch after.gpuwatch\n"
         "  gpuwatch compare b1.gpuwatch b2.gpuwatch b3.gpuwatch -- a1.gpuwatch a2.gpuwatch a3.gpuwatch\n"

@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         "replay",
         help="play a recording: the dashboard as it was",
         description="The dashboard over a recording, with its findings as they came; rules that the config ignores\n"
-        "say nothing, those that it gives other thresholds judge anew. space holds it, [ ] and { }\n"
+        "say nothing, those that it gives other thresholds judge again. space holds it, [ ] and { }\n"
         "jump, < > change the speed.",
     )
     replay.set_defaults(command="replay")

@@ -25,8 +25,8 @@ def add(commands: Any) -> None:
     trial = commands.add_parser(
         "trial",
         usage="gpuwatch trial [CHANGE ...] [--sweep NAME=V,V] [--arm 'CHANGE...'] [OPTION ...] -- COMMAND...",
-        help="prove a change: the same training with and without it, by turns",
-        description="Runs COMMAND with and without the changes, by turns, each in a fresh process that is stopped\n"
+        help="prove a change: the same training with and without it, alternating",
+        description="Runs COMMAND with and without the changes, alternating, each in a fresh process that is stopped\n"
         "after a while, and says which is faster and how sure that is. Nothing of yours is edited: the hook does it.",
         epilog=_EXAMPLES,
     )

@@ -79,7 +79,7 @@ class DashboardApp(App[int]):
         Binding("minus", "zoom(1)", "Zoom out", show=False),
         Binding("slash", "filter", "Filter", show=False),
         Binding("ctrl+z", "suspend_process", "Suspend", show=False),
-        Binding("ctrl+l", "repaint", "Paint anew", show=False),
+        Binding("ctrl+l", "repaint", "Repaint", show=False),
     ]
 
     def __init__(

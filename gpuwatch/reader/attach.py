@@ -98,7 +98,7 @@ def _layout(memory: Memory, program: Program) -> Layout:
     if version is None:
         raise refuse(
             Reason.NO_SYMBOLS,
-            f"the Python of process {pid} was stripped of the symbols that tell its version",
+            f"the Python of process {pid} was stripped of the symbols that name its version",
             "train with a Python that is not stripped, or use gpuwatch run",
         )
     if version in TABLES:

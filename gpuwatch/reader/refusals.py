@@ -15,7 +15,7 @@ def gone(pid: int) -> CannotReadError:
 def replaced(pid: int) -> CannotReadError:
     """The process lives, but its program is another one now (exec)."""
     return CannotReadError(
-        Reason.GONE, f"process {pid} has become another program (exec)", f"attach anew: gpuwatch --attach {pid}"
+        Reason.GONE, f"process {pid} has become another program (exec)", f"attach again: gpuwatch --attach {pid}"
     )
 
 

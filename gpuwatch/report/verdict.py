@@ -145,5 +145,5 @@ def _without_runs(seen: Observation) -> str:
         return f"no training run and no GPU figure was seen{more}"
     mean = sum(used) / len(used)
     all_gpus = len(seen.scene.gpus)
-    who = "the GPUs" if len(used) == all_gpus else f"the {len(used)} of {all_gpus} GPUs that tell it"
+    who = "the GPUs" if len(used) == all_gpus else f"the {len(used)} of {all_gpus} GPUs that report it"
     return f"no training run was seen; {who} were busy {percent(mean / 100)} of the time on average{more}"

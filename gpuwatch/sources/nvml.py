@@ -39,7 +39,7 @@ _TRUSTED_AFTER_SECONDS = 60.0
 _CLOSE_SECONDS = 0.4
 
 _STARTING = (
-    "The NVIDIA driver has been starting for over 2 s; without persistence mode it loads each GPU anew "
+    "The NVIDIA driver has been starting for over 2 s; without persistence mode it loads each GPU again "
     "(`sudo nvidia-smi -pm 1` keeps it loaded)."
 )
 _STUCK = (

@@ -25,7 +25,7 @@ _NOT_FROM_OUTSIDE = {
     "autocast": "autocast has to stand around the forward pass",
     "bf16": "autocast has to stand around the forward pass",
     "channels_last": "the layout of a model is given where it is built",
-    "fused": "an optimizer is told so where it is built",
+    "fused": "fused is chosen where the optimizer is built",
 }
 
 

@@ -43,7 +43,7 @@ def render_markdown(result: TrialResult) -> str:
 
 def _title(result: TrialResult) -> list[str]:
     marked = ["INCOMPLETE: stopped before its end"] if result.interrupted else []
-    runs = "one run of each arm" if result.runs_per_arm == 1 else f"{result.runs_per_arm} runs of each arm, by turns"
+    runs = "one run of each arm" if result.runs_per_arm == 1 else f"{result.runs_per_arm} runs of each arm, alternating"
     long = f"{result.seconds:g} s" if result.seconds is not None else f"{result.steps} steps"
     return [*marked, " ".join(result.command), f"{runs}; {long} of settled training each"]
 
@@ -109,7 +109,7 @@ def _sentences(result: TrialResult) -> list[tuple[str, tuple[str, ...]]]:
     best = result.best
     if best is not None:
         alike = result.like_best
-        unsure = f"; not told apart from {' and '.join(each.arm.label for each in alike)}" if alike else ""
+        unsure = f"; not distinguishable from {' and '.join(each.arm.label for each in alike)}" if alike else ""
         interval = f"(95 % interval of {_n(best, result)})"
         found.append((f"Best: {best.arm.label}, {wording.change(best.judgement)} {interval}{unsure}", ()))
     for each in result.arms:

@@ -24,7 +24,7 @@ def test_the_whole_gpu_says_where_its_utilization_went(simulated_driver: Simulat
     with reading(simulated_driver) as reader:
         sample = reader.sample(simulated_driver.uuid(0))
     assert sample.utilization_percent is None
-    assert sample.unavailable["utilization_percent"] == "MIG is on: only its instances can tell"
+    assert sample.unavailable["utilization_percent"] == "MIG is on: only its instances report it"
     assert sample.power_watts == 500.0 and sample.temperature_celsius == 61
 
 

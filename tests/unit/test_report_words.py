@@ -11,7 +11,7 @@ from tests.unit.report_builder import report
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "n/a"), (0.0, "0"), (0.04, "0.04"), (2.5, "2.5"), (64.25, "64.2"), (18_204.4, "18204")]
+    ("value", "text"), [(None, "n/a"), (0.0, "0"), (0.04, "0.04"), (2.5, "2.5"), (64.25, "64.2"), (18_204.4, "18 204")]
 )
 def test_a_slow_rate_is_not_shown_as_none(value: float | None, text: str) -> None:
     assert rate(value) == text
@@ -35,4 +35,4 @@ def test_without_a_run_the_mean_says_how_many_gpus_told_it() -> None:
         return str(line["sentence"])
 
     assert "the GPUs were busy 40 % of the time on average" in sentence(30.0, 50.0)
-    assert "the 1 of 2 GPUs that tell it were busy 50 % of the time on average" in sentence(None, 50.0)
+    assert "the 1 of 2 GPUs that report it were busy 50 % of the time on average" in sentence(None, 50.0)

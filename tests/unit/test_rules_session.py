@@ -35,7 +35,7 @@ def test_a_storm_names_reason_function_and_what_it_costs():
     model = {"recompile_reason": SIZES, "recompile_file": "/home/user/model.py", "recompile_line": 40}
     draft = judged("recompile-storm", storm(model=model))
     assert draft.fires and draft.severity is Severity.WARNING
-    assert "compiled 6 times anew in 10.0 min and took 10 % of the time (model.py:40)" in draft.summary
+    assert "recompiled 6 times in 10.0 min and took 10 % of the time (model.py:40)" in draft.summary
     assert draft.gain.high == pytest.approx(1 / 0.9, abs=0.001)
     assert draft.gain.low == pytest.approx(1 / (1 - 0.1 * 5 / 6), abs=0.001)
     assert "dynamic=True" in draft.fix.code

@@ -88,7 +88,7 @@ def test_a_second_arm_that_may_be_as_quick_as_the_best_is_named() -> None:
     runs = [tuple(run(place, speed) for place, speed in enumerate(each)) for each in speeds]
     found = result(arms=tuple(map(ArmResult, arms, runs, judged)), patch=b"")
     assert found.best is not None and found.best.arm.label == "num_workers=4"
-    assert "(95 % interval of 3+3 runs); not told apart from num_workers=2" in render_text(found)
+    assert "(95 % interval of 3+3 runs); not distinguishable from num_workers=2" in render_text(found)
     assert result().like_best == ()
 
 

@@ -12,7 +12,7 @@ def check_open_files(soft_limit: int | None = None) -> Check:
     """`ulimit -n`; each DataLoader worker of a linked run holds a connection of its own."""
     limit = _soft_limit() if soft_limit is None else soft_limit
     if limit is None:
-        return Check(_NAME, State.UNKNOWN, "This system does not tell how many files may be open.")
+        return Check(_NAME, State.UNKNOWN, "This system does not say how many files may be open.")
     details = {"limit": limit}
     if limit < _ENOUGH:
         return Check(

@@ -60,7 +60,7 @@ def check_other_processes(
     if problem is not None:
         sentence, cures = _without_the_call(problem, container)
     elif access.yama == 3:
-        sentence = "Nobody may read other processes until the next start of the machine (ptrace_scope=3)"
+        sentence = "No process may read another until the next start of the machine (ptrace_scope=3)"
         cures = (_RUN,)
     elif access.capable:
         return Check(_NAME, State.OK, "The stacks of all runs can be read.", None, details)

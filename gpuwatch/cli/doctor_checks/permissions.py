@@ -23,7 +23,7 @@ def check_permissions(proc_root: Path = Path("/proc"), my_uid: int | None = None
             _NAME,
             State.WARNING,
             f"{whose} can be watched; /proc hides other users' processes (hidepid={hidden}), so what they take of "
-            "the machine is not told apart.",
+            "the machine is not known.",
             "Run gpuwatch as root (sudo), or ask for the group named in the mount option gid= of /proc.",
             details,
         )

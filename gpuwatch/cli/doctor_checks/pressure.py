@@ -16,7 +16,7 @@ def check_pressure(proc_root: Path = Path("/proc")) -> Check:
         return Check(
             "pressure",
             State.WARNING,
-            "The kernel keeps no pressure accounts (PSI), so whether workers wait for CPU or storage is told from "
+            "The kernel keeps no pressure accounts (PSI), so whether workers wait for CPU or storage is judged by "
             "their states alone.",
             "Boot a kernel of 4.20 or later with `psi=1`.",
             details,

@@ -20,7 +20,7 @@ def check_surroundings(proc_root: Path = Path("/proc")) -> Check:
         return Check(
             "surroundings",
             State.WARNING,
-            "This is WSL: its driver does not tell the GPU memory of single processes.",
+            "This is WSL: its driver does not report the GPU memory of single processes.",
             "Read the memory of a run from its own allocator, which the hook reports (`gpuwatch run`).",
             details,
         )
@@ -29,7 +29,7 @@ def check_surroundings(proc_root: Path = Path("/proc")) -> Check:
             "surroundings",
             State.WARNING,
             "This container numbers its processes itself, and the driver reports the host's numbers: whose "
-            "process holds a GPU may not be told.",
+            "process holds a GPU may be unknown.",
             "Start the container with `--pid=host`, or run gpuwatch on the host.",
             details,
         )

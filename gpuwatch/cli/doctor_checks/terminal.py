@@ -65,9 +65,7 @@ def check_terminal(terminal: Terminal) -> Check:
         sentence = f"The terminal ({about}) is smaller than {_COLUMNS}x{_ROWS}, so parts of the dashboard are left out."
         return Check(_NAME, State.WARNING, sentence, "Enlarge the window or choose a smaller font.", details)
     if terminal.encoding.lower().replace("-", "") != "utf8":
-        sentence = (
-            f"The terminal ({about}) is told to take {terminal.encoding or 'no encoding'}: charts are drawn in ASCII."
-        )
+        sentence = f"The terminal ({about}) is set to {terminal.encoding or 'no encoding'}: charts are drawn in ASCII."
         return Check(_NAME, State.WARNING, sentence, "Set a UTF-8 locale: `export LC_ALL=C.UTF-8`.", details)
     if terminal.colors is None:
         sentence = f"The terminal ({about}) shows no colours (NO_COLOR or TERM); every status is also a word."

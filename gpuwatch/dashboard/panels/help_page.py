@@ -24,7 +24,7 @@ KEYS = (
     ("+ -", "zoom the time axis: 30 s to 24 h"),
     ("left right", "in the timeline: move through time; end returns to now"),
     ("/", "filter findings, runs and processes; esc clears"),
-    ("ctrl+l", "paint the screen anew, after another program wrote over it"),
+    ("ctrl+l", "repaint the screen, after another program wrote over it"),
     ("ctrl+p", "command palette: themes (one is safe for colour-blind eyes), all commands"),
     ("esc", "back"),
     ("q, ctrl+c", "quit"),

@@ -104,7 +104,7 @@ def _through_library(
     """Lightning stands between the user's own DataLoader call and torch: where the line has such a call, it is it."""
     file, line = loader.file, loader.line
     return Fix(
-        text=f"{text} (in the loader's own call, or where {library} is told how to build it: it does, from this line)",
+        text=f"{text} (in your own DataLoader call, or in {library}'s settings where {library} builds the loader)",
         code=call_code(keywords),
         file=file,
         line=line,

@@ -131,7 +131,7 @@ class Gpu(Device):
     def reason(self, name: str, code: int) -> str:
         """MIG has its own answer to what is not supported."""
         if code == reasons.NOT_SUPPORTED and self.facts["mig"] and name in (*_UTILIZATION, *METRICS.values()):
-            return "MIG is on: only its instances can tell"
+            return "MIG is on: only its instances report it"
         return super().reason(name, code)
 
     def _lacks_power_fields(self) -> bool:

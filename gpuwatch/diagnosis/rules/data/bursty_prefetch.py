@@ -1,7 +1,7 @@
 """The loader is fast enough on average but delivers in bursts that the queue cannot smooth.
 
 Means:
-    Batches differ in what they cost. The workers have time to spare, yet now and then several dear batches fall
+    Batches differ in what they cost. The workers have time to spare, yet now and then several expensive batches fall
     together and the queue runs empty.
 Evidence:
     The hook's record of each batch: how busy the workers are, how much batches differ (their deviation over their
@@ -116,7 +116,7 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=loader_fix(
             loader,
             {"prefetch_factor": str(deeper)},
-            f"Raise prefetch_factor from {present} to {deeper}, so that the queue outlasts the dear batches"
+            f"Raise prefetch_factor from {present} to {deeper}, so that the queue outlasts the expensive batches"
             + (f"; costs {gibibytes(more)} of /dev/shm at most" if more else ""),
             deeper,
         ),

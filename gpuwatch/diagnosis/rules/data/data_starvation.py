@@ -25,12 +25,13 @@ Not when:
 Causes:
     One of the fifteen data rules, asked in the order of the decision tree: no workers; shared memory that is full;
     epochs shorter than their workers; single slow items; memory too short for the page cache; storage; a CPU quota;
-    pinned workers; too many threads; too many workers; busy cores; too few workers; batches dear to build or ship;
-    dear items; bursts. The first that fires is the cause; the others are listed with the number that rules them out.
+    pinned workers; too many threads; too many workers; busy cores; too few workers; batches expensive to build or
+    ship; expensive items; bursts. The first that fires is the cause; the others are listed with the number that rules
+    them out.
 Fix:
     That of the cause found: no workers, too few, too many, pinned to a core or with too many threads, busy cores, a
     CPU quota, storage, memory too short for the page cache, shared memory that is full, single slow items, short
-    epochs, dear items, batches that are dear to build or ship, bursts.
+    epochs, expensive items, batches that are expensive to build or ship, bursts.
 Gain:
     At most 1 / (1 - S); what the fix of the cause can deliver where one is found.
 Verify:

@@ -13,7 +13,7 @@ Fires:
 Clears:
     No growth, or room for more than four hours.
 Not when:
-    Less than ten minutes were watched, or workers started anew since; page cache, which is not theirs. Workers above
+    Less than ten minutes were watched, or workers were restarted since; page cache, which is not theirs. Workers above
     4 GB are not measured, because looking at them costs too much.
 Causes:
     Reference counts that copy shared pages (lists and dicts of the dataset), or a real leak: then the training

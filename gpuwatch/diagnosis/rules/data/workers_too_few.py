@@ -68,7 +68,7 @@ class Thresholds:
 
     busy_share: float = threshold(0.85, "workers are busy at least")
     comb: float = threshold(
-        0.6, "autocorrelation of the waits at the number of workers, where nobody tells how busy they are", most=1.0
+        0.6, "autocorrelation of the waits at the number of workers, where their load is unknown", most=1.0
     )
     room_share: float = threshold(0.7, "of the workers that the cores carry: said below")
     free_cores: float = threshold(FREE_CORES, "at least, or what the added workers need")

@@ -38,7 +38,7 @@ from gpuwatch.diagnosis.wording import percent
 
 VOLTA = 1.35
 STATEMENT = "{model}.to(memory_format=torch.channels_last)"
-"""A module turns itself, so no name has to be bound anew."""
+"""A module turns itself, so no name has to be rebound."""
 
 
 @dataclass(frozen=True, slots=True)

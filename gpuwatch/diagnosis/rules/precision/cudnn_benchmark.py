@@ -7,7 +7,7 @@ Evidence:
     Hook: the flag, the share of parameters in convolutions, and how many different shapes the batches had that were
     looked at (the first ones, then about one in 30 s).
 Fires:
-    Off and one shape in five looks or more: switch it on. On, at least 8 shapes that come anew in half of the looks,
+    Off and one shape in five looks or more: switch it on. On, at least 8 shapes that are new in half of the looks,
     and steps that stand out: switch it off.
 Clears:
     The flag changes.
@@ -98,7 +98,7 @@ def _draft(case: RunCase, loader: LoaderFacts, wanted: bool) -> Draft:
         summary=(
             f"cuDNN may try its algorithms for the convolutions of {case.run.title}: its batches keep their shape"
             if wanted
-            else f"cuDNN tries its algorithms anew for each shape of {case.run.title}, and its shapes keep changing"
+            else f"cuDNN tries its algorithms for each new shape of {case.run.title}, and its shapes keep changing"
         ),
         severity=Severity.HINT,
         level=Level.E2,

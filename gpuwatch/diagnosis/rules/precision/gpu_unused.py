@@ -5,7 +5,7 @@ Means:
     never moved to it.
 Evidence:
     Steps that are made on the CPU, a torch with CUDA (its version, or its libraries in the process), a process that
-    uses a core or more, and a GPU that nobody computes on.
+    uses a core or more, and a GPU that nothing computes on.
 Fires:
     All of that for a process of two minutes and more.
 Clears:
@@ -73,7 +73,7 @@ def gpu_unused(case: RunCase, limits: Thresholds) -> Draft | None:
         evidence=(
             Measure("device", rank.facts.device, "the model is trained on the CPU"),
             Measure("tree_cores", round(cores, 2), f"{cores:.1f} cores used"),
-            Measure("free_gpus", len(free), f"nobody computes on {names}"),
+            Measure("free_gpus", len(free), f"nothing computes on {names}"),
             Measure("torch", rank.facts.torch, f"torch {rank.facts.torch or 'of an unknown version'}, built with CUDA"),
         ),
         fix=Fix(

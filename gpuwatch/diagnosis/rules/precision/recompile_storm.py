@@ -2,7 +2,7 @@
 
 Means:
     A compiled function holds for what was seen when it was compiled: shapes, numbers, modes. When one of these changes
-    it is compiled anew, for seconds to minutes, until the limit (8 by default) makes it run uncompiled for good.
+    it is compiled again, for seconds to minutes, until the limit (8 by default) makes it run uncompiled for good.
 Evidence:
     Hook: compilations after the run's 100th step and outside of evaluation, in the last 10 minutes: how many, and their
     share of that time. The reason and the function are those that Dynamo itself notes.
@@ -69,7 +69,7 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
     where = at(model.recompile_file, model.recompile_line)
     return Draft(
         summary=(
-            f"torch.compile compiled {grouped(found.count)} times anew in {seconds(found.over_seconds)} and took "
+            f"torch.compile recompiled {grouped(found.count)} times in {seconds(found.over_seconds)} and took "
             f"{percent(found.share)} of the time{where}"
         ),
         severity=Severity.CRITICAL if found.share >= limits.critical_share else Severity.WARNING,

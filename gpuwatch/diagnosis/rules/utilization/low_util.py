@@ -108,7 +108,7 @@ def _has_risen(case: GpuCase, limits: Thresholds) -> bool:
 
 
 def _in_use(case: GpuCase, stats: Stats) -> bool:
-    """An idle GPU that nobody trains on is no finding."""
+    """An idle GPU without a training run is no finding."""
     if case.run is not None:
         return True
     processes = case.gpu.latest_status.processes if case.gpu.latest_status else None
