@@ -33,10 +33,10 @@ def costly_line(rank: RankWindow, notable: float) -> CostlyLine | None:
         found = hot_line(rank)
         if found is None:
             return None
-        return CostlyLine(found.line, "of workers" if found.where == "workers" else "of time")
+        return CostlyLine(found.line, "of the workers' time" if found.where == "workers" else "of the time")
     avoidable = (line for line in stacks.lines if line.phase in AVOIDABLE and line.share.value >= notable)
     top = max(avoidable, key=lambda line: line.samples, default=None)
-    return CostlyLine(top, "of time") if top is not None else None
+    return CostlyLine(top, "of the time") if top is not None else None
 
 
 def standing_of(run: RunNow, snapshot: Snapshot) -> Standing | None:

@@ -95,7 +95,7 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
         climb = run.how_to_climb if run.state not in ("ended", "not linked") else None
         because = _stands(run, snapshot) or say.escape(climb or "")
         return Verdict(None, run.state.upper(), f"{run_name(run)}: {state}", because=because)
-    if not first and not _is_judged(run, snapshot):
+    if not first and not is_judged(run, snapshot):
         return Verdict(None, "WATCHING", f"{run_name(run)}: not judged yet, {_wait_words(run)} so far")
     if _is_blind(run):
         sentence = f"{run_name(run)}: no warning, but {_wait_words(run)} ({believed(run, snapshot)})"
@@ -115,7 +115,7 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
     )
 
 
-def _is_judged(run: RunNow, snapshot: Snapshot) -> bool:
+def is_judged(run: RunNow, snapshot: Snapshot) -> bool:
     """Whether no finding means that there is none; where no window was cut yet, the rules get time to look twice."""
     window = window_of(run, snapshot)
     if window is None:
@@ -204,8 +204,7 @@ def _without_run(snapshot: Snapshot) -> Verdict:
     unseen = offer(snapshot)
     if unseen:
         named = ", ".join(candidate_name(candidate) for candidate in unhooked(snapshot))
-        need = "it needs" if len(unhooked(snapshot)) == 1 else "they need"
-        return Verdict(None, "NOT WATCHED YET", unseen, because=f"{need} no restart: {named}")
+        return Verdict(None, "NOT WATCHED YET", unseen, because=f"attaching needs no restart: {named}")
     if is_searching(snapshot):
         return Verdict(None, "WATCHING", f"{gpu_count(snapshot)}; looking for training runs")
     if snapshot.gpus:

@@ -139,7 +139,7 @@ def test_where_all_runs_have_ended_the_others_are_offered_again() -> None:
     told = verdicts(View(replace(over, candidates=(situations.refused(),))))
     assert {verdict.word for verdict in told} == {"ENDED", "NOT WATCHED YET"}
     assert "ended after 1 843 batches" in told[0].sentence + told[1].sentence
-    assert told[1].because.startswith("it needs no restart: ")
+    assert told[1].because.startswith("attaching needs no restart: ")
 
 
 def test_what_is_said_of_a_run_that_has_ended_says_so() -> None:

@@ -35,7 +35,7 @@ def test_a_sampled_run_says_its_rung_its_pace_its_error_and_the_hot_line() -> No
     lines = panel(situations.attached(), height=9)
     assert "sampled (stacks)" in lines[0]
     assert lines[2] == "12.3 batches/s   790 samples/s   wait 61 % ±2.4"
-    assert lines[3] == "hot line augment.py:41  43 % of time  image = image.filter(GaussianBlur(5…"
+    assert lines[3] == "hot line augment.py:41  43 % of the time  image = image.filter(GaussianBl…"
     assert lines[4] == "batches 1 843   last 0.2 s ago   1 640 samples over 1 min"
     assert lines[5] == "█ wait 61 %  █ fwd+bwd 28 %  █ sync 5 %  █ opt 3 %  █ other 3 %"
     assert lines[6] == "`gpuwatch run COMMAND` measures steps and waits exactly"
@@ -48,7 +48,9 @@ def test_a_low_panel_keeps_the_hot_line_before_the_counts() -> None:
 
 
 def test_with_workers_the_hot_line_is_theirs() -> None:
-    assert "hot line augment.py:41  39 % of workers  image = image.filter" in "\n".join(panel(situations.attached(2)))
+    assert "hot line augment.py:41  39 % of the workers' time  image = image.filter" in "\n".join(
+        panel(situations.attached(2))
+    )
 
 
 def test_an_estimated_pace_is_marked_and_an_unknown_one_is_no_zero() -> None:
@@ -64,7 +66,7 @@ def test_a_line_is_called_hot_only_where_it_costs() -> None:
         lines=(seen.line("sync", 133, 400, of=1210, file=build.SCRIPT, text="total += loss.item()"),),
     )
     lines = panel(of_window(replace(build.rank(), stacks=asking), wait_share=0.008))
-    assert "hot line train.py:133  33 % of time  total += loss.item()" in lines
+    assert "hot line train.py:133  33 % of the time  total += loss.item()" in lines
 
 
 def test_a_hooked_run_keeps_its_exact_words_and_gets_the_line() -> None:
@@ -129,12 +131,12 @@ async def test_code_that_is_hostile_is_shown_as_what_it_is() -> None:
     about = replace(situations.attached(), scene=situations.scene(runs=(window,)))
     standing = seen.standing(60, text=nasty, file="\x1b[2J.py")
     for snapshot in (about, replace(about, runs=(replace(about.runs[0], state="silent", standing=standing),))):
-        async with driven(snapshot, (80, 50)) as driver:
+        async with driven(snapshot, (100, 50)) as driver:
             for keys in ((), ("enter",)):
                 await driver.press(*keys)
                 assert all(row.isprintable() for row in driver.rows)
                 assert "[red]x" in driver.text
-                assert all(len(row) <= 80 for row in driver.rows)
+                assert all(len(row) <= 100 for row in driver.rows)
 
 
 def test_why_a_run_is_not_linked_is_said_once() -> None:

@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwatch.dashboard.panels.findings import findings_list
+from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.verdicts import Verdict, verdicts
 from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.wording import brings_words, change_words, fix_to_copy, plan_words, status_words
@@ -167,6 +170,17 @@ def test_no_run_is_claimed_before_they_have_been_looked_for(age_seconds: float, 
     assert verdicts(View(with_gpu))[0].sentence == "1 GPU; looking for training runs"
     hooked = replace(young, runs=(situations.run(),))
     assert verdicts(View(hooked))[0].word not in ("STARTING", "NOTHING TO WATCH")
+
+
+def test_a_run_that_is_not_judged_yet_is_not_said_to_be_judged_below() -> None:
+    window = build.run(replace(build.rank(), steps=10))
+    young = situations.snapshot(
+        runs=(situations.run(id=window.id),), findings=(), scene=situations.scene(runs=(window,))
+    )
+    young = replace(young, started_ns=situations.NOW_NS - 10**9)
+    assert verdicts(View(young))[0].word == "WATCHING"
+    below = "\n".join(plain(findings_list(View(young), 118, 4, 0, 0, look())))
+    assert "Not judged yet" in below and "No findings" not in below
 
 
 def test_a_search_that_never_comes_back_is_not_waited_for_for_ever() -> None:

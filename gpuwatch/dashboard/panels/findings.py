@@ -6,6 +6,7 @@ from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.panels.page import Page
 from gpuwatch.dashboard.text import Line, LineWriter, blanks, rule, selected
 from gpuwatch.dashboard.themes import Look
+from gpuwatch.dashboard.verdicts import is_judged
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import (
     believed,
@@ -105,14 +106,12 @@ def _reasons(view: View) -> list[tuple[str, bool]]:
         soon = f" in {wait:.0f} s" if wait is not None else ""
         return [(f"Not judged yet: the first evaluation comes{soon}.", False)]
     no_run = "still looking for training runs" if is_searching(snapshot) else "no training run"
-    judged = [f"{run_name(run)}: {believed(run, snapshot)}" for run in snapshot.runs]
-    reasons = [
-        (
-            f"No findings. Judged over {say.span(snapshot.scene.window_seconds)}"
-            + (f"; {'; '.join(judged)}." if judged else f": {gpu_count(snapshot)}, {no_run}."),
-            True,
-        )
-    ]
+    seen = [f"{run_name(run)}: {believed(run, snapshot)}" for run in snapshot.runs]
+    if seen and not any(is_judged(run, snapshot) for run in snapshot.runs):
+        reasons = [(f"Not judged yet. {'; '.join(seen)} so far.", False)]
+    else:
+        over = f"No findings. Judged over {say.span(snapshot.scene.window_seconds)}"
+        reasons = [(over + (f"; {'; '.join(seen)}." if seen else f": {gpu_count(snapshot)}, {no_run}."), True)]
     reasons += [
         (f"{run_name(run)}: {say.escape(run.how_to_climb)}", False) for run in snapshot.runs if run.how_to_climb
     ]

@@ -46,8 +46,12 @@ WORDS = (
     ("slowed by", "what holds the clocks down, from the driver's counters: a short episode is not missed"),
     ("-", "not known; the GPU's page (tab, enter) says why. Zero is only shown where zero was measured"),
     ("STALE, LOST", "no fresh reading since the time that is shown; the numbers are left out, not repeated"),
-    ("wait, waits in next()", "time the training loop spent in the data loader's next()"),
+    (
+        "waits in next()",
+        "share of the training time that the loop waits in the data loader's next()",
+    ),
     ("GPU idle from waits", "the part of it in which the GPU had nothing to do: only this costs speed"),
+    ("pauses", "share of all time that evaluation, saving and the like take; training time is the rest"),
     ("dots above a chart", "the largest reading inside that stretch of time"),
 )
 

@@ -37,7 +37,9 @@ def process_page(view: View, width: int, look: Look) -> list[Line]:
     """The table, and where the lists are unknown, why."""
     snapshot = view.snapshot
     page = Page(width, look)
-    page.heading("Processes on GPUs", right=f"filter: {say.escape(view.filter)}" if view.filter else "")
+    page.heading(
+        "Processes on GPUs, and trainings on the CPU", right=f"filter: {say.escape(view.filter)}" if view.filter else ""
+    )
     page.lines.append(_line(_Row("PID", "GPU", "memory", "SM", "seen by", "command"), width, look, head=True))
     if snapshot is None:
         return page.lines

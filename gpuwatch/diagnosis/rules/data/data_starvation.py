@@ -200,7 +200,11 @@ def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
         )
     if rank.step_seconds is not None:
         measures.append(
-            Measure("step_seconds", round(rank.step_seconds.mean, 6), f"a step takes {seconds(rank.step_seconds.mean)}")
+            Measure(
+                "step_seconds",
+                round(rank.step_seconds.mean, 6),
+                f"a step takes {seconds(rank.step_seconds.mean)} on average",
+            )
         )
     elif rank.stacks is not None and rank.stacks.batches_per_second:
         rate = rank.stacks.batches_per_second
