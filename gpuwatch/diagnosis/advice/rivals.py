@@ -32,7 +32,7 @@ def _all(case: RunCase) -> Iterator[RuledOut]:
     rank, host = case.run.critical, case.host
     workers, process = rank.workers, rank.process
     if workers is not None and workers.blocked_share is not None and workers.blocked_share < BLOCKED_SHARE:
-        yield RuledOut("storage", f"workers are blocked on storage only {percent(workers.blocked_share)} of the time")
+        yield RuledOut("storage", f"workers are blocked on storage {percent(workers.blocked_share)} of the time")
     elif host is not None and host.pressure_io_percent is not None and host.pressure_io_percent < PRESSURE_IO_PERCENT:
         yield RuledOut("storage", f"I/O pressure is {host.pressure_io_percent:.0f} %")
     if host is not None and host.cpu_percent is not None and host.cpu_percent < CPU_PERCENT:
