@@ -501,7 +501,7 @@ class _Reader:
 
     @classmethod
     def start(cls, work: _Work[Any]) -> None:
-        """Has a piece of work done by whoever has none."""
+        """Has a piece of work done by an idle thread."""
         try:
             reader = cls.idle.pop()
         except IndexError:

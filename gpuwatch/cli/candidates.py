@@ -144,7 +144,7 @@ def _hooked_pids(environment: Mapping[str, str] = os.environ) -> Iterator[int]:
     processes, me = Processes(_PROC), os.geteuid()
     try:
         folder = Rendezvous.open(rendezvous_path(environment, me), me)
-    except RendezvousError:  # nobody has left word there, or it is not to be trusted: `gpuwatch doctor` says so
+    except RendezvousError:  # no run has left a file there, or it is not to be trusted: `gpuwatch doctor` says so
         return
     try:
         for presence in folder.presences():
@@ -166,7 +166,7 @@ def _coloured(lines: Iterable[tuple[bool, str]]) -> str:
 
 
 def _width(stream: TextIO | None) -> int | None:
-    """The columns of a terminal; None where nobody folds the lines."""
+    """The columns of a terminal; None where lines are not folded."""
     return shutil.get_terminal_size().columns if is_terminal(stream) else None
 
 

@@ -81,7 +81,7 @@ class Child:
             self._send(number)
 
     def _send(self, number: int) -> None:
-        """Only to a command that has not been waited for: its pid is nobody else's until then."""
+        """Only to a command that has not been waited for: its pid cannot be reused until then."""
         if self._pid is not None and self._code is None:
             os.kill(self._pid, number)
 

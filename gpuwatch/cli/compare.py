@@ -1,4 +1,4 @@
-"""`gpuwatch compare`: two sides of recordings or reports, held against each other."""
+"""`gpuwatch compare`: compares two sides of recordings or reports."""
 
 from __future__ import annotations
 

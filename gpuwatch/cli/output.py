@@ -1,4 +1,4 @@
-"""Writes data to stdout or to a file, and narration to stderr, whatever the encoding and whoever reads."""
+"""Writes data to stdout or to a file, and narration to stderr, whatever the encoding and the reader."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def check_stdout() -> None:
-    """Asked before minutes are spent on what nobody could be given.
+    """Asked before minutes are spent on output that could not be delivered.
 
     Raises:
         GpuwatchError: it is closed.
@@ -78,7 +78,7 @@ def abandon_stdout() -> None:
 
 
 def say(text: str) -> None:
-    """Tells the user something on stderr, safe to show; if nobody listens, nobody misses it."""
+    """Tells the user something on stderr, safe to show; a closed stderr is no error."""
     if sys.stderr is None:
         return
     lines = (printable(line) for line in text.split("\n"))

@@ -178,7 +178,7 @@ def _is_over(snapshot: Snapshot) -> bool:
 
 
 class _ProblemTeller:
-    """Tells at once that nothing is being recorded: whoever started it may look again in days.
+    """Says at once that nothing is being recorded: the user may look again in days.
 
     Args:
         still: what goes on though the recording is over for good; None where that ends the command, which tells of it.

@@ -1,1 +1,1 @@
-"""Before and after: two sides of measured runs, held against each other as far as they are alike."""
+"""Before and after: two sides of measured runs, compared as far as they are alike."""

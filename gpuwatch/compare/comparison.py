@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def is_anecdote(self) -> bool:
-        """Whether one run stands on a side: then nobody knows how far runs scatter."""
+        """Whether one run stands on a side: then how far runs scatter is unknown."""
         return min(len(self.before), len(self.after)) < 2
 
     def change(self, name: str) -> Change:

@@ -39,7 +39,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What became of a gate. "unknown": one of its figures is not known, so nobody can say."""
+    """What became of a gate. "unknown": one of its figures is not known."""
 
     gate: Gate
     outcome: Literal["passed", "failed", "unknown"]

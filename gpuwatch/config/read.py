@@ -33,7 +33,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_found(path: Path, trusted: Collection[int]) -> tuple[bytes, str | None]:
-    """The content of a file that nobody named, and why it must not count: whoever may change it may silence rules.
+    """The content of a file that was found, not named, and why it must not count: who may change it may silence rules.
 
     As git has it (safe.directory): the file and its folder must be of a trusted user, and writable by no others; the
     folder may be one as /tmp, where only the owner of a file may change it.

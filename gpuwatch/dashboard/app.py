@@ -55,7 +55,7 @@ class DashboardApp(App[int]):
     """The Textual app over a monitor.
 
     Args:
-        monitor: Gives snapshots and chart values; it is started and stopped by whoever made it.
+        monitor: Gives snapshots and chart values; the caller starts and stops it.
         narrowed_to: What the view is narrowed to, for the top bar, such as "train.py (4711)".
         origin_label: What the top bar says until the first snapshot does.
         clock: Monotonic seconds, to notice a monitor that has gone silent.

@@ -9,7 +9,7 @@ from gpuwatch.edits.module import Module
 
 
 def use_elsewhere(statement: ast.stmt, module: Module) -> ast.Name | None:
-    """A name outside of the statement that may read what the statement set; a name that is set anew first does not."""
+    """A name outside of the statement that may read what the statement set; a name that is set again first does not."""
     names = {
         each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
     }

@@ -58,7 +58,7 @@ class Workspace:
         """A Python file as the edits so far leave it."""
         _refuse_others(path)
         text = self.text(origin, path)
-        # The head only: whoever writes about generated files further down has written a file.
+        # The head only: further down, a file that mentions generated files is written by hand.
         if _GENERATED.search(text[:_GENERATED_WITHIN]):
             raise CannotEditError(f"{path} says that it is generated: change what it is made from")
         return Module(path, text, _parsed(path, text))

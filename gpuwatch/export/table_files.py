@@ -24,7 +24,7 @@ class TableWriter(Protocol):
         """Adds a row."""
 
     def close(self) -> None:
-        """Writes what is left. The file is closed by whoever opened it."""
+        """Writes what is left. The caller closes the file that it opened."""
 
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")

@@ -72,7 +72,7 @@ class Tracks:
         return tid
 
     def worker(self, trainer: str, worker: int, worker_pid: int) -> int:
-        """The track of a DataLoader worker; one that was started anew has another."""
+        """The track of a DataLoader worker; a restarted one has another."""
         key = (trainer, worker, worker_pid)
         if key not in self._workers:
             self._workers[key] = _FIRST_WORKER + sum(1 for name, *_ in self._workers if name == trainer)

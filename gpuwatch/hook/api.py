@@ -74,7 +74,7 @@ def loader(iterable: Iterable[Any]) -> Iterable[Any]:
 class _StandIn:
     """What is handed to the program in the place of an object of its own: length, truth and attributes are that one's.
 
-    A copy, pickled or not, is one of that object alone: whoever gets it need not have gpuwatch.
+    A copy, pickled or not, is one of that object alone: its receiver need not have gpuwatch.
     """
 
     __slots__ = ("__weakref__", "_gpuwatch_own", "_gpuwatch_record")

@@ -46,7 +46,7 @@ def _end() -> None:
 
 
 def last_recompilation() -> Optional[Dict[str, Any]]:
-    """Why and where Dynamo last compiled anew what it had compiled before, from its own log of compilations."""
+    """Why and where Dynamo last recompiled what it had compiled before, from its own log of compilations."""
     metrics = getattr(sys.modules.get("torch._dynamo.utils"), "_compilation_metrics", None)
     for one in reversed(list(metrics or ())):
         reason = getattr(one, "recompile_reason", None)

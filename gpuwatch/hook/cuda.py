@@ -138,7 +138,7 @@ class Device:
             self._faults += 1
 
     def pause(self) -> None:
-        """While nobody listens no events are recorded: a pair costs some microseconds.
+        """While no monitor is linked no events are recorded: a pair costs some microseconds.
 
         Any thread may say so, therefore the ring itself is left to the thread that trains.
         """

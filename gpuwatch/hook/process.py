@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional
 from .version import VERSION
 
 _ARGUMENTS = 64
-_SPAWNED = b"--multiprocessing-fork"  # the mark of a process that multiprocessing started anew
+_SPAWNED = b"--multiprocessing-fork"  # the mark of a process that multiprocessing spawned
 _TEXT = 512
 _DEBUG_SWITCHES = (
     "CUDA_LAUNCH_BLOCKING",

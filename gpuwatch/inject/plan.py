@@ -93,7 +93,7 @@ def _check_rights(pid: int, rights: Rights, me: tuple[int, int]) -> None:
 
 
 def _honour_refusal(pid: int, folder: Path) -> None:
-    """Whoever started the process may have said that it is not to be reached into."""
+    """The process may have been started with the wish that it is not to be reached into."""
     settings = dict(entry.partition(b"=")[::2] for entry in (folder / "environ").read_bytes().split(b"\0"))
     if settings.get(_DISABLED_BY.encode()):
         raise CannotInjectError(f"process {pid} was started with {_DISABLED_BY} set, which forbids this: {_RESTART}")

@@ -78,8 +78,8 @@ class AttachedTree:
         """The processes of the tree that train, hooked or not.
 
         A root that runs Python counts as one until there is any: a training that still imports torch shows nothing of
-        what it will be, and nobody wants to wait for that before looking. One that is gone is still named for 5 s:
-        whoever looks at it is to see its end, and knows it from another process that is given its pid.
+        what it will be, and the user should not have to wait for that. One that is gone is still named for 5 s: the
+        sources are to see its end, and they tell it from another process that is given its pid.
         """
         self._walk()
         if self._judged_ns != self._walked_ns:

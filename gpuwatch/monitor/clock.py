@@ -38,7 +38,7 @@ class SystemClock:
     def wait(self, files: Collection[int], until_ns: int | None) -> frozenset[int]:
         """Sleeps in poll(2).
 
-        It is set up anew for each wait, 2 us for five files: a source may close a file and open another under the
+        It is set up for each wait, 2 us for five files: a source may close a file and open another under the
         same number, which a selector that remembers would take for the old one.
         """
         poller = select.poll()

@@ -104,7 +104,7 @@ class RecordedJudge:
     Args:
         engine: judges the scenes.
         recorded: the findings as they stood.
-        heard_from_ns: before this moment nobody sees the findings, and the recording need not be asked.
+        heard_from_ns: before this moment the findings are not shown, and the recording need not be asked.
         knows_since_ns: when the engine's past begins.
     """
 

@@ -29,7 +29,7 @@ OpenWriter = Callable[[Path, "RecordingMeta", "int | None"], "RecordingWriter"]
 
 
 def default_name(wall_time: float) -> str:
-    """What a recording is called that nobody gave a name: when it was begun, in local time."""
+    """The default name of a recording: when it was begun, in local time."""
     return time.strftime("gpuwatch-%Y%m%d-%H%M%S.gpuwatch", time.localtime(wall_time))
 
 

@@ -29,7 +29,7 @@ class ReplayMonitor:
     Nothing of this machine is looked at: no process, driver or file but the recording. All methods are for any thread.
 
     Args:
-        recording: to play; it is closed by whoever opened it.
+        recording: to play; the caller closes it.
         speed: recorded seconds per second.
         at_ns: the recorded moment to begin with; its start where None.
         settings: which rules judge, and by which thresholds.
@@ -113,7 +113,7 @@ class ReplayMonitor:
         return None
 
     def toggle(self) -> None:
-        """Holds the replay or lets it go on; at the end it begins anew."""
+        """Holds the replay or lets it go on; at the end it starts over."""
         with self._lock:
             if self._has_ended and self._target_ns is None:
                 self._is_held = False

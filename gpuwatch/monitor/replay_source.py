@@ -52,7 +52,7 @@ class ReplaySource:
             self._ahead = None
 
     def close(self) -> None:
-        """Ends it; whoever opened the recording closes it."""
+        """Ends it; the caller closes the recording."""
         self._is_closed = True
         self._samples, self._ahead = iter(()), None
 

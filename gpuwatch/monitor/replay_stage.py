@@ -33,7 +33,7 @@ _EVALUATIONS = 3
 
 
 class Stage:
-    """From a recorded moment on; begun anew at each seek, because histories only grow forwards.
+    """From a recorded moment on; rebuilt at each seek, because histories only grow forwards.
 
     Args:
         recording: to play.

@@ -152,7 +152,7 @@ class ReplayMark:
 
 @dataclass(frozen=True, slots=True)
 class ReplayNow:
-    """Where a replay stands in its recording. `jumps` counts the seeks: behind one, charts begin anew."""
+    """Where a replay stands in its recording. `jumps` counts the seeks: after one, charts start over."""
 
     start_ns: int
     end_ns: int

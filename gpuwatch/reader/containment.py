@@ -48,7 +48,7 @@ class Budget:
         self._is_given_up = False
 
     def give_up(self) -> None:
-        """Nobody waits for the operation any more: it ends at its next read, and so does every later one."""
+        """The operation is no longer waited for: it ends at its next read, and so does every later one."""
         self._is_given_up = True
         self._calls_left = 0
 
@@ -138,7 +138,7 @@ def read_here(watch: Watch) -> None:
     """Has the calling thread do its operations itself from now on, however long a process keeps it waiting.
 
     To hand one over to another thread takes 50 us of CPU time, half as much again as an operation; a hundred samples a
-    second are spared it. Whoever has the watch has to do without the thread while it waits.
+    second are spared it. The holder of the watch has to do without the thread while it waits.
     """
     _thread.watch = watch
 

@@ -233,7 +233,7 @@ class LoaderReader:
         return known.state
 
     def _know(self, iterator: int) -> _Known | None:
-        """The iterator's record, made anew where there is none; None for what is no iterator, or has no count yet."""
+        """The iterator's record, created where there is none; None for what is no iterator, or has no count yet."""
         known = self._known.get(iterator)
         if known is not None:
             return known

@@ -50,7 +50,7 @@ class SlotReader:
 
     A running frame keeps its stack pointer in a register, so which of its stack slots are used is known only while
     it calls another Python function without C code in between (3.11 and later). Otherwise all are read, and those
-    above the top hold what was popped last: whoever asks must look whether it still lives.
+    above the top hold what was popped last: the caller must check whether it is still alive.
     """
 
     def __init__(self, objects: Objects) -> None:

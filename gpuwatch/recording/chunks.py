@@ -97,7 +97,7 @@ _KEYS = tuple(kind.subject_key for kind in KIND_BY_NUMBER)
 class Gathering:
     """The samples of a segment by kind and subject, as they come: the values of all rows one after the other.
 
-    A column is then every so manieth of them, which is found in a third of the time that it takes to go through rows.
+    A column is then every n-th of them, which is found in a third of the time that it takes to go through rows.
     """
 
     def __init__(self) -> None:

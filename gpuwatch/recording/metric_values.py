@@ -11,7 +11,7 @@ _MOST = 1e300
 _COUNTER_KEPT_NS = 3_600_000_000_000
 """After its last reading: what a counter grew by over a longer silence belongs to no minute."""
 _MOST_METRICS = 20_000
-"""In a minute: 300 trainers' worth. Memory stays bounded whoever claims to train."""
+"""In a minute: 300 trainers' worth. Memory stays bounded however many processes claim to train."""
 
 
 class Metrics:

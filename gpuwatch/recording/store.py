@@ -160,7 +160,7 @@ class Store:
             self._held.close()
 
     def _reserve(self) -> None:
-        """Makes the empty file, which nobody else can read."""
+        """Makes the empty file, readable by its owner only."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             self._held = HeldFile(self.path, descriptor)

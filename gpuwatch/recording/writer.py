@@ -261,7 +261,7 @@ class RecordingWriter:
             self.problem = f"recording stopped at {since}: {error} in {folder}; it goes on when that is mended"
 
     def _has_lost(self, error: LostFileError) -> None:
-        """Whoever removed the file has it removed: nothing is put in its place."""
+        """A file that was removed stays removed: nothing is put in its place."""
         since = self._moment(self._wall_time)
         self.problem = f"recording ended at {since}: {error} while it was written; begin another one"
         self._closed = self.is_lost = True

@@ -57,7 +57,7 @@ class Observation:
 
     @property
     def clock_jump_seconds(self) -> float:
-        """By how much the clock on the wall went ahead of the time that passed; about 0 where nobody set it."""
+        """By how much the clock on the wall went ahead of the time that passed; about 0 where it was not set."""
         start_ns, end_ns = self.snapshot.started_ns, self.snapshot.time_ns
         return self.snapshot.wall_time_at(end_ns) - self.snapshot.wall_time_at(start_ns) - (end_ns - start_ns) / 1e9
 

@@ -159,7 +159,7 @@ def _judged(scene: Scene) -> frozenset[str]:
 
 
 def _unread(stood: Sequence[Stood]) -> Iterator[str]:
-    """Which findings are left out because nobody here can read them."""
+    """Which findings are left out because they cannot be read here."""
     rules = sorted({each.key[0] for each in stood if known(each.blob) is None})
     if rules:
         yield f"findings in words that this version of gpuwatch does not know are left out: {', '.join(rules)}"

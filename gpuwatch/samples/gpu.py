@@ -83,7 +83,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """One poll of the 5 s lane: what is too dear or too slow-moving for every second."""
+    """One poll of the 5 s lane: what is too expensive or too slow-moving for every second."""
 
     time_ns: int
     uuid: str

@@ -81,7 +81,7 @@ class ProcessSample:
 
     `cgroup_*` come from the tightest ancestor with a quota; counters only grow. `cpu_capacity_cores` is
     min(affinity, quota): what this process may use of the machine, None where the quota cannot be read.
-    `worker_pids_changed`: a worker is new although others were seen before, so workers are started anew.
+    `worker_pids_changed`: a worker is new although others were seen before, so workers are restarted.
     `environment` holds the few variables that rules read, as the process was started with. `libraries` are those
     that start threads, and "torch_cuda" for a torch that is built for GPUs. Both are None where they may not be read.
     """

@@ -70,7 +70,7 @@ class ModelFacts:
     backward_file: str | None = None
     backward_line: int | None = None
     recompile_reason: str | None = None  # the newest one, in Dynamo's words
-    recompile_file: str | None = None  # of the function that was compiled anew
+    recompile_file: str | None = None  # of the function that was recompiled
     recompile_line: int | None = None
 
     @property

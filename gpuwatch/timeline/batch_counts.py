@@ -44,7 +44,7 @@ class Counted:
 
 
 class _Loader:
-    """One loader's counter. Where watching began anew it starts from zero, and goes on here from where it was."""
+    """One loader's counter. Where watching started over it starts from zero, and goes on here from where it was."""
 
     __slots__ = ("_last", "batches", "epochs", "role", "rows")
 

@@ -19,7 +19,7 @@ _MEASURED = 2
 
 
 class GrowthLog:
-    """One point whenever a worker's memory was read anew; it begins again with other workers.
+    """One point whenever a worker's memory was read again; it begins again with other workers.
 
     The measured ones are the oldest: those of an evaluation, which come and go, do not end the line.
     """

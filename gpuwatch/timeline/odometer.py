@@ -1,4 +1,4 @@
-"""Counters that only grow, except when a driver or a container starts anew."""
+"""Counters that only grow, except when a driver or a container restarts."""
 
 from __future__ import annotations
 

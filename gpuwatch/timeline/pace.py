@@ -37,7 +37,7 @@ class StepPace:
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew: the steps to come are of another kind, such as another batch size."""
+        """Starts over: the steps to come are of another kind, such as another batch size."""
         self._newest: deque[PaceBlock] = deque(maxlen=2)
         self._best: PaceBlock | None = None
         self._medians: deque[float] = deque(maxlen=_BLOCKS_COMPARED)

@@ -264,7 +264,7 @@ class TrainerHistory:
             kept.trim(now_ns)
 
     def _forget_estimates(self) -> None:
-        """Begins anew with the hook: no figure shall be half estimate, half measurement.
+        """Starts over with the hook: no figure shall be half estimate, half measurement.
 
         Steps, warm-up, charts and phases that were seen from outside go; the stacks stay beside the hook's figures.
         """
@@ -303,5 +303,5 @@ class TrainerHistory:
         return self._settling.holds(position, loader, samples)
 
     def _settle_again(self) -> None:
-        """Judges the raw rows anew; the tiers keep the first judgement."""
+        """Judges the raw rows again; the tiers keep the first judgement."""
         settle(self.steps, self._is_settled)

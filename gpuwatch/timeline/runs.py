@@ -24,7 +24,7 @@ Identity = tuple[int, int]
 class ProcessSet(frozenset[int]):
     """Processes that are chosen, as a set of their pids that knows when each began.
 
-    A pid whose start time is not known stands for whoever has it.
+    A pid whose start time is not known stands for the process that has it.
     """
 
     _starts: dict[int, set[int]]
@@ -73,8 +73,8 @@ class Run:
     def is_watched(self, now_ns: int) -> bool:
         """Whether its figures are still being taken. A hook speaks when there is something to say.
 
-        Seen from outside, a process that lives is looked at every second; once nobody asks for it any more, nobody
-        knows how it is.
+        Seen from outside, a process that lives is looked at every second; once it is no longer sampled, its
+        state is unknown.
         """
         return any(
             trainer.is_exact or trainer.ended or now_ns - trainer.seen_ns <= _LOST_SIGHT_NS for trainer in self.trainers

@@ -167,8 +167,8 @@ class StackLog:
             start_ns: of the window.
             end_ns: of the window.
             counts: the batches that were counted beside the looks.
-            stops: when the process was stopped: nobody looked then.
-            with_lines: to add them up is most of the work, and nobody asks for those of every rank.
+            stops: when the process was stopped: no samples were taken then.
+            with_lines: to add them up is most of the work, and those of every rank are not needed.
         """
         total = _Block(end_ns, start_ns)
         blocks = list(self._blocks(start_ns, end_ns))

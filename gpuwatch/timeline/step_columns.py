@@ -52,7 +52,7 @@ def row_of(steps: Table, step_number: int) -> int | None:
 
 
 def settle(steps: Table, is_settled: Callable[[int, int, int, float], bool]) -> None:
-    """Judges all rows anew: by their end, their position in the epoch, their loader and their samples."""
+    """Judges all rows again: by their end, their position in the epoch, their loader and their samples."""
     rows = zip(steps.times, steps["epoch_position"], steps["loader"], steps["samples"], strict=True)
     settled = steps["settled"]
     for row, (end_ns, position, loader, samples) in enumerate(rows):

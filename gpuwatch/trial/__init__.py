@@ -1,1 +1,1 @@
-"""A/B proof of a change: the same training with and without it, run by turns, and what the difference is worth."""
+"""A/B proof of a change: the same training with and without it, run alternately, and what the difference is worth."""

@@ -26,7 +26,7 @@ def already_so(arm: Arm, look: RunResult, command: Sequence[str], environment: M
 def _missing(change: Change, run: RunResult) -> str | None:
     facts = run.facts
     if facts is None or change.name.startswith(("env.", "arg.")):
-        return None  # given to every process that starts: whether it heeds them is its own affair
+        return None  # given to every process that starts: whether it respects them is its own affair
     if change.name in LOADER:
         return _missing_of_loader(change, facts, run.loader)
     if change.name == "compile":

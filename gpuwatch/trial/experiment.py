@@ -1,4 +1,4 @@
-"""The order of a trial: a look, then all arms by turns, and what their runs say."""
+"""The order of a trial: a look, then all arms alternately, and what their runs say."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A script for `python -I -S leash.py DESCRIPTOR FOLDER... -- COMMAND...`. The des
 trial holds the other end: the kernel closes that one with the trial, killed by SIGKILL too. A parent's death signal
 (PR_SET_PDEATHSIG) would reach one process, and its ranks and workers would train on. So one process stays behind in the
 run's group, waits for the pipe's end, ends the run, and takes the trial's folders away. While it is there, the group's
-number can be nobody else's; and it is nobody's child, so that the program has none that it did not start.
+number cannot be another's; and it is no child of the program, so that the program has none that it did not start.
 """
 
 import os

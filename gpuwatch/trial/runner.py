@@ -1,4 +1,4 @@
-"""Starts an arm in a fresh process and watches it with a monitor that nobody else's training can reach."""
+"""Starts an arm in a fresh process and watches it with a monitor that other trainings cannot reach."""
 
 from __future__ import annotations
 

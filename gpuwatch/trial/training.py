@@ -79,7 +79,7 @@ class Training:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None or not issubclass(kind, KeyboardInterrupt):  # the second Ctrl-C: nobody waits any more
+            if kind is None or not issubclass(kind, KeyboardInterrupt):  # the second Ctrl-C: do not wait
                 self.end()
         finally:
             self._kill_group(signal.SIGKILL)

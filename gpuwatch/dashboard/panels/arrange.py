@@ -9,7 +9,7 @@ from gpuwatch.dashboard.panels.run_panel import RANK_FIELD
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 FRAMED_FROM = 30
-"""From this height on the verdict has a frame: two lines less hurt nobody there."""
+"""From this height on the verdict has a frame: two lines less do no harm there."""
 
 
 TALLEST_ROW, TALLEST_ROW_TALL, TALL_FROM = 6, 9, 46

@@ -126,7 +126,7 @@ def _line(row: _Row, width: int, look: Look, head: object | None, mark: str = " 
 
 
 def _without(entries: tuple[Entry, ...], view: View, width: int, height: int, look: Look) -> list[Line]:
-    """Why there is nobody to attach to."""
+    """Why there is no process to attach to."""
     page = Page(width, look)
     page.gap()
     if view.filter:

@@ -52,7 +52,7 @@ class FindingScreen(PageScreen):
         self._change: object = None  # what the source was read for
 
     def show(self) -> None:
-        """The page at once; the source, which may lie on a slow disk, when it is read, and anew for another change."""
+        """The page at once; the source, which may lie on a slow disk, when it is read, and again for another change."""
         finding = self._now(self.dashboard.view)
         fix = finding.fix if finding is not None else None
         if finding is not None and fix is not None and (fix.file, fix.line, fix.edit, fix.also) != self._change:

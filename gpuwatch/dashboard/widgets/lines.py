@@ -101,7 +101,7 @@ class Pager(ScrollView, can_focus=True):
 
 
 def set_height(widget: Widget, height: int) -> None:
-    """Sets a widget's height, laying out anew only when it differs."""
+    """Sets a widget's height, with a new layout only when it differs."""
     current = widget.styles.height
     if current is None or current.value != height:
         widget.styles.height = height

@@ -189,7 +189,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
     known = 1.0 if share is None else share
     threads = rank.facts.torch_threads or (math.ceil(allowed) if is_sampled(rank) else 1)
     training = _training_cores(rank, found, workers, known, starvation, threads)
-    # What training got of the cores while it computed it will get again, whoever else is there.
+    # What training got of the cores while it computed it will get again, whatever else runs there.
     left = min(allowed, max(LEAST_FREE_CORES, allowed - (foreign_cores(case) or 0.0), training))
     return StepCost(
         blocks=found,

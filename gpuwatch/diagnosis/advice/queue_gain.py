@@ -1,6 +1,6 @@
 """What another queue would bring a loader: the batches that its workers made, handed through it once more.
 
-Sources of error are the order of the batches, which a shuffle deals anew, and what making them costs more beside a
+Sources of error are the order of the batches, which a shuffle deals again, and what making them costs more beside a
 training that no longer waits.
 """
 
@@ -29,7 +29,7 @@ MISSED_OF_LOSS, MISSED_OF_TIME = 1 / 3, 0.08
 SPREAD = 0.04
 """Of the gain, to both sides, beside what the model missed and what chance does."""
 CHANCE = 1.25
-"""Of won / sqrt(number of dear batches), to both sides."""
+"""Of won / sqrt(number of expensive batches), to both sides."""
 NEAR, CLEARLY = 0.02, 0.05
 """Of the time: less is no reason for a deeper queue, nor the other for batches in an order that cannot be repeated."""
 NOTHING_LEFT = 0.03
@@ -68,9 +68,9 @@ class QueueModel:
     def gain(self, queue: LoaderQueue) -> Gain:
         """The speed-up, as far as computing and cores permit it.
 
-        A window's dear batches are a draw. In simulation the speed-up that they say deviated from the lasting one by 6
-        and 13 % with 4 of them, by 5 and 6 % with 40, by 2 and 3 % with 116, and where a step in a hundred waits for
-        80 others by 22 % with 3 to 7: 0.4 to 1.1 of won / sqrt(number).
+        A window's expensive batches are a draw. In simulation their speed-up differed from the lasting one by 6 and
+        13 % with 4 of them, by 5 and 6 % with 40, by 2 and 3 % with 116, and where a step in a hundred waits for 80
+        others by 22 % with 3 to 7: 0.4 to 1.1 of won / sqrt(number).
         """
         won = self.won_share(queue)
         chance = CHANCE * abs(won) / math.sqrt(self.dear_batches)
@@ -128,9 +128,9 @@ class QueueModel:
 def queue_model(case: RunCase, starvation: Starvation) -> QueueModel | None:
     """The model of the run's training loader; None where batches are not known or the model does not come to the loss.
 
-    The window is played once to fill the queue, and then again and counted: a dear batch at its beginning weighs like
-    any other. Where the newest steps waited and what they lost is not known yet, their batches are left out: else a
-    dear one would be looked for in it.
+    The window is played once to fill the queue, and then again and counted: an expensive batch at its beginning weighs
+    like any other. Where the newest steps waited and what they lost is not known yet, their batches are left out: else
+    an expensive one would be looked for in it.
     """
     rank = case.run.critical
     loader, cost = rank.train_loader, step_cost(case, starvation)

@@ -1,4 +1,4 @@
-"""A value from a YAML or JSON file of the command line: its scalar is changed in place, nothing is written anew."""
+"""A value from a YAML or JSON file of the command line: its scalar is changed in place, nothing is rewritten."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _items(module: Module, name: str, owner: str | None) -> list[ast.expr]:
 
 
 def _fields(module: Module, name: str) -> list[ast.expr]:
-    """The defaults of fields of that name, of classes that nobody in the file gives the field to."""
+    """The defaults of fields of that name, of classes to which nothing in the file gives the field."""
     classes = [each for each in ast.walk(module.tree) if isinstance(each, ast.ClassDef) and _in_body(each, name)]
     given = {
         called(each)

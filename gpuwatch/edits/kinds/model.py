@@ -30,7 +30,7 @@ def model_changes(edit: ModelEdit, workspace: Workspace, origin: Origin) -> list
 
 
 def _model_of_optimizer(statement: ast.stmt, module: Module) -> str | None:
-    """`model` of `SGD(model.parameters())`; None where the statement reads nobody's parameters."""
+    """`model` of `SGD(model.parameters())`; None where the statement reads no model's parameters."""
     names = {
         dotted(node.func.value) or "?"
         for node in ast.walk(statement)

@@ -54,7 +54,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart; `island` is what the script needs to draw it anew, with `places` in the report's series."""
+    """One chart; `island` is what the script needs to redraw it, with `places` in the report's series."""
 
     title: str
     unit: str

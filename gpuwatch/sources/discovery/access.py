@@ -20,7 +20,7 @@ CLIMB_TO_EXACT: Final = "start it with `gpuwatch run` the next time: then every 
 _RETRY_NS: Final = 30_000_000_000
 _LAST_RETRY_NS: Final = 3_600_000_000_000
 _TRY_SECONDS: Final = 0.25
-"""CPU time of one try, in which the monitor's thread asks nobody else; 2 to 30 ms are usual."""
+"""CPU time of one try, in which the monitor's thread does nothing else; 2 to 30 ms are usual."""
 _SOON_NS: Final = 2_000_000_000
 _GONE = (Reason.GONE, Reason.ZOMBIE)
 

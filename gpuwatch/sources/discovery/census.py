@@ -92,7 +92,7 @@ class Census:
                 self._keep(pid, self._examine(pid, process))
 
     def insist(self, pids: Iterable[int]) -> None:
-        """Looks at processes that others know of, whoever owns them and however their program is named."""
+        """Looks at processes that other sources know of, whatever their owner and the name of their program."""
         for pid in pids:
             before = self.processes.get(pid)
             process = self._examine(pid, before)

@@ -101,4 +101,4 @@ def _try_open(place: _Place, root: Path | None) -> Rendezvous | None:
     try:
         return Rendezvous.open(place.path, place.owner, root)
     except RendezvousError:
-        return None  # not there, or nobody's to trust: the hook refuses it as well
+        return None  # not there, or not to be trusted: the hook refuses it as well

@@ -130,7 +130,7 @@ class HookLinkSource:
     # ---- what the server tells
 
     def packet(self, connection: Connection, data: memoryview) -> None:
-        """Takes one packet of a peer; whoever does not speak the protocol is dropped."""
+        """Takes one packet of a peer; one that does not speak the protocol is dropped."""
         try:
             packet = wire.parse(data)
             speaker = self._speakers.get(connection)
@@ -211,7 +211,7 @@ class HookLinkSource:
         claimed = fields.integer("parent", 1)
         parent = self._processes.ancestor_known_as(connection.pid, claimed) if claimed is not None else None
         if parent is None and self._processes.start_ticks(connection.pid) is None:
-            # Workers of a short epoch end sooner than they are read: nobody can say any more whose they were.
+            # Workers of a short epoch end sooner than they are read: whose they were is no longer known.
             self._server.drop(connection)
             return
         if parent is None:

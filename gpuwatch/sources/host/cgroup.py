@@ -67,7 +67,7 @@ class Cgroups:
         """The tightest quota between the group of `pid` and the top of what is mounted here."""
         group = self._group(pid, "cpu")
         if group is None:
-            return CpuLimit(known=not self._memberships(pid))  # a kernel without cgroups limits nobody
+            return CpuLimit(known=not self._memberships(pid))  # a kernel without cgroups has no limits
         folders, version = group
         tightest = CpuLimit(known=True)
         for folder in folders:

@@ -96,7 +96,7 @@ def read_arguments(proc_root: Path | str, pid: int) -> tuple[str, ...]:
 def read_program(proc_root: Path | str, pid: int) -> tuple[str, ...]:
     """The command line of the program that the process is part of.
 
-    A process that multiprocessing started anew has only `-c` and a call of multiprocessing's in its own.
+    A process that multiprocessing spawned has only `-c` and a call of multiprocessing's in its own.
     """
     arguments = read_arguments(proc_root, pid)
     if _SPAWNED not in arguments:

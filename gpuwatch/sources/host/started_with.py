@@ -42,7 +42,7 @@ def read_environment(proc_root: Path | str, pid: int) -> tuple[tuple[str, str], 
 
 
 def carries_hook(proc_root: Path | str, pid: int) -> bool:
-    """Whether `gpuwatch run` put the hook on its PYTHONPATH and nobody turned it off; False where that is unknown."""
+    """Whether `gpuwatch run` put the hook on its PYTHONPATH and it was not turned off; False where that is unknown."""
     environment = read_of(proc_root, pid, "environ") or b""
     folders = (variable(environment, "PYTHONPATH") or b"").split(b":")
     return any(folder.endswith(_HOOK_FOLDER) for folder in folders) and not variable(environment, "GPUWATCH_DISABLE")

@@ -1,4 +1,4 @@
-"""What is dear to read of a worker: its threads' CPU and the memory that is its own, of one worker after the other."""
+"""Expensive reads of workers (their threads' CPU, their private memory), done round-robin."""
 
 from __future__ import annotations
 

@@ -84,12 +84,12 @@ class Reading:
         return True
 
     def hurry(self) -> None:
-        """Makes it due now, because another source of the same figure has dried up, unless it is dear."""
+        """Makes it due now, because another source of the same figure has dried up, unless it is expensive."""
         if not self.slow and self.code not in reasons.RELUCTANT:
             self._next = min(self._next, time.monotonic())
 
     def effective_period(self) -> float:
-        """The lane's period, or a longer one for what is dear or refused."""
+        """The lane's period, or a longer one for what is expensive or refused."""
         if self.code in reasons.RELUCTANT:
             return max(self.period, self._lanes.rare)
         return max(self.period, self._lanes.slow) if self.slow else self.period
@@ -107,7 +107,7 @@ class Pace:
     """When the next poll begins: the interval, jittered, and longer where NVML is slow.
 
     Without the +-10 % a training period near a multiple of the interval would always be caught at the same
-    point. A slow round or three, until dear calls have changed lanes, are no reason to slow down: the least of
+    point. A slow round or three, until expensive calls have changed lanes, are no reason to slow down: the least of
     the last four counts.
     """
 

@@ -9,7 +9,7 @@ Avoid = dict[str, dict[str, int]]
 
 
 class Options:
-    """The child's settings. `argparse` would cost a megabyte and nobody types these."""
+    """The child's settings. `argparse` would cost a megabyte, and users do not type these."""
 
     def __init__(
         self,

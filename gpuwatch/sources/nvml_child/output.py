@@ -1,4 +1,4 @@
-"""The pipe to the parent: JSON lines out, and noticing that nobody reads them any more."""
+"""The pipe to the parent: JSON lines out, and noticing that they are no longer read."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class BatchCounter:
             self._rates.popleft()
 
     def _returned_to(self, state: LoaderState) -> _Left | None:
-        """What is known of an iterator that was read before; one made anew at its address begins below its count."""
+        """What is known of an iterator that was read before; a new one at its address begins below its count."""
         left = self._left.get(state.iterator)
         if left is None or state.iterator == self._iterator or state.batches_yielded < left.seen:
             return None
@@ -88,7 +88,7 @@ class BatchCounter:
         self._waiting = waits
 
     def go_on_from(self, earlier: BatchCounter, batches_per_epoch: int | None) -> None:
-        """Continues the count of the same loop over a loader that was built anew since."""
+        """Continues the count of the same loop over a loader that was rebuilt since."""
         when, yielded = self._first
         if earlier._iterator is not None and self._iterator is not None:
             earlier._finish(batches_per_epoch, when)

@@ -276,7 +276,7 @@ class Loops:
         if site.number is not None:
             return
         for other in self._sites:
-            # A loader that is built anew for each epoch goes on as the same one.
+            # A loader that is rebuilt for each epoch goes on as the same one.
             again = other is not site and other.number is not None and other.role == role and other.code == site.code
             if again and other.signature == site.signature and other.last_ns < site.first_ns:
                 site.number = other.number

@@ -69,7 +69,7 @@ class _Lane:
         try:
             read_here(self.watch)
             self._follow()
-        except Exception as error:  # noqa: BLE001 - whoever takes the samples raises it: a thread that dies says nothing
+        except Exception as error:  # noqa: BLE001 - what takes the samples raises it: a thread that dies says nothing
             self._sampler.failure = error
 
     def _follow(self) -> None:
@@ -159,7 +159,7 @@ class Sampler:
 
     def _emit(self, sample: Sample) -> None:
         with self._lock:
-            # Nobody takes them: the newest are of no more use than the oldest, and memory is bounded.
+            # They are not taken: the newest are of no more use than the oldest, and memory is bounded.
             if len(self._samples) < _MOST_WAITING:
                 self._samples.append(sample)
 

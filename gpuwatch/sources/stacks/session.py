@@ -75,7 +75,7 @@ class Session:
         self.hooked = hooked
         self.gone = False
         self.failed: Exception | None = None
-        """What a look met that no process should bring about; whoever follows the process says so and ends this."""
+        """What a look met that no process should bring about; what follows the process says so and ends this."""
         self._process = process
         self._counters = SteadyCounters(counters)
         self._settings = settings
@@ -298,7 +298,7 @@ class Session:
             self._settings.emit(tally)
 
     def _tell_counts(self) -> None:
-        # Asked anew: on a busy machine the upkeep before it may have taken seconds, in which the count went on.
+        # Asked again: on a busy machine the upkeep before it may have taken seconds, in which the count went on.
         now_ns = self._settings.agenda.now_ns()
         if not self.gone:
             try:

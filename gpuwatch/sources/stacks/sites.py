@@ -44,7 +44,7 @@ class Site:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What stays the same when a loader is built anew with the same settings."""
+        """What stays the same when a loader is rebuilt with the same settings."""
         state = self.state
         if state is None:
             return ()

@@ -52,7 +52,7 @@ class FollowedTarget:
         self._drop_session(now_ns)
 
     def let_go(self, now_ns: int) -> None:
-        """The same because nobody asks for it any more: where it has just ended, that is why, and is still told."""
+        """The same because it is no longer wanted: where it has just ended, that is why, and is still reported."""
         if self._facts is not None and not self.ended:
             stat = read_stat(self._settings.proc_root, self.target.pid)
             if stat is None or stat.state in "ZX" or stat.start_ticks != self._facts.start_ticks:
@@ -79,7 +79,7 @@ class FollowedTarget:
             self._exclude(error, now_ns)
         finally:
             self.looked_at = 0 if self._session is None else self._session.looked_at
-            self._settings.meter.lap()  # what was not charged to this process is nobody's
+            self._settings.meter.lap()  # what was not charged to this process is charged to none
         return None if self.ended else now_ns + UPKEEP_NS
 
     def _follow(self, now_ns: int) -> None:

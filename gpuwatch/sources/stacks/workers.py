@@ -1,6 +1,6 @@
 """The DataLoader workers of one trainer: found, read, and let go.
 
-Workers that do not persist are started anew for each epoch and may live for 50 ms. They are looked for several times a
+Workers that do not persist are restarted for each epoch and may live for 50 ms. They are looked for several times a
 second and attached to once they are 100 ms old, as far as an allowance goes: 24 at once, 6 a second, and no more CPU
 time than a quarter of what all looks may take, for the training's own thread says more than its workers'.
 """

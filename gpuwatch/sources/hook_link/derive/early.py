@@ -1,7 +1,7 @@
 """The records before the first optimizer step, kept in case there never is one.
 
 A loop that updates its parameters by hand looks like gradient accumulation until it has gone on for too long. It is
-then derived anew from its beginning, with the backward as the end of a step.
+then derived again from its beginning, with the backward as the end of a step.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class Loaders:
         return self._add(loader, number, thread, 0)
 
     def forget_positions(self) -> None:
-        """After a loss nobody knows how far an epoch has come."""
+        """After a loss it is unknown how far an epoch has come."""
         for iterator in self._iterators.values():
             iterator.position = None
             iterator.queue.clear()

@@ -79,7 +79,7 @@ def _judge_beside(known: list[IteratorState], alive: list[IteratorState], step: 
     """Next epochs and siblings of iterators that are known to train.
 
     An accumulation may begin in one epoch and end in the next. A sibling is read in turn with a known one (zip),
-    or belongs to a shorter loader that began anew.
+    or belongs to a shorter loader that started over.
     """
     newest = {i.loader: i for i in sorted([*known, *alive], key=_last_start)}
     for i in alive:

@@ -278,7 +278,7 @@ class RunDerivation:
         return True
 
     def _falls_back(self, *, reads: bool) -> bool:
-        """Turns to steps that end with the backward, if no optimizer will come; derives the records anew."""
+        """Turns to steps that end with the backward, if no optimizer will come; derives the records again."""
         early = self._early
         backwards = self._machine.compute.backwards
         if early is None or not early.show_no_optimizer(backwards, optimizer_known=self._optimizer_known, reads=reads):

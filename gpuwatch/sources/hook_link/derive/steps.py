@@ -254,7 +254,7 @@ class StepMachine:
         return bool(self.compute.group_end or any(not i.trains for i in self.writer.read))
 
     def lose(self) -> None:
-        """Begins anew after lost records: no step spans a loss."""
+        """Starts over after lost records: no step spans a loss."""
         self.writer.forget()
         self.loaders.forget_positions()
         self.compute.reset()
@@ -262,7 +262,7 @@ class StepMachine:
         self._last_start = 0
 
     def retract_open(self) -> None:
-        """Takes all open evaluations back, because another machine derives the same records anew."""
+        """Takes all open evaluations back, because another machine derives the same records again."""
         for iterator in self.writer.read:
             self._evaluations.retract(iterator)
 
