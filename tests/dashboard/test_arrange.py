@@ -59,7 +59,7 @@ def test_the_columns_fill_the_width_and_leave_the_last_cell_to_the_scroll_bar(wi
 
 
 @pytest.mark.parametrize(("size", "fits"), [((60, 15), True), ((59, 15), False), ((60, 14), False), ((20, 5), False)])
-def test_a_terminal_that_is_too_small_is_told_what_is_needed(size: tuple[int, int], fits: bool) -> None:
+def test_a_terminal_that_is_too_small_says_what_is_needed(size: tuple[int, int], fits: bool) -> None:
     said = too_small(*size)
     assert (said is None) is fits
     assert fits or said == f"gpuwatch needs 60x15, this is {size[0]}x{size[1]}"

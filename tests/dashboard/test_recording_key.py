@@ -41,7 +41,7 @@ async def test_while_it_records_the_top_bar_says_so_and_the_key_ends_it() -> Non
         assert "r end recording" in driver.rows[-1]
 
 
-async def test_a_full_disk_is_told_in_words_while_the_watch_goes_on() -> None:
+async def test_a_full_disk_is_reported_in_words_while_the_watch_goes_on() -> None:
     async with driven(replace(situations.healthy(), recording=replace(NOW, problem=FULL)), (160, 40)) as driver:
         assert "NOT RECORDING" in driver.rows[0]
         assert FULL in driver.text
@@ -50,7 +50,7 @@ async def test_a_full_disk_is_told_in_words_while_the_watch_goes_on() -> None:
         assert FULL not in driver.text
 
 
-async def test_a_current_folder_that_was_removed_is_told_in_words(
+async def test_a_current_folder_that_was_removed_is_reported_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "removed"
@@ -65,7 +65,7 @@ async def test_a_current_folder_that_was_removed_is_told_in_words(
 
 
 @pytest.mark.parametrize("error", [CannotRecordError("/x cannot be written: choose another."), ValueError("Twice.")])
-async def test_what_cannot_be_recorded_is_told_in_its_own_sentence(error: Exception) -> None:
+async def test_what_cannot_be_recorded_is_reported_in_its_own_sentence(error: Exception) -> None:
     async with driven(situations.starved()) as driver:
         driver.monitor.refusal = error
         await driver.press("r")

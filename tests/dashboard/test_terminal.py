@@ -68,7 +68,7 @@ def test_a_signal_before_the_app_is_there_gives_the_terminal_back_too(
         assert terminal.is_restored
 
 
-def test_the_escape_key_alone_and_keys_made_of_escapes_are_told_apart() -> None:
+def test_the_escape_key_alone_and_keys_made_of_escapes_are_distinguished() -> None:
     with PseudoTerminal(DASHBOARD) as terminal:
         terminal.read_until(DRAWN)
         terminal.type(b"t")

@@ -188,7 +188,7 @@ def test_a_search_that_never_comes_back_is_not_waited_for_for_ever() -> None:
     assert verdicts(View(never))[0].word == "NOTHING TO WATCH"
 
 
-def test_notices_about_gpuwatch_itself_are_told() -> None:
+def test_notices_about_gpuwatch_itself_are_reported() -> None:
     told = verdicts(View(situations.snapshot(notices=("The host source failed.",))))
     assert (told[-1].word, told[-1].sentence) == ("NOTICE", "The host source failed.")
 

@@ -96,7 +96,7 @@ def test_child_of_a_fork_is_another_process_with_its_own_stack() -> None:
         assert target.returncode == 0
 
 
-def test_program_that_took_its_place_is_seen_after_attaching_anew_and_never_mixed_with_the_old_one() -> None:
+def test_program_that_took_its_place_is_seen_after_attaching_again_and_never_mixed_with_the_old_one() -> None:
     with changing() as (target, interpreter):
         tell(target, "exec")
         assert said(target) == ["again", str(target.pid)]

@@ -117,7 +117,7 @@ def test_run_with_the_hook_is_listed_as_exact(tmp_path: Path) -> None:
     assert why == "runs with gpuwatch's hook, has 2 DataLoader workers"
 
 
-def test_gpu_of_a_process_is_told_by_its_index(tmp_path: Path, simulated_driver: SimulatedDriver) -> None:
+def test_gpu_of_a_process_is_reported_by_its_index(tmp_path: Path, simulated_driver: SimulatedDriver) -> None:
     if str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]":
         pytest.skip("in a container the host's pids, which NVML gives, cannot be mapped")
     with training(tmp_path) as pid:

@@ -109,7 +109,7 @@ def test_help_to_a_closed_pipe_or_a_full_disk_is_silent(tmp_path: Path) -> None:
     assert "Exception ignored" not in done.stderr
 
 
-def test_bug_is_told_in_one_sentence_and_shown_only_on_demand() -> None:
+def test_bug_is_reported_in_one_sentence_and_shown_only_on_demand() -> None:
     program = (
         "import sys\n"
         "import gpuwatch.cli.arguments as arguments\n"

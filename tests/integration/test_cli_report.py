@@ -176,7 +176,7 @@ def test_duration_that_is_over_before_the_first_look_still_shows_the_attached_pr
     assert [run["pid"] for run in json.loads(done.stdout)["runs"]] == [target.pid]
 
 
-def test_nothing_to_measure_is_told_with_the_way_to_get_going(tmp_path: Path) -> None:
+def test_nothing_to_measure_is_reported_with_the_way_to_get_going(tmp_path: Path) -> None:
     done = with_nothing_to_see(tmp_path, "report", "--duration", "2")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1

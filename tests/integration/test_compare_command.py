@@ -184,7 +184,7 @@ def test_one_recording_is_compared_with_itself_at_another_time(
     assert 0.9 < document["metrics"][0]["ratio"] < 1.1
 
 
-def test_options_behind_the_dashes_are_told_where_they_stand(
+def test_options_behind_the_dashes_are_reported_where_they_stand(
     recordings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, said = _compared(capsys, recordings / "healthy.gpuwatch", "--", "--format")

@@ -133,7 +133,7 @@ def test_torch_alone_makes_a_candidate_and_python_alone_none() -> None:
         assert looks_like_training(plain) is None
 
 
-def test_hooked_process_is_told_as_such(tmp_path: Path) -> None:
+def test_hooked_process_is_reported_as_such(tmp_path: Path) -> None:
     with running("-c", WITHOUT_TORCH) as (pid, _):
         source = DiscoverySource(hooked=lambda: [pid], can_read=lambda pid: None)
         first = source.look_now().processes[0]

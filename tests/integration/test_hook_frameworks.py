@@ -62,7 +62,7 @@ def line_of(source: str, text: str) -> int:
     return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
 
 
-def test_hugging_faces_trainer_is_told_with_who_built_its_loader(tmp_path: Path) -> None:
+def test_hugging_faces_trainer_is_reported_with_who_built_its_loader(tmp_path: Path) -> None:
     trainer = trained(tmp_path, HUGGING_FACE)
     train = next(loader for loader in trainer.facts["loaders"] if loader["batches_per_epoch"] == 4)
     assert (train["library"], train["batch_size"]) == ("transformers", 8)
@@ -74,7 +74,7 @@ def test_hugging_faces_trainer_is_told_with_who_built_its_loader(tmp_path: Path)
     assert all(save.a > 0 for save in trainer.of("SAVE"))
 
 
-def test_lightnings_trainer_is_told_with_the_users_own_loaders(tmp_path: Path) -> None:
+def test_lightnings_trainer_is_reported_with_the_users_own_loaders(tmp_path: Path) -> None:
     trainer = trained(tmp_path, LIGHTNING)
     loaders = {loader["batch_size"]: loader for loader in trainer.facts["loaders"]}
     line = line_of(LIGHTNING, "train, validation =")

@@ -250,7 +250,7 @@ def test_a_command_that_cannot_be_started_is_one_sentence(
     assert result.stderr.count("\n") == 1
 
 
-def test_help_is_data_and_flags_that_lose_the_hook_are_told(folder: Path) -> None:
+def test_help_is_data_and_flags_that_lose_the_hook_are_reported(folder: Path) -> None:
     usage = launched(folder, "--help")
     assert (usage.returncode, usage.stderr) == (0, "")
     assert usage.stdout.startswith("usage: gpuwatch run")

@@ -126,7 +126,7 @@ def test_folder_that_was_cleaned_away_is_made_anew(tmp_path: Path) -> None:
         monitor.until(lambda: bool(monitor.of(RunFacts)))
 
 
-def test_hooked_process_that_is_silent_is_named_and_its_end_is_told(tmp_path: Path) -> None:
+def test_hooked_process_that_is_silent_is_named_and_its_end_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "gpuwatch"
     with LinkMonitor(HookLinkSource(folder)) as monitor:
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:

@@ -88,7 +88,7 @@ def test_changed_facts_are_merged_over_the_first(folder: Path, monitor: LinkMoni
     assert (monitor.of(RunFacts)[-1].rank, monitor.of(RunFacts)[-1].device) == (2, "cuda")
 
 
-def test_lost_records_are_told_and_no_step_spans_them(folder: Path, monitor: LinkMonitor) -> None:
+def test_lost_records_are_reported_and_no_step_spans_them(folder: Path, monitor: LinkMonitor) -> None:
     peer = Peer(folder)
     peer.hello()
     now = time.monotonic_ns()

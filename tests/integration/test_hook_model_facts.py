@@ -76,7 +76,7 @@ def test_the_loader_tells_that_its_batches_differ_in_length_only(folder: Path) -
     assert loader["batch_looks"] >= 1 and loader["batch_shapes"] == 1
 
 
-def test_a_recompilation_is_told_with_its_reason_and_function(folder: Path) -> None:
+def test_a_recompilation_is_reported_with_its_reason_and_function(folder: Path) -> None:
     model = facts_of(folder, RECOMPILED)["model"]
     assert model["compiled"] is True
     assert "size mismatch" in model["recompile_reason"]

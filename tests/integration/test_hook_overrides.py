@@ -104,7 +104,7 @@ def test_what_was_given_stays_where_the_workers_stay(folder: Path) -> None:
     assert printed == "2 4 True 9"
 
 
-def test_an_override_without_a_loader_is_not_told_as_applied(folder: Path) -> None:
+def test_an_override_without_a_loader_is_not_reported_as_applied(folder: Path) -> None:
     by_hand = PREAMBLE + "\nfor _ in range(3):\n    train_on((torch.randn(8, 4), torch.zeros(8, dtype=torch.long)))\n"
     facts, _ = ran(folder, by_hand, loader={"num_workers": 2}, non_blocking=True)
     assert facts["overrides"] == []

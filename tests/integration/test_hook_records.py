@@ -141,7 +141,7 @@ del loader  # torch would kill its workers at exit
     assert len(workers[0].of("FETCH")) == 12
 
 
-def test_only_loaders_that_are_iterated_are_told_and_autocast_in_evaluation_does_not_count(folder: Path) -> None:
+def test_only_loaders_that_are_iterated_are_reported_and_autocast_in_evaluation_does_not_count(folder: Path) -> None:
     source = (
         PREAMBLE
         + """
@@ -244,7 +244,7 @@ def incidents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Peer, Path]:
     return trainer, folder.parent
 
 
-def test_checkpoints_are_told_and_pickled_tensors_are_not(incidents: tuple[Peer, Path]) -> None:
+def test_checkpoints_are_reported_and_pickled_tensors_are_not(incidents: tuple[Peer, Path]) -> None:
     trainer, cwd = incidents
     sizes = [(cwd / name).stat().st_size for name in ("path.pt", "file.pt", "tensors.safetensors")]
     assert [save.a for save in trainer.of("SAVE")] == [*sizes, -1, -1]
@@ -260,7 +260,7 @@ def test_backwards_and_datasets_that_raise_leave_records_that_say_so(incidents: 
     assert [backward.flags for backward in trainer.of("BACKWARD")] == [0, 0, 4]
 
 
-def test_long_collections_are_told_with_their_generation(incidents: tuple[Peer, Path]) -> None:
+def test_long_collections_are_reported_with_their_generation(incidents: tuple[Peer, Path]) -> None:
     trainer, _ = incidents
     pauses = trainer.of("GC")
     assert len([pause for pause in pauses if pause.a == 2]) >= 2

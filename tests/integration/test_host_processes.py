@@ -59,7 +59,7 @@ def first_samples(targets: Iterable[int]) -> list[ProcessSample]:
     return [s for s in source.collect(time.monotonic_ns()) if isinstance(s, ProcessSample)]
 
 
-def test_a_busy_process_is_busy_and_its_command_is_told() -> None:
+def test_a_busy_process_is_busy_and_its_command_is_reported() -> None:
     with child(BURNER) as (process, _):
         source = HostSource(0.5, targets=lambda: [process.pid])
         sample = run_until(source, lambda s: (s.main_thread_cores or 0) > 0.1)
@@ -132,7 +132,7 @@ def test_torchs_own_workers_are_found_also_below_its_fork_server() -> None:
         assert all(worker.rss_bytes for worker in sample.workers)
 
 
-def test_workers_that_the_kernel_holds_are_told_as_blocked() -> None:
+def test_workers_that_the_kernel_holds_are_reported_as_blocked() -> None:
     with child(trainer(workers=2, doing=BLOCKED)) as (process, _):
         source = HostSource(0.5, targets=lambda: [process.pid])
         sample = run_until(
@@ -148,7 +148,7 @@ def test_a_stopped_process_is_in_state_t() -> None:
         assert sample.pid == process.pid
 
 
-def test_a_zombie_is_told_as_one_and_a_collected_process_is_gone() -> None:
+def test_a_zombie_is_reported_as_one_and_a_collected_process_is_gone() -> None:
     with child(SLEEPER) as (process, _):
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

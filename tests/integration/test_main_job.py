@@ -120,7 +120,7 @@ def findings(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {finding["rule"]: finding for finding in document["findings"]}
 
 
-def test_starved_training_is_told_the_line_to_change_and_the_patch_applies(tmp_path: Path) -> None:
+def test_starved_training_is_given_the_line_to_change_and_the_patch_applies(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     shutil.copy(SLOW_DATASET, script)
     with training(tmp_path, script, "--kind", "sleep", "--log", "/dev/stdout") as pid:

@@ -70,7 +70,9 @@ def test_a_place_that_cannot_be_written_is_refused_and_the_watch_goes_on(tmp_pat
     monitor.stop()
 
 
-def test_a_recorder_with_a_bug_is_told_of_and_disturbs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorder_with_a_bug_is_reported_and_disturbs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monitor = simulated_monitor("starved", virtual=True)
     monitor.record(tmp_path / "run.gpuwatch")
 

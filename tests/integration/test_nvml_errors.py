@@ -190,7 +190,7 @@ def test_a_driver_that_hides_the_uuid_still_has_a_row(simulated_driver: Simulate
         reader.sample("GPU-index-0")
 
 
-def test_facts_that_failed_at_first_are_told_later(simulated_driver: SimulatedDriver) -> None:
+def test_facts_that_failed_at_first_are_reported_later(simulated_driver: SimulatedDriver) -> None:
     simulated_driver.write("fault nvmlDeviceGetMaxClockInfo * error 27")
     with reading(simulated_driver) as reader:
         facts = reader.until(GpuFacts)

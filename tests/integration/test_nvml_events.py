@@ -23,7 +23,7 @@ def test_an_xid_of_the_driver_names_its_gpu(simulated_driver: SimulatedDriver) -
     assert len(reader.each(XidEvent)) == 1
 
 
-def test_old_events_are_not_told_again_to_a_new_monitor(simulated_driver: SimulatedDriver) -> None:
+def test_old_events_are_not_reported_again_to_a_new_monitor(simulated_driver: SimulatedDriver) -> None:
     simulated_driver.write("event 1 0 79")
     with reading(simulated_driver) as reader:
         reader.until(GpuSample)

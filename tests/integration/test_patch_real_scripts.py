@@ -186,7 +186,7 @@ def test_lightning_module_is_patched_in_its_hyperparameters(tmp_path: Path) -> N
     still_runs(tmp_path, script)
 
 
-def test_what_is_not_in_the_patch_is_told_on_stderr(tmp_path: Path) -> None:
+def test_what_is_not_in_the_patch_is_reported_on_stderr(tmp_path: Path) -> None:
     """A setting that the command line gives is in no file; a file that changed since is not what runs."""
     script = tmp_path / "main.py"
     script.write_text(PLAIN.format(dataset=DATASET))

@@ -144,7 +144,7 @@ def test_a_command_that_cannot_be_started_leaves_nothing_behind(
     assert not (tmp_path / "a.gpuwatch").exists()
 
 
-def test_a_killed_command_is_told_as_shells_do(tmp_path: Path) -> None:
+def test_a_killed_command_is_reported_as_shells_do(tmp_path: Path) -> None:
     script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     done = gpuwatch(tmp_path, "record", "-o", "a.gpuwatch", "--", PYTHON, "-c", script, cwd=tmp_path)
     assert done.returncode == 128 + signal.SIGKILL
@@ -314,7 +314,7 @@ def test_a_recording_that_is_removed_ends_the_watch_with_a_sentence(tmp_path: Pa
     assert not list(tmp_path.glob("a.gpuwatch*"))
 
 
-def test_a_recording_that_is_removed_is_told_at_once_and_the_command_goes_on(tmp_path: Path) -> None:
+def test_a_recording_that_is_removed_is_reported_at_once_and_the_command_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "a.gpuwatch"
     command = ("-o", str(path), "--", "sh", "-c", "read line; exit 6")
     with running(tmp_path, *command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -113,7 +113,7 @@ def test_a_disk_that_never_answers_holds_up_no_end(begin: Callable[..., Begun]) 
     assert begun.recorder.end() is None
 
 
-def test_a_silent_disk_is_told_of_while_it_is_silent(tmp_path: Path) -> None:
+def test_a_silent_disk_is_reported_while_it_is_silent(tmp_path: Path) -> None:
     writer = HangingWriter(tmp_path / "run.gpuwatch", RecordingMeta("node", "0"))
     now = [0.0]
     scribe = Scribe(writer, own_thread=True, clock=lambda: now[0])

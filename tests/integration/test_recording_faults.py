@@ -101,7 +101,7 @@ def test_a_full_disk_at_the_start_is_waited_for(tmp_path: Path) -> None:
     assert everything(path) == added
 
 
-def test_a_disk_that_stays_full_takes_bounded_memory_and_what_is_lost_is_told(
+def test_a_disk_that_stays_full_takes_bounded_memory_and_what_is_lost_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuwatch.recording.writer._MOST_WAITING_BYTES", 3_000)

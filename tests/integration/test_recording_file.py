@@ -188,7 +188,7 @@ def test_samples_without_a_clock_of_their_own_and_late_ones_keep_their_arrival(t
         assert list(recording.samples(START_NS + 5 * SECOND_NS, recording.end_ns)) == [late]
 
 
-def test_standing_facts_are_the_newest_of_what_is_told_once(tmp_path: Path) -> None:
+def test_standing_facts_are_the_newest_of_what_is_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "a.gpuwatch"
     writer = RecordingWriter(path, META)
 
@@ -437,7 +437,7 @@ def test_rare_samples_of_a_long_recording_are_found_sealed_or_not(tmp_path: Path
         assert list(recording.samples(*span, kinds=(PhaseSpan,))) == rare, "the last was in the tail when it was opened"
 
 
-def test_a_damaged_hour_is_told_from_its_minutes(tmp_path: Path) -> None:
+def test_a_damaged_hour_is_reported_from_its_minutes(tmp_path: Path) -> None:
     path = tmp_path / "a.gpuwatch"
     recorded(path, 2 * 3600, 10.0)
     with Recording(path) as recording:

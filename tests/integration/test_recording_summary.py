@@ -75,7 +75,7 @@ def test_minutes_tell_the_same_as_samples(tmp_path: Path, scenario: str) -> None
         assert gpu.power_watts.mean == pytest.approx(expected.power_watts.mean, rel=0.03)
 
 
-def test_a_run_that_evaluates_is_told_by_its_training(tmp_path: Path) -> None:
+def test_a_run_that_evaluates_is_judged_by_its_training(tmp_path: Path) -> None:
     with Recording(record_samples(tmp_path / "run.gpuwatch", "fluctuation", 300)) as recording:
         [gpu] = summarize(recording, recording.start_ns, recording.end_ns).gpus
     assert gpu.train_utilization_percent is not None and gpu.utilization_percent is not None
@@ -87,7 +87,7 @@ def _summary(path: Path) -> SessionSummary:
         return summarize(recording, recording.start_ns, recording.end_ns)
 
 
-def test_findings_are_told_with_how_long_they_stood(tmp_path: Path) -> None:
+def test_findings_are_reported_with_how_long_they_stood(tmp_path: Path) -> None:
     summary = _summary(record(tmp_path / "run.gpuwatch", "starved", 240))
     found = {finding.rule: finding for finding in summary.findings}
     starved = found["data-starvation"]
@@ -112,7 +112,7 @@ def test_a_recording_that_is_still_written_can_be_summed_up(tmp_path: Path) -> N
     assert summary.seconds > 80 and summary.runs[0].samples_per_second
 
 
-def test_a_recording_of_a_command_is_told_by_its_run_and_not_by_a_longer_one_beside_it(tmp_path: Path) -> None:
+def test_a_recording_of_a_command_is_judged_by_its_run_and_not_by_a_longer_one_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "run.gpuwatch"
     writer = RecordingWriter(path, RecordingMeta("node07", "0.1.0", command=("python", "mine.py")))
     second_ns = 10**9

@@ -125,7 +125,7 @@ def test_held_it_stands_still_and_can_still_seek(recording: Recording, watched: 
     watched.until(lambda snapshot: snapshot.time_ns > moved.time_ns)
 
 
-def test_at_the_end_it_stops_and_begins_anew_on_request(recording: Recording, watched: Watched) -> None:
+def test_at_the_end_it_stops_and_starts_over_on_request(recording: Recording, watched: Watched) -> None:
     watched.player.change_speed(1)
     watched.player.seek_to_end()
     over = watched.until(lambda snapshot: snapshot.replay is not None and snapshot.replay.state == "ended")

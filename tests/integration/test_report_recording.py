@@ -101,7 +101,7 @@ def test_curves_of_a_part_count_from_the_beginning_of_the_recording(starved: Pat
     assert spans["data-starvation"]["start_seconds"] >= 29.9
 
 
-def test_long_recording_is_told_from_its_minutes(long: Path) -> None:
+def test_long_recording_is_reported_from_its_minutes(long: Path) -> None:
     document = report(long, "--series")
     check_schema(document)
     assert document["gpuwatch"]["duration_seconds"] == pytest.approx(1200, abs=2)
@@ -131,7 +131,7 @@ def test_utilization_while_training_is_that_of_the_whole_long_part(long: Path, t
             assert (told["mean"], told["sigma"]) == pytest.approx((counted.mean, counted.sigma), rel=1e-3)
 
 
-def test_finding_that_is_over_is_told_with_how_long_it_stood(long: Path) -> None:
+def test_finding_that_is_over_is_reported_with_how_long_it_stood(long: Path) -> None:
     with Recording(long) as recording:
         seen = observe(recording, recording.start_ns, recording.end_ns, with_curves=False)
     standing = next(each for each in seen.snapshot.findings if each.rule == "eval-stall")
@@ -181,7 +181,7 @@ def test_run_without_gpus_that_ended_long_before_the_end_is_reported(tmp_path: P
     assert reasons == {"no GPU was seen", "no GPU of this run was seen"}
 
 
-def test_ranks_of_a_long_attached_run_are_told_from_its_minutes(tmp_path: Path) -> None:
+def test_ranks_of_a_long_attached_run_are_reported_from_its_minutes(tmp_path: Path) -> None:
     path = tmp_path / "attached.gpuwatch"
     record_samples(path, "attached", 1000)
     with Recording(path) as recording:

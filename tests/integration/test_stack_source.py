@@ -95,7 +95,7 @@ def test_batches_are_counted_one_by_one(tmp_path: Path) -> None:
     assert least - most_before - BETWEEN_LOOKS <= counted <= most - least_before + BETWEEN_LOOKS
 
 
-def test_of_a_hooked_trainer_only_looks_are_told(tmp_path: Path) -> None:
+def test_of_a_hooked_trainer_only_looks_are_reported(tmp_path: Path) -> None:
     with started(tmp_path, TRAINING, "0", str(tmp_path / "state.pt")) as (process, _):
         Log(process).wait()
         with watching(StackTarget(process.pid, hooked=True)) as source:
@@ -105,7 +105,7 @@ def test_of_a_hooked_trainer_only_looks_are_told(tmp_path: Path) -> None:
     assert {type(sample) for sample in samples} == {StackTally, Standing}
 
 
-def test_the_end_of_a_training_is_told_once_and_its_pid_followed_no_more(tmp_path: Path) -> None:
+def test_the_end_of_a_training_is_reported_once_and_its_pid_followed_no_more(tmp_path: Path) -> None:
     with started(tmp_path, TRAINING, "0", str(tmp_path / "state.pt")) as (process, _):
         Log(process).wait()
         with watching(StackTarget(process.pid, hooked=False)) as source:

@@ -120,7 +120,7 @@ def test_in_a_scratch_folder_nothing_is_left_where_the_user_works(script: Path) 
     assert "writes its checkpoints" not in result.stderr
 
 
-def test_an_arm_that_fails_is_told_with_its_last_lines_and_the_others_go_on(script: Path) -> None:
+def test_an_arm_that_fails_is_reported_with_its_last_lines_and_the_others_go_on(script: Path) -> None:
     result = tried(script, "--arm", "arg.fails-at=5", "--arm", "arg.pause=0.001", "--runs", "2")
     assert result.returncode == 0, result.stderr
     assert "exit code 1" in result.stdout and "ValueError: this arm cannot train" in result.stdout
@@ -129,7 +129,7 @@ def test_an_arm_that_fails_is_told_with_its_last_lines_and_the_others_go_on(scri
     assert "x [" in row or "% [" in row
 
 
-def test_a_program_that_does_not_train_is_told_in_a_sentence_with_its_last_lines(script: Path) -> None:
+def test_a_program_that_does_not_train_is_reported_in_a_sentence_with_its_last_lines(script: Path) -> None:
     result = tried(script, "env.SPEED=2", behind=("--fails-at", "0"))
     assert result.returncode == 2
     assert "gives nothing to compare with: it ended with exit code 1" in result.stderr
@@ -145,7 +145,7 @@ def test_a_program_that_does_not_train_is_told_in_a_sentence_with_its_last_lines
         ("60", ["sh", "-c", "trap '' INT TERM; echo stubborn; exit 7"], "it ended with exit code 7"),
     ],
 )
-def test_what_never_trains_is_told_from_what_breaks(
+def test_what_never_trains_is_distinguished_from_what_breaks(
     tmp_path: Path, patience: str, command: list[str], said: str
 ) -> None:
     result = gpuwatch(tmp_path, "trial", "env.A=1", "--patience", patience, "--", *command)

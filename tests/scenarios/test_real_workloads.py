@@ -44,7 +44,7 @@ def test_all_that_must_be_said_at_its_line_is_right() -> None:
     assert judged(SLOW, said, attached=False).is_right
 
 
-def test_a_rule_that_is_missing_is_told() -> None:
+def test_a_rule_that_is_missing_is_reported() -> None:
     assert judged(SLOW, report(finding("data-starvation")), attached=True).missing == ("workers-zero",)
 
 
@@ -55,7 +55,7 @@ def test_another_warning_is_false_and_a_hint_is_not() -> None:
     assert not verdict.is_right
 
 
-def test_a_wrong_line_is_told() -> None:
+def test_a_wrong_line_is_reported() -> None:
     said = report(finding("data-starvation"), finding("workers-zero", file=SLOW.script, line=1))
     verdict = judged(SLOW, said, attached=False)
     assert verdict.misplaced is not None and f"{SLOW.script}:1" in verdict.misplaced

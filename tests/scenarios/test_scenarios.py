@@ -56,7 +56,7 @@ def test_gain_of_workers_is_what_the_same_job_gains_with_them() -> None:
     assert promise.low * 0.85 <= promise.real <= promise.high * 1.15
 
 
-def test_seen_from_outside_no_step_and_no_wait_is_told_but_batches_are_counted() -> None:
+def test_seen_from_outside_no_step_and_no_wait_is_reported_but_batches_are_counted() -> None:
     source = StreamSource(Job(Loading(workers=2, cpu_seconds=0.4)), "outside", START_NS, hooked=False)
     found = list(source.collect(START_NS + 20 * SECOND_NS))
     kinds = {type(sample) for sample in found}

@@ -277,7 +277,7 @@ class TestLines:
         ("total += slow(i)", None, None),
     ],
 )
-def test_the_kind_of_work_is_told_by_library_and_text(text: str, leaf: str | None, work: str | None) -> None:
+def test_the_kind_of_work_is_recognized_by_library_and_text(text: str, leaf: str | None, work: str | None) -> None:
     hot = HotLine("item", "/a/train.py", 31, "__getitem__", share_of(60, 100), 100, text, leaf)
     assert work_of(hot) == work
 

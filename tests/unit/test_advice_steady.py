@@ -63,7 +63,7 @@ def test_the_number_does_not_turn_on_the_last_digit(
         assert numbers(each, "data-starvation") == {stays}, "which repeats the fix of its cause"
 
 
-def test_a_run_that_changes_is_told_the_new_number() -> None:
+def test_a_run_that_changes_is_given_the_new_number() -> None:
     said = judged(fed_by(4, needed) for needed in (12.02, 12.02, 14.0, 14.0, 9.0, 9.0))
     assert [numbers(each, "workers-too-few") for each in said] == [{13}, {14}, {14}, {9}, {9}]
 

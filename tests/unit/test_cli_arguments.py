@@ -29,7 +29,7 @@ def test_options_are_not_guessed_from_their_beginning() -> None:
         parse(["report", "--durat", "5"])
 
 
-def test_an_option_of_another_command_is_told_with_that_command() -> None:
+def test_an_option_of_another_command_is_reported_with_that_command() -> None:
     with pytest.raises(GpuwatchError, match=r"'--runs': it is an option of `gpuwatch trial`"):
         parse(["watch", "--runs", "3"])
 
@@ -64,7 +64,7 @@ def test_attach_without_a_pid_leaves_open_which_process(argv: list[str], command
     ("command", "meant"),
     [("report", r"report --attach \[PID\]"), ("watch", r"watch --attach \[PID\]"), ("stacks", "stacks PID")],
 )
-def test_command_behind_attach_is_told_where_it_stands(command: str, meant: str) -> None:
+def test_command_behind_attach_is_reported_where_it_stands(command: str, meant: str) -> None:
     with pytest.raises(GpuwatchError, match=f"'{command}' is a command and stands first: `gpuwatch {meant}`"):
         parse(["--attach", command])
 

@@ -47,7 +47,7 @@ def test_refusal_stands_with_its_cure() -> None:
     assert table(denied)[-1] == "        its stacks cannot be read: only root may read it; to see more: use sudo"
 
 
-def test_users_are_told_apart_where_there_are_several() -> None:
+def test_users_are_distinguished_where_there_are_several() -> None:
     head, *_ = table(candidate(), candidate(12, user="bob"))
     assert "USER" in head
     assert "USER" not in table(candidate())[0]
@@ -85,7 +85,7 @@ def test_hostile_names_cannot_steer_the_terminal() -> None:
         (273600, "3 d 4 h"),
     ],
 )
-def test_age_is_told_in_its_largest_units(seconds: float, words: str) -> None:
+def test_age_is_reported_in_its_largest_units(seconds: float, words: str) -> None:
     assert age_words(seconds) == words
 
 

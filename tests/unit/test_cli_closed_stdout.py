@@ -16,7 +16,7 @@ from gpuwatch.__main__ import main
         ["report", "--simulate", "starved", "--duration", "600000"],
     ],
 )
-def test_a_closed_stdout_is_told_before_anything_is_measured(
+def test_a_closed_stdout_is_reported_before_anything_is_measured(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)

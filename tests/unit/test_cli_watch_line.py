@@ -95,7 +95,7 @@ def test_run_seen_from_outside_says_its_rung_and_its_batches() -> None:
     ]
 
 
-def test_a_finding_is_told_with_the_run_or_the_gpu_that_it_is_about() -> None:
+def test_a_finding_is_reported_with_the_run_or_the_gpu_that_it_is_about() -> None:
     seen = snapshot(gpu(0), gpu(1), runs=(run(1), run(2)))
 
     def about(**of: str) -> str:

@@ -60,7 +60,7 @@ def test_evaluation_on_another_loader_is_a_phase_and_no_wait() -> None:
 
 
 @pytest.mark.parametrize("exhausted", [True, False])
-def test_evaluation_between_the_epochs_is_told_from_the_next_epoch(exhausted: bool) -> None:
+def test_evaluation_between_the_epochs_is_distinguished_from_the_next_epoch(exhausted: bool) -> None:
     loop = RecordStream()
     for epoch in range(4):
         loop.iter(0, epoch)
@@ -166,7 +166,7 @@ def test_zipped_loaders_both_feed_the_training() -> None:
     assert {step.samples for step in steps_of(samples)} == {8}
 
 
-def test_shorter_loader_that_begins_anew_stays_a_sibling() -> None:
+def test_shorter_loader_that_starts_over_stays_a_sibling() -> None:
     loop = RecordStream()
     loop.iter(0, 0)
     iterator = 100

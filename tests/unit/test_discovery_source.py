@@ -108,7 +108,7 @@ def test_hooked_process_stands_on_the_highest_rung_and_first(host: RecordedTrain
     assert watch.tries == [100]
 
 
-def test_process_whose_hook_has_not_spoken_yet_is_not_told_as_one_without_a_hook(
+def test_process_whose_hook_has_not_spoken_yet_is_not_reported_as_one_without_a_hook(
     host: RecordedTrainers, clock: Clock
 ) -> None:
     hooked = b"PYTHONPATH=/venv/lib/python3.11/site-packages/gpuwatch/hook/site:/home/me/lib"
@@ -288,7 +288,7 @@ def test_use_of_the_processors_is_that_of_the_last_seconds(host: RecordedTrainer
     assert watch.after(3)[100].why == "has torch loaded and uses 0.04 cores"
 
 
-def test_crowd_is_looked_at_a_piece_at_a_time_and_told_once_whole(host: RecordedTrainers) -> None:
+def test_crowd_is_looked_at_a_piece_at_a_time_and_reported_once_whole(host: RecordedTrainers) -> None:
     for pid in range(100, 160):
         host.torch(pid)
     clock = TickingClock()
@@ -321,7 +321,7 @@ def test_look_now_gives_the_whole_list_in_one_call(host: RecordedTrainers) -> No
     assert len(source.look_now().processes) == 30
 
 
-def test_gpus_that_come_later_are_told_from_then_on(host: RecordedTrainers, clock: Clock) -> None:
+def test_gpus_that_come_later_are_reported_from_then_on(host: RecordedTrainers, clock: Clock) -> None:
     gpus: Mapping[int, tuple[str, ...]] = {}
     host.torch(100)
     watch = Watch(host, clock, gpu_processes=lambda: gpus)

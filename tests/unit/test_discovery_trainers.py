@@ -94,7 +94,7 @@ def test_version_file_that_is_a_pipe_holds_nobody_up(host: RecordedTrainers, tmp
     assert trainers_below(100, host.proc) == [100]
 
 
-def test_pool_of_a_new_torch_is_not_told_as_workers(host: RecordedTrainers) -> None:
+def test_pool_of_a_new_torch_is_not_reported_as_workers(host: RecordedTrainers) -> None:
     host.torch(100, children={100: (101, 102)})
     for child in (101, 102):
         host.torch(child, parent=100)

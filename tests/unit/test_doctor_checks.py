@@ -62,7 +62,7 @@ def test_elsewhere_than_on_linux_runs_are_said_not_to_be_watched(host: RecordedH
     assert "Linux" in cured(check_system(host.proc, "darwin"), State.WARNING)
 
 
-def test_a_container_with_pids_of_its_own_is_told_to_share_the_hosts(host: RecordedHost) -> None:
+def test_a_container_with_pids_of_its_own_is_advised_to_share_the_hosts(host: RecordedHost) -> None:
     (host.proc / "self/ns").mkdir()
     (host.proc / "self/ns/pid").symlink_to("pid:[4026532999]")
     assert "--pid=host" in cured(check_surroundings(host.proc), State.WARNING)
@@ -77,7 +77,7 @@ def test_a_container_that_shares_the_hosts_pids_is_fine(host: RecordedHost) -> N
     assert check.details["container"] is True
 
 
-def test_wsl_is_told_what_its_driver_hides(host: RecordedHost) -> None:
+def test_on_wsl_it_is_said_what_its_driver_hides(host: RecordedHost) -> None:
     host.write("sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
     assert "hook" in cured(check_surroundings(host.proc), State.WARNING)
 
@@ -137,7 +137,7 @@ def test_yama_decides_whose_stacks_may_be_read(
         assert "without the hook" not in check.sentence, "the hook gives no right to read"
 
 
-def test_container_without_the_capability_is_told_how_to_start_with_it(host: RecordedHost) -> None:
+def test_container_without_the_capability_is_advised_how_to_start_with_it(host: RecordedHost) -> None:
     proc = with_rights(host, scope=1)
     host.write("self/root/.dockerenv", "")
     assert "--cap-add SYS_PTRACE" in cured(check_other_processes(proc, 0, **READABLE), State.WARNING)
@@ -157,7 +157,7 @@ def test_filtered_system_call_is_named_before_all_rights(host: RecordedHost) -> 
     assert check.details["process_vm_readv"] is False
 
 
-def test_system_without_the_call_is_told_what_needs_none(host: RecordedHost) -> None:
+def test_system_without_the_call_is_advised_what_needs_none(host: RecordedHost) -> None:
     def missing() -> CannotReadError:
         return CannotReadError(Reason.PLATFORM, "this C library has no process_vm_readv")
 
@@ -301,7 +301,7 @@ def test_a_torch_for_the_cpu_is_a_shortcoming_only_beside_a_gpu(tmp_path: Path) 
     assert check_torch(gpu_present=False, interpreters=[python]).state is State.OK
 
 
-def test_a_torch_for_amd_is_told_what_is_not_read(tmp_path: Path) -> None:
+def test_of_a_torch_for_amd_it_is_said_what_is_not_read(tmp_path: Path) -> None:
     python = python_with_torch(tmp_path, "__version__ = '2.13.0+rocm7'\ncuda = None\nhip: Optional[str] = '7.0'\n")
     assert "amd-smi" in cured(check_torch(gpu_present=False, interpreters=[python]), State.WARNING)
 

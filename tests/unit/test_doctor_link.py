@@ -53,7 +53,7 @@ def test_a_link_or_a_missing_parent_is_refused_with_the_cure(tmp_path: Path) -> 
         assert check.cure
 
 
-def test_a_variable_that_names_a_folder_of_a_file_server_is_told(
+def test_a_variable_that_names_a_folder_of_a_file_server_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote, local = tmp_path / "remote", tmp_path / "local"

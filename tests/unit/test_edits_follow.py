@@ -131,13 +131,13 @@ def test_a_setting_of_the_command_line_is_to_be_given_there(arguments: list[str]
     assert said in refused(of(ARGPARSE), ARGPARSE, ["python", "train.py", *arguments])
 
 
-def test_a_nested_option_of_the_command_line_is_told() -> None:
+def test_a_nested_option_of_the_command_line_is_reported() -> None:
     source = "C.trainer.num_workers = 4\nDataLoader(x, num_workers=C.num_workers)\n"
     reason = refused(of(source), source, ["python", "t.py", "--trainer.num_workers=2"])
     assert "start it with --trainer.num_workers=6" in reason
 
 
-def test_a_hydra_override_of_the_command_line_is_told() -> None:
+def test_a_hydra_override_of_the_command_line_is_reported() -> None:
     source = "def main(cfg):\n    DataLoader(x, num_workers=cfg.data.workers)\n"
     assert "workers=6" in refused(
         of(source), source, ["python", "train.py", "data.workers=2", "base.yaml"], base_yaml="data: {workers: 4}\n"
@@ -183,11 +183,11 @@ def test_settings_that_need_workers_hold_for_any_number_of_them() -> None:
         ("p.add_argument('--n', default=2)\nargs.n = 4\nDataLoader(x, num_workers=args.n)\n", "set in lines 1, 2"),
     ],
 )
-def test_what_is_ambiguous_is_told(source: str, why: str) -> None:
+def test_what_is_ambiguous_is_reported(source: str, why: str) -> None:
     assert why in refused(of(source), source)
 
 
-def test_a_switch_is_told() -> None:
+def test_a_switch_is_reported() -> None:
     source = "p.add_argument('--pin', action='store_true')\nDataLoader(x, pin_memory=args.pin)\n"
     assert "start it with --pin" in refused(loader_edit(source, pin_memory="True"), source)
 
@@ -202,7 +202,7 @@ def test_a_followed_value_that_is_right_already_is_said() -> None:
     assert "already" in refused(of(ARGPARSE, "4"), ARGPARSE)
 
 
-def test_the_other_keywords_are_told_with_the_reason() -> None:
+def test_the_other_keywords_are_reported_with_the_reason() -> None:
     reason = refused(of(ARGPARSE, persistent_workers="True"), ARGPARSE, ["python", "t.py", "--workers", "0"])
     assert "start it with --workers 6" in reason
     assert "persistent_workers=True" in reason
@@ -285,7 +285,7 @@ def test_a_dictionary_gets_a_key_in_its_own_style(dictionary: str, after: list[s
         ("DataLoader(x, **vars(args))\n", "takes arguments from vars(args)"),
     ],
 )
-def test_a_dictionary_made_elsewhere_is_told(source: str, why: str) -> None:
+def test_a_dictionary_made_elsewhere_is_reported(source: str, why: str) -> None:
     assert why in refused(of(source), source)
 
 
@@ -334,14 +334,14 @@ def test_the_config_file_is_changed_where_it_overrules_a_default() -> None:
         ("lr: 1\n", "not set in"),
     ],
 )
-def test_a_config_that_is_not_plain_is_told(text: str, why: str) -> None:
+def test_a_config_that_is_not_plain_is_reported(text: str, why: str) -> None:
     reason = refused(of(CONFIGURED, present="2"), CONFIGURED, ["python", "t.py", "base.yaml"], base_yaml=text)
     assert why in reason
 
 
-def test_json_that_does_not_parse_is_told() -> None:
+def test_json_that_does_not_parse_is_reported() -> None:
     assert "not JSON" in refused(of(CONFIGURED), CONFIGURED, ["python", "t.py", "a.json"], a_json='{"workers": 2,}')
 
 
-def test_a_config_file_that_cannot_be_read_is_told() -> None:
+def test_a_config_file_that_cannot_be_read_is_reported() -> None:
     assert "cannot be read" in refused(of(CONFIGURED), CONFIGURED, ["python", "t.py", "gone.yaml"])

@@ -162,7 +162,7 @@ class TestPlainLoops:
         assert diff.text is not None and "+eval_interval = 6000" in diff.text
         assert diff.reason is not None and diff.reason.startswith("an earlier fix of this patch changes eval_interval")
 
-    def test_a_function_that_several_places_call_is_told(self) -> None:
+    def test_a_function_that_several_places_call_is_reported(self) -> None:
         twice = f"{EPOCHS}validate(model, test)\n"
         assert "called 2 times" in refused(rarer(twice, "output = model", 4, "evaluate"), twice)
 
@@ -183,14 +183,14 @@ class TestPlainLoops:
             ("scheduler.step(loss.item())", "may do more than log"),
         ],
     )
-    def test_what_may_be_needed_in_every_step_is_told(self, statement: str, why: str) -> None:
+    def test_what_may_be_needed_in_every_step_is_reported(self, statement: str, why: str) -> None:
         source = f"for step, x in enumerate(loader):\n    {statement}\n"
         assert why in refused(logging(source, statement), source)
 
     @pytest.mark.parametrize(
         ("number", "why"), [("len(loader) // 4", "is computed"), ("0.5", "no whole number"), ("every()", "is computed")]
     )
-    def test_an_interval_that_is_no_number_is_told(self, number: str, why: str) -> None:
+    def test_an_interval_that_is_no_number_is_reported(self, number: str, why: str) -> None:
         source = f"for step, x in enumerate(loader):\n    if step % ({number}) == 0:\n        print(loss.item())\n"
         assert why in refused(logging(source), source)
 
@@ -217,7 +217,7 @@ class TestHuggingFace:
         old = each.replace("eval_strategy", "evaluation_strategy")
         assert '+    evaluation_strategy="steps",' in changed(rarer(old, "trainer.train()", 3, "evaluate", 250), old)
 
-    def test_what_is_tied_or_computed_or_parsed_is_told(self) -> None:
+    def test_what_is_tied_or_computed_or_parsed_is_reported(self) -> None:
         tied = FACE.replace("eval_steps=100", "eval_steps=100,\n    load_best_model_at_end=True")
         assert "ties evaluating and saving" in refused(rarer(tied, "trainer.train()", 5, "evaluate"), tied)
         part = FACE.replace("eval_steps=100", "eval_steps=0.1")
@@ -247,7 +247,7 @@ class TestLightning:
         lines = changed(rarer(LIGHTNING, "trainer.fit", 10, "save", 50), LIGHTNING)
         assert lines[1] == '+checkpoint = ModelCheckpoint(dirpath="out", every_n_train_steps=500)'
 
-    def test_what_has_no_call_or_no_steps_is_told(self) -> None:
+    def test_what_has_no_call_or_no_steps_is_reported(self) -> None:
         without = LIGHTNING.replace('ModelCheckpoint(dirpath="out", every_n_train_steps=50)', "None")
         assert "holds no ModelCheckpoint(...) call" in refused(rarer(without, "trainer.fit", 4, "save"), without)
         parts = LIGHTNING.replace("log_every_n_steps=1", "val_check_interval=0.25")

@@ -104,7 +104,7 @@ def test_copies_are_found_where_they_stand(source: str, line: str) -> None:
         ("print(f'{x.to(d)}')\n", "inside of an f-string"),
     ],
 )
-def test_a_copy_that_needs_no_change_is_told(source: str, why: str) -> None:
+def test_a_copy_that_needs_no_change_is_reported(source: str, why: str) -> None:
     assert why in refused(TransferEdit(FILE, 1), source)
 
 
@@ -156,7 +156,7 @@ def test_a_model_is_changed_before_its_optimizer_is_built() -> None:
         ("model = torch.compile(net)\nopt = SGD(model.parameters())\n", COMPILE, "already"),
     ],
 )
-def test_a_model_that_cannot_be_named_is_told(source: str, statement: str, why: str) -> None:
+def test_a_model_that_cannot_be_named_is_reported(source: str, statement: str, why: str) -> None:
     line = len(source.rstrip("\n").split("\n"))
     assert why in refused(ModelEdit(FILE, line, statement), source)
 
@@ -215,7 +215,7 @@ def test_autocast_finds_the_loss_through_conditions_and_leaves_strings_as_they_a
         ("x = lambda: loss.backward()", "no statement of one backward"),
     ],
 )
-def test_autocast_that_is_not_plain_is_told(body: str, why: str) -> None:
+def test_autocast_that_is_not_plain_is_reported(body: str, why: str) -> None:
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
     source = f"import torch\nmodel.train()\ndef step(x):\n{lines}"
     assert why in refused(autocast(source, ".backward()") if ".backward()" in body else AutocastEdit(FILE, 5), source)
@@ -229,7 +229,7 @@ def test_logging_is_put_under_an_interval() -> None:
     ]
 
 
-def test_a_counter_of_the_loops_own_serves_and_a_missing_one_is_told() -> None:
+def test_a_counter_of_the_loops_own_serves_and_a_missing_one_is_reported() -> None:
     source = "n = 0\nwhile True:\n    wandb.log({'loss': loss.item()}, step=n)\n    n += 1\n"
     assert "+    if n % 50 == 0:" in changed(every_step(source), source)
     assert "no counter" in refused(every_step(source), source.replace("n += 1", "n += 2"))
@@ -303,7 +303,7 @@ EVALUATING = dedent("""\
         ("print(correct)\n", "uses correct"),
     ],
 )
-def test_names_that_are_set_anew_before_they_are_read_do_not_count(behind: str, why: str | None) -> None:
+def test_names_that_are_set_again_before_they_are_read_do_not_count(behind: str, why: str | None) -> None:
     source = EVALUATING + behind
     edit = every_epoch(source, "with torch.no_grad")
     if why is None:
@@ -396,7 +396,7 @@ def test_the_loader_of_a_loop_is_changed_where_it_is_made(source: str, line: int
         ("l = make()\nfor b in l:\n    pass\n", "computed in line 1"),
     ],
 )
-def test_a_loop_over_something_from_elsewhere_is_told(source: str, why: str) -> None:
+def test_a_loop_over_something_from_elsewhere_is_reported(source: str, why: str) -> None:
     assert why in refused(LoopEdit("DataLoader", FILE, 2, {"num_workers": "6"}), source)
 
 
@@ -496,5 +496,5 @@ def test_a_script_that_only_speaks_of_generated_data_is_the_users() -> None:
         (b"x = '\xff'\n", "encoding"),
     ],
 )
-def test_source_that_is_not_the_users_or_not_source_is_told(source: str | bytes, why: str) -> None:
+def test_source_that_is_not_the_users_or_not_source_is_reported(source: str | bytes, why: str) -> None:
     assert why in refused(TransferEdit(FILE, 2), source)

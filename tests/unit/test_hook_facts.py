@@ -33,5 +33,5 @@ def torch_with(*, anomaly: bool = False, deterministic: bool = False, sync: int 
     ],
     ids=["none", "no sync checks", "anomaly detection", "two"],
 )
-def test_switches_that_are_on_are_told(torch: SimpleNamespace, modes: list[str]) -> None:
+def test_switches_that_are_on_are_reported(torch: SimpleNamespace, modes: list[str]) -> None:
     assert facts.debug_modes(torch) == modes

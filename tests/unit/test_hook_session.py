@@ -99,7 +99,7 @@ def test_no_facts_are_collected_for_a_monitor_that_does_not_read(
     assert monitor.facts["collected"] == len(collected), "what changed meanwhile is told at once"
 
 
-def test_what_a_monitor_that_did_not_read_has_lost_is_told_when_it_reads(
+def test_what_a_monitor_that_did_not_read_has_lost_is_reported_when_it_reads(
     linked: tuple[Run, Monitor], collected: list[int]
 ) -> None:
     run, monitor = linked

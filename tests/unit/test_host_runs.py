@@ -168,7 +168,7 @@ def test_involuntary_switches_are_summed_over_the_workers(host: RecordedHost, wa
     assert watched.poll_one(1.0).involuntary_switches_per_second == 50.0
 
 
-def test_workers_that_are_started_anew_each_epoch_are_told(host: RecordedHost, watched: Watched) -> None:
+def test_workers_that_are_restarted_each_epoch_are_reported(host: RecordedHost, watched: Watched) -> None:
     def epoch(pids: list[int]) -> bool:
         host.process(100, children={100: pids})
         for pid in pids:
@@ -220,7 +220,7 @@ def test_an_ended_run_gives_no_sample_and_disturbs_no_other(host: RecordedHost, 
     assert [sample.pid for sample in watched.poll()] == [300]
 
 
-def test_stopped_and_zombie_states_are_told_as_they_are(host: RecordedHost, watched: Watched) -> None:
+def test_stopped_and_zombie_states_are_reported_as_they_are(host: RecordedHost, watched: Watched) -> None:
     for state in "TZ":
         host.process(100, state=state)
         assert watched.poll_one().state == state

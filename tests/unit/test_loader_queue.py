@@ -28,7 +28,9 @@ def waited(queue: LoaderQueue, making: tuple[float, ...]) -> float:
 
 
 @pytest.mark.parametrize(("prefetch", "expected"), [(1, 8.0), (2, 6.0), (4, 2.0), (8, 0.0)])
-def test_a_dear_batch_is_asked_for_as_many_steps_ahead_as_the_queue_is_deep(prefetch: int, expected: float) -> None:
+def test_an_expensive_batch_is_asked_for_as_many_steps_ahead_as_the_queue_is_deep(
+    prefetch: int, expected: float
+) -> None:
     assert waited(LoaderQueue(2, prefetch), one_dear(10.0)) == pytest.approx(expected)
 
 
@@ -94,7 +96,7 @@ def test_no_promise_where_the_queue_does_not_explain_the_loss() -> None:
         assert model_of(scene(run(other))) is None
 
 
-def test_a_dear_batch_whose_loss_is_not_known_yet_is_not_looked_for_in_what_is_known() -> None:
+def test_an_expensive_batch_whose_loss_is_not_known_yet_is_not_looked_for_in_what_is_known() -> None:
     making = [0.5 if place % 50 == 20 else 0.005 for place in range(275)]
     making[-3:] = [3.0, 0.005, 0.005]
     moment = queued(making, 0.02)
@@ -109,7 +111,7 @@ def test_a_dear_batch_whose_loss_is_not_known_yet_is_not_looked_for_in_what_is_k
     assert model.missed_seconds < 0.1 * model.lost_seconds
 
 
-def test_a_dear_batch_weighs_the_same_wherever_in_the_window_it_is() -> None:
+def test_an_expensive_batch_weighs_the_same_wherever_in_the_window_it_is() -> None:
     places = (2, 50, 300, 540)
     for place in places:
         making = [0.005] * 8 + [3.0 if each == place else 0.005 for each in range(600)]

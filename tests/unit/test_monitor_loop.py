@@ -101,14 +101,14 @@ def test_thirtieth_step_right_after_an_evaluation_waits_a_little() -> None:
     assert [(scene.now_ns - START_NS) / 1e9 for scene in judge.scenes] == [5.0, 7.5, 12.5]
 
 
-def test_failing_rules_are_told_and_the_rest_goes_on() -> None:
+def test_failing_rules_are_reported_and_the_rest_goes_on() -> None:
     seen = ticks(monitor(ScriptedSource(polling(20)), engine=ScriptedJudge(failing=True)), 10)
     assert any("diagnosis" in notice for notice in seen[-1].notices)
     assert seen[-1].gpus[0].latest is not None
     assert seen[-1].scene is not None
 
 
-def test_failing_source_is_told_and_the_others_go_on() -> None:
+def test_failing_source_is_reported_and_the_others_go_on() -> None:
     broken = ScriptedSource(failing=[2.0], name="broken")
     watch = monitor(ScriptedSource(polling(20)), broken)
     seen = ticks(watch, 6)

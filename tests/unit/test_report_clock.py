@@ -42,7 +42,7 @@ def test_each_moment_has_the_time_that_the_clock_showed_then() -> None:
 
 
 @pytest.mark.parametrize(("by_seconds", "words"), [(HOUR, "jumped 60.0 min ahead"), (-30.0, "jumped 30 s back")])
-def test_a_jump_is_told(by_seconds: float, words: str) -> None:
+def test_a_jump_is_reported(by_seconds: float, words: str) -> None:
     (problem,) = build_report(seen(jumped(by_seconds)))["data_quality"]["problems"]
     assert words in problem
 

@@ -39,7 +39,7 @@ def test_all_fixes_of_a_file_are_one_patch() -> None:
     assert b"+torch.f()\n" in patch.data and b"+torch.g()\n" in patch.data
 
 
-def test_what_is_not_in_the_patch_is_told_with_its_fix_and_why() -> None:
+def test_what_is_not_in_the_patch_is_reported_with_its_fix_and_why() -> None:
     by_words = Fix("Buy a faster disk")
     patch = fix_patch(seen_with(workers("6"), workers("2"), by_words))
     assert b"num_workers=6" in patch.data
@@ -48,7 +48,7 @@ def test_what_is_not_in_the_patch_is_told_with_its_fix_and_why() -> None:
     assert "an earlier fix of this patch sets num_workers=6" in patch.by_hand[1]
 
 
-def test_the_same_fix_of_two_findings_is_told_once() -> None:
+def test_the_same_fix_of_two_findings_is_reported_once() -> None:
     by_words = Fix("Buy a faster disk")
     (line,) = fix_patch(seen_with(by_words, by_words)).by_hand
     assert line.startswith("rule-0, rule-1: Buy a faster disk")

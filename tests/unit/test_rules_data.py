@@ -118,7 +118,7 @@ class TestStarvation:
         assert "stacks" in finding.fix.text
         assert finding.fix.edit is None
 
-    def test_a_loop_over_an_iterator_of_its_own_is_not_told_to_use_the_hook_that_it_has(self) -> None:
+    def test_a_loop_over_an_iterator_of_its_own_is_not_advised_to_use_the_hook_that_it_has(self) -> None:
         own = rank(step=0.3, wait=0.2, gap=0.2, loader=loader(num_workers=None))
         finding = of(findings(scene(run(own), gpus=[gpu(utilization=33.0)])), "data-starvation")
         assert finding.fix is not None
@@ -396,13 +396,13 @@ class TestCpu:
         assert draft.gain is None and draft.hint is not None
         assert "2.85 s of CPU" in draft.summary
 
-    def test_all_cores_busy_is_told_instead(self) -> None:
+    def test_all_cores_busy_is_reported_instead(self) -> None:
         moment = replace(starved_by_workers(15, 3.0, 0.1), host=host(cpu_percent=98))
         assert fired(moment) & DATA_RULES == {"data-starvation", "host-cpu-exhausted"}
         draft = drafted("host-cpu-exhausted", moment)
         assert draft.gain is None and draft.hint is not None and "no other number of workers" in draft.hint
 
-    def test_cores_that_others_keep_busy_are_told_as_such(self) -> None:
+    def test_cores_that_others_keep_busy_are_reported_as_such(self) -> None:
         alone = starved_by_workers(6, 1.5, 0.1, process=process(tree_cores=6.0))
         moment = replace(alone, host=host(cpu_percent=95))
         draft = drafted("host-cpu-exhausted", moment)

@@ -84,7 +84,7 @@ class TestPageableTransfer:
         assert "pageable-transfer" not in fired(self.unpinned(device="cpu"))
         assert not run_draft("pageable-transfer", self.unpinned(share=0.04)).fires
 
-    def test_a_machine_short_of_memory_is_not_told_to_pin(self) -> None:
+    def test_a_machine_short_of_memory_is_not_advised_to_pin(self) -> None:
         moment = replace(self.unpinned(), host=host(memory_available_share=0.1))
         assert "pageable-transfer" not in fired(moment)
 
@@ -150,7 +150,7 @@ class TestLaunchBound:
         assert finding.gain is None and finding.hint is not None and "at most 2.4x" in finding.hint
         assert finding.fix is not None and 'mode="reduce-overhead"' in (finding.fix.code or "")
 
-    def test_a_compiled_model_is_not_told_to_compile(self) -> None:
+    def test_a_compiled_model_is_not_advised_to_compile(self) -> None:
         fix = run_draft("launch-bound", self.tiny_kernels(facts={"model": model(compiled=True)})).fix
         assert fix is not None and fix.text.startswith("The model is compiled already")
 
@@ -170,7 +170,7 @@ class TestLaunchBound:
             trained = rank(step=0.1, gap=0.001, gpus=(0, 1, 2), process=process(main_thread_cores=0.99))
             assert ("launch-bound" in fired(scene(run(trained), gpus=busiest))) is fires
 
-    def test_without_a_known_wait_it_cannot_be_told_apart(self) -> None:
+    def test_without_a_known_wait_it_cannot_be_distinguished(self) -> None:
         unknown = self.tiny_kernels()
         (trained,) = unknown.runs
         blind = replace(trained.critical, gap_share=None, wait_share=None, settled_wait_share=None)
@@ -270,7 +270,7 @@ class TestPeriodicDips:
     def test_three_dips_prove_nothing(self) -> None:
         assert check("periodic-dips", gpu_case(self.dipping([97.0] * 38 + [5.0] * 2))) is None
 
-    def test_the_rhythm_of_starved_workers_is_not_told_twice(self) -> None:
+    def test_the_rhythm_of_starved_workers_is_not_reported_twice(self) -> None:
         assert check("periodic-dips", gpu_case(self.dipping(self.EVERY_TEN_SECONDS, gap=0.006))) is None
 
     def test_dips_that_ended_are_forgotten(self) -> None:
@@ -353,7 +353,7 @@ class TestGarbageCollection:
     def test_in_a_job_of_several_ranks_it_is_a_warning(self) -> None:
         assert of(findings(self.collecting(0.03, ranks=4)), "gc-stall").severity is Severity.WARNING
 
-    def test_what_set_up_left_behind_is_not_held_against_a_young_run(self) -> None:
+    def test_what_set_up_left_behind_is_not_blamed_on_a_young_run(self) -> None:
         young = replace(self.collecting(0.06), window_seconds=20.0)
         assert "gc-stall" not in fired(young)
         assert "gc-stall" in fired(replace(self.collecting(0.2), window_seconds=20.0))

@@ -40,7 +40,7 @@ def test_a_steady_run_has_no_finding() -> None:
     assert found(a_run(), 60, 240) == {}
 
 
-def test_a_run_that_becomes_slower_is_told_by_the_part_that_grew() -> None:
+def test_a_run_that_becomes_slower_is_recognized_by_the_part_that_grew() -> None:
     before = steps(1_200, period=0.1, forward_seconds=0.03, backward_seconds=0.05)
     after = steps(800, start=120.0, first=1_201, period=0.115, forward_seconds=0.045, backward_seconds=0.05)
     samples = [run_facts(device="cpu"), *before, *after]
@@ -67,7 +67,7 @@ def memories(*, grows: int, first: int = 10**10) -> list[RunMemory]:
     ]
 
 
-def test_a_peak_that_rises_all_the_time_is_told_with_when_it_ends() -> None:
+def test_a_peak_that_rises_all_the_time_is_reported_with_when_it_ends() -> None:
     finding = found(a_run(memories(grows=30_000_000)), 200, 240)["gpu-memory-creep"]
     assert "at this pace it is full in" in finding.summary
 
@@ -86,7 +86,7 @@ def test_a_replay_on_nvlink_reaches_its_rule_and_the_next_clean_minute_none() ->
     assert "link-errors" in found(samples, 700, 740) and "link-errors" not in found(samples, 760, 800)
 
 
-def test_pcie_replays_are_held_against_the_link_as_it_is() -> None:
+def test_pcie_replays_are_compared_with_the_link_as_it_is() -> None:
     health = [GpuHealth(at(second), GPU, pcie_replays=20 * second) for second in range(0, 120, 30)]
     status = GpuStatus(at(1), GPU, pcie_generation=4, pcie_width=16)
     facts = gpu_facts(pcie_generation_max=4, pcie_width_max=16)

@@ -66,7 +66,7 @@ def test_healthy_memory_and_cards_without_ecc_are_silent(fields):
     assert health(**fields) is None
 
 
-def test_an_error_of_a_gpu_that_is_not_seen_is_told_for_the_machine():
+def test_an_error_of_a_gpu_that_is_not_seen_is_reported_for_the_machine():
     gone = XidEvent(time_ns=build.START_NS + 60 * build.SECOND, uuid=None, xid=79, text="PCI:0000:b3:00")
     moment = build.scene(gpus=[build.gpu(0), build.gpu(1)], xids=(gone,))
     draft = build.check("xid-unplaced", build.machine_case(moment))
@@ -76,13 +76,13 @@ def test_an_error_of_a_gpu_that_is_not_seen_is_told_for_the_machine():
     assert "xid-unplaced" in build.fired(moment, evaluations=1)
 
 
-def test_the_only_gpus_error_is_not_told_twice():
+def test_the_only_gpus_error_is_not_reported_twice():
     event = XidEvent(time_ns=build.START_NS, uuid=None, xid=79)
     assert build.check("xid-unplaced", build.machine_case(build.scene(gpus=[build.gpu()], xids=(event,)))) is None
     assert build.check("xid-unplaced", build.machine_case(build.scene(gpus=[]))) is None
 
 
-def test_an_error_without_any_gpu_left_is_told():
+def test_an_error_without_any_gpu_left_is_reported():
     event = XidEvent(time_ns=build.START_NS, uuid=None, xid=79)
     assert build.check("xid-unplaced", build.machine_case(build.scene(gpus=[], xids=(event,)))) is not None
 

@@ -89,7 +89,7 @@ def test_a_flat_low_clock_is_locked_and_the_command_gives_it_back():
     assert (draft.gain.low, draft.gain.high) == (1.0, 1.65)
 
 
-def test_an_application_clock_is_told_by_the_drivers_own_reason():
+def test_an_application_clock_is_reported_by_the_drivers_own_reason():
     health = GpuHealth(time_ns=build.START_NS, uuid="GPU-0", application_clock_mhz=1755)
     draft = clocks(locked_gpu(1755.0, reason_bit_shares={0x2: 1.0}, latest_health=health))
     assert "application clock is set" in draft.summary

@@ -191,7 +191,7 @@ class TestCompute:
         )
         assert fired(spinning) & {"launch-bound", "sync-per-step"} == {"sync-per-step"}
 
-    def test_a_straggler_is_told_by_enough_samples_of_each_rank(self) -> None:
+    def test_a_straggler_is_recognized_by_enough_samples_of_each_rank(self) -> None:
         def ranks(samples: int) -> list[RankWindow]:
             return [
                 sampled(

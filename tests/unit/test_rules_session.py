@@ -91,7 +91,7 @@ def growing(
     return judged("gpu-memory-creep", moment_of(memory=memory))
 
 
-def test_a_leak_is_told_with_the_time_until_memory_is_full():
+def test_a_leak_is_reported_with_the_time_until_memory_is_full():
     draft = growing((450, 450, 450, 450))
     assert draft.fires
     assert draft.fix.value == pytest.approx(68 * 1024 / 1800 * 600, rel=0.01)

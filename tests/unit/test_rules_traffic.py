@@ -122,12 +122,12 @@ def test_gradients_that_fill_the_link_are_a_hint_without_a_promise():
     assert "not measured" in draft.hint
 
 
-def test_accumulated_steps_that_exchange_each_time_are_told_to_wait():
+def test_accumulated_steps_that_exchange_each_time_are_advised_to_wait():
     draft = exchanging(per_step=4 * 150e6, step=0.2, micro=4)
     assert (draft.fix.value, "no_sync" in draft.fix.code) == (3, True)
 
 
-def test_accumulated_steps_that_exchange_once_are_told_to_compress():
+def test_accumulated_steps_that_exchange_once_are_advised_to_compress():
     draft = exchanging(per_step=200e6, step=0.05, micro=4)
     assert "no_sync" not in draft.fix.code
 

@@ -52,7 +52,7 @@ class TestCores:
         assert "pressure" not in texts(crowded(self.full))
         assert "CPU pressure 37 %" in texts(crowded(replace(self.full, pressure_cpu_percent=37.0)))
 
-    def test_other_processes_are_told_of_only_where_their_share_is_known(self) -> None:
+    def test_other_processes_are_reported_only_where_their_share_is_known(self) -> None:
         assert "other processes use" in texts(crowded(self.full))
         assert "other processes" not in texts(crowded(self.full, tree_cores=None))
 
@@ -204,7 +204,7 @@ class TestAllocator:
         draft = said("alloc-retries", build.run_case(build.scene(run)))
         assert (draft.summary, texts(draft)) == (summary, evidence)
 
-    def test_the_rank_that_failed_is_told_of_though_none_retried(self) -> None:
+    def test_the_rank_that_failed_is_reported_though_none_retried(self) -> None:
         members = [build.rank(pid=10 + at, memory=MemoryTotals(alloc_retries=0, out_of_memory=at)) for at in range(2)]
         assert said("alloc-retries", build.run_case(build.scene(build.run(*members)))).fires
 

@@ -86,13 +86,13 @@ class TestThreadOversubscription:
             each.rule for each in said
         )
 
-    def test_opencv_is_told_to_use_one_thread_by_an_edit(self) -> None:
+    def test_opencv_is_advised_to_use_one_thread_by_an_edit(self) -> None:
         fix = drafted("thread-oversubscription", self.crowd()).fix
         assert fix is not None and isinstance(fix.edit, WorkerInitEdit)
         assert fix.edit.statements == ("cv2.setNumThreads(0)", "cv2.ocl.setUseOpenCL(False)")
         assert (fix.edit.line, fix.value) == (88, 1)
 
-    def test_numpy_is_told_by_the_environment(self) -> None:
+    def test_numpy_gets_it_from_the_environment(self) -> None:
         fix = drafted("thread-oversubscription", self.crowd(libraries=("openblas", "openmp"))).fix
         assert fix is not None and fix.edit is None
         assert fix.code == "OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python train.py"

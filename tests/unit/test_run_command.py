@@ -28,7 +28,7 @@ def test_the_hook_comes_first_once_and_the_rest_keeps_its_order(before: dict[str
     assert run.hooked_environment(hooked) == hooked
 
 
-def test_a_folder_that_cannot_stand_on_a_path_is_told(
+def test_a_folder_that_cannot_stand_on_a_path_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "SITE", Path(f"/a{os.pathsep}b"))

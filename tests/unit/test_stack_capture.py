@@ -114,7 +114,7 @@ def test_a_worker_that_ends_does_not_end_the_capture() -> None:
     assert not profile.ended
 
 
-def test_a_worker_that_cannot_be_read_is_told_once() -> None:
+def test_a_worker_that_cannot_be_read_is_reported_once() -> None:
     refusal = CannotReadError(Reason.PERMISSION, "worker 4712 may not be read")
     profile = captured({MAIN: FakeProcess([STEP] * 500), WORKER: refusal})
     assert profile.unreadable == ("worker 4712 may not be read",)

@@ -74,7 +74,7 @@ def test_an_iterator_that_is_returned_to_before_it_moved_on_adds_nothing() -> No
     assert looks.counter.batches == 5 + 1 + 1
 
 
-def test_an_iterator_made_at_the_address_of_an_ended_one_begins_anew() -> None:
+def test_an_iterator_made_at_the_address_of_an_ended_one_starts_over() -> None:
     looks = Looks()
     looks.see(*range(51), length=50)
     looks.see(*range(51), iterator=2, length=50)
@@ -104,7 +104,7 @@ def test_entries_into_next_are_counted_where_no_counter_can_be_read() -> None:
     assert (counter.batches, counter.exact) == (3, False)
 
 
-def test_a_loader_built_anew_for_an_epoch_continues_the_count() -> None:
+def test_a_loader_rebuilt_for_an_epoch_continues_the_count() -> None:
     first, second = Looks(), Looks()
     first.see(*range(100), length=100)
     second.now_ns = first.now_ns

@@ -168,7 +168,7 @@ def test_a_helper_without_gradients_does_not_evaluate() -> None:
         (("threading.py", "wait", 5), False),
     ],
 )
-def test_taking_a_batch_over_is_told_from_waiting_for_it(leaf: Place, receives: bool) -> None:
+def test_taking_a_batch_over_is_distinguished_from_waiting_for_it(leaf: Place, receives: bool) -> None:
     get: Place = ("multiprocessing/queues.py", "get", 113)
     assert (
         read(leaf, get, ("torch/utils/data/dataloader.py", "_try_get_data", 4), NEXT, STEP_LINE).receiving is receives

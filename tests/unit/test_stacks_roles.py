@@ -192,14 +192,14 @@ def test_workers_that_start_for_the_evaluation_do_not_start_for_training() -> No
     assert training.told == {"eval": 35}
 
 
-def test_workers_that_start_for_training_are_told_so() -> None:
+def test_workers_that_start_for_training_are_reported_as_such() -> None:
     training = Training()
     training.look(("torch/utils/data/dataloader.py", "__iter__", 500), at=TRAIN_LINE, times=5)
     training.look(*BACKWARD, at=(MAIN, "train", 4))
     assert training.told == {"start": 5, "backward": 1}
 
 
-def test_a_loader_built_anew_for_each_epoch_keeps_its_number() -> None:
+def test_a_loader_rebuilt_for_each_epoch_keeps_its_number() -> None:
     training = Training()
     for epoch in (1, 2, 3):
         training.look(NEXT, at=TRAIN_LINE, loader=epoch, iterator=epoch, times=5)
@@ -251,7 +251,7 @@ def test_a_next_whose_iterator_could_not_be_read_belongs_to_the_loop_it_is_in() 
     assert training.told["wait"] == 8
 
 
-def test_where_no_iterator_can_be_read_loops_are_told_and_entries_into_next_counted() -> None:
+def test_where_no_iterator_can_be_read_loops_are_reported_and_entries_into_next_counted() -> None:
     training = Training()
     for _ in range(20):
         training.look(NEXT, at=TRAIN_LINE, loader=0, times=2)

@@ -61,14 +61,14 @@ def test_cheap_looks_keep_their_rates() -> None:
     assert (budget.main_factor, budget.worker_factor) == (1.0, 1.0)
 
 
-def test_dear_looks_are_taken_less_often() -> None:
+def test_expensive_looks_are_taken_less_often() -> None:
     budget = budget_after(0.08)
     assert budget.share is not None
     assert budget.share <= 0.051
     assert budget.main_factor < 0.9
 
 
-def test_one_dear_moment_does_not_lower_the_rates() -> None:
+def test_one_expensive_moment_does_not_lower_the_rates() -> None:
     budget, cpu_ns = CpuBudget(0.05), 0
     for tick in range(40):
         cpu_ns += 60_000_000 if tick == 20 else 5_000_000  # 2 %, and once 60 ms

@@ -81,7 +81,7 @@ def test_a_span_that_is_open_at_the_end_is_closed() -> None:
     assert closed[0].end_ns is not None
 
 
-def test_a_tally_adds_up_and_begins_anew() -> None:
+def test_a_tally_adds_up_and_starts_over() -> None:
     tally = TallyBuilder("1.1", 0)
     for each in (look(1), look(2, waits=True, first_wait=True), look(3, waits=True, where=site("eval"))):
         tally.add(each)

@@ -55,7 +55,7 @@ def test_other_lines_are_asked_for_at_once_and_known_lines_again_after_the_loop_
     assert steady.state(STACK, TRAIN, 3 * LOOK_NS) == training
 
 
-def test_a_loop_over_another_loader_on_the_same_lines_is_told_soon() -> None:
+def test_a_loop_over_another_loader_on_the_same_lines_is_reported_soon() -> None:
     counters = FakeCounters()
     steady = SteadyCounters(counters)
     steady.state(STACK, TRAIN, 0)
@@ -65,7 +65,7 @@ def test_a_loop_over_another_loader_on_the_same_lines_is_told_soon() -> None:
     assert found.iterator == 2
 
 
-def test_after_iter_the_new_iterator_is_told_by_the_next_look() -> None:
+def test_after_iter_the_new_iterator_is_recognized_by_the_next_look() -> None:
     counters = FakeCounters()
     steady = SteadyCounters(counters)
     steady.state(STACK, TRAIN, 0)
@@ -76,7 +76,7 @@ def test_after_iter_the_new_iterator_is_told_by_the_next_look() -> None:
     assert found.iterator == 2
 
 
-def test_the_frame_of_the_loop_is_told_by_its_distance_from_the_root() -> None:
+def test_the_frame_of_the_loop_is_recognized_by_its_distance_from_the_root() -> None:
     steady = SteadyCounters(FakeCounters())
     steady.state(STACK, TRAIN, 0)
     deeper = Stack(STACK.thread, STACK.is_main, (STACK.frames[0], *STACK.frames))

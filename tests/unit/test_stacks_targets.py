@@ -125,7 +125,7 @@ def looks(scene: Scene) -> int:
     return sum(sample.samples for sample in scene.samples if isinstance(sample, StackTally))
 
 
-def test_a_process_that_can_be_read_is_told_with_facts_counts_and_tallies(scene: Scene) -> None:
+def test_a_process_that_can_be_read_is_reported_with_facts_counts_and_tallies(scene: Scene) -> None:
     scene.follow()
     scene.run(5.1)
     assert scene.told() == {"RunFacts", "BatchCount", "StackTally", "Standing"}
@@ -145,7 +145,7 @@ def test_a_process_that_can_be_read_is_told_with_facts_counts_and_tallies(scene:
     assert count.batches == pytest.approx(scene.counters.batches, abs=60)
 
 
-def test_a_hooked_process_is_looked_at_less_and_only_its_looks_are_told(scene: Scene) -> None:
+def test_a_hooked_process_is_looked_at_less_and_only_its_looks_are_reported(scene: Scene) -> None:
     scene.follow(hooked=True)
     scene.run(5.1)
     assert scene.told() == {"StackTally", "Standing"}
@@ -167,7 +167,7 @@ def test_the_time_a_process_stands_stopped_is_not_counted(scene: Scene) -> None:
     assert scene.process.looks > at_stop + 150
 
 
-def test_a_process_that_stands_on_one_line_is_told_since_when(scene: Scene) -> None:
+def test_a_process_that_stands_on_one_line_is_reported_since_when(scene: Scene) -> None:
     scene.counters.state = lambda stack: loader_state(7, len(stack.frames) - 2)  # type: ignore[method-assign]
     scene.follow()
     scene.run(8.1)
@@ -201,7 +201,7 @@ def test_a_framework_that_moves_on_below_one_line_of_the_users_does_not_stand(sc
     assert 3 * SECOND < standing.time_ns - standing.since_ns < 5 * SECOND
 
 
-def test_a_process_that_ends_is_told_once(scene: Scene) -> None:
+def test_a_process_that_ends_is_reported_once(scene: Scene) -> None:
     followed = scene.follow()
     scene.run(2.0)
     scene.process.gone = True
@@ -212,7 +212,7 @@ def test_a_process_that_ends_is_told_once(scene: Scene) -> None:
     assert scene.process.closed
 
 
-def test_a_process_that_ended_before_nobody_asked_for_it_any_more_is_told_to_have_ended(scene: Scene) -> None:
+def test_a_process_that_ended_before_it_was_let_go_is_reported_as_ended(scene: Scene) -> None:
     followed = scene.follow()
     scene.run(2.0)
     scene.end()
@@ -222,7 +222,7 @@ def test_a_process_that_ended_before_nobody_asked_for_it_any_more_is_told_to_hav
     assert scene.process.closed
 
 
-def test_a_process_that_nobody_asks_for_any_more_has_not_ended(scene: Scene) -> None:
+def test_a_process_that_is_let_go_has_not_ended(scene: Scene) -> None:
     followed = scene.follow()
     scene.run(2.0)
     followed.let_go(scene.now_ns)
@@ -263,7 +263,7 @@ def test_a_process_whose_memory_goes_while_it_is_counted_is_let_go_of_and_told_t
     assert [s.trainer for s in scene.samples if isinstance(s, TrainerEnded)] == ["77.5000"]
 
 
-def test_a_process_whose_memory_goes_before_its_pid_is_told_to_have_ended(scene: Scene) -> None:
+def test_a_process_whose_memory_goes_before_its_pid_is_reported_as_ended(scene: Scene) -> None:
     scene.follow()
     scene.run(2.0)
     scene.process.gone = True
@@ -308,7 +308,7 @@ def test_an_interpreter_that_still_starts_is_tried_again_in_silence(scene: Scene
     assert {sample.rung for sample in facts if isinstance(sample, RunFacts)} == {"sampled"}
 
 
-def test_a_process_that_may_not_be_read_is_told_with_its_cure_once(scene: Scene) -> None:
+def test_a_process_that_may_not_be_read_is_reported_with_its_cure_once(scene: Scene) -> None:
     denied = CannotReadError(Reason.PERMISSION, "Yama forbids it", "sudo gpuwatch --attach 77")
     scene.refusals = [denied] * 3
     scene.follow()

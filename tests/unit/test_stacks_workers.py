@@ -156,7 +156,7 @@ def test_a_worker_that_may_not_be_read_counts_but_is_not_tried_for_ever(tree: Tr
     assert len(tree.attached) == 5
 
 
-def test_workers_started_anew_again_and_again_cost_few_attachments(tree: Tree) -> None:
+def test_workers_restarted_again_and_again_cost_few_attachments(tree: Tree) -> None:
     for generation in range(50):  # 10 s of epochs that last 200 ms
         pids = range(1000 + 8 * generation, 1008 + 8 * generation)
         tree.has(*pids)
@@ -177,7 +177,7 @@ def test_a_worker_is_attached_to_once_it_is_a_tenth_of_a_second_old(tree: Tree) 
     assert tree.attached == [201]
 
 
-def test_attaching_that_is_dear_takes_no_more_than_its_share_of_a_core(tree: Tree) -> None:
+def test_attaching_that_is_expensive_takes_no_more_than_its_share_of_a_core(tree: Tree) -> None:
     tree.attaching_costs_ns = 40_000_000
     for generation in range(100):  # 20 s
         pids = range(1000 + 4 * generation, 1004 + 4 * generation)

@@ -73,7 +73,7 @@ def test_new_loader_every_epoch_goes_on_where_the_old_one_ended() -> None:
     assert between(made, -1, 59).epochs == 5
 
 
-def test_watch_that_began_anew_adds_to_what_it_was() -> None:
+def test_watch_that_started_over_adds_to_what_it_was() -> None:
     made = counted(*counts(10, 10), *(count(20 + second, second * 10) for second in range(11)))
     assert made.total == 200
     assert between(made, 20, 30).per_second == pytest.approx(10, rel=0.01)

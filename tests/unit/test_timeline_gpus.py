@@ -348,7 +348,7 @@ def test_link_errors_are_unknown_before_a_minute_was_watched() -> None:
     assert gpu_at(timeline(gpu_facts(), poll(30)), 30).links is None
 
 
-def test_a_driver_that_starts_its_counters_anew_makes_no_errors() -> None:
+def test_a_driver_that_restarts_its_counters_makes_no_errors() -> None:
     counted = healths({"nvlink_replays": 700}, {"nvlink_replays": 0}, {"nvlink_replays": 0})
     links = gpu_at(timeline(gpu_facts(), counted, poll(60)), 60).links
     assert links is not None and links.nvlink_replays == 0

@@ -89,7 +89,7 @@ def test_parts_of_the_wait_are_of_all_looks() -> None:
     assert (seen.receiving_share, seen.first_wait_share) == (pytest.approx(0.1), pytest.approx(0.2))
 
 
-def test_waits_are_told_tally_by_tally_without_phases_and_first_batches() -> None:
+def test_waits_are_reported_tally_by_tally_without_phases_and_first_batches() -> None:
     first = tally(1, {"wait": 60, "forward": 40}, first_wait_samples=20)
     made = log(first, tally(2, {"eval": 100}), tally(3, {"wait": 10, "forward": 40, "eval": 50}))
     expected = [(pytest.approx(1.0), pytest.approx(0.4)), (pytest.approx(0.5), pytest.approx(0.1))]

@@ -56,7 +56,7 @@ def test_few_long_steps_are_not_enough_however_long_they_take() -> None:
     assert not metered(facts(0), *build.steps(15, period=5.0, samples=16), seconds=10.0).is_full
 
 
-def test_samples_that_are_not_told_make_no_figure() -> None:
+def test_samples_that_are_not_reported_make_no_figure() -> None:
     steady = metered(facts(0), *build.steps(60, period=0.1, samples=None)).steady()
     assert steady is not None
     assert (steady.samples_per_second, round(steady.steps_per_second)) == (None, 10)

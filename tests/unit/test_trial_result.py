@@ -163,13 +163,13 @@ def test_the_best_arm_becomes_the_edit_of_the_loaders_own_call(tmp_path: Path) -
     assert by_hand == ()
 
 
-def test_what_no_patch_can_hold_is_told_as_to_be_done_by_hand(tmp_path: Path) -> None:
+def test_what_no_patch_can_hold_is_reported_as_to_be_done_by_hand(tmp_path: Path) -> None:
     text, by_hand = patched(arms_of(["tf32=true", "env.OMP_NUM_THREADS=1"], arguments=["lr=0.3"])[1], tmp_path)
     assert '+torch.set_float32_matmul_precision("high")' in text
     assert by_hand == ("export OMP_NUM_THREADS=1", "start it with --lr 0.3")
 
 
-def test_an_edit_that_cannot_be_made_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_an_edit_that_cannot_be_made_is_reported_with_its_reason(tmp_path: Path) -> None:
     text, by_hand = patched(arms_of(["num_workers=2"])[1], tmp_path, line=2)
     assert text == ""
     assert "num_workers=2" in by_hand[0] and "not in the patch: " in by_hand[0]

@@ -87,7 +87,7 @@ def test_an_arm_without_runs_says_nothing() -> None:
     assert judge([], [[100.0]])[0].ratio is None
 
 
-def test_a_drift_that_stands_out_of_the_scatter_is_told() -> None:
+def test_a_drift_that_stands_out_of_the_scatter_is_reported() -> None:
     first = [(place, 100.0 * 0.99**place + wobble) for place, wobble in ((0, 0.1), (3, -0.1), (4, 0.1), (7, 0.0))]
     second = [(place, 200.0 * 0.99**place + wobble) for place, wobble in ((1, 0.1), (2, 0.0), (5, -0.2), (6, 0.1))]
     assert drift([first, second]) == pytest.approx(0.99**7 - 1, abs=0.01)
