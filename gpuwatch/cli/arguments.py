@@ -185,9 +185,9 @@ def _add_stacks(commands: Any) -> None:
     )
     stacks.set_defaults(command="stacks")
     stacks.add_argument("pid", type=_pid, metavar="PID")
-    stacks.add_argument("--seconds", type=seconds, default=10.0, metavar="S", help="how long to look (default 10)")
+    stacks.add_argument("--seconds", type=seconds, default=10.0, metavar="S", help="how long to sample (default 10)")
     stacks.add_argument(
-        "--rate", type=_rate, metavar="HZ", help="looks per second (default 100, with --threads 10: each costs more)"
+        "--rate", type=_rate, metavar="HZ", help="samples per second (default 100, with --threads 10: each costs more)"
     )
     stacks.add_argument("--threads", action="store_true", help="all threads, not only the main one of each process")
     stacks.add_argument(
@@ -255,7 +255,7 @@ def seconds(text: str) -> float:
 def _rate(text: str) -> float:
     value = _number(text)
     if not 1 <= value <= MOST_LOOKS_HZ:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MOST_LOOKS_HZ} looks per second")
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MOST_LOOKS_HZ} samples per second")
     return value
 
 

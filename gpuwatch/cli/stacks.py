@@ -51,7 +51,7 @@ def stacks(arguments: argparse.Namespace) -> int:
     for reason in profile.unreadable:
         say(f"gpuwatch: {reason}")
     if profile.ended:
-        say(f"gpuwatch: process {profile.pid} ended after {profile.seconds:.1f} s, and so did the looks at it")
+        say(f"gpuwatch: process {profile.pid} ended after {profile.seconds:.1f} s, and so did the sampling")
     if not profile.lanes:
         raise GpuwatchError(f"no stack of process {profile.pid} could be read: it ended or was only starting")
     text = _rendered(profile, arguments.format)

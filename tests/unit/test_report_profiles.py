@@ -47,12 +47,12 @@ def test_the_collapsed_lines_hold_the_looks_of_each_stack() -> None:
 
 def test_the_tree_gives_shares_of_each_threads_looks_the_largest_first() -> None:
     lines = list(tree(profile()))
-    body = lines[lines.index("process 4711, 4 looks") + 1 :]
+    body = lines[lines.index("process 4711, 4 samples") + 1 :]
     assert body[0] == "100.0 % <module> (/home/ada/train.py:40)"
     assert body[1] == " 75.0 %   Net.forward (/home/ada/net.py:12)"
     assert body[2] == " 25.0 %   __next__ (torch/utils/data/dataloader.py:700)"
     assert body[3] == " 25.0 %   get (queue.py)"
-    assert "worker 4712, 2 looks" in lines
+    assert "worker 4712, 2 samples" in lines
 
 
 def test_the_tree_leaves_out_what_is_too_small_to_matter() -> None:
@@ -60,7 +60,7 @@ def test_the_tree_leaves_out_what_is_too_small_to_matter() -> None:
 
 
 def test_the_tree_says_how_many_looks_failed() -> None:
-    assert any(line.startswith("3 looks found the stack in change") for line in tree(profile(rejected=3)))
+    assert any(line.startswith("3 samples met a stack that was changing") for line in tree(profile(rejected=3)))
 
 
 def test_a_deep_recursion_is_no_problem_for_the_tree() -> None:

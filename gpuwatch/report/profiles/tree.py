@@ -20,16 +20,17 @@ class _Node:
 
 
 def tree(profile: Profile, least_share: float = LEAST_SHARE) -> Iterator[str]:
-    """The lines. Frames below `least_share` of a thread's looks are left out; a chain without forks is not indented."""
+    """The lines. Frames below `least_share` of a thread are left out; a chain without forks is not indented."""
+    samples = grouped(sum(len(lane.looks) for lane in profile.lanes))
     yield (
-        f"{grouped(sum(len(lane.looks) for lane in profile.lanes))} looks at process {profile.pid} and its workers in "
-        f"{profile.seconds:.1f} s, every {1000 * profile.interval_seconds:.0f} ms; shares are of each thread's looks"
+        f"{samples} samples of process {profile.pid} and its workers in {profile.seconds:.1f} s, "
+        f"every {1000 * profile.interval_seconds:.0f} ms; shares are of each thread's samples"
     )
     if profile.rejected:
-        yield f"{grouped(profile.rejected)} looks found the stack in change and are not counted"
+        yield f"{grouped(profile.rejected)} samples met a stack that was changing and are not counted"
     for lane in profile.lanes:
         yield ""
-        yield f"{plain(lane.name)}, {grouped(len(lane.looks))} looks"
+        yield f"{plain(lane.name)}, {grouped(len(lane.looks))} samples"
         yield from _below(_merged(lane), len(lane.looks), least_share, 0)
 
 

@@ -4,7 +4,7 @@ Means:
     Batches come as slowly as files can be read: many small random reads, a saturated disk, or a network file
     system.
 Evidence:
-    Workers seen blocked on storage (state D) in 30 % or more of the looks with less than half a core of CPU each,
+    Workers seen blocked on storage (state D) in 30 % or more of the samples with less than half a core of CPU each,
     and a machine that sees it too: I/O pressure of 20 % or a disk queue above 10. Or stacks: lines that read files
     take 30 % or more of the workers' work (without workers: of the waits) while making a batch uses less than half
     a core, so those lines wait; network file systems show neither pressure nor state D.

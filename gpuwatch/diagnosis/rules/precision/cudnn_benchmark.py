@@ -7,7 +7,7 @@ Evidence:
     Hook: the flag, the share of parameters in convolutions, and how many different shapes the batches had that were
     looked at (the first ones, then about one in 30 s).
 Fires:
-    Off and one shape in five looks or more: switch it on. On, at least 8 shapes that are new in half of the looks,
+    Off and one shape in five sampled batches or more: switch it on. On, at least 8 shapes that are new in half of them,
     and steps that stand out: switch it off.
 Clears:
     The flag changes.
