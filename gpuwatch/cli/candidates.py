@@ -35,7 +35,7 @@ _DRIVER_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Gpus:
-    """What the driver told of its GPUs."""
+    """What the driver reported of its GPUs."""
 
     indices: dict[str, int] = field(default_factory=dict)
     processes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # by the host's pid
@@ -44,7 +44,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The processes that train, and the GPUs they are told by."""
+    """The processes that train, and the GPUs of this machine."""
 
     processes: tuple[Candidate, ...]
     gpus: Gpus

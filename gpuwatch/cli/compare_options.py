@@ -58,7 +58,7 @@ def sides(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     """The names of both sides.
 
     Raises:
-        GpuwatchError: it cannot be told which file is on which side.
+        GpuwatchError: which file is on which side is not clear.
     """
     from gpuwatch.cli.errors import GpuwatchError
 

@@ -35,7 +35,7 @@ def dispatch(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         abandon_stdout()
         return ExitCode.INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the outermost boundary: a bug is told in one sentence as well
+    except Exception as error:  # noqa: BLE001 - the outermost boundary: a bug is reported in one sentence as well
         if os.environ.get("GPUWATCH_TRACEBACK"):
             say(traceback.format_exc())
         say(

@@ -1,4 +1,4 @@
-"""Failures that are told to the user instead of shown as a traceback."""
+"""Failures that the user gets as a sentence, not as a traceback."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class OutputFile:
     """The file of `-o`: written beside its place and moved there, so that it is whole or not there at all.
 
     What is not a regular file (a pipe, /dev/stdout) is written straight. Made before the measuring starts, so that
-    a folder that cannot be written is told at once and not after five minutes.
+    a folder that cannot be written is reported at once and not after five minutes.
     """
 
     def __init__(self, name: str) -> None:

@@ -115,7 +115,7 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
         say(f"gpuwatch: {session.narrowed_to} ended, and so did the recording")
     if signals.received:
         return ExitCode.INTERRUPTED
-    if ended is not None and ended.problem:  # it has been told
+    if ended is not None and ended.problem:  # it has been reported
         return ExitCode.CANNOT_MEASURE
     nothing.refuse(monitor.snapshot())
     return ExitCode.OK
@@ -189,7 +189,7 @@ class _ProblemTeller:
         self._told: str | None = None
 
     def hear(self, snapshot: Snapshot) -> None:
-        """Takes a snapshot; one problem is told once, and again when the recording is over for it."""
+        """Takes a snapshot; one problem is reported once, and again when the recording is over for it."""
         now = snapshot.recording
         if now is None or (now.is_over and self._still is None):
             return
@@ -200,7 +200,7 @@ class _ProblemTeller:
 
 
 def _tell(ended: RecordingNow | None, *, how_to_read: bool = True) -> None:
-    """What has become of it, unless that was told when it happened."""
+    """What has become of it, unless that was reported when it happened."""
     if ended is None or ended.is_over:
         return
     say(f"gpuwatch: {recorded_words(ended, 'recorded')}")

@@ -20,7 +20,7 @@ def replay(arguments: argparse.Namespace) -> int:
     problem = terminal_problem()
     if problem is not None:
         raise GpuwatchError(f"{problem.split(';')[0]}; `gpuwatch report {path}` writes a report of a recording")
-    if not path.exists():  # told before the screen is taken
+    if not path.exists():  # refused before the screen is taken
         raise GpuwatchError(f"{path} does not exist: give the file that `gpuwatch record` wrote")
     with first_frame(f"REPLAY {path.name}"):
         from gpuwatch.cli.moments import one_moment

@@ -62,7 +62,7 @@ def _seen(arguments: argparse.Namespace, with_curves: bool) -> Observation:
 
 
 def _patch(seen: Observation, document: Json) -> bytes:
-    """The patch; what is not in it is told on stderr."""
+    """The patch; what is not in it goes to stderr."""
     from gpuwatch.report.patch import fix_patch
 
     patch = fix_patch(seen)

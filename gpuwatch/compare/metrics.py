@@ -22,7 +22,7 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether a difference is told in points: of percentages, a percentage misleads."""
+        """Whether a difference is given in points: of percentages, a percentage misleads."""
         return self.unit == "%" or self.unit == "points"
 
 

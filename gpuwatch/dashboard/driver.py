@@ -97,7 +97,7 @@ class CalmDriver(LinuxDriver):
         return min(columns, MOST_COLUMNS), min(rows, MOST_ROWS)
 
     def run_input_thread(self) -> None:
-        """Reads input and dispatches its events until the driver is told to stop."""
+        """Reads input and dispatches its events until the driver is asked to stop."""
         parser = XTermParser(self._debug)
         decode = getincrementaldecoder("utf-8")("replace").decode
         looks = LOOKS_AFTER_INPUT

@@ -27,7 +27,7 @@ _UNBREAKABLE = re.compile(
     r"(?<=\d) (?=(?:%|°C|k?W|[mµ]?s|min|h|MHz|[KMGT]iB|GB|B|points|±|\d{3})(?![\w]))|(?<=%) (?=±)|(?<=±) (?=\d)"
 )
 _VENDOR_WORDS = ("NVIDIA ", "GeForce ", "Tesla ", "Quadro ")
-_FAMILY_WORDS = ("RTX", "GTX", "PRO")  # a "4090" is still told from a "3090"
+_FAMILY_WORDS = ("RTX", "GTX", "PRO")  # a "4090" still differs from a "3090"
 
 
 def percent(value: float | None) -> str:

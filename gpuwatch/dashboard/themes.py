@@ -103,7 +103,7 @@ PALETTES = (
         other="#8a939e",
         on_fill="#ffffff",
     ),
-    # Okabe and Ito's set (jfly.uni-koeln.de/color): told apart with every common colour vision deficiency.
+    # Okabe and Ito's set (jfly.uni-koeln.de/color): distinguishable with every common colour vision deficiency.
     Palette(
         name="gpuwatch-colour-blind",
         dark=True,

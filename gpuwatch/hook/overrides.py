@@ -1,7 +1,7 @@
 """Settings that a trial tries in this process, so that what they bring is learnt without editing the program.
 
 They come as one JSON object in GPUWATCH_OVERRIDES; without that variable this module is never imported. What took
-effect is told as the fact `overrides`, for a setting that nothing asked for says nothing about the setting.
+effect is reported as the fact `overrides`, for a setting that nothing asked for says nothing about the setting.
 """
 
 from __future__ import annotations

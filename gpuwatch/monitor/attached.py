@@ -59,7 +59,7 @@ class AttachedTree:
     def pids(self) -> ProcessSet:
         """The tree, with the trainers that were in it; not those that were given the pid of one that ended.
 
-        A trainer that is new has it walked at once: it is to be told from others' from its first sample on.
+        A trainer that is new has it walked at once: it is to be distinguished from others' from its first sample on.
         """
         known = frozenset(self._all_trainers())
         self._walk(now=not known <= self._known)

@@ -175,7 +175,7 @@ class Monitor:
         on_tick: Subscriber | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> None:
-        """Watches in the caller's thread up to a moment, for ever where it is None, or until it is told to stop.
+        """Watches in the caller's thread up to a moment, for ever where it is None, or until it is asked to stop.
 
         Args:
             deadline_ns: by the monitor's clock.

@@ -19,7 +19,7 @@ class RecordedPart:
     """Leaves out other trainings, and the GPUs that the tree does not use once it is known which it does.
 
     What was left out and is wanted later (a rank that was in no tree yet, a watch that was widened) begins with all
-    that is known of it, for facts are told once.
+    that is known of it, for facts are reported once.
 
     Args:
         timeline: has taken up the samples that are asked about.

@@ -43,7 +43,7 @@ class Recorder:
     """What lies between the monitor and a recording: nothing, until one is begun.
 
     A file begins with what was known by then (which GPUs and runs there are, how they are set), and goes on with every
-    sample in the order in which it came. Whatever goes wrong in here is told and ends the recording, never the watch;
+    sample in the order in which it came. Whatever goes wrong here is reported and ends the recording, never the watch;
     and a disk that hangs holds up the recording only.
 
     Args:
@@ -118,7 +118,7 @@ class Recorder:
             scribe.put(now_ns, 0, lambda writer: writer.add_findings(now_ns, [to_record(each) for each in findings]))
 
     def now(self, now_ns: int) -> RecordingNow | None:
-        """How the recording stands; one that failed is told of until it is ended or the next is begun."""
+        """How the recording stands; one that failed is reported until it is ended or the next is begun."""
         scribe = self._scribe
         if scribe is None:
             return None

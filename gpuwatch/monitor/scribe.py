@@ -36,7 +36,7 @@ class Written(NamedTuple):
 class Scribe:
     """Passes on what is to be written, in its order. All but `close` return at once, whatever the disk does.
 
-    A failure that the writer does not tell of itself is a bug, and ends the recording.
+    A failure that the writer does not report itself is a bug, and ends the recording.
 
     Args:
         writer: of the file.

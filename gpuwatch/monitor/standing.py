@@ -1,4 +1,4 @@
-"""What a timeline knows of things that are told once, as the samples that told it: what a recording begins with."""
+"""What a timeline knows of things that are reported once, as samples: what a recording begins with."""
 
 from __future__ import annotations
 

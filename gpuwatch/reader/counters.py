@@ -44,7 +44,7 @@ class _Known:
     count: Count
     state: LoaderState
     changed: int = 0
-    loop: int = 0  # the iterator by which the loop is told that advances this one: another one in a zip
+    loop: int = 0  # the iterator that identifies the loop that advances this one: another one in a zip
     next_look: int = 0  # for that loop
     holder: int | None = None  # the address of the frame that keeps it
     misses: int = 0
@@ -89,7 +89,7 @@ class LoaderReader:
 
         It is told, in this order, by the iterator that is being made or whose `__next__` runs; by what the for
         loops and variables of the frames hold; by the frames below which such a `__next__` ran before, for wrappers
-        that keep the iterator out of sight. Loops of zip over several loaders are told by the first of them. None
+        that keep the iterator out of sight. Loops of zip over several loaders are identified by the first of them. None
         where there is no such loop, its iterator has no count yet or has died, or what was read is torn.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Why the kernel denies a process's memory, and what to do about it, told apart by what /proc shows.
+"""Why the kernel denies a process's memory, and what to do about it, as far as /proc shows it.
 
 The kernel itself only says EPERM: for another user's process, for one that is not dumpable, for Yama's level
 (Documentation/admin-guide/LSM/Yama.rst) and for a container without CAP_SYS_PTRACE.

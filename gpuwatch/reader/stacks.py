@@ -204,7 +204,7 @@ class ThreadReader:
         """How many of the outermost frames stand where they stood in the last look: most of them, as a rule."""
         last = self._last[0] if self._last is not None else []
         if len(self._whole) != len(last):
-            return 0  # some have no line to show, so that they cannot be told by their places
+            return 0  # some have no line to show, so that they cannot be identified by their places
         same = 0
         for old, new in zip(reversed(last), reversed(raw), strict=False):
             if old != new:

@@ -1,4 +1,4 @@
-"""What is told once, or when it changes, as rows of its own: they outlive the samples and give replay its footing."""
+"""What is reported once, or when it changes, in rows of its own: they outlive the samples; replay starts from them."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Recording:
                 yield from self._contents.samples(stretch.number, start_ns, end_ns, wanted, subjects)
 
     def standing_facts(self, time_ns: int) -> list[Sample]:
-        """What was told once, or last, at or before a moment: what a timeline needs before the samples after it."""
+        """What was reported once, or last, at or before a moment: what a timeline needs before the samples after it."""
         return self._events().standing(time_ns, self.samples)
 
     def findings(self, start_ns: int, end_ns: int) -> list[FindingSpan]:

@@ -1,4 +1,4 @@
-"""What stands at a moment of a recording: the newest of everything that is not told again."""
+"""What stands at a moment of a recording: the newest of everything that is not reported again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuwatch.samples import (
 
 _RECENT_NS = 120_000_000_000
 _RECENT = (NvmlState, GpuStatus, GpuHealth, BatchCount, RunMemory, Standing)
-"""Told every 30 s at least, so the last two minutes hold the newest."""
+"""Reported every 30 s at least, so the last two minutes hold the newest."""
 
 _SPAN = re.compile(r'"kind": "(\w+)", "start_ns": (-?\d+), "end_ns": (null|-?\d+)')
 

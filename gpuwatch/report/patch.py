@@ -30,7 +30,7 @@ def fix_patch(seen: Observation) -> FixPatch:
 
     edits: list[tuple[Edit, Origin]] = []
     owners: list[Finding] = []
-    by_hand: dict[str, list[str]] = {}  # the same fix of several findings is told once
+    by_hand: dict[str, list[str]] = {}  # the same fix of several findings is listed once
     for finding in seen.snapshot.findings:
         fix = finding.fix
         if fix is None:

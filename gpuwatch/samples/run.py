@@ -58,7 +58,7 @@ class ModelFacts:
     cudnn_allow_tf32: bool | None = None
     cudnn_benchmark: bool | None = None
     deterministic: bool | None = None  # asked of cuDNN or of all of torch
-    channels_last: bool | None = None  # the layout of most convolution kernels whose layout can be told
+    channels_last: bool | None = None  # the layout of most convolution kernels whose layout is known
     misaligned_share: float | None = None  # parameters in matrices with a side that is no multiple of 8
     misaligned_shape: str | None = None  # of the largest of them: "50257x768"
     compiled: bool | None = None
@@ -206,7 +206,7 @@ class WorkerFetch:
     start_ns: int
     end_ns: int
     cpu_seconds: float | None = None
-    loader: int | None = None  # as LoaderFacts names it; None where the worker was not told
+    loader: int | None = None  # as LoaderFacts names it; None where the worker does not know it
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Blame:
         return True
 
     def avoid(self, now_ns: int) -> dict[str, dict[str, int]]:
-        """What the next child is told to leave out: device -> function -> until when."""
+        """What the next child is to leave out: device -> function -> until when."""
         current = {
             device: {function: until for function, until in functions.items() if until > now_ns}
             for device, functions in self._until.items()

@@ -46,7 +46,7 @@ _MOST_TRAINERS = 512
 
 
 class Intake:
-    """The histories, and the one place where a kind of sample is told what it belongs to."""
+    """The histories, and the one place that assigns each kind of sample to one."""
 
     def __init__(self, started_ns: int | None, interval_seconds: float) -> None:
         self.lock = threading.RLock()

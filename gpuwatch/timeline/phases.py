@@ -27,7 +27,7 @@ LOST_TIME: frozenset[PhaseKind] = PAUSES | {"gc"}
 """Kinds that are taken off the steps."""
 
 STOPPED: frozenset[PhaseKind] = frozenset({"stopped"})
-"""By a signal, as /proc shows it: a step that goes on does not tell when that ended."""
+"""By a signal, as /proc shows it: a step that goes on does not show when that ended."""
 
 
 class PhaseLog:
@@ -43,7 +43,7 @@ class PhaseLog:
     def add(self, span: PhaseSpan, steps_done: int) -> bool:
         """Opens or closes a phase. One that ends as it began is taken back: it was training after all.
 
-        False where it is the end of one that the log was told to forget.
+        False where it is the end of one that the log has dropped.
         """
         key = (span.kind, span.start_ns)
         if span.end_ns is None:

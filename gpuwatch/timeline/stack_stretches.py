@@ -1,4 +1,4 @@
-"""What the looks of a window saw one after the other: a share of the whole does not tell whether something is over."""
+"""What the looks of a window saw one after the other: a share of the whole does not show whether something is over."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def wilson(hits: int, count: int) -> Share:
 class LogHistogram:
     """Quantiles of a stream of any length in 9 KB, each within 1 % of the true value.
 
-    Bins grow by 2 %, from 10 us to a day, so that a 1 ms step and a ten-minute one are told with equal care.
+    Bins grow by 2 %, from 10 us to a day, so that a 1 ms step and a ten-minute one are resolved equally well.
     """
 
     __slots__ = ("_bins", "count")

@@ -21,7 +21,7 @@ def wall_time_at(anchors: Sequence[Anchor], time_ns: int) -> float:
 
 
 class WallTimes:
-    """Follows the clock; it is told some times a second what it shows.
+    """Follows the clock; it gets its time some times a second.
 
     Args:
         anchors: what is known already, in order.

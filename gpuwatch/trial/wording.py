@@ -7,7 +7,7 @@ from gpuwatch.text import numbers
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric
 
 _FACTOR_FROM = 1.5
-"""A change by so much and more is told as a factor: "+190 %" is harder to read than "2.9x"."""
+"""A change by so much and more is given as a factor: "+190 %" is harder to read than "2.9x"."""
 _HOPELESS = 9.0
 """A change by ten times would have been missed: that is no figure to plan by."""
 

@@ -1,4 +1,4 @@
-"""The real workloads' labels are possible, and a report is held against them rightly; they are run by hand."""
+"""The real workloads' labels are possible, and a report is compared with them rightly; they are run by hand."""
 
 from __future__ import annotations
 

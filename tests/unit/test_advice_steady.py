@@ -95,7 +95,7 @@ def test_what_differs_by_more_than_the_error_is_not_kept() -> None:
 
 
 def loading(*seconds: float) -> RunCase:
-    """A run without workers whose batches take so long by turns, 25 at a time."""
+    """A run without workers whose batches take so long alternately, 25 at a time."""
     wait = [seconds[place // 25 % len(seconds)] for place in range(300)]
     trained = rank(step=[COMPUTE + each for each in wait], wait=wait, gap=wait, loader=loader(num_workers=0))
     return run_case(scene(run(trained), gpus=[gpu(utilization=33)], machine=machine(64)))

@@ -1,4 +1,4 @@
-"""What is said of the difference between two sets of runs, held against SciPy's own tests and a known truth."""
+"""What is said of the difference between two sets of runs, compared with SciPy's own tests and a known truth."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ HEAVY_SHARE = 0.25
 """Of the longest one: collections of a millisecond come between those of a second and tell nothing of their end."""
 SECOND_NS = 1_000_000_000
 STILL_NS = 10 * SECOND_NS
-"""Without a batch: from outside a run that stands still is not told from one that merely stopped pausing."""
+"""Without a batch: from outside a run that stands still is not distinguishable from one that merely stopped pausing."""
 
 
 def has_ceased(case: RunCase, rank: RankWindow, total: PhaseTotals) -> bool:

@@ -113,7 +113,7 @@ def worker_line_factor(rank: RankWindow) -> float:
 
 
 def batch_cpu_share(rank: RankWindow, workers: int, *, on_gpu: bool) -> float | None:
-    """CPU seconds per second of making a batch, 0..1; None where neither workers nor samples told it."""
+    """CPU seconds per second of making a batch, 0..1; None where neither workers nor samples show it."""
     if workers == 0:
         if rank.wait_cpu_share is not None:
             return min(1.0, max(0.0, rank.wait_cpu_share))

@@ -1,4 +1,4 @@
-"""What kind of work a line of loading does, told by its own text and the library function at work below it."""
+"""What kind of work a line of loading does, judged by its own text and the library function at work below it."""
 
 from __future__ import annotations
 

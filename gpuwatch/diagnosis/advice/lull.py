@@ -43,7 +43,7 @@ def is_over(rank: RankWindow, starvation: Starvation, avoidable: float, over_sec
 def _is_over_outside(rank: RankWindow, most: float, over_seconds: float) -> bool:
     """The same of waits that samples show: so many blocks with a loss would hardly all lie so far back by chance.
 
-    Steps are not seen one by one, so slow items that come at random are told from other waits by that alone.
+    Steps are not seen one by one, so slow items that come at random are distinguished from other waits by that alone.
     """
     lost = [share > most for share in _block_shares(rank.stacks.waits if rank.stacks else ())]
     if True not in lost:

@@ -195,7 +195,7 @@ class Census:
             self.processes[pid] = process
 
     def _is_python(self, process: Process) -> bool:
-        """The answer for a program whose name does not tell costs a look into 32 MB of it."""
+        """The answer for a program whose name does not say so costs a look into 32 MB of it."""
         if process.key not in self._are_python:
             pid = process.pid
             self._are_python[process.key] = self.asked(pid, lambda: is_python(pid, Path(self._proc_root)), False)

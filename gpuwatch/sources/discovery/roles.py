@@ -81,7 +81,7 @@ def _is_within(module: str, packages: Sequence[str]) -> bool:
 
 
 def _started(arguments: Sequence[str]) -> tuple[str, str, str]:
-    """(code of -c, module of -m, script): what the interpreter was told to run; one of them, the others empty."""
+    """(code of -c, module of -m, script): what the interpreter was given to run; one of them, the others empty."""
     rest = iter(arguments[1:])
     for argument in rest:
         if not argument.startswith("-") or argument == "-":

@@ -107,7 +107,7 @@ def identify(pid: int, proc_root: Path = _PROC, my_uid: int | None = None) -> Pr
 def is_python(pid: int, proc_root: Path = _PROC) -> bool:
     """Whether the process runs a Python interpreter: by the program's name, else by what it is linked with.
 
-    The maps and the program, milliseconds to read, are looked into only where the name does not tell.
+    The maps and the program, milliseconds to read, are read only where the name does not say so.
     """
     executable = _executable(pid, proc_root)
     arguments = read_arguments(proc_root, pid)

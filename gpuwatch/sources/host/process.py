@@ -128,7 +128,7 @@ class TreeWalker:
     """Finds the descendants of a process, poll after poll.
 
     A training process easily has 200 threads, of which one or two ever fork. So a walk asks all threads only
-    when told to (`thorough`), when a process is new, or when a child that was there before is not found; and
+    when asked to (`thorough`), when a process is new, or when a child that was there before is not found; and
     `leaves`, which are not expected to have children, only if they had some before.
     """
 

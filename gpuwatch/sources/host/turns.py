@@ -98,7 +98,7 @@ class Turns:
 def private_dirty_bytes(proc_root: Path | str, pid: int) -> int | None:
     """Memory that only this process has and that no file holds: what an object that is touched after a fork costs.
 
-    Resident memory does not tell it, because a page counts there before the copy and after. Clean pages are left out:
+    Resident memory does not show it, because a page counts there before the copy and after. Clean pages are left out:
     those are the page cache of mapped files.
     """
     raw = read_of(proc_root, pid, "smaps_rollup", 4096)

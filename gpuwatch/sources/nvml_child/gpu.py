@@ -255,7 +255,7 @@ class Gpu(Device):
 
 
 def _news(ring: Reading, now: float) -> Entries:
-    """What a ring has to tell now; its reading keeps the last drain, which must not be told twice."""
+    """What a ring has to report now; its reading keeps the last drain, which must not be reported twice."""
     return (ring.value or []) if ring.poll(now) else []
 
 

@@ -48,7 +48,7 @@ class NvLink:
         self._absent: set[int] = set()
 
     def links(self) -> Links:
-        """How many links there are and how many are up; one that does not tell is left out."""
+        """How many links there are and how many are up; one that does not report is left out."""
         count = self._known_count()
         states = self._states_by_field(count) if self.is_scoped else self._states_one_by_one(count)
         told = [state for state, code in states if not code]

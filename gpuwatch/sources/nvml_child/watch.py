@@ -57,7 +57,7 @@ class Watch:
             first = False
 
     def _round(self, now: float, first: bool) -> None:
-        """All devices once. The first round is told device by device: each is on screen as soon as it can be."""
+        """All devices once. The first round is reported device by device: each is on screen as soon as it can be."""
         output, before = self._machine.output, self._machine.ledger.seconds
         records: list[Record] = self._xids.events()
         for device in self._machine.devices:

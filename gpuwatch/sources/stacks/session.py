@@ -126,7 +126,7 @@ class Session:
         self._charge(now_ns)
 
     def tell_facts_again(self) -> None:
-        """Takes back that the process could not be read: what is known of it is told at the next upkeep."""
+        """Takes back that the process could not be read: what is known of it is reported at the next upkeep."""
         self._sent_loaders = None
 
     def close(self, now_ns: int) -> None:

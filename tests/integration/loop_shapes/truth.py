@@ -1,4 +1,4 @@
-"""What a training script itself knows of its time: the ground truth the derivation is held against.
+"""What a training script itself knows of its time: the ground truth the derivation is compared with.
 
 Every script of this folder is a loop as people write it, and tells this module when it waits for a batch, when a
 step is done, and when it evaluates or saves. At exit the truth goes to the file that LOOP_TRUTH names.

@@ -2,7 +2,7 @@
 
 Means:
     The kernel log names a GPU by its place on the bus. One that has fallen off it, is hidden from this container, or
-    was lost before gpuwatch started is in no list, and its error must be told all the same.
+    was lost before gpuwatch started is in no list, and its error must be reported all the same.
 Evidence:
     An XID in the kernel log whose bus address no watched GPU has.
 Fires:

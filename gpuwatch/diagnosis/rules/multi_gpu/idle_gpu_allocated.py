@@ -83,7 +83,7 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
 
 
 def _held_bytes(processes: Sequence[GpuProcess]) -> int | None:
-    """What they hold together; None where one of them does not tell."""
+    """What they hold together; None where that of one is unknown."""
     known = [process.memory_bytes for process in processes if process.memory_bytes is not None]
     return sum(known) if len(known) == len(processes) else None
 

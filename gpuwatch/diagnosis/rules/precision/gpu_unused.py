@@ -98,7 +98,7 @@ def _trains(rank: RankWindow) -> bool:
 
 
 def _free(case: RunCase, limits: Thresholds) -> list[GpuWindow]:
-    """GPUs on which nothing computes; one whose processes are not told may be in use."""
+    """GPUs on which nothing computes; one whose processes are not known may be in use."""
     return [
         gpu
         for gpu in case.all_gpus
