@@ -9,7 +9,8 @@ NOW = 200.0
 
 
 def stuck(*, step=0.2, **fields):
-    return build.rank(step=step, gap=0.0, window=30, **fields)
+    process = build.process(tree_cores=0.02)
+    return build.rank(step=step, gap=0.0, window=30, **{"process": process, **fields})
 
 
 def spinning(index=0, **latest):
@@ -61,7 +62,8 @@ def test_an_idle_gpu_without_steps_is_a_stall():
 
 
 def test_a_stall_with_missing_workers_says_how_many():
-    process = build.process(latest={"workers": (WorkerSample(1, state="S"), WorkerSample(2, state="Z"))})
+    workers = (WorkerSample(1, state="S"), WorkerSample(2, state="Z"))
+    process = build.process(tree_cores=0.02, latest={"workers": workers})
     moment = build.scene(build.run(stuck(process=process)), gpus=[idle()], at=NOW)
     assert "1 of its 4 DataLoader workers" in build.check("step-stalled", build.run_case(moment)).summary
 
@@ -73,6 +75,28 @@ def test_a_cpu_run_is_stalled_only_when_its_cores_are_idle_too():
 
     assert build.check("step-stalled", build.run_case(moment(0.01))) is not None
     assert build.check("step-stalled", build.run_case(moment(1.5))) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "stalled"),
+    [
+        pytest.param({"tree_cores": 0.02}, True, id="does nothing"),
+        pytest.param({"tree_cores": 1.0}, False, id="packs a checkpoint"),
+        pytest.param(
+            {"tree_cores": 0.02, "latest": {"write_bytes_per_second": 4e6}}, False, id="writes to slow storage"
+        ),
+        pytest.param(
+            {"tree_cores": 0.02, "latest": {"read_bytes_per_second": 4e6}}, False, id="reads from slow storage"
+        ),
+        pytest.param(
+            {"tree_cores": 0.02, "latest": {"read_bytes_per_second": 9e3}}, True, id="a log line now and then"
+        ),
+        pytest.param({"tree_cores": None}, True, id="its CPU time may not be read"),
+    ],
+)
+def test_beside_an_idle_gpu_a_process_that_moves_is_not_stalled(fields, stalled):
+    moment = build.scene(build.run(stuck(process=build.process(**fields))), gpus=[idle()], at=NOW)
+    assert (build.check("step-stalled", build.run_case(moment)) is not None) == stalled
 
 
 def test_a_run_that_steps_is_not_stalled():

@@ -75,7 +75,8 @@ class TestHangs:
     spinning = build.gpu(1, utilization=100, power=120, latest={"utilization_percent": 100.0, "power_watts": 120.0})
 
     def test_dead_workers_of_an_unknown_number_are_counted_alone(self) -> None:
-        process = build.process(latest={"workers": (WorkerSample(1, state="S"), WorkerSample(2, state="Z"))})
+        workers = (WorkerSample(1, state="S"), WorkerSample(2, state="Z"))
+        process = build.process(tree_cores=0.02, latest={"workers": workers})
         trained = build.rank(gap=0.0, window=30, process=process, loader=build.loader(num_workers=None))
         moment = build.scene(build.run(trained), gpus=[self.idle], at=STUCK_AT)
         assert "1 of its DataLoader workers is gone" in said("step-stalled", build.run_case(moment)).summary

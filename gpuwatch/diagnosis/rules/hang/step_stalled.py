@@ -4,16 +4,16 @@ Means:
     The process lives, its GPU idles, and no step comes: a dead or deadlocked DataLoader worker, storage that does not
     answer, a full /dev/shm, or a lock.
 Evidence:
-    No step for 60 s or ten of the slowest steps, GPU utilization below 5 % (without a GPU: the process tree uses less
-    than a tenth of a core), process alive. Where stacks can be read, the line it stands on, and since when; without a
-    hook it must stand there for 60 s.
+    No step for 60 s or ten of the slowest steps, GPU utilization below 5 %, the process tree uses less than a tenth of
+    a core and reads or writes less than 100 kB/s, process alive. Where stacks can be read, the line it stands on, and
+    since when; without a hook it must stand there for 60 s.
 Fires:
     All of that holds in two evaluations.
 Clears:
     A step arrives.
 Not when:
-    A known phase (evaluation, checkpoint, compilation), a breakpoint, a process stopped by SIGSTOP: that one is shown
-    as stopped.
+    A known phase (evaluation, checkpoint, compilation), a process that computes, reads or writes, a breakpoint, a
+    process stopped by SIGSTOP: that one is shown as stopped.
 Causes:
     The training thread waits for its loader: dead workers or full shared memory. It is blocked in a read: storage. It
     stands on a line of its own: a lock, a debugger, the network.
@@ -55,7 +55,8 @@ class Thresholds:
         LEAST_SILENCE_SECONDS, "without a step of any rank, and ten slow steps: said after it", least=5.0
     )
     idle_percent: float = threshold(5.0, "utilization of an idle GPU")
-    idle_cores: float = threshold(0.1, "that an idle run without a GPU uses")
+    idle_cores: float = threshold(0.1, "that an idle process tree uses")
+    idle_bytes_per_second: float = threshold(100_000.0, "that an idle process tree reads or writes")
 
 
 @rule("step-stalled", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
@@ -96,12 +97,18 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _idle(case: RunCase, limits: Thresholds) -> bool:
-    """GPU idle where there is one; a CPU run must leave the cores idle too, for a busy one may be in a long step."""
+    """Whether nothing moves: no GPU, no core, no byte. A busy process may be in a long step or save a checkpoint."""
+    processes = [rank.process for rank in case.run.ranks if rank.process]
+    cores = [process.tree_cores for process in processes if process.tree_cores is not None]
+    rates = [(each.latest.read_bytes_per_second, each.latest.write_bytes_per_second) for each in processes]
+    if any(value >= limits.idle_cores for value in cores):
+        return False
+    if any((value or 0.0) >= limits.idle_bytes_per_second for pair in rates for value in pair):
+        return False
     if case.gpus:
         readings = [gpu.latest.utilization_percent for gpu in case.gpus if gpu.latest]
         return bool(readings) and all(value is not None and value < limits.idle_percent for value in readings)
-    cores = [rank.process.tree_cores for rank in case.run.ranks if rank.process]
-    return bool(cores) and all(value is not None and value < limits.idle_cores for value in cores)
+    return bool(cores) and len(cores) == len(processes)
 
 
 def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
