@@ -11,8 +11,7 @@ import select
 import signal
 import threading
 from codecs import getincrementaldecoder
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from textual._parser import ParseError
@@ -32,12 +31,10 @@ class CalmDriver(LinuxDriver):
     """Differs from its parent in how it waits, and in what SIGCONT without Ctrl-Z and absurd sizes do."""
 
     _is_active = False
-    _is_changing = False
 
     def __init__(
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
-        self._changes: deque[Callable[[], None]] = deque()
         super().__init__(app, debug=debug, mouse=mouse, size=size or self._get_terminal_size())
 
     _wake_fd: int | None = None
@@ -53,23 +50,20 @@ class CalmDriver(LinuxDriver):
         self._is_active = False
         super().stop_application_mode()
 
+    # A signal may interrupt the drawing while that holds the lock of the queue which the changes of the terminal write
+    # to as well, or interrupt another such change half-way: they wait for the event loop.
+
     def _sigtstp_application(self, *_: object) -> None:
         """Stops, as Ctrl-Z asks."""
-        self._in_turn(self._stop)
+        if self._loop.is_closed():
+            os.kill(os.getpid(), signal.SIGSTOP)  # the terminal has been given back
+        else:
+            self._loop.call_soon_threadsafe(self._stop)
 
     def _sigcont_application(self, *_: object) -> None:
         """Goes on after a stop."""
-        self._in_turn(self._resume)
-
-    def _in_turn(self, change: Callable[[], None]) -> None:
-        """Makes a change of the terminal, after the one that its signal may have interrupted half-way."""
-        self._changes.append(change)
-        while self._changes and not self._is_changing:
-            self._is_changing = True
-            try:
-                self._changes.popleft()()
-            finally:
-                self._is_changing = False
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._resume)
 
     def _stop(self) -> None:
         """Gives the terminal back and stops; one that was stopped has given it back where its SIGCONT was discarded."""

@@ -60,3 +60,21 @@ def test_input_thread_that_ends_by_itself_is_not_woken_through_a_closed_pipe(mon
     thread.join()
     driver.disable_input()
     assert woken == [b"!"]
+
+
+def test_a_stop_and_its_end_wait_for_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called from the handler, they would wait for ever for the lock of the queue that a frame is just put into."""
+    made: list[str] = []
+    monkeypatch.setattr(CalmDriver, "_stop", lambda driver: made.append("stop"))
+    monkeypatch.setattr(CalmDriver, "_resume", lambda driver: made.append("resume"))
+
+    async def run() -> None:
+        driver = CalmDriver.__new__(CalmDriver)
+        driver._loop = asyncio.get_running_loop()
+        driver._sigtstp_application()
+        driver._sigcont_application()
+        assert not made
+        await asyncio.sleep(0)
+        assert made == ["stop", "resume"]
+
+    asyncio.run(run())
