@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import queue
+import select
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -28,10 +27,14 @@ class Child:
         self._code: int | None = None
         self._before: dict[int, Any] = {}
         self._early: list[int] = []
-        # An Event whose wait a signal's handler breaks into deadlocks when the handler sets it; this one is reentrant.
-        self._news: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._wake_fds: tuple[int, int] = (-1, -1)
+        self._wake_fd_before = -1
 
     def __enter__(self) -> Child:
+        # A signal that comes just before the main thread waits for a lock, or that another thread receives, does not
+        # end that wait. Python writes into this pipe in either case.
+        self._wake_fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_fd_before = signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
         for number in (*map(_number, _PASSED_ON), signal.SIGCHLD):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
                 self._before[number] = signal.signal(number, self._take)
@@ -42,6 +45,9 @@ class Child:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(self._wake_fd_before)
+        for descriptor in self._wake_fds:
+            os.close(descriptor)
 
     @property
     def exit_code(self) -> int | None:
@@ -65,14 +71,15 @@ class Child:
         return self._pid
 
     def wait(self, seconds: float | None) -> int | None:
-        """Its exit code once it has ended; None when so many seconds have passed."""
+        """Its exit code once it has ended; None when so many seconds have passed, or a signal has come."""
         if self.exit_code is None:
-            with suppress(queue.Empty):
-                self._news.get(timeout=seconds)
+            poll = select.poll()
+            poll.register(self._wake_fds[0], select.POLLIN)
+            if poll.poll(None if seconds is None else seconds * 1000):
+                os.read(self._wake_fds[0], 4096)
         return self.exit_code
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self._news.put(number)
         if number == signal.SIGCHLD or (number in map(_number, _FROM_TERMINAL) and _has_terminal()):
             return
         if self._pid is None:
