@@ -71,7 +71,7 @@ class Child:
         return self._pid
 
     def wait(self, seconds: float | None) -> int | None:
-        """Its exit code once it has ended; None when so many seconds have passed, or a signal has come."""
+        """Its exit code once it has ended; None after that many seconds, or as soon as a signal arrives."""
         if self.exit_code is None:
             poll = select.poll()
             poll.register(self._wake_fds[0], select.POLLIN)

@@ -10,6 +10,7 @@ from importlib import import_module
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.output import PipeClosedError, abandon_stdout, flush_stdout, say
+from gpuwatch.text.streams import flush_stderr
 
 _CONFIGURED = ("dashboard", "record", "replay", "report", "watch")
 """Commands that judge: the rules' settings count for them."""
@@ -17,6 +18,13 @@ _CONFIGURED = ("dashboard", "record", "replay", "report", "watch")
 
 def dispatch(argv: Sequence[str]) -> int:
     """Runs the command that `argv` names; whatever happens ends in an exit code, never in a traceback."""
+    try:
+        return _exit_code(argv)
+    finally:
+        flush_stderr()
+
+
+def _exit_code(argv: Sequence[str]) -> int:
     try:
         code = _run(argv)
         flush_stdout()

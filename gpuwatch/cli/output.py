@@ -11,6 +11,7 @@ from typing import BinaryIO, TextIO
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.text.escape import ascii_only, printable, terminal_text
+from gpuwatch.text.streams import lead_nowhere
 
 
 class PipeClosedError(Exception):
@@ -70,10 +71,7 @@ def flush_stdout() -> None:
 
 def abandon_stdout() -> None:
     """Lets what is still buffered go nowhere: the interpreter flushes at exit, and would complain once more."""
-    try:
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
-            os.dup2(nowhere.fileno(), 1)
-    except OSError:  # no descriptor is left for it
+    if not lead_nowhere(1):
         sys.stdout = None
 
 

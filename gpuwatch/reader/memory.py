@@ -29,9 +29,9 @@ IOV_MAX = 1024
 """The kernel refuses more remote pieces in one call (uio.h, UIO_MAXIOV)."""
 _LARGEST_READ = 64 << 20
 _STAT_LIMIT = 4096
-_LIVES_NS = 50_000_000
-"""How long a process that lived counts as living. Each question is a system call of up to 17 us with cold caches; to
-come back to the same pid within this time, the kernel's 32 768 or more would have to be given in turn."""
+_LIVES_NS = 1_000_000
+"""How long a process that lived counts as living: no other program is at work under its pid so soon. Each question is a
+system call of up to 17 us with cold caches."""
 
 
 class UnreadableAddressError(Exception):

@@ -113,6 +113,7 @@ def test_a_library_that_blocks_all_signals_cannot_keep_the_child_alive(simulated
         wait_until(lambda: simulated_driver.calls("nvmlDeviceGetTemperature"))
         reader.source.close()
         wait_until(lambda: not child_pids(os.getpid()) - before)
+    assert child_pids(os.getpid()) <= before
 
 
 def test_a_library_that_grows_is_given_a_fresh_process(simulated_driver: SimulatedDriver) -> None:

@@ -236,6 +236,7 @@ def test_a_dashboard_that_cannot_write_says_so_and_goes_on(simulated_driver: Sim
         terminal.read_until("read-only")  # the recording
         terminal.type(b"q")
         terminal.end(0)
+    assert not list(tmp_path.glob("*.gpuwatch")), "a disk that cannot be written holds no recording"
 
 
 CLOCK_JUMPS = """

@@ -58,6 +58,7 @@ def test_a_signal_in_the_first_frame_gives_the_terminal_back(
         terminal.read_until("STARTING")
         terminal.send(signal.Signals[name])
         terminal.end(128 + signal.Signals[name])
+        assert terminal.is_restored
 
 
 def test_a_terminal_that_goes_at_any_moment_of_the_start_ends_it(side_by_side: SideBySide) -> None:
@@ -85,6 +86,7 @@ def test_a_killed_dashboard_leaves_no_child_that_hangs_in_the_driver(
         terminal.send(signal.SIGKILL)
         terminal.process.wait(10)
         wait_until(lambda: not left_behind(terminal.env))
+        assert not left_behind(terminal.env)
 
 
 def test_q_ends_it_at_once_wherever_the_driver_hangs(side_by_side: SideBySide) -> None:
@@ -109,6 +111,7 @@ def test_q_ends_it_while_its_child_is_stopped(simulated_driver: SimulatedDriver,
         (child,) = nvml_children(terminal.process.pid)
         os.kill(child, signal.SIGSTOP)
         quit_with_q(terminal)
+        assert terminal.process.returncode == 0
 
 
 def test_after_a_stop_it_goes_on_and_every_key_works(side_by_side: SideBySide) -> None:
@@ -144,6 +147,7 @@ def test_a_sigterm_followed_by_a_sigcont_ends_it(simulated_driver: SimulatedDriv
         terminal.send(signal.SIGTERM)
         terminal.send(signal.SIGCONT)
         terminal.end(128 + signal.SIGTERM)
+        assert terminal.process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_storm_of_sizes_is_survived(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:
@@ -158,6 +162,7 @@ def test_a_storm_of_sizes_is_survived(simulated_driver: SimulatedDriver, tmp_pat
         terminal.resize(120, 36)
         terminal.reads_of(WATTS)
         quit_with_q(terminal)
+        assert terminal.process.returncode == 0
 
 
 def test_any_size_at_the_start_can_be_quit(side_by_side: SideBySide) -> None:
