@@ -1,9 +1,9 @@
-"""How long a starved run stays unnamed: seconds from its 30th step to the first finding on `gpuwatch watch`.
+"""How long a starved run stays unnamed: seconds from its eighth step to the first finding on `gpuwatch watch`.
 
     python -m benchmarks.detection_delay [--runs 3]
 
 The run's steps are taken from the script's own log, the finding from the time its line arrives on standard error.
-Exits 1 when a delay is over 15 s.
+Exits 1 when a delay is over 8 s.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from benchmarks.gain import SCRIPT, start, stop
+from gpuwatch.diagnosis.advice.evidence import EARLY_STEPS as STEP
 
-STEP = 30
-LIMIT_SECONDS = 15.0
+LIMIT_SECONDS = 8.0
 PATIENCE_SECONDS = 60.0
 
 

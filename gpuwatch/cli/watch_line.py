@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gpuwatch.diagnosis.wording import percent, seconds
-from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
+from gpuwatch.monitor.snapshot import STEPLESS, GpuNow, RunNow, Snapshot
 from gpuwatch.report.durations import duration_words
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
 from gpuwatch.text.escape import printable
@@ -145,7 +145,7 @@ def _runs(runs: Sequence[RunNow], now_ns: int) -> list[str]:
 
 
 def _age(run: RunNow, now_ns: int) -> str:
-    if run.state not in ("silent", "stopped") or run.last_step_ns is None:
+    if run.state not in STEPLESS | {"stopped"} or run.last_step_ns is None:
         return ""
     what = "batch" if run.rung == "sampled" else "step"
     return f", last {what} {duration_words(max(0, now_ns - run.last_step_ns) / 1e9)} ago"

@@ -24,7 +24,7 @@ from gpuwatch.dashboard.wording import (
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
-from gpuwatch.monitor.snapshot import RunNow, Snapshot
+from gpuwatch.monitor.snapshot import STEPLESS, RunNow, Snapshot
 
 DATA_PHASE = 'its batches come from no DataLoader: put what makes them into `with gpuwatch.phase("data"):`'
 
@@ -145,6 +145,8 @@ def _state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
         return f"{say.count(run.steps_total)} {made} so far, judged once their time is steady"
     if run.state == "silent":
         return f"no step for {_last_step_age(run, snapshot)}"
+    if run.state == "not training":
+        return f"no training loop is running, last step {_last_step_age(run, snapshot)} ago"
     if run.state == "stopped":
         return "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"
     if run.state == "ended":
@@ -158,7 +160,7 @@ def _state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
 
 def _stands(run: RunNow, snapshot: Snapshot) -> str:
     """Where a run that makes no steps stands, with the code of that line."""
-    standing = standing_of(run, snapshot) if run.state == "silent" else None
+    standing = standing_of(run, snapshot) if run.state in STEPLESS else None
     if standing is None:
         return ""
     code = f": {say.escape(standing.text.strip())}" if standing.text else ""

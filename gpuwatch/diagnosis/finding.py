@@ -209,6 +209,7 @@ class Draft:
     level: Level
     evidence: tuple[Measure, ...]
     fires: bool = True
+    is_certain: bool = False  # said at once: the evidence of one evaluation is enough
     fix: Fix | None = None
     gain: Gain | None = None
     hint: str | None = None  # in place of a gain: the published range and its source

@@ -1,17 +1,18 @@
 """When a rule may judge: after the warm-up, on enough steps and enough samples of the GPU or of the stack.
 
 A window shorter than a minute is judged too, as soon as it holds enough: a starved run is to be named within
-seconds, and 30 steps tell a 10 % share as well in 20 s as in 60 s. Where stacks tell it, 600 samples do.
+seconds, and 30 steps tell a 10 % share as well in 20 s as in 60 s. Where stacks tell it, 600 samples do. A rule that
+weighs its figure by an interval is asked from eight settled steps on.
 """
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.evidence import STEPS, has_some_steps, is_early
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, WATCHED_SECONDS, enough, is_sampled
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 
-STEPS = 30
 CRITICAL_STEPS = 50
 GPU_SAMPLES = 30
 UNHOOKED_SECONDS = 30.0
@@ -28,6 +29,8 @@ def may_judge(rule: Rule, case: RunCase | GpuCase | MachineCase) -> bool:
     if has_ended(case.run):
         return False
     if not rule.gated:
+        return True
+    if rule.early and is_early(case.run.critical) and has_some_steps(case.run.critical):
         return True
     return _settled(case.run, case.window_seconds) and (
         not rule.needs_gpu or (bool(case.gpus) and all(map(_read_often, case.gpus)))
@@ -100,7 +103,7 @@ def _settled(run: RunWindow, window_seconds: float) -> bool:
         return not has_ended(run) and _seen_enough(run.critical, STEPS)
     if not steps_known(run):
         return window_seconds >= UNHOOKED_SECONDS
-    return run.critical.warm and run.critical.steps >= STEPS and not has_ended(run)
+    return not is_early(run.critical) and not has_ended(run)
 
 
 def _read_often(gpu: GpuWindow) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.evidence import STEPS
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
-from gpuwatch.diagnosis.gates import GPU_SAMPLES, STEPS, UNHOOKED_SECONDS
+from gpuwatch.diagnosis.gates import GPU_SAMPLES, UNHOOKED_SECONDS
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.standing import LEVEL_WORDS
 from gpuwatch.diagnosis.thresholds import declared

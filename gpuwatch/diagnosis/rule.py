@@ -79,7 +79,8 @@ class Rule:
 
     `after` names rules that are judged first, because this one reads them in `case.holding`. `gated` rules wait
     for the warm-up and the step and sample counts of the window; hardware and hang rules are not gated. What `fades`
-    is over as soon as the newest half of the window says so: for what lasts, not for what comes once in a while.
+    is over as soon as the newest half of the window says so: for what lasts, not for what comes once in a while. An
+    `early` one is asked from eight settled steps on, and answers for itself that its figure is certain enough.
     """
 
     id: str
@@ -96,6 +97,7 @@ class Rule:
     clear_after: int = 6
     needs_gpu: bool = False  # a run rule that reads GPU samples: it waits for enough of them too
     fades: bool = False
+    early: bool = False
     thresholds: type[Any] | None = None
 
 
@@ -111,6 +113,7 @@ def rule(
     clear_after: int = 6,
     needs_gpu: bool = False,
     fades: bool = False,
+    early: bool = False,
     thresholds: type[Any] | None = None,
 ) -> Callable[[Callable[..., Draft | None]], Rule]:
     """Makes a Rule of the decorated function; family, title and page come from its module's place and docstring.
@@ -136,6 +139,7 @@ def rule(
             clear_after=clear_after,
             needs_gpu=needs_gpu,
             fades=fades,
+            early=early,
             thresholds=thresholds,
         )
 

@@ -42,7 +42,7 @@ class Track:
             self.draft, self.window_seconds = draft, window_seconds
         witness = self._counted_ns is None or now_ns - self._counted_ns >= EVALUATION_NS // 2
         if draft is not None and draft.fires:
-            self._condition_holds(rule, now_ns, witness)
+            self._condition_holds(1 if draft.is_certain else rule.fire_after, now_ns, witness)
         elif self.state in ("firing", "clearing"):
             self._condition_gone(rule, draft, now_ns, witness)
         else:
@@ -66,7 +66,7 @@ class Track:
         if self.state is not None:
             self._over(now_ns)
 
-    def _condition_holds(self, rule: Rule, now_ns: int, witness: bool) -> None:
+    def _condition_holds(self, fire_after: int, now_ns: int, witness: bool) -> None:
         if self.state in ("firing", "clearing"):
             self.state, self._streak = "firing", 0
             return
@@ -75,7 +75,7 @@ class Track:
             if self._over_ns is None or now_ns - self._over_ns > INCIDENT_NS:
                 self.since_ns, self._over_ns = now_ns, None
         self._streak += int(witness)
-        if self._streak >= rule.fire_after:
+        if self._streak >= fire_after:
             self.state, self._streak, self._fired_ns = "firing", 0, now_ns
             self.incidents += self._over_ns is None
             self._over_ns = None

@@ -12,7 +12,7 @@ from . import imports, loaders, phases, waits
 from .frames import calling_place
 from .hidden import leave_traceback
 from .quiet import defines, inherits, own, type_name
-from .ring import append, native_id, pulse, record, started
+from .ring import append, begun, native_id, pulse, record, started
 from .session import session
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, USER_PHASE, USER_STEP
 
@@ -48,6 +48,8 @@ class Phase:
 
     def __enter__(self) -> None:
         self._start_ns = started()
+        if phases.names[self._index] in phases.PAUSES:
+            begun(USER_PHASE, self._start_ns, self._index)
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]

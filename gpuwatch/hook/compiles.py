@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Optional
 
 from . import wire
 from .hidden import around
-from .ring import pulse, record
+from .ring import begun, pulse, record
 
 _LONGEST_REASON = 400
 _REPORTED_AT_ONCE = 16  # compilations after which facts are sent again without waiting for their turn
@@ -35,6 +35,7 @@ def _before(original: Callable[..., Any], note: Callable[[], None]) -> Callable[
 def _begin() -> None:
     global _started_ns
     _started_ns = monotonic_ns()
+    begun(wire.COMPILE, _started_ns)
 
 
 def _end() -> None:

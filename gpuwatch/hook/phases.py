@@ -9,6 +9,8 @@ from .ring import pulse
 
 LIMIT = 64
 OTHER = "other"
+PAUSES = ("eval", "checkpoint")
+"""The names that monitors take for a pause of the training: their beginning is reported, too."""
 _LONGEST = 80
 
 names: List[str] = []

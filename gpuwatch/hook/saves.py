@@ -16,7 +16,7 @@ from . import wire
 from .frames import Place, calling_place
 from .hidden import around
 from .quiet import belongs_to, from_a_signal_handler, own, quietly
-from .ring import pulse, record, started
+from .ring import begun, pulse, record, started
 
 Target = Union[str, bytes, int]
 
@@ -59,7 +59,7 @@ def wrap_savers(module: ModuleType) -> None:
 def _timed(original: Callable[..., Any], parameter: str) -> Callable[..., Any]:
     """`parameter` says where it saves; empty where that is no file."""
 
-    def enter(target: Any) -> Optional[Tuple[int, Optional[Place], Optional[Target]]]:
+    def enter(target: Any) -> Optional[Tuple[int, int, Optional[Target]]]:
         start_ns = started()
         if not pulse.awake:
             return None
@@ -67,16 +67,18 @@ def _timed(original: Callable[..., Any], parameter: str) -> Callable[..., Any]:
         file = quietly(_file_of, target) if parameter else None
         if thread in _saving or (parameter and file is None):
             return None
+        index = quietly(_index, quietly(calling_place)) or 0
+        begun(wire.SAVE, start_ns, index)
         _saving.add(thread)
-        return start_ns, quietly(calling_place), file
+        return start_ns, index, file
 
-    def leave(token: Optional[Tuple[int, Optional[Place], Any]], target: Any, result: Any, raised: bool) -> None:
+    def leave(token: Optional[Tuple[int, int, Any]], target: Any, result: Any, raised: bool) -> None:
         if token is not None:
             _saving.discard(get_ident())
-            start_ns, place, file = token
+            start_ns, index, file = token
             size = quietly(_size, file)
             flags = wire.RAISED if raised else 0
-            record(wire.SAVE, start_ns, quietly(_index, place) or 0, flags, a=-1 if size is None else size)
+            record(wire.SAVE, start_ns, index, flags, a=-1 if size is None else size)
 
     return around(original, enter, leave, parameter)
 

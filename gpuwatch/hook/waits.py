@@ -233,6 +233,30 @@ def _begin_pass(start_ns: int, loader: Any, iterator: Any) -> None:
         append((ITER, 0, iteration.loader, native_id(), start_ns, monotonic_ns(), iteration.number, count))
 
 
+def _enter_metered(iteration: Iteration) -> Any:
+    inline, gaps = iteration.entry.inline, device.gaps
+    iteration.schedule(0 if gaps is not None else _CPU_SAMPLE_PERIOD - 1 if inline else _NEVER)
+    measured = gaps is not None and trains()
+    cpu_ns = thread_time_ns() if inline else 0
+    start_ns = monotonic_ns()
+    pair = gaps.enter(start_ns, iteration.loader) if gaps is not None and measured else None
+    return pair, cpu_ns, start_ns
+
+
+def _leave_metered(iteration: Iteration, batch: Any, start_ns: int, cpu_ns: int, pair: Any) -> Any:
+    gaps = device.gaps
+    if gaps is not None and pair is not None:
+        gaps.leave(pair)
+    end_ns = monotonic_ns()
+    if iteration.entry.inline:
+        used_ns = thread_time_ns() - cpu_ns
+        append((WAIT_CPU, 0, iteration.loader, native_id(), start_ns, end_ns, start_ns, used_ns))
+    samples = iteration.measure(batch)
+    if iteration.turn > 0 and iteration.left is not None and samples > 0:
+        iteration.full = samples  # more follow, so this one was full, and so are those before the next metered one
+    return end_ns, samples
+
+
 def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) -> Callable[[Any], Any]:
     iteration_of = _iterations.get
 
@@ -259,7 +283,7 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
         if turn > 0:
             iteration.turn = turn - 1
         elif not turn:
-            pair, cpu_ns, start_ns = enter_metered(iteration)
+            pair, cpu_ns, start_ns = _enter_metered(iteration)
         try:
             batch = original(self)
         except BaseException as error:
@@ -270,7 +294,7 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
             end_ns = monotonic_ns()
             samples = iteration.full or iteration.measure(batch)
         else:
-            end_ns, samples = leave_metered(iteration, batch, start_ns, cpu_ns, pair)
+            end_ns, samples = _leave_metered(iteration, batch, start_ns, cpu_ns, pair)
         flags = GRAD if is_grad_enabled() else 0
         identity, thread = pulse.flusher
         if identity != get_ident():
@@ -279,28 +303,6 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
         if end_ns >= pulse.due_ns:
             pulse.flush(end_ns)
         return batch
-
-    def enter_metered(iteration: Iteration) -> Any:
-        inline, gaps = iteration.entry.inline, device.gaps
-        iteration.schedule(0 if gaps is not None else _CPU_SAMPLE_PERIOD - 1 if inline else _NEVER)
-        measured = gaps is not None and trains()
-        cpu_ns = thread_time_ns() if inline else 0
-        start_ns = monotonic_ns()
-        pair = gaps.enter(start_ns, iteration.loader) if gaps is not None and measured else None
-        return pair, cpu_ns, start_ns
-
-    def leave_metered(iteration: Iteration, batch: Any, start_ns: int, cpu_ns: int, pair: Any) -> Any:
-        gaps = device.gaps
-        if gaps is not None and pair is not None:
-            gaps.leave(pair)
-        end_ns = monotonic_ns()
-        if iteration.entry.inline:
-            used_ns = thread_time_ns() - cpu_ns
-            append((WAIT_CPU, 0, iteration.loader, native_id(), start_ns, end_ns, start_ns, used_ns))
-        samples = iteration.measure(batch)
-        if iteration.turn > 0 and iteration.left is not None and samples > 0:
-            iteration.full = samples  # more follow, so this one was full, and so are those before the next metered one
-        return end_ns, samples
 
     def note_end(iterator: Any, iteration: Iteration, error: BaseException, start_ns: int, pair: Any) -> None:
         end_ns = monotonic_ns()
@@ -313,8 +315,8 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
         if stopped:
             quietly(_note_length, iterator)
 
-    hidden(enter_metered)
-    hidden(leave_metered)
+    hidden(_enter_metered)
+    hidden(_leave_metered)
     hidden(note_end)
     return hidden(__next__, original)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwatch.monitor.bar import Bar, bar_of_stacks, bar_of_steps
-from gpuwatch.monitor.snapshot import ENDS, RankNow, RunNow, RunState
+from gpuwatch.monitor.snapshot import ENDS, STEPLESS, RankNow, RunNow, RunState
 from gpuwatch.samples import PhaseKind, PhaseSpan, RunFacts
 from gpuwatch.timeline.columns import number
 from gpuwatch.timeline.phases import LOST_TIME
@@ -32,7 +32,7 @@ _STANDING_NS = 5 * SECOND_NS // 2
 _AT_WORK_NS = 10 * SECOND_NS
 _SILENT_STEPS = 10
 _SILENT_SECONDS = 5.0
-_UP_TO_LAST_STEP: frozenset[RunState] = frozenset({"training", "warming up", "silent", "ended"})
+_UP_TO_LAST_STEP: frozenset[RunState] = STEPLESS | {"training", "warming up", "ended"}
 
 _STATES: Mapping[PhaseKind, RunState] = {
     "eval": "evaluating",
@@ -47,6 +47,7 @@ _LOUDEST: tuple[RunState, ...] = (
     "silent",
     "warming up",
     "training",
+    "not training",
     "starting",
     "not linked",
     "not hooked",
@@ -97,6 +98,7 @@ def run_now(
 ) -> RunNow:
     """One run. Shares are of the critical rank, the one that waits longest."""
     ranks = [_recent(trainer, processes, now_ns) for trainer in run.trainers]
+    loudest = min(ranks, key=lambda rank: _LOUDEST.index(rank.state))
     critical = max(ranks, key=lambda rank: (rank.state != "ended", rank.wait_share or 0.0))
     counted = [rank for rank in ranks if rank.state != "ended"] or ranks
     rates = [rank.samples_per_second for rank in counted]
@@ -110,7 +112,8 @@ def run_now(
         pid=ranks[0].facts.pid,
         command=ranks[0].facts.command,
         rung=critical.facts.rung,
-        state=min((rank.state for rank in ranks), key=_LOUDEST.index),
+        state=loudest.state,
+        pause_seconds=_pause_seconds(loudest, now_ns),
         ranks=tuple(_rank_now(rank) for rank in ranks),
         gpu_indices=gpu_indices,
         seconds=critical.bounds.seconds,
@@ -120,6 +123,7 @@ def run_now(
         step_seconds_p95=percentiles.p95 if percentiles else None,
         step_seconds=critical.step_seconds,
         samples_per_second=sum(known(number(rate) for rate in rates)) if any(rates) else None,
+        batches_per_step=share(critical.sums, "batches", "steps") if critical.trainer.is_exact else None,
         wait_share=critical.wait_share,
         gap_share=share(critical.sums, "gap", "gap_train"),
         **_bar(critical, stacks, rows),
@@ -133,6 +137,13 @@ def run_now(
         how_to_climb=critical.facts.climb or _HOW_TO_CLIMB.get(critical.facts.rung),
         ended=_ended(run),
     )
+
+
+def _pause_seconds(rank: _Recent, now_ns: int) -> float | None:
+    phase = rank.trainer.phases.current()
+    if phase is None or _STATES.get(phase.kind) != rank.state:
+        return None
+    return (now_ns - phase.start_ns) / SECOND_NS
 
 
 def _ended(run: Run) -> str | None:
@@ -160,7 +171,7 @@ def state_of(trainer: TrainerHistory, process: ProcessHistory | None, now_ns: in
         return _stepless(trainer, now_ns)
     silence = (now_ns - trainer.last_step_ns) / SECOND_NS
     if silence > max(_SILENT_STEPS * (trainer.usual_step_seconds() or 0.0), _SILENT_SECONDS):
-        return "silent"
+        return "not training" if trainer.is_outside(now_ns) else "silent"
     return "training" if trainer.warm_up.over_ns is not None else "warming up"
 
 
@@ -209,7 +220,7 @@ def _bounds(trainer: TrainerHistory, state: RunState, now_ns: int) -> Bounds:
     if not trainer.is_exact or trainer.last_step_ns is None or state not in _UP_TO_LAST_STEP:
         return bounds
     known_ns = trainer.last_step_ns
-    pause = trainer.phases.last(LOST_TIME) if state in ("silent", "ended") else None
+    pause = trainer.phases.last(LOST_TIME) if state in STEPLESS | {"ended"} else None
     if pause is not None:
         known_ns = max(known_ns, bounds.end_ns if pause.end_ns is None else pause.end_ns)
     return Bounds(bounds.start_ns, max(bounds.start_ns, min(bounds.end_ns, known_ns)))

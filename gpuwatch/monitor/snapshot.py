@@ -30,15 +30,24 @@ RunState = Literal[
     "evaluating",
     "saving",
     "silent",
+    "not training",
     "stopped",
     "ended",
     "not hooked",
     "not linked",
 ]
-"""`silent`: no step for longer than 10 usual ones; `stopped`: SIGSTOP, process state T."""
+"""`silent`: no step for longer than 10 usual ones; `not training`: the same, outside any training loop; `stopped`:
+SIGSTOP, process state T."""
+
+STEPLESS: frozenset[RunState] = frozenset({"silent", "not training"})
+"""It has made steps, and makes none now."""
 
 ENDS = {"killed": "killed", "lost": "link lost"}
 """How a run ended, worst first, where that says more than that it did. Exit codes are not seen."""
+
+
+ACCUMULATES = 1.05
+"""Batches per step from which on gradients are accumulated: a few odd steps of two batches are not that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +92,8 @@ class RunNow:
     """A run's panel, over the last `seconds`.
 
     `phase_share` is what pauses take of all that time; the other shares are of training time, as findings give them.
-    The parts of the bar add up to at most 1: wait, copy, forward, backward, optimizer; on the rung "sampled" start,
-    sync and other too. There steps are batches, and `samples` says how many samples of the training thread the shares
+    The parts of the bar add up to at most 1: wait, copy, forward, backward, optimizer; of a sampled run start, sync
+    and other too. There steps are batches, and `samples` says how many samples of the training thread the shares
     rest on.
     """
 
@@ -102,6 +111,7 @@ class RunNow:
     step_seconds_p50: float | None = None
     step_seconds_p95: float | None = None
     samples_per_second: float | None = None
+    batches_per_step: float | None = None  # over 1 where gradients are accumulated
     wait_share: float | None = None
     gap_share: float | None = None
     copy_share: float | None = None
@@ -115,6 +125,7 @@ class RunNow:
     step_seconds: float | None = None  # mean training seconds per step, on every rung that tells
     batches_per_second: float | None = None  # counted from outside, over training and phases alike
     batches_exact: bool = True  # read from the loader's own counter; else entries into next(), which miss short ones
+    pause_seconds: float | None = None  # how long the pause lasts that its state is of
     samples: int = 0  # looks at the training thread
     standing: Standing | None = None  # where the training thread stands, wherever stacks are read
     top_line: LineShare | None = None  # of the training thread: the line of the user's code that was seen most

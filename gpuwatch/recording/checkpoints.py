@@ -40,7 +40,7 @@ class Checkpoints:
     def _make(self) -> None:
         """A disk that is full or failing tells the recorder itself; the log keeps everything until the next one.
 
-        A file that somebody removed is not created again, empty: hence `mode=rw`.
+        `mode=rw`: a file that was removed is not created again, empty.
         """
         uri = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw"
         with suppress(sqlite3.Error), closing(self._connect(uri, uri=True, isolation_level=None)) as connection:

@@ -49,6 +49,7 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> Json:
         "steps": rank.steps if steps_known(rank) else None,
         "steps_total": rank.steps_total if steps_known(rank) else None,
         "step_seconds": None if steps is None else {"p50": figure(steps.p50), "p95": figure(steps.p95)},
+        "batches_per_step": figure(rank.batches_per_step),
         "steps_per_second": figure(pace),
         "steps_source": pace_source,
         "train_seconds": figure(rank.train_seconds),

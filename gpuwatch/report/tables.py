@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwatch.diagnosis import wording
-from gpuwatch.monitor.snapshot import ENDS
+from gpuwatch.monitor.snapshot import ACCUMULATES, ENDS
 from gpuwatch.report.observation import Json
 from gpuwatch.report.sparkline import sparkline
 from gpuwatch.text import numbers
@@ -156,7 +156,7 @@ def run_table(report: Json) -> Table:
                 f"{run['title']} ({run['pid']}{ranks}, {run['rung']}{_ended(run)})",
                 UNKNOWN if run["steps"] is None else grouped(run["steps"]),
                 rate(run["samples_per_second"]),
-                f"{seconds(step['p50'])}, {seconds(step['p95'])}" if step else UNKNOWN,
+                f"{seconds(step['p50'])}, {seconds(step['p95'])}{_accumulated(run)}" if step else UNKNOWN,
                 share(run["data_wait_share"]) + _wait_error(run),
                 share(run["gpu_idle_from_wait_share"]),
                 ", ".join(phases) or "none seen",
@@ -164,6 +164,12 @@ def run_table(report: Json) -> Table:
         )
         notes += [f"{run['title']} ({run['pid']}): {key} {UNKNOWN}: {why}" for key, why in run["unavailable"].items()]
     return Table(heading, tuple(rows), tuple(notes))
+
+
+def _accumulated(run: Json) -> str:
+    """Of how many batches its steps are, where of more than one."""
+    batches = run["batches_per_step"]
+    return f" (steps of {batches:.3g} batches)" if batches and batches >= ACCUMULATES else ""
 
 
 def _wait_error(run: Json) -> str:

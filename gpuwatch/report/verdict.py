@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.advice.evidence import STEPS
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.gates import STEPS, have_spoken
+from gpuwatch.diagnosis.gates import have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.diagnosis.wording import factors, percent
 from gpuwatch.report.observation import Json, Observation, figure

@@ -11,7 +11,8 @@ from typing import Literal
 
 Role = Literal["train", "eval", "unknown"]
 
-PhaseKind = Literal["warmup", "eval", "checkpoint", "gc", "compile", "stopped", "user"]
+PhaseKind = Literal["warmup", "eval", "checkpoint", "gc", "compile", "stopped", "user", "outside"]
+"""`outside`: the pass over its loader is over, and nothing that belongs to a training has followed for a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class Standing:
     function: str
     text: str | None = None
     leaf: str | None = None
+    in_loop: bool | None = None  # of a training; None while no loop that trains has been seen
 
 
 @dataclass(frozen=True, slots=True)

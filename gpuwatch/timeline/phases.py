@@ -26,6 +26,8 @@ well enclose the steps themselves.
 LOST_TIME: frozenset[PhaseKind] = PAUSES | {"gc"}
 """Kinds that are taken off the steps."""
 
+OUTSIDE: frozenset[PhaseKind] = frozenset({"outside"})
+
 STOPPED: frozenset[PhaseKind] = frozenset({"stopped"})
 """By a signal, as /proc shows it: a step that goes on does not show when that ended."""
 
@@ -64,7 +66,7 @@ class PhaseLog:
 
     def step(self, start_ns: int) -> None:
         """A whole step that began later shows that the end of a phase was lost on the way."""
-        for key in [key for key in self._open if key[0] in LOST_TIME - STOPPED and key[1] < start_ns]:
+        for key in [key for key in self._open if key[0] in (LOST_TIME | OUTSIDE) - STOPPED and key[1] < start_ns]:
             del self._open[key]
 
     def close_all(self) -> None:
@@ -83,6 +85,10 @@ class PhaseLog:
         """The pause that lasts now: the one that began last."""
         pauses = [span for span in self._open.values() if span.kind in PAUSES]
         return max(pauses, key=lambda span: span.start_ns, default=None)
+
+    def is_open(self, kinds: Collection[PhaseKind]) -> bool:
+        """Whether one of these kinds lasts now."""
+        return any(kind in kinds for kind, _ in self._open)
 
     def last(self, kinds: Collection[PhaseKind]) -> PhaseSpan | None:
         """The newest of these kinds, open or closed."""
@@ -117,10 +123,10 @@ class PhaseLog:
         return tuple(sorted(found, key=lambda one: one[1])[-most:])
 
     def totals(self, start_ns: int, end_ns: int) -> dict[str, PhaseTotals]:
-        """What each kind took of a stretch; a span that reaches over its edge counts by its part inside."""
+        """What each kind of pause took of a stretch; a span that reaches over its edge counts by its part inside."""
         by_kind: dict[PhaseKind, list[PhaseSpan]] = {}
         for span in self.spans(start_ns):
-            if span.start_ns < end_ns:
+            if span.start_ns < end_ns and span.kind not in OUTSIDE:
                 by_kind.setdefault(span.kind, []).append(span)
         stops = self.stretches(STOPPED, start_ns, end_ns)
         return {

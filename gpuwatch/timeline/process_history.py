@@ -18,6 +18,7 @@ from gpuwatch.timeline.worker_fetches import FetchTotals
 
 RAW_NS = 600 * SECOND_NS
 _MOST_ROWS = 2_048
+_LATELY_NS = 30 * SECOND_NS
 
 _MEANS = (
     "main_thread_cores",
@@ -94,6 +95,7 @@ class ProcessHistory:
             latest=self.latest,
             main_thread_cores=self._mean("main_thread_cores", start_ns, now_ns),
             tree_cores=self._mean("tree_cores", start_ns, now_ns),
+            tree_cores_lately=self._mean("tree_cores", max(start_ns, now_ns - _LATELY_NS), now_ns),
             throttled_period_share=throttled / periods if periods and throttled is not None else None,
             throttled_seconds=self._gain("cgroup_throttled_seconds", start_ns, now_ns),
             involuntary_switches_per_second=self._mean("involuntary_switches_per_second", start_ns, now_ns),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, pairwise
 from operator import eq
 
 from gpuwatch.timeline.phases import LOST_TIME, STOPPED
@@ -16,10 +16,9 @@ from gpuwatch.timeline.sampled import sampled_figures
 from gpuwatch.timeline.stats import stats
 from gpuwatch.timeline.step_tiers import share
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import RankWindow, StackWindow, StepColumns
+from gpuwatch.timeline.windows import RankWindow, StackWindow, StepColumns, WorkerTotals
 
-_SLOW_STEP_SECONDS = 2.0
-_SLOW_STEPS = 30
+_STEPS = 30
 _MOST_COLUMNS = 4_096
 _MOST_SPANS = 512
 _SESSION_SHARE = 0.99
@@ -40,13 +39,23 @@ class Bounds:
 
 
 def bounds_of(history: TrainerHistory, now_ns: int, window_ns: int) -> Bounds:
-    """The window of this trainer; where steps take over 2 s it is stretched to 30 of them, 15 min at most."""
-    usual = history.usual_step_seconds() or 0.0
-    if usual > _SLOW_STEP_SECONDS:
-        window_ns = max(window_ns, min(round(_SLOW_STEPS * usual * SECOND_NS), RAW_NS))
+    """The window of this trainer, stretched to what 30 of its steps take, 15 min at most."""
+    window_ns = max(window_ns, min(_thirty_steps_ns(history, now_ns), RAW_NS))
     end_ns = min(now_ns, history.ended.time_ns) if history.ended else now_ns
     start_ns = max(now_ns - window_ns, began_ns(history))
     return Bounds(min(start_ns, end_ns), end_ns)
+
+
+def _thirty_steps_ns(history: TrainerHistory, now_ns: int) -> int:
+    """How long ago 30 steps began, with the pauses between them; of fewer, at their pace.
+
+    The step under way is added up to the longest of them: a run that makes no more steps is left behind.
+    """
+    ends = history.steps.times[-_STEPS - 1 :]
+    if len(ends) < 2:
+        return round(_STEPS * (history.usual_step_seconds() or 0.0) * SECOND_NS)
+    longest_ns = max(end - before for before, end in pairwise(ends))
+    return _STEPS * (ends[-1] - ends[0]) // (len(ends) - 1) + min(max(0, now_ns - ends[-1]), longest_ns)
 
 
 def began_ns(history: TrainerHistory) -> int:
@@ -85,10 +94,6 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     sums = sums_over(history, bounds, most_rows=len(steps)) if history.is_exact else _raw_sums(history, rows)
     lasting = _lasting_sums(history, bounds.end_ns) if history.is_exact else None
     train_loader = history.train_loader()
-    began_ns = _began_ns(history, rows, bounds.start_ns)
-    phases = history.phases.stretches(LOST_TIME, began_ns, bounds.end_ns)
-    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=history.evaluation_loaders())
-    workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
     window = RankWindow(
         trainer=history.trainer,
         facts=facts,
@@ -113,11 +118,12 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         batches_per_step=share(sums, "batches", "steps"),
         last_step_ns=history.last_step_ns,
         open_phase=history.phases.current(),
+        outside=history.is_outside(now_ns),
         phase_spans=history.phases.newest(bounds.start_ns, bounds.end_ns, _MOST_SPANS),
         phases=history.phases.totals(bounds.start_ns, bounds.end_ns) if bounds.seconds > 0 else {},
         train_loader=train_loader,
         eval_loaders=tuple(loader for loader in facts.loaders if loader.role == "eval"),
-        workers=with_batches(workers, fetched),
+        workers=_workers(history, process, rows, bounds),
         process=process.totals(bounds.start_ns, bounds.end_ns) if process else None,
         memory=history.memory.totals(bounds.start_ns, bounds.end_ns),
         pace=history.pace.pace(),
@@ -133,6 +139,16 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         lasting_gap_share=share(lasting, "gap", "gap_train") if lasting else None,
     )
     return window if history.is_exact else _as_sampled(history, window, bounds)
+
+
+def _workers(
+    history: TrainerHistory, process: ProcessHistory | None, rows: slice, bounds: Bounds
+) -> WorkerTotals | None:
+    """What the workers' processes show, and their own records say of the batches since the first of these steps."""
+    began_ns = _began_ns(history, rows, bounds.start_ns)
+    phases = history.phases.stretches(LOST_TIME, began_ns, bounds.end_ns)
+    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=history.evaluation_loaders())
+    return with_batches(process.workers(bounds.start_ns, bounds.end_ns) if process else None, fetched)
 
 
 def _lasting_sums(history: TrainerHistory, end_ns: int) -> Mapping[str, float]:

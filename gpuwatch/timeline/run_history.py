@@ -26,7 +26,7 @@ from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.epochs import EpochStarts
 from gpuwatch.timeline.memory_log import MemoryLog
 from gpuwatch.timeline.pace import StepPace
-from gpuwatch.timeline.phases import PhaseLog
+from gpuwatch.timeline.phases import OUTSIDE, PhaseLog
 from gpuwatch.timeline.settling import UNKNOWN, Settling
 from gpuwatch.timeline.stack_log import StackLog
 from gpuwatch.timeline.stats import LogHistogram
@@ -45,6 +45,16 @@ _USUAL_OF = 64
 _GAPS_AHEAD = 256
 _WARM_BATCHES = 10
 _EARLY_STEPS = 100
+_FRESH_NS = 10 * SECOND_NS
+
+
+def _regime(facts: RunFacts) -> tuple[object, ...]:
+    """What steps of one kind have in common: what is trained, by which optimizer and lines, compiled or not.
+
+    A program that trains one model after the other, or unfreezes layers, makes steps of another kind.
+    """
+    model = facts.model
+    return model.parameters, model.optimizer, model.optimizer_line, model.backward_line, model.compiled
 
 
 class TrainerHistory:
@@ -91,6 +101,8 @@ class TrainerHistory:
             self._forget_estimates()
         if self.facts is not None and self.facts.hooked and facts.rung in ("proc", "hardware"):
             facts = replace(facts, hooked=True, climb=facts.climb if facts.hooked else self.facts.climb)
+        if self.facts is not None and _regime(facts) != _regime(self.facts):
+            self.pace.reset()
         self.facts = facts
         self._hear(facts.time_ns)
         if not self.is_exact and self.first_ns is None:
@@ -234,6 +246,13 @@ class TrainerHistory:
         """The median of the last 64 steps; of batches, where they are counted from outside."""
         times = self._usual or (() if self.is_exact else self.counts.usual)
         return median(times) if times else None
+
+    def is_outside(self, now_ns: int) -> bool:
+        """Whether no training loop runs, as its stack shows; where that is not read, as the end of its loader does."""
+        standing = self.stacks.standing
+        if standing is not None and standing.in_loop is not None and now_ns - standing.time_ns <= _FRESH_NS:
+            return not standing.in_loop
+        return self.phases.is_open(OUTSIDE)
 
     @property
     def is_exact(self) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from gpuwatch.samples import LoaderFacts
 
 UNKNOWN = -1
 
-_MOST_BATCH_SIZES = 64
+_RECENT = 128
 _DEFAULT_PREFETCH = 2
 _PARTIAL_BATCH = 0.9
 
@@ -17,10 +17,11 @@ _PARTIAL_BATCH = 0.9
 class Settling:
     """The borders of epoch starts, by loader, and the usual size of a batch."""
 
-    __slots__ = ("_batch_sizes", "_epoch_heads", "_heads", "_usual_batch")
+    __slots__ = ("_batch_counts", "_batch_sizes", "_epoch_heads", "_heads", "_usual_batch")
 
     def __init__(self) -> None:
-        self._batch_sizes: Counter[int] = Counter()
+        self._batch_sizes: deque[int] = deque(maxlen=_RECENT)
+        self._batch_counts: Counter[int] = Counter()
         self._usual_batch = 0
         self._heads: dict[int, int] = {}
         self._epoch_heads: dict[int, int] = {}
@@ -33,16 +34,20 @@ class Settling:
         return before != self._heads
 
     def learn_batch_size(self, samples: int | None) -> bool:
-        """Follows the most frequent size; where sizes vary freely, rare ones are forgotten. Whether it has changed."""
+        """Follows the size of most of the last 128 batches, of fewer the most frequent. Whether it has changed."""
         if samples is None:
             return False
-        sizes = self._batch_sizes
-        sizes[samples] += 1
-        is_new = samples != self._usual_batch and sizes[samples] > sizes[self._usual_batch]
+        sizes, counts = self._batch_sizes, self._batch_counts
+        if len(sizes) == _RECENT:
+            counts[sizes[0]] -= 1
+            if not counts[sizes[0]]:
+                del counts[sizes[0]]
+        sizes.append(samples)
+        counts[samples] += 1
+        most = max(counts[self._usual_batch], len(sizes) // 2 if len(sizes) == _RECENT else 0)
+        is_new = samples != self._usual_batch and counts[samples] > most
         if is_new:
             self._usual_batch = samples
-        if len(sizes) > _MOST_BATCH_SIZES:
-            self._batch_sizes = Counter(dict(sizes.most_common(_MOST_BATCH_SIZES // 2)))
         return is_new
 
     def epoch_head(self, loader: int) -> int:

@@ -97,6 +97,12 @@ def test_an_unhooked_run_says_how_to_see_more_and_shows_no_zero() -> None:
     ]
 
 
+def test_steps_of_a_run_that_accumulates_say_of_how_many_batches_they_are() -> None:
+    said = [panel(situations.run(batches_per_step=batches), height=10)[3] for batches in (None, 1.01, 8.0)]
+    assert ["of 8 batches" in line for line in said] == [False, False, True]
+    assert said[2].startswith(" steps 18 204 of 8 batches   pauses 2 %")
+
+
 def test_the_range_of_the_step_chart_is_a_round_number_above_the_slow_steps() -> None:
     assert step_scale(situations.run(step_seconds_p95=0.31), None) == 0.4
     assert step_scale(situations.run(step_seconds_p95=None, step_seconds_p50=None), None) == 1.0

@@ -73,7 +73,7 @@ def seeds() -> list[bytes]:
         0,
         [
             (kind, 0, 1, 7, _NOW_NS + 500 * _MS, _NOW_NS + 600 * _MS, 2**33, 2**30)
-            for kind in (5, 6, 7, 9, 10, 11, 12, 13, 14, 15)
+            for kind in (5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16)
         ],
     )
     worker = _send(

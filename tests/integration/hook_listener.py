@@ -18,7 +18,7 @@ HEADER = struct.Struct("<2sBBIQ")
 RECORD = struct.Struct("<BBHIQQqq")
 KINDS = (
     *("NEXT", "ITER", "BACKWARD", "OPTIMIZER", "SAVE", "GC", "GAP", "FETCH", "USER_STEP", "USER_PHASE"),
-    *("COPY", "WAIT_CPU", "MEMORY", "RETRIES", "COMPILE"),
+    *("COPY", "WAIT_CPU", "MEMORY", "RETRIES", "COMPILE", "BEGUN"),
 )
 
 

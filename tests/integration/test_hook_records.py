@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import hook_listener
 import pytest
 from hook_listener import Peer, listening
-from hook_programs import PREAMBLE, finished, rendezvous
+from hook_programs import PREAMBLE, finished, rendezvous, started
 
 
 @pytest.fixture
@@ -252,6 +253,46 @@ def test_checkpoints_are_reported_and_pickled_tensors_are_not(incidents: tuple[P
     lines = [trainer.facts["save_places"][save.id - 1]["line"] for save in trainer.of("SAVE")]
     calls = ['"path.pt"', "torch.save(state, file)", '"tensors.saf', "dcp.save", '"no/such']
     assert lines == [line_of(INCIDENTS, call) for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lasting"),
+    [
+        ("SAVE", 'torch.save({"slow": Slow()}, "checkpoint.pt")'),
+        ("USER_PHASE", 'with gpuwatch.phase("checkpoint"): wait()'),
+        ("COMPILE", "torch.compile(net, backend=lambda graph, inputs: wait() or graph.forward)(data[0][0])"),
+    ],
+)
+def test_a_pause_is_reported_while_it_lasts(folder: Path, kind: str, lasting: str) -> None:
+    source = (
+        PREAMBLE
+        + f"""
+import os, time
+import gpuwatch
+
+def wait():
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+
+class Slow:
+    def __reduce__(self):
+        wait()
+        return Slow, ()
+
+train_on(data[:4])
+{lasting}
+"""
+    )
+    with listening(folder) as listener, started(folder, source) as program:
+        listener.until(lambda it: any(peer.of("BEGUN") for peer in it.trainers))
+        (trainer,) = listener.trainers
+        assert not trainer.of(kind)
+        (folder.parent / "go").touch()
+        assert program.wait(60) == 0
+        listener.until_all_closed()
+    (begun,), (whole,) = trainer.of("BEGUN"), trainer.of(kind)
+    assert (begun.start_ns, begun.end_ns, begun.id) == (whole.start_ns, whole.start_ns, whole.id)
+    assert hook_listener.KINDS[begun.a - 1] == kind
 
 
 def test_backwards_and_datasets_that_raise_leave_records_that_say_so(incidents: tuple[Peer, Path]) -> None:

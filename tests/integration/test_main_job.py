@@ -173,7 +173,7 @@ def test_slow_validation_is_not_blamed_on_the_training_loader(tmp_path: Path) ->
         scripts[-1].write_text(EVALUATING.replace("{held}", held_out))
     with ExitStack() as trainings, ThreadPoolExecutor() as pool:
         pids = [trainings.enter_context(training(script.parent, script, steps=60)) for script in scripts]
-        documents = list(pool.map(lambda script, pid: report(script.parent, pid, seconds=12), scripts, pids))
+        documents = list(pool.map(lambda script, pid: report(script.parent, pid, seconds=20), scripts, pids))
     for script, document in zip(scripts, documents, strict=True):
         (run,) = document["runs"]
         trains, evaluates = line_of(script, "train_loader ="), line_of(script, "eval_loader =")

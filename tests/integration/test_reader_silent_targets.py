@@ -188,6 +188,7 @@ def test_the_dashboard_goes_on_with_the_other_training_and_q_ends_it(
             screen.reads_of("samples over")  # drawn again with each new number of samples
         screen.type(b"q")
         screen.end(0)
+        assert screen.process.returncode == 0
 
 
 def test_a_file_that_waits_is_given_up_and_its_process_left_alone_for_a_while(tmp_path: Path) -> None:

@@ -112,7 +112,9 @@ def process(
         "cpu_capacity_cores": float(cores),
     }
     usual: dict[str, Any] = {"main_thread_cores": 0.5, "tree_cores": 2.0, "run_delay_share": 0.0}
-    return ProcessTotals(latest=ProcessSample(**(sample | (latest or {}))), **(usual | fields))
+    shown = usual | fields
+    shown.setdefault("tree_cores_lately", shown["tree_cores"])
+    return ProcessTotals(latest=ProcessSample(**(sample | (latest or {}))), **shown)
 
 
 def workers(count: int = 4, **fields: Any) -> WorkerTotals:

@@ -38,7 +38,7 @@ def fed_by(count: int, needed: float) -> Scene:
 def judged(moments: Iterable[Scene]) -> list[tuple[Finding, ...]]:
     engine = Engine()
     said = [engine.evaluate(later(moment, 5.0 * place)) for place, moment in enumerate(moments)]
-    return [each for each in said if each]
+    return said[1:]  # a cause is said at its second evaluation
 
 
 def numbers(said: tuple[Finding, ...], rule: str) -> set[object]:
@@ -58,6 +58,7 @@ def test_the_number_does_not_turn_on_the_last_digit(
     count: int, rule: str, first: float, other: float, stays: int
 ) -> None:
     said = judged(fed_by(count, first if place % 2 == 0 else other) for place in range(12))
+    assert len(said) == 11
     for each in said:
         assert numbers(each, rule) == {stays}
         assert numbers(each, "data-starvation") == {stays}, "which repeats the fix of its cause"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from record_stream import MS, RecordStream, derive, phases_of, steps_of
 
-from gpuwatch.samples import PhaseSpan, RunMemory
+from gpuwatch.samples import PhaseSpan, RunMemory, Sample
 from gpuwatch.sources.hook_link import wire
 from gpuwatch.sources.hook_link.derive import spans
 from gpuwatch.sources.hook_link.derive.run import RunDerivation
@@ -192,3 +192,119 @@ def test_span_arithmetic() -> None:
     assert spans.clip([(0, 4), (5, 9), (10, 12)], 2, 6) == [(2, 4), (5, 6)]
     assert spans.subtract([(0, 10)], [(2, 3), (5, 12)]) == [(0, 2), (3, 5)]
     assert spans.total([(0, 2), (3, 5)]) == 4
+
+
+def open_phases(samples: list[Sample]) -> list[tuple[str, int]]:
+    """The kinds that last, with their starts, in the order of their beginnings."""
+    found: dict[tuple[str, int], PhaseSpan] = {}
+    for span in samples:
+        if isinstance(span, PhaseSpan):
+            key = (span.kind, span.start_ns)
+            if span.end_ns is None:
+                found[key] = span
+            else:
+                found.pop(key, None)
+    return sorted(found, key=lambda key: key[1])
+
+
+def trained(steps: int = 5) -> RecordStream:
+    loop = RecordStream()
+    loop.iter()
+    for _ in range(steps):
+        loop.step()
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("kind", "ident", "opens"),
+    [
+        (wire.SAVE, 0, "checkpoint"),
+        (wire.COMPILE, 0, "compile"),
+        (wire.USER_PHASE, 1, "eval"),
+        (wire.USER_PHASE, 2, "checkpoint"),
+    ],
+)
+def test_a_pause_is_known_from_its_beginning(kind: int, ident: int, opens: str) -> None:
+    derivation = RunDerivation("1.1")
+    derivation.learn(phase_names=("data", "eval", "checkpoint"), optimizer=True, gaps=False, memory_total_bytes=None)
+    loop = trained()
+    began = loop.add(wire.BEGUN, ident=ident, a=kind)
+    samples = derivation.feed(loop.records, loop.now_ns)
+    assert open_phases(samples) == [(opens, began)]
+    loop.records.clear()
+    loop.now_ns = began
+    loop.add(kind, 100_000, ident=ident)
+    loop.step()
+    samples += derivation.feed(loop.records, loop.now_ns)
+    assert open_phases(samples) == []
+    assert lengths_ms([span for span in phases_of(samples, opens) if span.end_ns]) == [100_000]
+
+
+def test_a_checkpoint_lasts_while_one_of_its_files_is_written() -> None:
+    derivation = RunDerivation("1.1")
+    loop = trained()
+    first = loop.add(wire.BEGUN, a=wire.SAVE)
+    loop.add(wire.SAVE, 50, a=10)
+    loop.work(20)
+    second = loop.add(wire.BEGUN, a=wire.SAVE)
+    samples = derivation.feed(loop.records, loop.now_ns)
+    samples += derivation.check(second + 90_000 * MS)
+    assert open_phases(samples) == [("checkpoint", first)]
+    loop.records.clear()
+    loop.now_ns = second
+    loop.add(wire.SAVE, 100_000, a=20)
+    loop.step()
+    samples += derivation.feed(loop.records, loop.now_ns)
+    assert open_phases(samples) == []
+    (span,) = [span for span in phases_of(samples, "checkpoint") if span.end_ns]
+    assert (lengths_ms([span]), span.bytes) == ([100_070], 30)
+
+
+def test_a_save_whose_end_was_lost_holds_no_later_one() -> None:
+    derivation = RunDerivation("1.1")
+    loop = trained()
+    loop.add(wire.BEGUN, a=wire.SAVE)
+    loop.step()
+    loop.add(wire.SAVE, 50, a=10)
+    loop.step()
+    closed = [span for span in phases_of(derive(loop, derivation), "checkpoint") if span.end_ns]
+    assert lengths_ms(closed) == [50]
+
+
+def test_after_the_last_pass_over_its_loader_it_is_outside_until_something_follows() -> None:
+    derivation = RunDerivation("1.1")
+    loop = trained()
+    loop.stop()
+    ended = loop.now_ns
+    samples = derivation.feed(loop.records, loop.now_ns)
+    assert open_phases(samples) == []
+    due = derivation.due_ns()
+    assert due is not None
+    samples += derivation.check(due + MS)
+    assert open_phases(samples) == [("outside", ended)]
+    loop.records.clear()
+    loop.work(30_000)
+    began = loop.now_ns
+    loop.iter(iterator=1)
+    samples += derivation.feed(loop.records, loop.now_ns)
+    assert open_phases(samples) == []
+    assert [(span.start_ns, span.end_ns) for span in phases_of(samples, "outside")][-1] == (ended, began)
+
+
+def test_a_wait_within_the_loop_is_not_outside() -> None:
+    derivation = RunDerivation("1.1")
+    loop = trained()
+    samples = derivation.feed(loop.records, loop.now_ns)
+    samples += derivation.check(loop.now_ns + 100_000 * MS)
+    assert phases_of(samples, "outside") == []
+
+
+def test_epochs_that_follow_at_once_are_not_outside() -> None:
+    loop = RecordStream()
+    for epoch in range(3):
+        loop.iter(iterator=epoch)
+        for _ in range(4):
+            loop.step(iterator=epoch)
+        loop.stop(iterator=epoch)
+        loop.work(300)
+    assert phases_of(derive(loop), "outside") == []

@@ -4,7 +4,7 @@ import pytest
 
 from gpuwatch.monitor.snapshot import GpuNow, Origin, RunNow, Snapshot
 from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
-from gpuwatch.samples import GpuGap, GpuLost
+from gpuwatch.samples import GpuGap, GpuLost, Standing
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (
     GPU,
@@ -69,10 +69,21 @@ def test_run_that_ended_says_how(how: str, words: str) -> None:
 def test_run_is_silent_after_ten_usual_steps_but_not_before_five_seconds() -> None:
     quick = timeline(run_facts(), steps(50))
     assert run(quick, 9.9).state == "training"
+    assert run(quick, 9.9).pause_seconds is None
     assert run(quick, 10.1).state == "silent"
     slow = timeline(run_facts(), steps(50, period=2.0))
     assert run(slow, 119).state == "training"
     assert run(slow, 121).state == "silent"
+
+
+@pytest.mark.parametrize(
+    ("in_loop", "state"), [(True, "silent"), (False, "not training"), (None, "not training")], ids=str
+)
+def test_a_run_outside_any_loop_is_not_training_and_its_stack_knows_best(in_loop: bool | None, state: str) -> None:
+    history = timeline(run_facts(), steps(50), phase("outside", 5.1, None))
+    history.add(Standing(TRAINER, at(59), at(6), "other", "/train.py", 80, "main", in_loop=in_loop))
+    assert run(history, 60).state == state
+    assert run(history, 80).state == "not training", "a sample that is older than 10 s says nothing of now"
 
 
 def test_stopped_process_is_stopped_and_not_silent() -> None:
@@ -85,6 +96,7 @@ def test_stopped_process_is_stopped_and_not_silent() -> None:
 def test_open_phase_says_what_the_run_does_however_long() -> None:
     history = timeline(run_facts(), steps(50), phase("eval", 5.0, None))
     assert run(history, 500).state == "evaluating"
+    assert run(history, 500).pause_seconds == 495.0
     history.extend([phase("eval", 5.0, 501.0), phase("checkpoint", 501.0, None)])
     assert run(history, 510).state == "saving"
 

@@ -88,6 +88,13 @@ def test_a_run_that_was_killed_says_so(how: str | None, words: str) -> None:
     assert row[0].endswith(words)
 
 
+@pytest.mark.parametrize(("batches", "words"), [(8.0, " (steps of 8 batches)"), (1.0, ""), (None, "")])
+def test_steps_that_accumulate_say_of_how_many_batches_they_are(batches: float | None, words: str) -> None:
+    made = report(build.scene(build.run(build.rank(step=0.2, batches_per_step=batches))))
+    (row,) = run_table(made).rows
+    assert row[3] == f"200 ms, 200 ms{words}"
+
+
 @pytest.mark.parametrize("render", [render_markdown, render_text])
 def test_unknown_is_never_shown_as_zero_and_has_its_reason(render) -> None:
     gpu = build.gpu(utilization=None, power=None, unavailable={"utilization_percent": "not supported under MIG"})

@@ -28,7 +28,7 @@ from scene_builder import (
 
 from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.timeline.windows import Scene
+from gpuwatch.timeline.windows import GpuWindow, Scene
 
 STARVED = frozenset({"data-starvation"})
 DATA_RULES = {
@@ -69,6 +69,16 @@ def starved_by_workers(count: int, batch: float, compute: float, cpu: float = 0.
 def of(said: tuple[Finding, ...], rule: str) -> Finding:
     (finding,) = [finding for finding in said if finding.rule == rule]
     return finding
+
+
+@pytest.mark.parametrize(("gpus", "level"), [((), Level.E2), ((gpu(utilization=50),), None)], ids=["no GPU", "a GPU"])
+def test_a_program_without_torch_waits_where_no_gpu_can_hide_it(
+    gpus: tuple[GpuWindow, ...], level: Level | None
+) -> None:
+    trained = rank(step=0.2, wait=0.1, device=None, loader=loader(num_workers=None), workers=None)
+    draft = check("data-starvation", run_case(scene(run(trained), gpus=list(gpus))))
+    assert (draft and draft.level) == level
+    assert draft is None or draft.summary.startswith("Training waits about 50 % of the time")
 
 
 def drafted(rule: str, moment: Scene, holding: frozenset[str] = STARVED) -> Draft:

@@ -36,6 +36,7 @@ def test_spinning_gpus_without_steps_are_a_hang_and_the_idle_one_names_the_rank(
         pytest.param({}, spinning(power_watts=650.0), id="full power is work"),
         pytest.param({"step_p99_session_seconds": 30.0}, spinning(), id="its steps take half a minute"),
         pytest.param({"open_phase": PhaseSpan("1.1", "eval", 1, None)}, spinning(), id="an evaluation is going on"),
+        pytest.param({"outside": True}, spinning(), id="no training loop runs: it generates"),
         pytest.param({"steps_total": 2}, spinning(), id="it has hardly begun"),
         pytest.param({"process": build.process(latest={"state": "T"})}, spinning(), id="stopped by a signal"),
         pytest.param({"ended": "killed"}, spinning(), id="it has ended"),
@@ -97,6 +98,20 @@ def test_a_cpu_run_is_stalled_only_when_its_cores_are_idle_too():
 def test_beside_an_idle_gpu_a_process_that_moves_is_not_stalled(fields, stalled):
     moment = build.scene(build.run(stuck(process=build.process(**fields))), gpus=[idle()], at=NOW)
     assert (build.check("step-stalled", build.run_case(moment)) is not None) == stalled
+
+
+def test_what_it_used_before_the_silence_does_not_hide_a_stall():
+    """The window of a run of 20 s steps is 10 min long."""
+    process = build.process(tree_cores=1.5, tree_cores_lately=0.01)
+    moment = build.scene(build.run(stuck(process=process)), gpus=[idle()], at=NOW)
+    assert build.check("step-stalled", build.run_case(moment)) is not None
+
+
+@pytest.mark.parametrize(("outside", "stalled"), [((True, True), False), ((True, False), True), ((False, False), True)])
+def test_a_run_whose_ranks_have_all_left_the_loop_is_not_stalled(outside, stalled):
+    members = [stuck(gpus=(i,), pid=10 + i, facts={"rank": i}, outside=out) for i, out in enumerate(outside)]
+    moment = build.scene(build.run(*members), gpus=[idle(0), idle(1)], at=NOW)
+    assert (build.check("step-stalled", build.run_case(moment)) is not None) is stalled
 
 
 def test_a_run_that_steps_is_not_stalled():

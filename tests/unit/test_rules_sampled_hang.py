@@ -159,6 +159,21 @@ class TestHang:
     def test_ranks_that_move_do_not_hang(self) -> None:
         assert hung((63, 63), since=170.0) is None
 
+    @pytest.mark.parametrize(("since", "hangs"), [(40.0, True), (195.0, False)])
+    def test_beside_a_hook_threads_that_move_on_generate_or_evaluate(self, since: float, hangs: bool) -> None:
+        members = [
+            rank(
+                window=30,
+                gpus=(index,),
+                pid=10 + index,
+                facts={"rank": index},
+                stacks=watched({"other": 1.0}, standing=standing(63, since=since, phase="other")),
+            )
+            for index in range(2)
+        ]
+        moment = scene(run(*members), gpus=[spinning(0), spinning(1)], at=NOW)
+        assert (check("collective-hang", run_case(moment)) is not None) is hangs
+
     def test_no_text_sends_to_another_tool(self) -> None:
         for draft in (hung((63, 63)), stalled(stood())):
             assert draft is not None and draft.fix is not None and "py-spy" not in draft.fix.text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gpuwatch.samples import RunMemory
+from gpuwatch.samples import ModelFacts, RunMemory
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import RankWindow
 from tests.unit.sample_builder import TRAINER, at, loader, phase, run_facts, scene, steps, timeline
@@ -61,6 +63,31 @@ def test_another_batch_size_begins_the_pace_anew() -> None:
     )
     pace = rank_of(history, 210).pace
     assert pace is not None and pace.best.step_seconds == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("sizes", [(32, 64), (64, 32)])
+def test_a_batch_size_that_is_new_after_thousands_of_steps_counts_after_a_hundred(sizes: tuple[int, int]) -> None:
+    before, after = sizes
+    history = timeline(
+        run_facts(),
+        steps(3000, period=0.1, samples=before),
+        steps(800, start=300.0, first=3001, period=0.1 * after / before, samples=after),
+    )
+    pace = rank_of(history, 300.0 + 80.0 * after / before).pace
+    assert pace is not None
+    assert pace.best.step_seconds == pytest.approx(0.1 * after / before)
+
+
+@pytest.mark.parametrize(
+    "change", [{"optimizer": "AdamW"}, {"parameters": 25_000_000}, {"backward_line": 140}], ids=str
+)
+def test_another_kind_of_training_begins_the_pace_anew(change: dict[str, object]) -> None:
+    usual = ModelFacts(parameters=11_000_000, optimizer="SGD", backward_line=70)
+    history = timeline(run_facts(model=usual), steps(600, period=0.1))
+    history.add(run_facts(model=replace(usual)))
+    assert rank_of(history, 60).pace is not None
+    history.add(run_facts(model=replace(usual, **change)))
+    assert rank_of(history, 60).pace is None
 
 
 def test_a_last_batch_that_is_smaller_does_not_count() -> None:

@@ -144,6 +144,19 @@ def test_window_is_as_long_as_the_run_is_old() -> None:
     assert rank_at(history, 60).window_seconds == pytest.approx(10.0)
 
 
+def test_window_holds_thirty_steps_where_most_are_quick_and_some_are_slow() -> None:
+    """Two of three steps take 1 s and the third 10 s: 30 median steps would be a window of 60 s with 15 steps."""
+    history, start = timeline(run_facts()), 0.0
+    for number in range(1, 121):
+        period = 10.0 if number % 3 == 0 else 1.0
+        history.extend(steps(1, start=start, first=number, period=period))
+        start += period
+    rank = rank_at(history, start)
+    assert (rank.steps, rank.window_seconds) == (30, pytest.approx(120.0))
+    assert rank_at(history, start + 9.9).steps == 30
+    assert rank_at(history, start + 200.0).steps == 0
+
+
 def test_window_of_slow_steps_is_stretched_to_thirty_of_them() -> None:
     rank = rank_at(timeline(run_facts(), steps(100, period=5.0)), 500)
     assert rank.window_seconds == pytest.approx(150.0)

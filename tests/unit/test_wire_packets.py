@@ -21,7 +21,7 @@ def test_formats_and_numbers_are_those_of_the_protocol_page() -> None:
     packets = dict(re.findall(r"^\| (\d+) \| ([A-Z]+) \|", PROTOCOL, re.MULTILINE))
     records = dict(re.findall(r"^\| (\d+) \| ([A-Z_]+)[: |]", PROTOCOL.partition("### Record")[2], re.MULTILINE))
     assert {name: getattr(wire, name) for name in packets.values()} == {n: int(k) for k, n in packets.items()}
-    assert len(records) == 15
+    assert len(records) == 16
     for number, name in records.items():
         assert getattr(wire, name) == int(number)
 

@@ -28,7 +28,7 @@ from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import COUNTING_RUNGS, RUNGS, gpus_of, run_name
-from gpuwatch.monitor.snapshot import RankNow, RunNow, Snapshot
+from gpuwatch.monitor.snapshot import ACCUMULATES, RankNow, RunNow, Snapshot
 from gpuwatch.text.numbers import rate as rate_words
 
 RANK_FIELD = 26
@@ -36,6 +36,7 @@ RANK_FIELD = 26
 
 
 NOTABLY_SLOWER = 1.05
+LONG_PAUSE_SECONDS = 10.0
 """A rank is marked when it is this much slower than the fastest; in step, ranks differ by their clocks' noise."""
 
 
@@ -109,7 +110,9 @@ def _who(run: RunNow, columns: Columns, look: Look) -> LineWriter:
     writer.put(look.glyphs.rule, look.faint).put(f" {run_name(run)} ", look.title, columns.left_width - 3)
     writer.put(f"{look.glyphs.dot} {rest}{dot}", look.dim, columns.left_width - 1 - writer.cells)
     state = look.good if run.state in ("training", "evaluating", "saving") else look.warning
-    return writer.put(run.state_words, state, columns.left_width - 1 - writer.cells).put(" ", look.text)
+    paused = run.pause_seconds or 0.0
+    lasts = f" for {say.age(round(paused * 1e9))}" if paused >= LONG_PAUSE_SECONDS else ""
+    return writer.put(run.state_words + lasts, state, columns.left_width - 1 - writer.cells).put(" ", look.text)
 
 
 def _label(writer: LineWriter, text: str, end: int, look: Look) -> None:
@@ -169,6 +172,8 @@ def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) 
     sampled = run.rung == "sampled"
     steps = say.count(run.steps_total) if run.rung in COUNTING_RUNGS else say.UNKNOWN
     writer.put("batches " if sampled else "steps ", look.dim).put(steps, look.text)
+    if run.batches_per_step is not None and run.batches_per_step >= ACCUMULATES:
+        writer.put(f" of {run.batches_per_step:.3g} batches", look.dim)
     if run.phase_share is not None and run.phase_share >= LEAST:
         writer.put("   pauses ", look.dim).put(say.share(run.phase_share), look.phase)
     if run.last_step_ns is not None:

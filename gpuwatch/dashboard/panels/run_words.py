@@ -12,7 +12,7 @@ from gpuwatch.dashboard.sampled import costly_line, line_place, standing_of, sta
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.wording import window_of
-from gpuwatch.monitor.snapshot import RunNow, Snapshot
+from gpuwatch.monitor.snapshot import STEPLESS, RunNow, Snapshot
 
 NOTABLE_WAIT = 0.1
 """Where data starvation begins to be judged a fault."""
@@ -28,7 +28,7 @@ def words(parts: list[tuple[str, Style]], width: int, look: Look) -> Line:
 
 def line_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[Line]:
     """The line of the user's code that costs most of what can be had back, if there is one."""
-    window = window_of(run, snapshot) if run.state != "silent" else None
+    window = window_of(run, snapshot) if run.state not in STEPLESS else None
     found = costly_line(window.critical, NOTABLE_WAIT) if window is not None else None
     if found is None:
         return []
@@ -39,7 +39,7 @@ def line_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[
 
 def standing_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[Line]:
     """Where a run that makes no steps stands, and since when."""
-    standing = standing_of(run, snapshot) if run.state == "silent" else None
+    standing = standing_of(run, snapshot) if run.state in STEPLESS else None
     if standing is None:
         return []
     code = say.escape((standing.text or "").strip())
@@ -47,7 +47,7 @@ def standing_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> l
 
 
 def climb_lines(run: RunNow, width: int, most: int, style: Style, look: Look) -> list[Line]:
-    """How to see more of it, on the rungs below exact."""
+    """How to see more of it, where it is not seen exactly."""
     if not run.how_to_climb:
         return []
     parts = say.wrap(say.escape(run.how_to_climb), width)

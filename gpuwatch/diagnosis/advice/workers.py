@@ -28,8 +28,8 @@ MARGIN = 1.2
 LEAST_CPU_SHARE = 0.1
 """A worker that only waits for storage still costs some CPU: at most ten of them per core."""
 SPARE_CORE_FROM = 4
-"""From so many cores on, one is left to the training thread (Lightning does the same). On fewer that is too expensive:
-with two cores and loading that computes, 2 workers took 140 ms a step, 1 worker 226 ms."""
+"""With at least this many cores, one is left to the training thread (Lightning does the same). With fewer that costs
+too much: with two cores and loading that computes, 2 workers took 140 ms a step, 1 worker 226 ms."""
 MEMORY_SHARE = 0.5
 SHM_SHARE = 0.8
 LARGEST_WORKER_BYTES = 2**30

@@ -39,6 +39,7 @@ WAIT_CPU: Final = 12
 MEMORY: Final = 13
 RETRIES: Final = 14
 COMPILE: Final = 15
+BEGUN: Final = 16
 
 STOP: Final = 1
 GRAD: Final = 2

@@ -28,6 +28,7 @@ from gpuwatch.sources.stacks.standing import StandingLine
 from gpuwatch.sources.stacks.steady import SteadyCounters
 from gpuwatch.sources.stacks.tally import TallyBuilder
 from gpuwatch.sources.stacks.threads import TrainingThread
+from gpuwatch.sources.stacks.training_loops import TrainingLoops
 from gpuwatch.sources.stacks.worker_phase import WorkerClassifier
 from gpuwatch.sources.stacks.workers import Worker, Workers
 
@@ -87,6 +88,7 @@ class Session:
         self._classifier = Classifier(places, self._text)
         self._worker_classifier = WorkerClassifier(places, self._text)
         self._loops = Loops(self._classifier, self._text, counters.recheck)
+        self._training_loops = TrainingLoops(places, self._text)
         self._held = HeldLooks(self._loops)
         self._tally = TallyBuilder(facts.trainer, now_ns)
         self._spans = Spans(facts.trainer)
@@ -189,7 +191,7 @@ class Session:
         self._thread.note(reading, now_ns)
         look = self._make_look(stack, state, reading, now_ns)
         self._held.put(look)
-        self._standing.see(stack, look)
+        self._standing.see(stack, look, self._training_loops.hold(stack.frames, reading))
 
     def _make_look(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> Look:
         if reading.phase == "start":

@@ -17,10 +17,11 @@ class StandingLine:
         self._key: tuple[object, ...] | None = None
         self._look: Look | None = None
         self._leaf: Culprit | None = None
+        self._in_loop: bool | None = None
         self.main_file: str | None = None
 
-    def see(self, stack: Stack, look: Look) -> None:
-        """Takes the newest look."""
+    def see(self, stack: Stack, look: Look, in_loop: bool | None = None) -> None:
+        """Takes the newest sample; `in_loop` says whether it is inside a loop that trains, as far as one is known."""
         culprit = look.reading.culprit
         if culprit is None:
             innermost = stack.frames[0]
@@ -29,7 +30,7 @@ class StandingLine:
         key = culprit.file, culprit.line, look.reading.where, look.batches
         if key != self._key:
             self._key, self._since_ns = key, look.time_ns
-        self._look, self._leaf = look, culprit
+        self._look, self._leaf, self._in_loop = look, culprit, in_loop
         self.main_file = stack.frames[-1].code.file
 
     def now(self) -> Standing | None:
@@ -47,4 +48,5 @@ class StandingLine:
             line.function,
             text=line.text,
             leaf=line.leaf,
+            in_loop=self._in_loop,
         )

@@ -50,6 +50,7 @@ class ProcessTotals:
     latest: ProcessSample
     main_thread_cores: float | None = None
     tree_cores: float | None = None
+    tree_cores_lately: float | None = None  # in the last 30 s, however long the window is
     throttled_period_share: float | None = None
     throttled_seconds: float | None = None
     involuntary_switches_per_second: float | None = None

@@ -39,6 +39,7 @@ class RankWindow:
     batches_per_step: float | None = None  # over 1 where gradients are accumulated
     last_step_ns: int | None = None
     open_phase: PhaseSpan | None = None
+    outside: bool = False  # no training loop runs
     phases: Mapping[str, PhaseTotals] = field(default_factory=dict)
     phase_spans: Sequence[tuple[str, int, int]] = ()  # kind, start and end, at most the newest 512 of the window
     train_loader: LoaderFacts | None = None

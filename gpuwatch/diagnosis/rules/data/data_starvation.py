@@ -12,7 +12,7 @@ Evidence:
     loading that costs most. From the hardware alone nothing is claimed.
 Fires:
     S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
-    steps.
+    steps. From eight settled steps on where the 95 % interval of S lies above 20 %, and then at once.
 Clears:
     Below 6 %, and in five minutes below 5 % or twice as much as now: the better minutes of a run that wavers are no
     end. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before, unless a
@@ -45,6 +45,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpuwatch.diagnosis.advice.code import place_of
+from gpuwatch.diagnosis.advice.evidence import STEPS, is_early, lost_interval
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
 from gpuwatch.diagnosis.advice.lull import is_over, wavers
@@ -73,6 +75,7 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.text.numbers import grouped
 from gpuwatch.text.numbers import rate as rate_words
+from gpuwatch.timeline.windows import RankWindow, Share
 
 CAUSES: tuple[Rule, ...] = (
     workers_zero,
@@ -103,7 +106,7 @@ class Thresholds:
     critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
 
 
-@rule("data-starvation", subject="run", level=Level.E3, thresholds=Thresholds)
+@rule("data-starvation", subject="run", level=Level.E3, early=True, thresholds=Thresholds)
 def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that loses a tenth of its time to waits for data, and points to the cause's fix."""
     own = own_loading(case)
@@ -112,7 +115,10 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     starvation, rank = starvation_of(case), case.run.critical
     if starvation is None or is_at_handover_floor(rank):
         return None
-    share = avoidable_share(rank, starvation)
+    share, interval = avoidable_share(rank, starvation), lost_interval(rank, starvation)
+    is_certain = interval is not None and min(interval.low, share) >= limits.critical_share
+    if is_early(rank):
+        return _early(rank, starvation, interval, limits) if interval is not None and is_certain else None
     has_ended = share < limits.clear_share and not wavers(rank, starvation, share, limits.clear_share)
     if has_ended or (is_over(rank, starvation, share) and not _pauses_between_slow_items(case)):
         return None
@@ -123,16 +129,41 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
         level=starvation.level,
         evidence=(*_evidence(case, starvation), Measure("cause", cause, f"cause: {cause or 'not found'}")),
         fires=share >= limits.fire_share,
+        is_certain=is_certain,
         fix=draft.fix if draft is not None else how_to_find_out(case, is_complete=_asks_all(case)),
         gain=draft.gain if draft is not None else from_share(0.0, starvation.share, "once the cause is found"),
         hint=draft.hint if draft is not None else None,
         ruled_out=draft.ruled_out if draft is not None else rivals(case),
-        verify=(
-            f"Less than {percent(limits.clear_share)} lost to waits for a minute, "
-            "and samples per second up by 3 % or more"
-        ),
-        chart=("gpu.utilization_percent", "run.wait_share") if starvation.on_gpu else ("run.wait_share",),
+        verify=_verify(limits),
+        chart=_chart(starvation),
     )
+
+
+def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Thresholds) -> Draft:
+    """What a few steps show beyond doubt. What causes it they do not show."""
+    steps, what = sum(rank.columns.settled), "GPU idle" if starvation.on_gpu else "waiting"
+    said = f"{steps} steps so far: {what} {percent(interval.low)} to {percent(interval.high)} of the time"
+    file, line = place_of(rank.train_loader)
+    return Draft(
+        summary=_summary(starvation, loading_line(rank)),
+        severity=Severity.WARNING,
+        level=starvation.level,
+        evidence=(Measure("wait_share", round(starvation.share, 4), said), *loading_measures(rank)),
+        is_certain=True,
+        fix=Fix(text=f"What causes it is judged from {STEPS} steps on", file=file, line=line),
+        gain=from_share(0.0, starvation.share, "once the cause is found"),
+        verify=_verify(limits),
+        chart=_chart(starvation),
+    )
+
+
+def _verify(limits: Thresholds) -> str:
+    share = percent(limits.clear_share)
+    return f"Less than {share} lost to waits for a minute, and samples per second up by 3 % or more"
+
+
+def _chart(starvation: Starvation) -> tuple[str, ...]:
+    return ("gpu.utilization_percent", "run.wait_share") if starvation.on_gpu else ("run.wait_share",)
 
 
 def _cause(case: RunCase) -> tuple[str | None, Draft | None]:

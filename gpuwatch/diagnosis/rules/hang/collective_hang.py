@@ -6,14 +6,15 @@ Means:
 Evidence:
     No step on any rank for 60 s or ten of the slowest steps; utilization at least 95 % on all GPUs but at most one;
     power at most 45 % of the limit or below 60 % of what this run usually draws; no evaluation, checkpoint or
-    compilation going on. Where stacks can be read, the line each rank stands on, and since when; without a hook each
-    must stand there for 60 s.
+    compilation going on. Where stacks can be read, the line each rank stands on, and since when: one of them for 10 s
+    at least, without a hook each for 60 s.
 Fires:
     All of that holds in two evaluations.
 Clears:
     A step arrives.
 Not when:
-    A long first compilation, a known phase, NCCL's start, a process stopped by a signal.
+    A long first compilation, a known phase, NCCL's start, a process stopped by a signal, a program that generates or
+    evaluates without steps: its threads move on, or it has left its training loop.
 Causes:
     One rank stands elsewhere than the others or its GPU idles: it is the culprit (an exception, a wait for data). All
     stand in the same collective: the network, or collectives that do not match.
@@ -63,6 +64,7 @@ class Thresholds:
     busy_percent: float = threshold(95.0, "utilization of all GPUs but one at least")
     power_share: float = threshold(0.45, "of its power limit that a GPU draws at most")
     usual_power_share: float = threshold(0.60, "or of what it usually draws")
+    standing_seconds: float = threshold(10.0, "on its line, of one rank's thread at least, where stacks are read")
 
 
 @rule("collective-hang", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
@@ -76,6 +78,8 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
     if len(busy) < max(1, len(gpus) - 1) or not all(_draws_little(gpu, case, limits) for gpu in busy):
         return None
     idle, found = [gpu for gpu in gpus if gpu not in busy], stands(case)
+    if found and found[0].seconds < limits.standing_seconds:
+        return None
     culprit = _culprit(case, idle, found)
     return Draft(
         summary=(

@@ -12,8 +12,8 @@ Fires:
 Clears:
     A step arrives.
 Not when:
-    A known phase (evaluation, checkpoint, compilation), a process that computes, reads or writes, a breakpoint, a
-    process stopped by SIGSTOP: that one is shown as stopped.
+    A known phase (evaluation, checkpoint, compilation), a process that computes, reads or writes, a program that has
+    left its training loop, a breakpoint, a process stopped by SIGSTOP: that one is shown as stopped.
 Causes:
     The training thread waits for its loader: dead workers or full shared memory. It is blocked in a read: storage. It
     stands on a line of its own: a lock, a debugger, the network.
@@ -99,11 +99,12 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
 def _idle(case: RunCase, limits: Thresholds) -> bool:
     """Whether nothing moves: no GPU, no core, no byte. A busy process may be in a long step or save a checkpoint."""
     processes = [rank.process for rank in case.run.ranks if rank.process]
-    cores = [process.tree_cores for process in processes if process.tree_cores is not None]
-    rates = [(each.latest.read_bytes_per_second, each.latest.write_bytes_per_second) for each in processes]
+    cores = [process.tree_cores_lately for process in processes if process.tree_cores_lately is not None]
+    rates = [each.latest.read_bytes_per_second for each in processes]
+    rates += [each.latest.write_bytes_per_second for each in processes]
     if any(value >= limits.idle_cores for value in cores):
         return False
-    if any((value or 0.0) >= limits.idle_bytes_per_second for pair in rates for value in pair):
+    if any(value is not None and value >= limits.idle_bytes_per_second for value in rates):
         return False
     if case.gpus:
         readings = [gpu.latest.utilization_percent for gpu in case.gpus if gpu.latest]
@@ -187,9 +188,10 @@ def _idle_measures(case: RunCase) -> tuple[Measure, ...]:
         for gpu in case.gpus
         if gpu.latest is not None and gpu.latest.utilization_percent is not None
     ]
+    used = [rank.process.tree_cores_lately for rank in case.run.ranks if rank.process]
     cores = [
-        Measure("tree_cores", round(rank.process.tree_cores, 2), f"{rank.process.tree_cores:.2f} cores in use")
-        for rank in case.run.ranks
-        if rank.process and rank.process.tree_cores is not None
+        Measure("tree_cores", round(each, 2), f"{each:.2f} cores in use in the last 30 s")
+        for each in used
+        if each is not None
     ]
     return (*gpus, *cores)

@@ -22,9 +22,21 @@ class Checkpoints:
         self._raised = False
         self.places: tuple[Place, ...] = ()  # of the lines that save, as the facts number them from 1
         self._place = 0
+        self._begun = 0  # of the outermost save that is not known to have ended, 0: none
+
+    def begin(self, start: int, place: int = 0) -> PhaseSpan | None:
+        """Takes the beginning of a save; the open span, unless a checkpoint is open that this one belongs to."""
+        if self._begun or (self.end and start - self.end <= ADJACENT_NS):
+            self._begun = self._begun or start
+            return None
+        self._begun = start
+        file, line = self._line(place)
+        return PhaseSpan(self._trainer, "checkpoint", start, None, file=file, line=line)
 
     def save(self, start: int, end: int, size: int, *, raised: bool = False, place: int = 0) -> PhaseSpan | None:
         """Takes one save; an earlier checkpoint that this one does not belong to."""
+        if start <= self._begun:
+            self._begun = 0
         done = self.flush() if self.end and start - self.end > ADJACENT_NS else None
         parts = self._parts
         if size >= 0:
@@ -41,9 +53,11 @@ class Checkpoints:
 
     def flush(self, before: int | None = None) -> PhaseSpan | None:
         """The checkpoint, if there is one and it ended before `before`."""
-        if not self.end or (before is not None and before < self.end):
+        if before is not None and before > self._begun:
+            self._begun = 0  # the thread trains on: the record of that save's end was lost
+        if not self.end or self._begun or (before is not None and before < self.end):
             return None
-        file, line = self.places[self._place - 1] if 0 < self._place <= len(self.places) else (None, None)
+        file, line = self._line(self._place)
         span = PhaseSpan(
             self._trainer,
             "checkpoint",
@@ -59,3 +73,10 @@ class Checkpoints:
         self._raised = False
         self._place = 0
         return span
+
+    def lose(self) -> None:
+        """Forgets the save that has begun: the record of its end may be lost."""
+        self._begun = 0
+
+    def _line(self, place: int) -> Place:
+        return self.places[place - 1] if 0 < place <= len(self.places) else (None, None)

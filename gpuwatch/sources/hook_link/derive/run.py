@@ -62,6 +62,7 @@ class RunDerivation:
             wire.MEMORY: self._memory_peaks,
             wire.RETRIES: self._memory_retries,
             wire.COMPILE: self._compile,
+            wire.BEGUN: self._begun,
         }
 
     def learn(
@@ -128,11 +129,13 @@ class RunDerivation:
     def lose(self) -> None:
         """Takes note of lost records: no step spans them."""
         self._machine.lose()
+        self._checkpoints.lose()
         self._early = None if self._early is None else EarlyRecords()
 
     def finish(self, now_ns: int) -> list[Sample]:
         """The last samples of a trainer that ended."""
         self._machine.finish(now_ns)
+        self._checkpoints.lose()
         self._flush_checkpoint()
         return self._take()
 
@@ -197,7 +200,7 @@ class RunDerivation:
         self._machine.user_step(end, a)
 
     def _user_phase(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
-        name = self.phase_names[ident] if ident < len(self.phase_names) else ""
+        name = self._phase_name(ident)
         if self._machine.thread not in (None, thread):
             return
         if name == "data":
@@ -221,6 +224,20 @@ class RunDerivation:
         done = self._checkpoints.save(start, end, a, raised=bool(flags & wire.RAISED), place=ident)
         if done is not None:
             self._out.append(done)
+
+    def _begun(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
+        """Opens the pause that a record of kind `a` will close."""
+        if self._machine.thread not in (None, thread):
+            return
+        name = self._phase_name(ident) if a == wire.USER_PHASE else ""
+        if a == wire.SAVE or name == "checkpoint":
+            opened = self._checkpoints.begin(start, ident if a == wire.SAVE else 0)
+            if opened is not None:
+                self._out.append(opened)
+        elif a == wire.COMPILE:
+            self._out.append(PhaseSpan(self.trainer, "compile", start, None))
+        elif name == "eval":
+            self._out.append(PhaseSpan(self.trainer, "eval", start, None))
 
     def _gc(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
         if end - start >= GC_SPAN_NS:
@@ -261,6 +278,9 @@ class RunDerivation:
         span = self._checkpoints.flush(before)
         if span is not None:
             self._out.append(span)
+
+    def _phase_name(self, ident: int) -> str:
+        return self.phase_names[ident] if ident < len(self.phase_names) else ""
 
     def _measure_gaps(self) -> GapLedger:
         if self._gaps is None:

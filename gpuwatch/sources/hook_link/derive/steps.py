@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from gpuwatch.samples import Sample
+from gpuwatch.samples import PhaseSpan, Sample
 from gpuwatch.sources.hook_link.derive.compute import Compute
 from gpuwatch.sources.hook_link.derive.evaluations import Evaluations, Places, emit_waits
 from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP, IteratorState, Loaders
@@ -54,6 +54,8 @@ class StepMachine:
         self._usual_groups = 1
         self._trained = False  # a step has ended
         self._next_loader: int | None = None
+        self._over_ns = 0  # when a pass over a loader ended that nothing has followed yet, 0: none
+        self._is_outside = False  # and that this was emitted
 
     def train_on(self, thread: int) -> None:
         """Settles the training thread; what others read from loaders no longer counts."""
@@ -77,6 +79,10 @@ class StepMachine:
                 if inner.thread == iterator.thread:
                     inner.drop_since(start)
         self._last_start = start
+        if self._over_ns:
+            self._enter(start)
+        if kind == STOP and self._trained:
+            self._over_ns = end
         if iterator.step != writer.index:
             iterator.next_step(writer.index)
             writer.read.append(iterator)
@@ -102,6 +108,8 @@ class StepMachine:
     def backward(self, start: int, end: int) -> None:
         """Takes one backward of the training thread."""
         compute = self.compute
+        if self._over_ns:
+            self._enter(start)
         self.writer.sees_begin = bool(self.writer.sees_begin)
         optimizer_ns = compute.take_optimizers_since(start) if compute.optimizers else 0
         if compute.group_end and self.mode is not Mode.USER and self._next_step_began(start):
@@ -117,6 +125,8 @@ class StepMachine:
 
     def optimizer(self, start: int, end: int) -> None:
         """Takes one optimizer step."""
+        if self._over_ns:
+            self._enter(start)
         self.writer.sees_begin = bool(self.writer.sees_begin)
         if self.mode is Mode.NEXT:
             self._leave_next_mode()
@@ -127,6 +137,8 @@ class StepMachine:
 
     def user_step(self, time_ns: int, samples: int) -> None:
         """Takes one `gpuwatch.step()`: from the first one on nothing else ends a step."""
+        if self._over_ns:
+            self._enter(time_ns)
         if self.mode is not Mode.USER:
             self.mode = Mode.USER
             self.writer.start = 0
@@ -152,6 +164,12 @@ class StepMachine:
         self.writer.read = [i for i in self.writer.read if i not in inside]
         self._evaluations.emit_named(start, end, inside)
         self.writer.phase(start, end)
+
+    def _enter(self, start: int) -> None:
+        """Something follows the end of a pass; at once where it turns out not to have been outside."""
+        if self._is_outside:
+            self._out.append(PhaseSpan(self._trainer, "outside", self._over_ns, start))
+        self._over_ns, self._is_outside = 0, False
 
     # ---- boundaries
 
@@ -220,6 +238,9 @@ class StepMachine:
         """Gives what silence decides: a step whose loop fell quiet, an evaluation that lasts."""
         compute = self.compute
         writer = self.writer
+        if self._over_ns and not self._is_outside and now_ns - self._over_ns > SILENCE_NS:
+            self._is_outside = True
+            self._out.append(PhaseSpan(self._trainer, "outside", self._over_ns, None))
         if compute.group_end and now_ns - compute.mark > SILENCE_NS and self._shape_complete():
             self._close(compute.group_end)
         read = writer.read
@@ -251,10 +272,13 @@ class StepMachine:
 
     def unsettled(self) -> bool:
         """Whether silence may still decide something."""
+        if self._over_ns and not self._is_outside:
+            return True
         return bool(self.compute.group_end or any(not i.trains for i in self.writer.read))
 
     def lose(self) -> None:
         """Starts over after lost records: no step spans a loss."""
+        self._enter(self._over_ns)
         self.writer.forget()
         self.loaders.forget_positions()
         self.compute.reset()
@@ -262,7 +286,8 @@ class StepMachine:
         self._last_start = 0
 
     def retract_open(self) -> None:
-        """Takes all open evaluations back, because another machine derives the same records again."""
+        """Takes back what is open, because another machine derives the same records again."""
+        self._enter(self._over_ns)
         for iterator in self.writer.read:
             self._evaluations.retract(iterator)
 

@@ -1,0 +1,55 @@
+"""How far a share of the steps may be believed: its interval, and what it takes to judge without one."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import fmean
+
+from gpuwatch.diagnosis.advice.sampled import is_sampled
+from gpuwatch.diagnosis.advice.starvation import Starvation, lost_seconds
+from gpuwatch.diagnosis.advice.stream import settled
+from gpuwatch.statistics.student_t import quantile
+from gpuwatch.timeline.windows import RankWindow, Share
+
+STEPS = 30
+"""From here on the figures of a window are judged as they are."""
+EARLY_STEPS = 8
+"""From here on a share is judged by its interval."""
+CONFIDENCE = 0.95
+
+
+def is_early(rank: RankWindow) -> bool:
+    """Whether too few steps were measured for their figures to be judged as they are."""
+    return not is_sampled(rank) and not (rank.warm and rank.steps >= STEPS)
+
+
+def has_some_steps(rank: RankWindow) -> bool:
+    """Whether there are enough steps for an interval."""
+    return sum(rank.columns.settled) >= EARLY_STEPS
+
+
+def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
+    """The share of time that the settled steps lose, with its 95 % interval; None of fewer than eight of them.
+
+    Jackknife of the ratio, Student's t. Workers that are too slow make waits repeat in their number: there a stretch
+    of as many steps is left out at a time, where that leaves eight of them.
+    """
+    rows = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
+    workers = rank.train_loader.num_workers if rank.train_loader else None
+    size = workers if workers and len(rows) >= EARLY_STEPS * workers else 1
+    stretches = [rows[start : start + size] for start in range(0, len(rows) - size + 1, size)]
+    parts = [(sum(period for period, _ in rows), sum(lost for _, lost in rows)) for rows in stretches]
+    count, time, lost = len(parts), sum(period for period, _ in parts), sum(part for _, part in parts)
+    if count < EARLY_STEPS or any(time - period <= 0.0 for period, _ in parts):
+        return None
+    without = [(lost - part) / (time - period) for period, part in parts]
+    mean = fmean(without)
+    error = math.sqrt((count - 1) / count * sum((each - mean) ** 2 for each in without))
+    reach = _student_t(count - 1) * error
+    return Share(lost / time, max(0.0, lost / time - reach), min(1.0, lost / time + reach))
+
+
+@lru_cache(maxsize=1024)
+def _student_t(freedom: int) -> float:
+    return quantile((1.0 + CONFIDENCE) / 2.0, freedom)
