@@ -65,7 +65,7 @@ class Session:
         from gpuwatch.sources.host.process import read_stat
 
         stat = read_stat("/proc", self.attached.pid)
-        return stat is None or stat.start_ticks != self.attached.start_ticks or stat.state in "ZX"
+        return stat is None or stat.start_ticks != self.attached.start_ticks or stat.has_ended
 
 
 def open_session(arguments: argparse.Namespace, nvml: TakeNvml | None = None) -> Session:

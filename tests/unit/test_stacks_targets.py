@@ -80,8 +80,8 @@ class Scene:
         (self.proc / str(PID)).mkdir(exist_ok=True)
         (self.proc / str(PID) / name).write_bytes(content)
 
-    def write_stat(self, state: str = "R", start_ticks: int = 5000) -> None:
-        words = [state, "1", *["0"] * 17, str(start_ticks), "0", "0", *["0"] * 20]
+    def write_stat(self, state: str = "R", start_ticks: int = 5000, flags: int = 0) -> None:
+        words = [state, "1", *["0"] * 4, str(flags), *["0"] * 12, str(start_ticks), "0", "0", *["0"] * 20]
         self.write("stat", f"{PID} (python) {' '.join(words)}\n".encode())
 
     def end(self) -> None:
@@ -143,6 +143,29 @@ def test_a_process_that_can_be_read_is_reported_with_facts_counts_and_tallies(sc
     count = scene.of(BatchCount)[-1]
     assert isinstance(count, BatchCount)
     assert count.batches == pytest.approx(scene.counters.batches, abs=60)
+
+
+def test_a_process_that_is_killed_right_after_the_first_samples_was_sampled(scene: Scene) -> None:
+    scene.follow()
+    scene.run(0.1)
+    scene.process.gone = True
+    scene.end()
+    scene.run(1.0)
+    assert [facts.rung for facts in scene.of(RunFacts) if isinstance(facts, RunFacts)] == ["sampled"]
+    assert looks(scene) > 0
+    assert isinstance(scene.samples[-1], TrainerEnded)
+
+
+def test_a_process_that_the_kernel_takes_apart_has_ended(scene: Scene) -> None:
+    scene.follow()
+    scene.run(10.1)  # long enough for "not a Python program" to be believed
+    scene.process.gone = True
+    scene.write_stat(flags=0x4)
+    scene.refusals = [CannotReadError(Reason.NOT_PYTHON, "no Python", "none")] * 10
+    scene.run(5.0)
+    assert {facts.rung for facts in scene.of(RunFacts) if isinstance(facts, RunFacts)} == {"sampled"}
+    assert isinstance(scene.samples[-1], TrainerEnded)
+    assert scene.attached == 1
 
 
 def test_a_hooked_process_is_looked_at_less_and_only_its_looks_are_reported(scene: Scene) -> None:

@@ -69,7 +69,7 @@ def look(proc_root: Path | str, pid: int, before: Process | None = None) -> Proc
         TimeoutError: It keeps its reader waiting, and nothing was known of it before.
     """
     stat = read_stat(proc_root, pid)
-    if stat is None or stat.state in "ZX":
+    if stat is None or stat.has_ended:
         return None
     is_same = before is not None and before.key == (pid, stat.start_ticks)
     uid = before.uid if before is not None and is_same else _user(proc_root, pid)

@@ -15,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.foreign import stat_fields, status_fields
+from gpuwatch.foreign import status_fields
+from gpuwatch.sources.host.process import read_stat
 from gpuwatch.sources.host.procfs import read_of
 
 _MAX_ANCESTORS: Final = 16
@@ -30,7 +31,6 @@ LOCAL_TYPES: Final = (
 )
 """File systems that no server can keep waiting. Of any other type, FUSE among them, it is not known."""
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
-_EXITING: Final = 0x4  # PF_EXITING of the kernel's sched.h, in the flags of /proc/PID/stat
 
 
 class Processes:
@@ -44,23 +44,21 @@ class Processes:
 
     def start_ticks(self, pid: int) -> int | None:
         """When the process started, in clock ticks since boot."""
-        stat = self._stat(pid)
-        return int(stat[19]) if stat else None
+        stat = read_stat(self.root, pid)
+        return None if stat is None else stat.start_ticks
 
     def is_alive(self, pid: int, start_ticks: int) -> bool:
         """Whether this very process still runs; a zombie does not.
 
-        Nor does one that the kernel is taking apart: its socket is closed by then, and on a busy machine it is seconds
-        before it is a zombie.
+        Nor does one that the kernel is taking apart: its socket is closed by then.
         """
-        stat = self._stat(pid)
-        is_same = bool(stat) and int(stat[19]) == start_ticks
-        return is_same and stat[0] not in (b"Z", b"X") and not int(stat[6]) & _EXITING
+        stat = read_stat(self.root, pid)
+        return stat is not None and stat.start_ticks == start_ticks and not stat.has_ended
 
     def parent(self, pid: int) -> int | None:
         """The pid of the parent."""
-        stat = self._stat(pid)
-        return int(stat[1]) if stat else None
+        stat = read_stat(self.root, pid)
+        return None if stat is None else stat.parent
 
     def is_known_as(self, pid: int, claimed: int) -> bool:
         """Whether a process calls itself `claimed`: in its own pid namespace or one above it."""
@@ -149,13 +147,6 @@ class Processes:
             return (self.root / path).stat().st_ino
         except OSError:
             return None
-
-    def _stat(self, pid: int) -> list[bytes]:
-        try:
-            fields = stat_fields((self.root / str(pid) / "stat").read_bytes())
-        except OSError:
-            return []
-        return fields if len(fields) > 19 else []
 
     def _status(self, pid: int) -> dict[str, str]:
         try:

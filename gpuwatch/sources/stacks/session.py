@@ -139,6 +139,8 @@ class Session:
         for look in self._held.ready(now_ns, now_ns + (1 << 62)):
             self._take(look)
         if not self.hooked:
+            if self._sent_loaders is None:  # it ended before the first upkeep
+                self._settings.emit(self.facts.sampled(now_ns, self._process.version, ()))
             for span in self._spans.end(now_ns):
                 self._settings.emit(span)
             self._tell_counts()

@@ -55,7 +55,7 @@ class FollowedTarget:
         """The same because it is no longer wanted: where it has just ended, that is why, and is still reported."""
         if self._facts is not None and not self.ended:
             stat = read_stat(self._settings.proc_root, self.target.pid)
-            if stat is None or stat.state in "ZX" or stat.start_ticks != self._facts.start_ticks:
+            if stat is None or stat.has_ended or stat.start_ticks != self._facts.start_ticks:
                 self._end(self._facts, now_ns)
         self.close(now_ns)
 
@@ -89,19 +89,18 @@ class FollowedTarget:
             if self._session is not None:
                 self._session.tell_facts_again()
         stat = read_stat(self._settings.proc_root, self.target.pid)
-        alive = stat is not None and stat.state not in "ZX"
         if self._facts is None:
-            if stat is None or not alive:
+            if stat is None or stat.has_ended:
                 self.ended = True
                 return
             self._facts = self._read_facts(stat.start_ticks)
-        if stat is None or not alive or stat.start_ticks != self._facts.start_ticks:
+        if stat is None or stat.has_ended or stat.start_ticks != self._facts.start_ticks:
             self._end(self._facts, now_ns)
         elif self._is_other_program:
             self._is_other_program = False
             self._facts = self._read_facts(stat.start_ticks)
         elif self._session is not None and self._session.gone:
-            # It lives, so it has become another program (exec); or it is dying, and its memory went before its pid.
+            # It lives, so it has become another program (exec).
             self._drop_session(now_ns)
             self._is_other_program = True
         elif self._session is not None and self._session.failed is not None:

@@ -135,7 +135,7 @@ class Workers:
 
     def _meet(self, pid: int, now_ns: int, rate_hz: float) -> None:
         stat = read_stat(self._proc_root, pid)
-        if stat is None or stat.state in "ZX":
+        if stat is None or stat.has_ended:
             self._let_go(pid)
             return
         worker = self._known.get(pid)
