@@ -9,8 +9,7 @@ from importlib import import_module
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import PipeClosedError, abandon_stdout, flush_stdout, say
-from gpuwatch.text.streams import flush_stderr
+from gpuwatch.cli.output import PipeClosedError, abandon_stdout, flush_stderr, flush_stdout, say
 
 _CONFIGURED = ("dashboard", "record", "replay", "report", "watch")
 """Commands that judge: the rules' settings count for them."""

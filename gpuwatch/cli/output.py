@@ -11,7 +11,6 @@ from typing import BinaryIO, TextIO
 
 from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.text.escape import ascii_only, printable, terminal_text
-from gpuwatch.text.streams import lead_nowhere
 
 
 class PipeClosedError(Exception):
@@ -71,8 +70,31 @@ def flush_stdout() -> None:
 
 def abandon_stdout() -> None:
     """Lets what is still buffered go nowhere: the interpreter flushes at exit, and would complain once more."""
-    if not lead_nowhere(1):
+    if not _lead_nowhere(1):
         sys.stdout = None
+
+
+def flush_stderr() -> None:
+    """Writes what is buffered, of the dashboard for one; to a terminal that is gone it goes nowhere.
+
+    The interpreter flushes at its exit, and makes 120 of the exit code where that fails.
+    """
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        if not _lead_nowhere(2):
+            sys.stderr = None
+
+
+def _lead_nowhere(descriptor: int) -> bool:
+    """Has the descriptor lead nowhere; False where no other one is left for it."""
+    try:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
+            os.dup2(nowhere.fileno(), descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def say(text: str) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatch.dashboard.splash import hide_splash, is_splash_shown, show_splash, splash_taken_over
 from gpuwatch.dashboard.terminal import ENDING_SIGNALS, UNFIT_EXIT_CODE, TerminalGuard, terminal_problem
-from gpuwatch.text.streams import flush_stderr
 
 if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp
@@ -77,7 +76,6 @@ def run_dashboard(
         stopper.start()
         stopper.join(STOP_SECONDS)
         guard.stop()
-        flush_stderr()
 
 
 @contextmanager

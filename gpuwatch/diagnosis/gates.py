@@ -7,10 +7,11 @@ weighs its figure by an interval is asked from eight settled steps on.
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.evidence import STEPS, has_some_steps, is_early
+from gpuwatch.diagnosis.advice.evidence import has_some_steps, is_early
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, WATCHED_SECONDS, enough, is_sampled
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase
 from gpuwatch.diagnosis.track import EVALUATION_NS
+from gpuwatch.timeline.rank_window import STEPS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 
 CRITICAL_STEPS = 50

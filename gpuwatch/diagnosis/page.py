@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.evidence import STEPS
+from gpuwatch.diagnosis.advice.evidence import EARLY_STEPS
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.gates import GPU_SAMPLES, UNHOOKED_SECONDS
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.standing import LEVEL_WORDS
 from gpuwatch.diagnosis.thresholds import declared
 from gpuwatch.diagnosis.track import EVALUATION_NS, HOLD_NS, SECOND_NS
+from gpuwatch.timeline.rank_window import STEPS
+from gpuwatch.timeline.run_history import RAW_NS
 
 HEADINGS = (
     "Means", "Evidence", "Window", "Fires", "Clears", "Not when", "Causes", "Fix", "Gain", "Verify", "Source"
@@ -94,9 +96,11 @@ def _judged(rule: Rule) -> str:
             f"run's warm-up and with at least {STEPS} of its steps."
         )
     gpu = f" and {GPU_SAMPLES} samples of each of its GPUs" if rule.needs_gpu else ""
+    early = f", or from {EARLY_STEPS} on where an interval of the figure leaves no doubt" if rule.early else ""
     return (
-        f"The last 60 s of the run, after its warm-up and with at least {STEPS} steps{gpu}; seen by stacks alone, "
-        f"with at least {SAMPLES} samples of the training thread."
+        f"The last 60 s of the run, longer where {STEPS} steps take longer ({RAW_NS // (60 * SECOND_NS)} min at most), "
+        f"after its warm-up and with at least {STEPS} steps{gpu}{early}; seen by stacks alone, with at least {SAMPLES} "
+        "samples of the training thread."
     )
 
 

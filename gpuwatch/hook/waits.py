@@ -257,6 +257,18 @@ def _leave_metered(iteration: Iteration, batch: Any, start_ns: int, cpu_ns: int,
     return end_ns, samples
 
 
+def _end_pass(iterator: Any, iteration: Iteration, error: BaseException, flags: int, start_ns: int, pair: Any) -> None:
+    end_ns = monotonic_ns()
+    stopped = issubclass(type(error), StopIteration)
+    flags |= STOPPED if stopped else RAISED
+    append((NEXT, flags, iteration.loader, native_id(), start_ns, end_ns, iteration.number, -1))
+    gaps = device.gaps
+    if gaps is not None and pair is not None:
+        gaps.release(pair)
+    if stopped:
+        quietly(_note_length, iterator)
+
+
 def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) -> Callable[[Any], Any]:
     iteration_of = _iterations.get
 
@@ -288,7 +300,7 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
             batch = original(self)
         except BaseException as error:
             leave_traceback(error)
-            note_end(self, iteration, error, start_ns, pair)
+            _end_pass(self, iteration, error, GRAD if is_grad_enabled() else 0, start_ns, pair)
             raise
         if turn:
             end_ns = monotonic_ns()
@@ -304,20 +316,9 @@ def _timed(original: Callable[[Any], Any], is_grad_enabled: Callable[[], bool]) 
             pulse.flush(end_ns)
         return batch
 
-    def note_end(iterator: Any, iteration: Iteration, error: BaseException, start_ns: int, pair: Any) -> None:
-        end_ns = monotonic_ns()
-        stopped = issubclass(type(error), StopIteration)
-        flags = (STOPPED if stopped else RAISED) | (GRAD if is_grad_enabled() else 0)
-        append((NEXT, flags, iteration.loader, native_id(), start_ns, end_ns, iteration.number, -1))
-        gaps = device.gaps
-        if gaps is not None and pair is not None:
-            gaps.release(pair)
-        if stopped:
-            quietly(_note_length, iterator)
-
     hidden(_enter_metered)
     hidden(_leave_metered)
-    hidden(note_end)
+    hidden(_end_pass)
     return hidden(__next__, original)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.evidence import STEPS
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import have_spoken
@@ -11,6 +10,7 @@ from gpuwatch.diagnosis.wording import factors, percent
 from gpuwatch.report.observation import Json, Observation, figure
 from gpuwatch.text.escape import encodable
 from gpuwatch.text.numbers import grouped
+from gpuwatch.timeline.rank_window import STEPS
 from gpuwatch.timeline.windows import RunWindow
 
 

@@ -27,6 +27,7 @@ LOST_TIME: frozenset[PhaseKind] = PAUSES | {"gc"}
 """Kinds that are taken off the steps."""
 
 OUTSIDE: frozenset[PhaseKind] = frozenset({"outside"})
+"""No training loop runs; nothing of it is taken off steps, for there are none."""
 
 STOPPED: frozenset[PhaseKind] = frozenset({"stopped"})
 """By a signal, as /proc shows it: a step that goes on does not show when that ended."""

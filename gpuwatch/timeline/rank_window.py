@@ -18,7 +18,8 @@ from gpuwatch.timeline.step_tiers import share
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import RankWindow, StackWindow, StepColumns, WorkerTotals
 
-_STEPS = 30
+STEPS = 30
+"""As many a window holds at least, up to 15 min back: from here on its figures are judged as they are."""
 _MOST_COLUMNS = 4_096
 _MOST_SPANS = 512
 _SESSION_SHARE = 0.99
@@ -51,11 +52,11 @@ def _thirty_steps_ns(history: TrainerHistory, now_ns: int) -> int:
 
     The step under way is added up to the longest of them: a run that makes no more steps is left behind.
     """
-    ends = history.steps.times[-_STEPS - 1 :]
+    ends = history.steps.times[-STEPS - 1 :]
     if len(ends) < 2:
-        return round(_STEPS * (history.usual_step_seconds() or 0.0) * SECOND_NS)
+        return round(STEPS * (history.usual_step_seconds() or 0.0) * SECOND_NS)
     longest_ns = max(end - before for before, end in pairwise(ends))
-    return _STEPS * (ends[-1] - ends[0]) // (len(ends) - 1) + min(max(0, now_ns - ends[-1]), longest_ns)
+    return STEPS * (ends[-1] - ends[0]) // (len(ends) - 1) + min(max(0, now_ns - ends[-1]), longest_ns)
 
 
 def began_ns(history: TrainerHistory) -> int:

@@ -45,13 +45,14 @@ _USUAL_OF = 64
 _GAPS_AHEAD = 256
 _WARM_BATCHES = 10
 _EARLY_STEPS = 100
-_FRESH_NS = 10 * SECOND_NS
+FRESH_NS = 10 * SECOND_NS
+"""How long the line that a thread was last seen on counts as where it is."""
 
 
 def _regime(facts: RunFacts) -> tuple[object, ...]:
     """What steps of one kind have in common: what is trained, by which optimizer and lines, compiled or not.
 
-    A program that trains one model after the other, or unfreezes layers, makes steps of another kind.
+    A program that trains one model after the other makes steps of another kind.
     """
     model = facts.model
     return model.parameters, model.optimizer, model.optimizer_line, model.backward_line, model.compiled
@@ -250,7 +251,7 @@ class TrainerHistory:
     def is_outside(self, now_ns: int) -> bool:
         """Whether no training loop runs, as its stack shows; where that is not read, as the end of its loader does."""
         standing = self.stacks.standing
-        if standing is not None and standing.in_loop is not None and now_ns - standing.time_ns <= _FRESH_NS:
+        if standing is not None and standing.in_loop is not None and now_ns - standing.time_ns <= FRESH_NS:
             return not standing.in_loop
         return self.phases.is_open(OUTSIDE)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 
+from gpuwatch.cli.output import flush_stderr
 from gpuwatch.dashboard.launch import run_dashboard
 from tests.dashboard import situations
 from tests.dashboard.fake_monitor import FakeMonitor
@@ -34,4 +35,6 @@ class EagerMonitor(FakeMonitor):
 
 if __name__ == "__main__":
     made = situations.monitor(situations.starved())
-    sys.exit(run_dashboard(EagerMonitor(made.current, made.timeline)))
+    exit_code = run_dashboard(EagerMonitor(made.current, made.timeline))
+    flush_stderr()
+    sys.exit(exit_code)

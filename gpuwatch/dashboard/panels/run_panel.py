@@ -33,11 +33,10 @@ from gpuwatch.text.numbers import rate as rate_words
 
 RANK_FIELD = 26
 """Cells of one rank: "rank 12 1.04 s wait 100 %"."""
-
-
 NOTABLY_SLOWER = 1.05
-LONG_PAUSE_SECONDS = 10.0
 """A rank is marked when it is this much slower than the fastest; in step, ranks differ by their clocks' noise."""
+LONG_PAUSE_SECONDS = 10.0
+"""From here on a pause is said with how long it lasts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.starvation import Starvation, lost_seconds
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.statistics.student_t import quantile
+from gpuwatch.timeline.rank_window import STEPS
 from gpuwatch.timeline.windows import RankWindow, Share
 
-STEPS = 30
-"""From here on the figures of a window are judged as they are."""
 EARLY_STEPS = 8
 """From here on a share is judged by its interval."""
 CONFIDENCE = 0.95

@@ -9,9 +9,8 @@ from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import listed, seconds
 from gpuwatch.samples import Standing
+from gpuwatch.timeline.run_history import FRESH_NS
 from gpuwatch.timeline.windows import RankWindow
-
-FRESH_NS = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,6 @@ def apart_words(others: tuple[Stand, ...]) -> str:
 
 
 def _stood_seconds(line: Standing, now_ns: int) -> float:
-    """Until now where it was just looked at, else until the last look."""
+    """Until now where it was just sampled, else until the last sample."""
     until_ns = now_ns if now_ns - line.time_ns <= FRESH_NS else line.time_ns
     return max(0.0, (until_ns - line.since_ns) / 1e9)

@@ -46,7 +46,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.evidence import STEPS, is_early, lost_interval
+from gpuwatch.diagnosis.advice.evidence import is_early, lost_interval
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
 from gpuwatch.diagnosis.advice.lull import is_over, wavers
@@ -75,6 +75,7 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.text.numbers import grouped
 from gpuwatch.text.numbers import rate as rate_words
+from gpuwatch.timeline.rank_window import STEPS
 from gpuwatch.timeline.windows import RankWindow, Share
 
 CAUSES: tuple[Rule, ...] = (
@@ -141,14 +142,15 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
 
 def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Thresholds) -> Draft:
     """What a few steps show beyond doubt. What causes it they do not show."""
-    steps, what = sum(rank.columns.settled), "GPU idle" if starvation.on_gpu else "waiting"
-    said = f"{steps} steps so far: {what} {percent(interval.low)} to {percent(interval.high)} of the time"
+    name, what = _figure(starvation)
+    reach = f"{what} {percent(interval.low)} to {percent(interval.high)} of the time"
+    said = f"{sum(rank.columns.settled)} steps so far: {reach}"
     file, line = place_of(rank.train_loader)
     return Draft(
         summary=_summary(starvation, loading_line(rank)),
         severity=Severity.WARNING,
         level=starvation.level,
-        evidence=(Measure("wait_share", round(starvation.share, 4), said), *loading_measures(rank)),
+        evidence=(Measure(name, round(starvation.share, 4), said), *loading_measures(rank)),
         is_certain=True,
         fix=Fix(text=f"What causes it is judged from {STEPS} steps on", file=file, line=line),
         gain=from_share(0.0, starvation.share, "once the cause is found"),
@@ -209,11 +211,15 @@ def _summary(starvation: Starvation, line: HotLine | None) -> str:
     return f"Training waits {share} of the time for the next batch{where}"
 
 
+def _figure(starvation: Starvation) -> tuple[str, str]:
+    """The name and the word of S: idle is a GPU, where none computes the training thread waits."""
+    return ("gpu_idle_from_wait_share", "GPU idle") if starvation.on_gpu else ("wait_share", "waiting")
+
+
 def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
     rank = case.run.critical
     made = f"{grouped(starvation.steps)} {'batches' if starvation.wait else 'steps'}"
-    what = "GPU idle" if starvation.on_gpu else "waiting"
-    name = "gpu_idle_from_wait_share" if starvation.on_gpu else "wait_share"
+    name, what = _figure(starvation)
     share = f"{what} {percent(starvation.share)} of {starvation.seconds:.0f} s"
     measures = [Measure(name, round(starvation.share, 4), f"{share} ({made})")]
     if starvation.wait is not None and rank.stacks is not None:

@@ -80,7 +80,7 @@ class StepMachine:
                     inner.drop_since(start)
         self._last_start = start
         if self._over_ns:
-            self._enter(start)
+            self._end_outside(start)
         if kind == STOP and self._trained:
             self._over_ns = end
         if iterator.step != writer.index:
@@ -109,7 +109,7 @@ class StepMachine:
         """Takes one backward of the training thread."""
         compute = self.compute
         if self._over_ns:
-            self._enter(start)
+            self._end_outside(start)
         self.writer.sees_begin = bool(self.writer.sees_begin)
         optimizer_ns = compute.take_optimizers_since(start) if compute.optimizers else 0
         if compute.group_end and self.mode is not Mode.USER and self._next_step_began(start):
@@ -126,7 +126,7 @@ class StepMachine:
     def optimizer(self, start: int, end: int) -> None:
         """Takes one optimizer step."""
         if self._over_ns:
-            self._enter(start)
+            self._end_outside(start)
         self.writer.sees_begin = bool(self.writer.sees_begin)
         if self.mode is Mode.NEXT:
             self._leave_next_mode()
@@ -138,7 +138,7 @@ class StepMachine:
     def user_step(self, time_ns: int, samples: int) -> None:
         """Takes one `gpuwatch.step()`: from the first one on nothing else ends a step."""
         if self._over_ns:
-            self._enter(time_ns)
+            self._end_outside(time_ns)
         if self.mode is not Mode.USER:
             self.mode = Mode.USER
             self.writer.start = 0
@@ -148,6 +148,8 @@ class StepMachine:
 
     def user_wait(self, start: int, end: int) -> None:
         """Takes one `gpuwatch.phase("data")`."""
+        if self._over_ns:
+            self._end_outside(start)
         if self.compute.group_end and self.mode is not Mode.USER:
             self._close(self.compute.group_end)
         self.writer.user_wait(start, end)
@@ -165,8 +167,8 @@ class StepMachine:
         self._evaluations.emit_named(start, end, inside)
         self.writer.phase(start, end)
 
-    def _enter(self, start: int) -> None:
-        """Something follows the end of a pass; at once where it turns out not to have been outside."""
+    def _end_outside(self, start: int) -> None:
+        """Something of the loop follows the end of a pass: what was called outside ended there."""
         if self._is_outside:
             self._out.append(PhaseSpan(self._trainer, "outside", self._over_ns, start))
         self._over_ns, self._is_outside = 0, False
@@ -278,7 +280,7 @@ class StepMachine:
 
     def lose(self) -> None:
         """Starts over after lost records: no step spans a loss."""
-        self._enter(self._over_ns)
+        self._end_outside(self._over_ns)
         self.writer.forget()
         self.loaders.forget_positions()
         self.compute.reset()
@@ -287,7 +289,7 @@ class StepMachine:
 
     def retract_open(self) -> None:
         """Takes back what is open, because another machine derives the same records again."""
-        self._enter(self._over_ns)
+        self._end_outside(self._over_ns)
         for iterator in self.writer.read:
             self._evaluations.retract(iterator)
 
