@@ -12,6 +12,7 @@ from gpuwatch.recording.types import FindingSpan
 from gpuwatch.samples import (
     BatchCount,
     BatchWait,
+    CallCount,
     GpuFacts,
     GpuGap,
     GpuHealth,
@@ -133,6 +134,7 @@ TABLES: Mapping[str, Table] = {
         table("loss", LinkLoss),
         table("stacks", StackTally),
         table("stack_line", StackTally, inner=LineCount, rows=lambda s: (*s.lines, *s.worker_lines), context=_TRAINER),
+        table("stack_call", StackTally, inner=CallCount, rows=lambda s: (*s.calls, *s.worker_calls), context=_TRAINER),
         table("batch_count", BatchCount),
         table("finding", FindingSpan, leave_out=("blob",)),
     )

@@ -132,7 +132,6 @@ def run_now(
         samples=stacks.samples if stacks else 0,
         standing=critical.trainer.stacks.standing,
         top_line=stacks.lines[0] if stacks and stacks.lines else None,
-        top_worker_line=stacks.worker_lines[0] if stacks and stacks.worker_lines else None,
         phases=_bands(run, now_ns),
         how_to_climb=critical.facts.climb or _HOW_TO_CLIMB.get(critical.facts.rung),
         ended=_ended(run),

@@ -129,7 +129,6 @@ class RunNow:
     samples: int = 0  # looks at the training thread
     standing: Standing | None = None  # where the training thread stands, wherever stacks are read
     top_line: LineShare | None = None  # of the training thread: the line of the user's code that was seen most
-    top_worker_line: LineShare | None = None
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
     how_to_climb: str | None = None  # one line, where the rung is below "exact"
     ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended

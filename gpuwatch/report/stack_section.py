@@ -43,9 +43,17 @@ def stack_section(stacks: StackWindow | None) -> Json | None:
 
 
 def hot_line_section(rank: RankWindow) -> Json | None:
-    """The line that makes the batches slow."""
+    """The line that makes the batches slow, or calls the function that does."""
     found = hot_line(rank)
-    return None if found is None else {**_line(found.line), "where": found.where}
+    if found is None:
+        return None
+    callee = None if found.line.callee is None else encodable(found.line.callee)
+    return {
+        **_line(found.line),
+        "where": found.where,
+        "callee": callee,
+        "callee_lines": list(found.line.callee_lines),
+    }
 
 
 def standing_section(rank: RankWindow, now_ns: int) -> Json | None:

@@ -65,7 +65,10 @@ def _sentences(run: Json) -> Iterator[str]:
     if hot is not None:
         of = "of the workers' busy time" if hot["where"] == "workers" else "of the training thread's time"
         code = f": {_shortened(hot['text'])}" if hot["text"] else ""
-        yield f"slowest line of loading: {_place(hot, run)}, {_with_error(hot)} {of}{code}"
+        what = f"line of loading: {_place(hot, run)}"
+        if hot["callee"] is not None:
+            what = f"function of loading: {hot['callee']}(), called in {_place(hot, run)}"
+        yield f"slowest {what}, {_with_error(hot)} {of}{code}"
     for stands in (run, *run["ranks"]) if len(run["ranks"]) > 1 else (run,):
         if stands["standing"] is not None:
             yield _standing(stands["standing"], run, stands.get("rank"))

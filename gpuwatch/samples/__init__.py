@@ -35,6 +35,7 @@ from gpuwatch.samples.run import (
 )
 from gpuwatch.samples.stacks import (
     BatchCount,
+    CallCount,
     Candidate,
     Candidates,
     LineCount,
@@ -74,6 +75,7 @@ Sample = (
 __all__ = [
     "BatchCount",
     "BatchWait",
+    "CallCount",
     "Candidate",
     "Candidates",
     "GpuFacts",

@@ -49,6 +49,23 @@ class LineCount:
 
 
 @dataclass(frozen=True, slots=True)
+class CallCount:
+    """Samples taken inside of one function of the user's while one line of the user's called it, at whatever depth.
+
+    What a function costs that spends its time on many lines, or in others that it calls, is seen here only.
+    """
+
+    phase: str  # StackPhase or WorkerPhase
+    file: str
+    line: int
+    function: str
+    callee_file: str
+    callee: str
+    samples: int
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StackTally:
     """About one second of looks at one trainer and its workers.
 
@@ -73,6 +90,8 @@ class StackTally:
     receiving_samples: int = 0  # of phase "wait": unpickling and mapping what a worker sent, on the training thread
     first_wait_samples: int = 0  # of phase "wait": before the iterator's first batch, where it has workers
     cpu_seconds: float = 0.0  # what the looks cost gpuwatch
+    calls: tuple[CallCount, ...] = ()  # of the user's functions below the loader's next()
+    worker_calls: tuple[CallCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
-from gpuwatch.samples import LineCount, StackPhase, StackTally, Standing, WorkerPhase
+from gpuwatch.samples import CallCount, LineCount, StackPhase, StackTally, Standing, WorkerPhase
 from gpuwatch.timeline.batch_counts import BatchCounts
 from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.stack_stretches import Stretch, pauses_of_logging, waits_of
@@ -27,13 +27,15 @@ WORKER_PHASES: tuple[str, ...] = get_args(WorkerPhase)
 NOT_TRAINING = frozenset({"eval", "save", "compile"})
 _AT_WORK = ("wait", "forward", "backward", "optimizer", "sync", "copy")
 
-_LineKey = tuple[str, str, int, str, "str | None"]
+_LineKey = tuple[str, str, int, str, "str | None", "str | None", "str | None"]
+"""Phase, file, line, function, leaf; of a call the called function and its file instead of a leaf."""
 
 
 class _Block:
     """One tally, or the sum of those of 15 s. Lines are counted by the number that the log gave them."""
 
     __slots__ = (
+        "calls",
         "cpu_seconds",
         "end_ns",
         "eval_waiting",
@@ -45,6 +47,7 @@ class _Block:
         "samples",
         "span_ns",
         "start_ns",
+        "worker_calls",
         "worker_lines",
         "worker_phases",
         "worker_samples",
@@ -62,6 +65,13 @@ class _Block:
         self.worker_phases: Counter[str] = Counter()
         self.lines: Counter[int] = Counter()
         self.worker_lines: Counter[int] = Counter()
+        self.calls: Counter[int] = Counter()
+        self.worker_calls: Counter[int] = Counter()
+
+    @property
+    def all_lines(self) -> tuple[Counter[int], ...]:
+        """All counts of lines and calls."""
+        return self.lines, self.worker_lines, self.calls, self.worker_calls
 
     def __lt__(self, other: _Block) -> bool:
         return self.end_ns < other.end_ns
@@ -82,8 +92,8 @@ class _Block:
         self.phases.update(other.phases)
         self.worker_phases.update(other.worker_phases)
         if with_lines:
-            self.lines.update(other.lines)
-            self.worker_lines.update(other.worker_lines)
+            for lines, others in zip(self.all_lines, other.all_lines, strict=True):
+                lines.update(others)
 
     def stretch(self) -> Stretch:
         """What it holds of training."""
@@ -93,7 +103,7 @@ class _Block:
 
     def forget_rare_lines(self) -> None:
         """Keeps the lines with the most samples: shares are of all samples, so those of the others stay right."""
-        for lines in (self.lines, self.worker_lines):
+        for lines in self.all_lines:
             if len(lines) > _LINES_PER_BLOCK:
                 kept = lines.most_common(_LINES_PER_BLOCK)
                 lines.clear()
@@ -134,6 +144,8 @@ class StackLog:
         block.worker_phases.update(tally.worker_phases)
         block.lines.update(self._counted(tally.lines))
         block.worker_lines.update(self._counted(tally.worker_lines))
+        block.calls.update(self._counted(tally.calls))
+        block.worker_calls.update(self._counted(tally.worker_calls))
         block.forget_rare_lines()
         self._newest_ns = max(self._newest_ns, tally.end_ns)
         insort(self._singles, block)
@@ -190,6 +202,7 @@ class StackLog:
             phases=_shares(total.phases, PHASES, total.samples),
             train_phases=_shares(total.phases, [each for each in PHASES if each not in NOT_TRAINING], training),
             lines=self._lines(total.lines, total.samples),
+            calls=self._lines(total.calls, total.samples),
             eval_wait_share=_part(total.eval_waiting, total.phases["eval"]),
             receiving_share=_part(total.receiving, total.samples),
             first_wait_share=_part(total.first_wait, total.samples),
@@ -201,6 +214,7 @@ class StackLog:
             worker_samples=total.worker_samples,
             worker_phases=_shares(total.worker_phases, WORKER_PHASES, total.worker_samples),
             worker_lines=self._lines(total.worker_lines, busy),
+            worker_calls=self._lines(total.worker_calls, busy),
             standing=self.standing if is_fresh else None,
             batches_per_second=counted.per_second if counted else None,
             batches_exact=counted.exact if counted else True,
@@ -214,11 +228,11 @@ class StackLog:
             if start_ns < (block.start_ns + block.end_ns) // 2 <= end_ns:
                 yield block
 
-    def _counted(self, lines: Iterable[LineCount]) -> Counter[int]:
+    def _counted(self, lines: Iterable[LineCount | CallCount]) -> Counter[int]:
         """The samples of each line by its number, which is a tenth of the memory of its names."""
         counts: Counter[int] = Counter()
         for line in lines:
-            key = (line.phase, line.file, line.line, line.function, line.leaf)
+            key = _key(line)
             number = self._ids.get(key)
             if number is None:
                 number = self._ids[key] = self._next_id
@@ -247,7 +261,8 @@ class StackLog:
         used = {
             number
             for block in (*self._merged.values(), *self._singles)
-            for number in (*block.lines, *block.worker_lines)
+            for lines in block.all_lines
+            for number in lines
         }
         self._keys = {number: key for number, key in self._keys.items() if number in used}
         self._texts = {number: text for number, text in self._texts.items() if number in used}
@@ -256,14 +271,15 @@ class StackLog:
 
     def _lines(self, counts: Mapping[int, int], samples: int) -> tuple[LineShare, ...]:
         """The lines with the most samples; of what runs below one, the leaf that was seen most."""
-        by_line: dict[tuple[str, str, int, str], list[tuple[int, int]]] = {}
+        by_line: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         for number, count in counts.items():
-            by_line.setdefault(self._keys[number][:4], []).append((count, number))
+            phase, file, line_number, function, _, callee, callee_file = self._keys[number]
+            by_line.setdefault((phase, file, line_number, function, callee, callee_file), []).append((count, number))
         totals = Counter({line: sum(count for count, _ in found) for line, found in by_line.items()})
         shown = []
         for line, count in totals.most_common(_LINES_SHOWN):
             found = max(by_line[line])[1]
-            phase, file, number, function = line
+            phase, file, number, function, callee, callee_file = line
             shown.append(
                 LineShare(
                     phase=phase,
@@ -274,9 +290,17 @@ class StackLog:
                     share=wilson(min(count, samples), samples),
                     text=self._texts[found],
                     leaf=self._keys[found][4],
+                    callee=callee,
+                    callee_file=callee_file,
                 )
             )
         return tuple(shown)
+
+
+def _key(line: LineCount | CallCount) -> _LineKey:
+    if isinstance(line, LineCount):
+        return line.phase, line.file, line.line, line.function, line.leaf, None, None
+    return line.phase, line.file, line.line, line.function, None, line.callee, line.callee_file
 
 
 def _shares(counts: Mapping[str, int], names: Collection[str], samples: int) -> dict[str, Share]:

@@ -47,6 +47,7 @@ def watched(
     worker_phases: dict[str, float] | None = None,
     worker_samples: int = 1200,
     worker_lines: Sequence[tuple[float, dict[str, Any]]] = (),
+    worker_calls: Sequence[tuple[float, dict[str, Any]]] = (),
     batches_per_second: float | None = 5.0,
     **fields: Any,
 ) -> StackWindow:
@@ -76,6 +77,7 @@ def watched(
         "worker_samples": looks,
         "worker_phases": {name: share(value, looks) for name, value in by_worker.items()},
         "worker_lines": tuple(_line(each, looks, round(looks * busy)) for each in worker_lines),
+        "worker_calls": tuple(_line(each, looks, round(looks * busy)) for each in worker_calls),
         "batches_per_second": batches_per_second,
         "batches": round((batches_per_second or 0.0) * seconds),
         "cpu_share": 0.02,

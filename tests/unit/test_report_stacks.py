@@ -42,6 +42,19 @@ def test_with_workers_the_hot_line_is_theirs_that_makes_items_not_the_for_statem
     assert (hot["file"], hot["line"], hot["where"]) == (seen.AUGMENT, 41, "workers")
 
 
+def test_a_function_that_is_hot_on_many_lines_is_named_with_where_it_is_called() -> None:
+    lines = tuple(seen.line("item", 60 + place, 50, of=720, function="elastic") for place in range(8))
+    call = seen.line("item", 41, 400, of=720, text="x = elastic(x)", callee="elastic", callee_file=seen.AUGMENT)
+    rank = seen.sampled_rank(seen.worker_stacks(worker_lines=lines, worker_calls=(call,)), num_workers=2)
+    made = report(build.scene(build.run(rank)))
+    check_schema(made)
+    hot = made["runs"][0]["hot_line"]
+    assert (hot["callee"], hot["callee_lines"], hot["line"], hot["samples"]) == ("elastic", [60, 61, 62, 63], 41, 400)
+    assert "slowest function of loading: elastic(), called in augment.py:41, 56 % ±3.6" in " ".join(
+        render_text(made).split()
+    )
+
+
 def test_no_hot_line_is_made_up_where_the_workers_were_not_read() -> None:
     unread = seen.worker_stacks(worker_samples=0, worker_lines=(), worker_phases={})
     assert run_of(seen.sampled_rank(unread, num_workers=2))["hot_line"] is None

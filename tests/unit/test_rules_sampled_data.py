@@ -263,7 +263,27 @@ class TestWorkerCpuBound:
         assert finding.gain is not None and finding.hint is None
         # Removed: a batch of 768 ms becomes one of 288 ms in four workers, so computing sets the pace.
         assert 1.1 < finding.gain.low < finding.gain.high <= 1 / (1 - 0.45) * 1.01
-        assert finding.gain.cap is not None and finding.gain.cap.startswith("from halving that line to removing it")
+        assert finding.gain.cap is not None and finding.gain.cap.startswith("from halving that to removing it")
+
+    def test_a_function_that_is_spread_over_many_lines_is_named_with_where_it_is_called(self) -> None:
+        inside = [line("item", 57 + place, 0.06, function="elastic", text="x = f(x)") for place in range(7)]
+        calls = [
+            line(
+                "item",
+                34,
+                0.42,
+                function="__getitem__",
+                text="image = elastic(image)",
+                callee="elastic",
+                callee_file=SCRIPT,
+            )
+        ]
+        beside = line("item", 31, 0.20, function="__getitem__", text="img = img.filter(2)")
+        seen = watched({"wait": 0.5}, worker_phases={"item": 0.9}, worker_lines=[beside, *inside], worker_calls=calls)
+        finding = of(findings(crowded(seen)), "worker-cpu-bound")
+        assert finding.summary.endswith("47 % of it goes into elastic() called in train.py:34")
+        assert finding.fix is not None and (finding.fix.file, finding.fix.line) == (SCRIPT, 34)
+        assert "Make elastic() called in train.py:34 `image = elastic(image)` (mostly lines" in finding.fix.text
 
     def test_a_small_line_promises_little(self) -> None:
         small = watched(

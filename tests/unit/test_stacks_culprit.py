@@ -40,6 +40,29 @@ def test_a_line_whose_file_cannot_be_read_is_named_without_its_text() -> None:
     assert (found.culprit.line, found.culprit.text) == (4, None)
 
 
+def test_the_calls_that_led_to_the_line_are_known_up_to_the_loaders_next() -> None:
+    found = read(
+        ("PIL/Image.py", "resize", 2300),
+        (MAIN, "warp", 57),
+        ("torchvision/transforms/transforms.py", "__call__", 95),
+        (MAIN, "walk", 41),
+        (MAIN, "walk", 44),
+        (MAIN, "__getitem__", 4),
+        NEXT,
+        (MAIN, "train", 9),
+        source=AUGMENT,
+    )
+    assert [(call.line, call.function, call.callee) for call in found.calls] == [
+        (41, "walk", "warp"),
+        (4, "__getitem__", "walk"),
+    ]
+    assert found.calls[1].text == "return image.resize((64, 64))"
+
+
+def test_calls_are_of_loading_only() -> None:
+    assert read((MAIN, "loss", 30), (MAIN, "train", 9)).calls == ()
+
+
 @pytest.mark.parametrize(
     ("file", "owner"),
     [

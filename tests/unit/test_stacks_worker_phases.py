@@ -29,7 +29,7 @@ def reading(*inner: Place, feeder: tuple[Place, ...] = (("threading.py", "wait",
     stacks = [stack(*inner, *OUTSIDE), stack(*feeder, *FED, thread=2, is_main=False)]
     found = classifier.read(stacks)
     assert found is not None
-    phase, culprit = found
+    phase, culprit, _ = found
     return phase, culprit.line if culprit is not None else None
 
 
@@ -54,6 +54,15 @@ def reading(*inner: Place, feeder: tuple[Place, ...] = (("threading.py", "wait",
 )
 def test_the_phase_of_a_worker_and_its_line(inner: list[Place], phase: str, line: int | None) -> None:
     assert reading(*inner) == (phase, line)
+
+
+def test_the_calls_in_a_worker_end_at_its_loop() -> None:
+    classifier = WorkerClassifier(Places(), FakeText({FETCH: FETCH_TEXT, WORKER: WORKER_TEXT}))
+    found = classifier.read([stack((MAIN, "warp", 57), (MAIN, "__getitem__", 40), ITEM, LOOP, *OUTSIDE)])
+    assert found is not None
+    assert [(call.line, call.callee) for call in found[2]] == [(40, "warp")]
+    of_torch = classifier.read([stack(("torch/utils/data/dataset.py", "__getitem__", 7), ITEM, LOOP, *OUTSIDE)])
+    assert of_torch is not None and of_torch[2] == ()
 
 
 @pytest.mark.parametrize(

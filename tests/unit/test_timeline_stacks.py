@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import pytest
 
-from gpuwatch.samples import StackTally
+from gpuwatch.samples import CallCount, StackTally
 from gpuwatch.timeline.stack_log import StackLog
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.windows import StackWindow
@@ -159,6 +159,16 @@ def test_worker_lines_leave_idle_workers_out() -> None:
     assert (seen.workers, seen.worker_samples) == (4, 800)
     assert seen.worker_phases["idle"].value == pytest.approx(0.5)
     assert seen.worker_lines[0].share.value == pytest.approx(0.5)
+
+
+def test_calls_are_added_up_beside_the_lines_also_where_tallies_are_merged() -> None:
+    calls = (CallCount("item", "/data.py", 34, "__getitem__", "/data.py", "elastic", 20, "elastic(image)"),)
+    made = log(
+        *tallies(200, {"wait": 100}, workers=2, worker_samples=50, worker_phases={"item": 50}, worker_calls=calls)
+    )
+    (call,) = window(made, 0, 200).worker_calls
+    assert (call.callee, call.line, call.samples, call.share.value) == ("elastic", 34, 4000, pytest.approx(0.4))
+    assert not window(made, 0, 200).calls and not window(made, 0, 200).worker_lines
 
 
 def test_workers_are_as_many_as_there_mostly_were() -> None:

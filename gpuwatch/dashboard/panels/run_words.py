@@ -33,7 +33,8 @@ def line_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[
     if found is None:
         return []
     share = f"{say.share(found.line.share.value)} {found.of}"
-    parts = [("hot line ", look.dim), (line_place(found.line), look.accent), (f"  {share}  ", look.wait)]
+    named = "hot line " if found.line.callee is None else f"hot function {say.escape(found.line.callee)}() at "
+    parts = [(named, look.dim), (line_place(found.line), look.accent), (f"  {share}  ", look.wait)]
     return [words([*parts, (say.escape((found.line.text or "").strip()), look.text)], width, look)]
 
 

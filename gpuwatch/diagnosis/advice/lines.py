@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.sampled import busy_worker_samples, is_sampled, phase_samples, share_of
 from gpuwatch.diagnosis.finding import Measure
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.diagnosis.wording import listed, percent
 from gpuwatch.text.numbers import grouped
+from gpuwatch.timeline import hot_line as timeline_hot_line
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
 
 LEAST_SAMPLES = 20
@@ -20,7 +21,10 @@ MAKING = ("item", "collate", "send", "other")
 
 @dataclass(frozen=True, slots=True)
 class HotLine:
-    """A line, its share of the `of` samples it was looked for in, and the phase most of its samples were in."""
+    """A line, its share of the `of` samples it was looked for in, and the phase most of its samples were in.
+
+    With a `callee` the share is that of a whole function of the user's, and the line one that calls it.
+    """
 
     phase: str
     file: str
@@ -30,16 +34,26 @@ class HotLine:
     of: int
     text: str | None = None
     leaf: str | None = None
+    callee: str | None = None
+    callee_lines: tuple[int, ...] = ()
 
     @property
     def place(self) -> str:
-        """train.py:31, short enough for a sentence."""
-        return place(self.file, self.line)
+        """train.py:31, or "elastic() called in train.py:34", short enough for a sentence."""
+        return f"{self._called}{place(self.file, self.line)}"
 
     @property
     def words(self) -> str:
-        """train.py:31 `img = img.filter(...)`."""
-        return quoted(self.file, self.line, self.text)
+        """train.py:31 `img = img.filter(...)`, or "elastic() called in train.py:34 `...` (mostly lines 57 and 58)"."""
+        inside = ""
+        if self.callee_lines:
+            numbers = listed(map(str, self.callee_lines))
+            inside = f" (mostly line{'s' if len(self.callee_lines) > 1 else ''} {numbers})"
+        return f"{self._called}{quoted(self.file, self.line, self.text)}{inside}"
+
+    @property
+    def _called(self) -> str:
+        return f"{self.callee}() called in " if self.callee is not None else ""
 
     def measure(self, name: str, what: str) -> Measure:
         """The line as evidence: "63 % ± 3.1 of the waits in train.py:31 `...` (900 samples)"."""
@@ -88,31 +102,41 @@ def phase_measure(rank: RankWindow, name: str, share: float, what: str) -> Measu
     return Measure(name, round(share, 4), f"{what} {percent(share)}{rests}")
 
 
-def hottest(lines: Iterable[LineShare], of: int, *phases: str) -> HotLine | None:
-    """The line with the most samples of these phases, whatever was at work below it; None where none stands out."""
-    found: dict[tuple[str, int], list[LineShare]] = {}
-    for line in lines:
-        if line.phase in phases:
-            found.setdefault((line.file, line.line), []).append(line)
-    if not found:
+def hottest(lines: Iterable[LineShare], of: int, *phases: str, calls: Iterable[LineShare] = ()) -> HotLine | None:
+    """The line or function with the most samples of these phases; None where none stands out."""
+    found = timeline_hot_line.hottest(lines, calls, phases)
+    if found is None:
         return None
-    parts = max(found.values(), key=lambda group: sum(line.samples for line in group))
-    count, chief = sum(line.samples for line in parts), max(parts, key=lambda line: line.samples)
-    share = share_of(count, max(of, count))
-    if count < LEAST_SAMPLES or share.value < LEAST_SHARE:
+    of = max(of, found.samples)
+    share = share_of(found.samples, of)
+    if found.samples < LEAST_SAMPLES or share.value < LEAST_SHARE:
         return None
-    text = next((line.text for line in parts if line.text), None)
-    return HotLine(chief.phase, chief.file, chief.line, chief.function, share, max(of, count), text, chief.leaf)
+    return HotLine(
+        found.phase,
+        found.file,
+        found.line,
+        found.function,
+        share,
+        of,
+        text=found.text,
+        leaf=found.leaf,
+        callee=found.callee,
+        callee_lines=found.callee_lines,
+    )
 
 
 def hottest_of_thread(stacks: StackWindow | None, *phases: str) -> HotLine | None:
     """The same of the training thread; the share is of its samples in these phases."""
-    return None if stacks is None else hottest(stacks.lines, phase_samples(stacks, *phases), *phases)
+    if stacks is None:
+        return None
+    return hottest(stacks.lines, phase_samples(stacks, *phases), *phases, calls=stacks.calls)
 
 
 def hottest_of_workers(stacks: StackWindow | None, *phases: str) -> HotLine | None:
     """The same of the workers; the share is of all samples in which they were busy."""
-    return None if stacks is None else hottest(stacks.worker_lines, busy_worker_samples(stacks), *phases)
+    if stacks is None:
+        return None
+    return hottest(stacks.worker_lines, busy_worker_samples(stacks), *phases, calls=stacks.worker_calls)
 
 
 def loading_line(rank: RankWindow) -> HotLine | None:

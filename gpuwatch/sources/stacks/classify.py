@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from gpuwatch.reader.types import Code, Frame
 from gpuwatch.samples.stacks import StackPhase
-from gpuwatch.sources.stacks.culprit import Culprit, culprit_index, name_culprit
+from gpuwatch.sources.stacks.culprit import Call, Culprit, culprit_index, name_calls, name_culprit
 from gpuwatch.sources.stacks.marks import Mark, hands_on, mark_of
 from gpuwatch.sources.stacks.places import Owner, Place, Places
 from gpuwatch.sources.syntax_child.protocol import Request, request_in_text
@@ -47,6 +47,7 @@ class Reading:
 
     phase: StackPhase
     culprit: Culprit | None
+    calls: tuple[Call, ...] = ()  # below a loader's next(), by which the culprit was called
     trains: bool = False  # backward or optimizer
     evaluates: bool = False  # in an evaluation of a framework's, or a function that is named so and takes no gradients
     computes: bool = False  # some of torch.nn is at work
@@ -108,16 +109,20 @@ class Classifier:
         culprit = None if index is None else name_culprit(frames, places, index, self._text.line)
         waits = Mark.NEXT in marks
         pulled = Mark.NEXT if waits else Mark.START
+        next_frame = _last(marks, pulled) if pulled in marks else None
         outside = max((index + 1 for index, mark in enumerate(marks) if mark in _NO_LOOPS_BELOW), default=0)
         return Reading(
             phase=phase,
             culprit=culprit,
+            calls=()
+            if index is None or next_frame is None or index >= next_frame
+            else name_calls(frames[:next_frame], places[:next_frame], index, self._text.line),
             trains=phase in ("backward", "optimizer"),
             evaluates=_evaluates(frames, places, marks),
             computes=phase == "forward" or Mark.MODULE in marks,
             waits=waits or phase == "wait",
             receiving=waits and self._receives(frames, places),
-            next_frame=_last(marks, pulled) if pulled in marks else None,
+            next_frame=next_frame,
             where=_where(frames, places),
             around=hash((phase == "start", waits, *((id(frame.code), frame.line) for frame in frames[outside:]))),
             around_from=outside,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from gpuwatch.samples.stacks import LineCount, StackTally
-from gpuwatch.sources.stacks.culprit import Culprit
+from gpuwatch.samples.stacks import CallCount, LineCount, StackTally
+from gpuwatch.sources.stacks.culprit import Call, Culprit
 from gpuwatch.sources.stacks.looks import Look
 
 _LINES_TOLD: Final = 200
@@ -26,18 +26,22 @@ class TallyBuilder:
         self._phases[phase] += 1
         if look.reading.culprit is not None:
             self._lines[phase, look.reading.culprit] += 1
+        for call in look.reading.calls:
+            self._calls[phase, call] += 1
         if phase == "eval":
             self._eval_waiting += look.reading.waits
         elif phase == "wait":
             self._receiving += look.reading.receiving
             self._first_waits += look.first_wait
 
-    def add_worker(self, phase: str, culprit: Culprit | None) -> None:
+    def add_worker(self, phase: str, culprit: Culprit | None, calls: tuple[Call, ...] = ()) -> None:
         """One look at a worker."""
         self._worker_samples += 1
         self._worker_phases[phase] += 1
         if culprit is not None:
             self._worker_lines[phase, culprit] += 1
+        for call in calls:
+            self._worker_calls[phase, call] += 1
 
     def reject(self, count: int = 1) -> None:
         """Looks at the training thread that were torn."""
@@ -75,6 +79,8 @@ class TallyBuilder:
             receiving_samples=self._receiving,
             first_wait_samples=self._first_waits,
             cpu_seconds=self._cpu_ns / 1e9,
+            calls=_call_counts(self._calls),
+            worker_calls=_call_counts(self._worker_calls),
         )
         self._start(now_ns)
         return tally if seen else None
@@ -85,6 +91,8 @@ class TallyBuilder:
         self._worker_phases: Counter[str] = Counter()
         self._lines: Counter[tuple[str, Culprit]] = Counter()
         self._worker_lines: Counter[tuple[str, Culprit]] = Counter()
+        self._calls: Counter[tuple[str, Call]] = Counter()
+        self._worker_calls: Counter[tuple[str, Call]] = Counter()
         self._samples = self._rejected = self._worker_samples = self._worker_rejected = 0
         self._eval_waiting = self._receiving = self._first_waits = self._cpu_ns = 0
 
@@ -93,4 +101,13 @@ def _line_counts(counter: Counter[tuple[str, Culprit]]) -> tuple[LineCount, ...]
     return tuple(
         LineCount(phase, line.file, line.line, line.function, samples, text=line.text, leaf=line.leaf)
         for (phase, line), samples in counter.most_common(_LINES_TOLD)
+    )
+
+
+def _call_counts(counter: Counter[tuple[str, Call]]) -> tuple[CallCount, ...]:
+    return tuple(
+        CallCount(
+            phase, call.file, call.line, call.function, call.callee_file, call.callee, samples=samples, text=call.text
+        )
+        for (phase, call), samples in counter.most_common(_LINES_TOLD)
     )

@@ -9,7 +9,7 @@ from typing import Final
 from gpuwatch.reader.types import Code, Frame, Stack
 from gpuwatch.samples.stacks import WorkerPhase
 from gpuwatch.sources.stacks.classify import Text
-from gpuwatch.sources.stacks.culprit import Culprit, name_culprit
+from gpuwatch.sources.stacks.culprit import Call, Culprit, name_calls, name_culprit
 from gpuwatch.sources.stacks.places import Owner, Place, Places
 
 _LOOP: Final = "torch/utils/data/_utils/worker.py"
@@ -19,7 +19,8 @@ _COLLATES: Final = re.compile(r"\bcollate_fn\(")
 _FEEDER_RESTS: Final = re.compile(r"nwait\(|nacquire\(|nrelease\(|popleft\(")
 _KEPT: Final = 2048
 
-WorkerReading = tuple[WorkerPhase, "Culprit | None"]
+WorkerReading = tuple[WorkerPhase, "Culprit | None", tuple[Call, ...]]
+"""What it does, on which line, and by which calls it came there."""
 
 
 class WorkerClassifier:
@@ -47,7 +48,7 @@ class WorkerClassifier:
             return None
         reading = self._of_main(main.frames)
         if reading[0] == "idle" and any(self._sends(stack.frames) for stack in stacks if not stack.is_main):
-            return "send", None
+            return "send", None, ()
         return reading
 
     def _of_main(self, frames: Sequence[Frame]) -> WorkerReading:
@@ -62,17 +63,21 @@ class WorkerClassifier:
     def _classify(self, frames: Sequence[Frame]) -> WorkerReading:
         loop = self._loop_index(frames)
         if loop is None:
-            return "other", None
+            return "other", None, ()
         # In a hooked worker the hook's frames stand in between.
         own = [frame for frame in frames[:loop] if self._places.of(frame.code.file).owner is not Owner.GPUWATCH]
         places = [self._places.of(frame.code.file) for frame in own]
         if not own:
-            return _by_loop_line(self._text.line(frames[loop].code.file, frames[loop].line) or ""), None
+            return _by_loop_line(self._text.line(frames[loop].code.file, frames[loop].line) or ""), None, ()
         called = places[-1].module
         if called == _QUEUES:
-            return ("idle" if own[-1].code.name == "get" else "send"), None
+            return ("idle" if own[-1].code.name == "get" else "send"), None, ()
         phase = self._of_fetch(own, places) if called == _FETCH else "other"
-        return phase, self._culprit(own, places, phase)
+        index = _culprit_index(places, phase)
+        if index is None:
+            return phase, None, ()
+        line = self._text.line
+        return phase, name_culprit(own, places, index, line), name_calls(own, places, index, line)
 
     def _of_fetch(self, own: Sequence[Frame], places: Sequence[Place]) -> WorkerPhase:
         fetch = next(frame for frame in reversed(own) if frame.code.name == "fetch" or frame is own[-1])
@@ -84,14 +89,6 @@ class WorkerClassifier:
             for frame, place in zip(own, places, strict=True)
         )
         return "collate" if collates else "item"
-
-    def _culprit(self, own: Sequence[Frame], places: Sequence[Place], phase: WorkerPhase) -> Culprit | None:
-        """The user's innermost line; where a library's dataset does all of it, the innermost line of a library."""
-        for owner in (Owner.USER, Owner.LIBRARY) if phase == "item" else (Owner.USER,):
-            for index, place in enumerate(places):
-                if place.owner is owner and not place.module.startswith("torch/utils/data/_utils/"):
-                    return name_culprit(own, places, index, self._text.line)
-        return None
 
     def _loop_index(self, frames: Sequence[Frame]) -> int | None:
         for index, frame in enumerate(frames):
@@ -110,6 +107,15 @@ class WorkerClassifier:
 
     def _module(self, frame: Frame) -> str:
         return self._places.of(frame.code.file).module
+
+
+def _culprit_index(places: Sequence[Place], phase: WorkerPhase) -> int | None:
+    """The user's innermost frame; where a library's dataset does all of it, the innermost of a library."""
+    for owner in (Owner.USER, Owner.LIBRARY) if phase == "item" else (Owner.USER,):
+        for index, place in enumerate(places):
+            if place.owner is owner and not place.module.startswith("torch/utils/data/_utils/"):
+                return index
+    return None
 
 
 def _by_loop_line(line: str) -> WorkerPhase:

@@ -29,6 +29,11 @@ class LineShare:
     share: Share
     text: str | None = None
     leaf: str | None = None
+    callee: str | None = None
+    """The function of the user's that it calls, where the share is that of the call and all below it."""
+    callee_file: str | None = None
+    callee_lines: tuple[int, ...] = ()
+    """The lines of that function with the most samples, the most first, where they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,8 @@ class StackWindow:
     """What was seen from outside in the window: stacks of the training thread and its workers, the loader's counter.
 
     `phases` are shares of all samples of the training thread, `train_phases` of those outside evaluation, saving
-    and compiling. Lines are the 20 with the most samples, most first. No 10 % threshold is decided on fewer than
-    600 samples: the interval is then wider than 2.4 points.
+    and compiling. Lines, and calls, are the 20 with the most samples, most first. No 10 % threshold is decided on
+    fewer than 600 samples: the interval is then wider than 2.4 points.
     """
 
     seconds: float  # covered by looks
@@ -46,6 +51,7 @@ class StackWindow:
     phases: Mapping[str, Share]
     train_phases: Mapping[str, Share]
     lines: tuple[LineShare, ...] = ()
+    calls: tuple[LineShare, ...] = ()  # of the user's functions below the loader's next()
     eval_wait_share: float | None = None  # of the evaluation's samples
     receiving_share: float | None = None  # of all samples: taking over what a worker sent
     first_wait_share: float | None = None  # of all samples: waits for the first batch of an epoch, part of "wait"
@@ -57,6 +63,7 @@ class StackWindow:
     worker_samples: int = 0
     worker_phases: Mapping[str, Share] = field(default_factory=dict)
     worker_lines: tuple[LineShare, ...] = ()
+    worker_calls: tuple[LineShare, ...] = ()
     standing: Standing | None = None
     batches_per_second: float | None = None  # of the training loader, over training time and phases alike
     batches_exact: bool = True

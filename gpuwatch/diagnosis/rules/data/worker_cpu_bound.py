@@ -148,7 +148,7 @@ def _gain(cost: StepCost, line: HotLine | None, workers: int, limits: Thresholds
     if line is None:
         return None
     halved, removed = cost.cheaper(line.share.low / 2).gain(workers), cost.cheaper(line.share.high).gain(workers)
-    gain = Gain(max(1.0, halved.low), max(1.0, removed.high), f"from halving that line to removing it, {removed.cap}")
+    gain = Gain(max(1.0, halved.low), max(1.0, removed.high), f"from halving that to removing it, {removed.cap}")
     return gain if middle(gain) >= limits.least_gain else None
 
 
