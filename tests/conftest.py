@@ -29,6 +29,7 @@ def pytest_sessionstart() -> None:
     """A shell ignores Ctrl-C for what it runs in the background, nohup hangups; the programs here would inherit it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.environ.pop("PYTHONUNBUFFERED", None)  # it hides what a program leaves in its buffers when it ends
     if os.environ.get("GPUWATCH_TEST_INSTALLED"):
         _require_the_installed_package()
 

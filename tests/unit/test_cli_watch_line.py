@@ -73,6 +73,10 @@ def test_run_that_waits_most_is_shown_and_the_others_counted() -> None:
     assert line[1:] == ["train.py (2)", "step 312 ms", "wait 50 %", "silent, last step 60 s ago", "+1 run"]
 
 
+def test_run_outside_its_loop_says_since_when() -> None:
+    assert "not training, last step 60 s ago" in parts(runs=(run(2, state="not training"),))
+
+
 def test_long_steps_and_short_waits_keep_their_figure() -> None:
     line = parts(runs=(run(step_seconds_p50=5400.0, wait_share=0.004),))
     assert line[1:] == ["step 90.0 min", "wait 0.4 %"]

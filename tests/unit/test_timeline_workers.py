@@ -153,3 +153,14 @@ def test_faults_and_swapping_of_the_machine_are_means() -> None:
     window = history.window(0, 3 * SECOND)
     assert window is not None
     assert (window.major_faults_per_second, window.swap_in_bytes_per_second) == (500.0, 8.0)
+
+
+def test_cores_lately_are_those_of_the_last_30_s_of_a_long_window() -> None:
+    history = ProcessHistory()
+    for second in range(1, 301):
+        history.add(sample(second, tree_cores=4.0 if second <= 270 else 0.1))
+    totals = history.totals(0, 300 * SECOND)
+    assert totals is not None and totals.tree_cores == pytest.approx(3.61)
+    assert totals.tree_cores_lately == pytest.approx(0.1)
+    young = history.totals(290 * SECOND, 300 * SECOND)
+    assert young is not None and young.tree_cores_lately == young.tree_cores
