@@ -1,7 +1,7 @@
 """How many samples a batch holds, learned from the first batches of a loader and then read in one step.
 
-Only built-in containers and plain tensors are read, through the methods of the built-in types themselves: a user's own
-batch type, or a subclass's `__getitem__`, may do anything when it is called.
+Only built-in containers, plain tensors and what objects keep in their own dictionaries are read, through the methods of
+the built-in types themselves: a property or `__getitem__` of a batch type may do anything when it is called.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, List, Optional, Tuple
 
-from .quiet import attributes, inherits
+from .quiet import attributes, inherits, own
 
 UNKNOWN = -1
 _DEPTH = 3
 _CANDIDATES = 8
+_COUNTS = ("_num_graphs", "num_graphs", "batch_size")
+"""Attributes in which batch types keep how many samples they hold; the first two are PyTorch Geometric's."""
 
 Measure = Callable[[Any], int]
 
@@ -45,11 +47,12 @@ def unknown(batch: Any) -> int:
     return UNKNOWN
 
 
-def learn(batch: Any, batch_size: Optional[int], tensor: Any) -> Measure:
+def learn(batch: Any, batch_size: Optional[int], tensor: Any, depth: int = _DEPTH - 1) -> Measure:
     """A measure for batches like this one; `unknown` where nothing in it agrees with the loader's batch size.
 
-    Without a batch size (a dataset that makes its own batches) two tensors must share their first dimension and
-    one of them be a vector, as labels are; a first dimension alone may as well be the colours of one image.
+    What agrees is looked for in the batch, then in its members, down to `depth` levels. Without a batch size (a dataset
+    that makes its own batches) two tensors must share their first dimension and one of them be a vector, as labels are;
+    a first dimension alone may as well be the colours of one image.
     """
     if type(batch) is tensor and batch.dim() > 0 and batch.shape[0] == batch_size:
         return _first_dimension(tensor)
@@ -67,6 +70,14 @@ def learn(batch: Any, batch_size: Optional[int], tensor: Any) -> Measure:
             return _member_length(batch, key)
     if type(batch) in (list, tuple) and len(batch) == batch_size:
         return _length(type(batch))
+    for name in _COUNTS:
+        count = own(batch, name)
+        if type(count) is int and count == batch_size:
+            return _attribute(type(batch), name)
+    for key, member in members if depth else ():
+        inner = learn(member, batch_size, tensor, depth - 1) if type(member) is not tensor else unknown
+        if inner is not unknown:
+            return _inside(batch, key, inner)
     return unknown
 
 
@@ -105,11 +116,12 @@ def _dictionary(batch: Any) -> Optional[Any]:
     kind = type(batch)
     if inherits(kind, dict):
         return batch
+    found = attributes(batch)
     wrapper = getattr(sys.modules.get("collections"), "UserDict", None)
     if wrapper is not None and inherits(kind, wrapper):  # transformers' BatchEncoding
-        data = attributes(batch).get("data")
+        data = found.get("data")
         return data if type(data) is dict else None
-    return None
+    return found or None
 
 
 def _gather(batch: Any, tensor: Any, found: List[Any], depth: int) -> None:
@@ -174,3 +186,16 @@ def _member_length(batch: Any, key: Any) -> Measure:
 
 def _length(kind: Any) -> Measure:
     return lambda batch: len(batch) if type(batch) is kind else UNKNOWN
+
+
+def _attribute(kind: type, name: str) -> Measure:
+    def measure(batch: Any) -> int:
+        count = own(batch, name) if type(batch) is kind else None
+        return count if type(count) is int else UNKNOWN
+
+    return measure
+
+
+def _inside(batch: Any, key: Any, inner: Measure) -> Measure:
+    kind = type(batch)
+    return lambda batch: inner(_member(batch, key)) if type(batch) is kind else UNKNOWN

@@ -45,6 +45,39 @@ class Guarded:
         raise AssertionError(f"touched {name}")
 
 
+class Images:
+    """A batch type of a program's own, which computes what it is asked for."""
+
+    def __init__(self, size: int) -> None:
+        self.names = ["a"] * 3
+        self.pixels = Tensor(size, 3, 5, 5)
+
+    def __len__(self) -> int:
+        raise AssertionError("asked for its length")
+
+    @property
+    def batch_size(self) -> int:
+        raise AssertionError("asked for its size")
+
+
+class Store:
+    """As PyTorch Geometric's: a mapping of tensors over all nodes, and the number of graphs."""
+
+    def __init__(self, graphs: int) -> None:
+        self._num_graphs = graphs
+        self._mapping = {"x": Tensor(graphs * 17, 9), "batch": Tensor(graphs * 17)}
+
+
+class Graphs:
+    """As its batch, which holds such a store."""
+
+    def __init__(self, graphs: int) -> None:
+        self._store = Store(graphs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"touched {name}")
+
+
 Pair = namedtuple("Pair", "images labels")
 
 
@@ -64,6 +97,11 @@ Pair = namedtuple("Pair", "images labels")
         ([Tensor(3, 5, 5), Tensor()], None, UNKNOWN),
         (Tensor(3, 5, 5), None, UNKNOWN),
         (Tensor(3, 5, 5), 8, UNKNOWN),
+        (Images(8), 8, 8),
+        (Graphs(8), 8, 8),
+        (({"ids": Tensor(8, 128)}, {"labels": [Tensor(8)]}), 8, 8),
+        ((Tensor(3, 5), {"inner": {"deeper": {"ids": Tensor(8)}}}), 8, UNKNOWN),
+        (Graphs(8), None, UNKNOWN),
         ([], 8, UNKNOWN),
         (Guarded(), 8, UNKNOWN),
         (7, 8, UNKNOWN),
@@ -80,6 +118,13 @@ def test_a_smaller_last_batch_is_measured_and_another_kind_is_unknown() -> None:
     assert measure([]) == UNKNOWN
     assert measure(Guarded()) == UNKNOWN
     assert measure([7]) == UNKNOWN
+
+
+def test_a_smaller_last_batch_of_objects_is_measured() -> None:
+    assert learn(Graphs(8), 8, Tensor)(Graphs(5)) == 5
+    assert learn(Images(8), 8, Tensor)(Images(5)) == 5
+    assert learn(Graphs(8), 8, Tensor)(Guarded()) == UNKNOWN
+    assert describe(Graphs(8), Tensor)[0] == 8 * 17 * 10 * 4
 
 
 def test_a_batch_is_described_by_its_tensors() -> None:
