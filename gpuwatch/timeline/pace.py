@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from operator import attrgetter
-from statistics import median
+from statistics import fmean, median
 
 from gpuwatch.samples import StepEnd
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -21,6 +21,7 @@ _MOST_STEPS = 16_384
 _BLOCKS_COMPARED = 64
 _FEWEST_CHANGES = 6
 _MAD_TO_SIGMA = 1.4826
+_HICCUPS = 0.02
 _PARTS = ("wait", "copy", "forward", "backward", "optimizer")
 _parts_of = attrgetter(*(f"{name}_seconds" for name in _PARTS))
 
@@ -72,7 +73,8 @@ class StepPace:
         assert self._start_ns is not None
         count = len(self._periods)
         parts: Mapping[str, float] = {name: total / count for name, total in self._parts.items() if total is not None}
-        self._newest.append(PaceBlock(self._start_ns, end_ns, count, median(self._periods), parts))
+        usual = fmean(sorted(self._periods)[: count - math.ceil(_HICCUPS * count)])
+        self._newest.append(PaceBlock(self._start_ns, end_ns, count, median(self._periods), parts, usual))
         self._medians.append(self._newest[-1].step_seconds)
         self._blocks += 1
         self._begin_block()

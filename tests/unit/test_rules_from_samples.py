@@ -49,6 +49,16 @@ def test_a_run_that_becomes_slower_is_recognized_by_the_part_that_grew() -> None
     assert finding.fix is not None and finding.fix.value == "forward"
 
 
+def test_a_gpu_that_slows_down_behind_an_item_call_is_a_slower_run() -> None:
+    parts = {"wait": 0.01, "copy_seconds": 0.01, "forward_seconds": 0.02, "backward_seconds": 0.02}
+    known = {**parts, "optimizer_seconds": 0.01}
+    before = steps(1_200, period=0.1, **known)
+    after = steps(800, start=120.0, first=1_201, period=0.13, **known)
+    finding = found([run_facts(device="cuda"), *before, *after], 125, 220)["step-time-regression"]
+    assert finding.fix is not None and finding.fix.value is None
+    assert "loss.item()" in finding.fix.text and "GPU's clock" in finding.fix.text
+
+
 def test_compilations_that_go_on_are_a_storm() -> None:
     compiled = [phase("compile", start, start + 4.0) for start in (1.0, 60.0, 100.0, 140.0, 180.0)]
     finding = found(a_run(compiled), 200, 240)["recompile-storm"]

@@ -90,6 +90,26 @@ def test_two_ranks_are_compared_with_each_other():
     assert draft.fires and "Rank 1" in draft.summary
 
 
+def test_ranks_that_wait_where_they_ask_for_the_loss_wait_all_the_same():
+    members = [
+        dataclasses.replace(member, optimizer_share=0.1, wait_share=0.4 if member.facts.rank == 2 else 0.05)
+        for member in ranks([0.05] * 4)
+    ]
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+    assert draft.fires and "Rank 2" in draft.summary and "loader" in draft.summary
+    score = next(measure.value for measure in draft.evidence if measure.name == "straggler_score")
+    assert score == pytest.approx(0.35, abs=0.01)
+
+
+def test_what_others_do_besides_is_no_wait_where_this_rank_waits_for_it():
+    """Three ranks compute metrics of their own, for which rank 0 waits in backward."""
+    members = [
+        dataclasses.replace(member, optimizer_share=0.1, wait_share=0.05) for member in ranks([0.10, 0.06, 0.06, 0.06])
+    ]
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+    assert draft is None
+
+
 def test_a_slowed_gpu_is_ruled_out_only_where_a_gpu_was_seen():
     def ruled_out(**fields):
         moment = build.scene(build.run(*ranks([0.10, 0.07])), **fields)

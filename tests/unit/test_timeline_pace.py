@@ -30,6 +30,20 @@ def test_the_pace_is_the_newest_pair_against_the_best_pair() -> None:
     assert "copy" not in pace.now.parts_seconds, "not measured is not zero"
 
 
+def test_the_mean_step_holds_what_no_part_holds_and_leaves_hiccups_out() -> None:
+    history = timeline(
+        run_facts(),
+        steps(300, period=0.1, forward_seconds=0.04),
+        steps(1, start=30.0, first=301, period=5.0),
+        steps(900, start=35.0, first=302, period=0.1, forward_seconds=0.04),
+        steps(600, start=125.0, first=1202, period=0.15, forward_seconds=0.04),
+    )
+    pace = rank_of(history, 215).pace
+    assert pace is not None
+    assert pace.now.mean_step_seconds == pytest.approx(0.15)
+    assert pace.best.mean_step_seconds == pytest.approx(0.1)
+
+
 def test_one_slow_block_is_not_the_pace_yet() -> None:
     history = timeline(run_facts(), steps(700, period=0.1), steps(80, start=70.0, first=701, period=0.15))
     pace = rank_of(history, 82).pace

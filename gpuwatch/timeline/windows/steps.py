@@ -46,13 +46,17 @@ class PhaseTotals:
 
 @dataclass(frozen=True, slots=True)
 class PaceBlock:
-    """A stretch of at least 100 settled steps and 10 s: the median step, and its parts as means per step."""
+    """A stretch of at least 100 settled steps and 10 s: the median step, and its parts as means per step.
+
+    `mean_step_seconds` leaves the longest 2 % out: a hiccup of seconds is no pace.
+    """
 
     start_ns: int
     end_ns: int
     steps: int
     step_seconds: float
     parts_seconds: Mapping[str, float] = field(default_factory=dict)  # "wait", "copy", "forward", "backward", ...
+    mean_step_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

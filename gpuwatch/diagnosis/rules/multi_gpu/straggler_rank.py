@@ -4,7 +4,9 @@ Means:
     Ranks meet in every backward pass; who comes first waits. The straggler is the rank that waits least.
 Evidence:
     Per rank, seconds per step in backward, where the waiting for the others shows: the hook's, or from samples of
-    its stack and its counted batches. Score = (median rank's - least rank's) / median step. Where Python runs ahead
+    its stack and its counted batches. A loop that asks for the loss in each step (`loss.item()`) waits there: what lies
+    outside of all known parts is added where the others have more of it. Score = (median rank's - least rank's) /
+    median step. Where Python runs ahead
     of the GPUs the wait shows in no certain place: there it is the time by which a GPU that is never idle takes
     longer than the others' that spin, drawing less power, or whose clocks are higher. At least 80 % of the ranks
     measured.
@@ -91,7 +93,7 @@ def straggler_rank(case: RunCase, limits: Thresholds) -> Draft | None:
             Measure("straggler_score", round(score, 4), f"{percent(score)} of each step is spent waiting for it"),
             Measure("rank", straggler.facts.rank, name),
             Measure(
-                "backward_wait_seconds",
+                "others_wait_seconds",
                 round(longest, 4),
                 f"others wait {seconds(longest)} per step",
             ),
@@ -114,9 +116,21 @@ def _is_measured(rank: RankWindow) -> bool:
 
 
 def _waited_for(rank: RankWindow, others: list[RankWindow], gpus: tuple[GpuWindow, ...]) -> float:
-    """Seconds of each step in which the median of the others waits for this rank."""
-    usual = median(seconds_per_step(other, other.backward_share) for other in others)
-    return max(usual - seconds_per_step(rank, rank.backward_share), waited_for_gpu(rank, others, gpus))
+    """Seconds of each step in which the median of the others waits for this rank.
+
+    Outside of the known parts a rank may also work (rank 0 logs), for which the others wait in backward: less time
+    there than the others says that they wait, more does not say that this rank waits.
+    """
+    in_backward = median(seconds_per_step(other, other.backward_share) for other in others)
+    in_backward -= seconds_per_step(rank, rank.backward_share)
+    outside = median(_seconds_outside(other) for other in others) - _seconds_outside(rank)
+    return max(in_backward + max(0.0, outside), waited_for_gpu(rank, others, gpus))
+
+
+def _seconds_outside(rank: RankWindow) -> float:
+    """Seconds of each step in none of the known parts."""
+    parts = (rank.wait_share, rank.copy_share, rank.forward_share, rank.backward_share, rank.optimizer_share)
+    return seconds_per_step(rank, max(0.0, 1.0 - sum(part or 0.0 for part in parts)))
 
 
 def _cause(

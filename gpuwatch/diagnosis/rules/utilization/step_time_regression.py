@@ -49,7 +49,10 @@ FIXES = {
     "backward": "Its backward pass takes longer: look at the GPU's clock and, with several ranks, at the slowest one",
     "optimizer": "Its optimizer takes longer: look at the GPU's clock, and at parameter groups that were added",
 }
-OTHER = "What grew is outside of its known parts: look for lists, logs or metrics that grow with the run"
+OTHER = (
+    "What grew is outside of its known parts: look for lists, logs or metrics that grow with the run; a loop that asks "
+    "for the loss there (`loss.item()`) waits for the GPU in it, so look at the GPU's clock and at other processes too"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +133,13 @@ def step_time_regression(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _takes_longer_on_average(pace: Pace, limits: Thresholds) -> bool:
-    """Whether the means of the parts grew as well, where all are known.
+    """Whether the mean step grew as well.
 
     Where every third step waits, the two others are shorter than a step can be for long: the CPU catches up with the
     queue. Once none waits the median grows to the pace of the GPU, while steps take half as long in the mean.
     """
-    before, now = pace.best.parts_seconds, pace.now.parts_seconds
-    if "wait" not in before or "wait" not in now:
-        return True
-    return sum(now.values()) >= limits.clear_ratio * sum(before[part] for part in now if part in before)
+    before, now = pace.best.mean_step_seconds, pace.now.mean_step_seconds
+    return before is None or now is None or now >= limits.clear_ratio * before
 
 
 def _chief_part(pace: Pace) -> tuple[str | None, float]:
