@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpuwatch.timeline.gpu_history import RAW_NS as GPU_RAW_NS
 from gpuwatch.timeline.gpu_history import GpuHistory
 from gpuwatch.timeline.phases import PAUSES
 from gpuwatch.timeline.process_history import ProcessHistory
 from gpuwatch.timeline.rank_window import began_ns, rank_window
-from gpuwatch.timeline.runs import Run
+from gpuwatch.timeline.runs import Run, gpus_of_trainer
 from gpuwatch.timeline.spans import Span, united
 from gpuwatch.timeline.stats import median
 from gpuwatch.timeline.windows import RankWindow, RunWindow
@@ -28,7 +29,8 @@ def run_window(
     for trainer in run.trainers:
         assert trainer.facts is not None
         process = processes.get((trainer.facts.pid, trainer.facts.start_ticks))
-        ranks.append(rank_window(trainer, process, now_ns, window_ns))
+        rank = rank_window(trainer, process, now_ns, window_ns)
+        ranks.append(replace(rank, facts=replace(rank.facts, gpu_uuids=gpus_of_trainer(rank.facts, gpus))))
     rates = [rank.samples_per_second for rank in ranks if rank.ended is None or run.has_ended]
     return RunWindow(
         id=run.id,

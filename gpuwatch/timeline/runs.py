@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from gpuwatch.samples import HostSample, RunFacts, TrainerEnded
+from gpuwatch.samples import GpuProcess, HostSample, RunFacts, TrainerEnded
 from gpuwatch.timeline.gpu_history import GpuHistory
 from gpuwatch.timeline.process_history import ProcessHistory
 from gpuwatch.timeline.run_history import TrainerHistory
@@ -14,6 +14,7 @@ from gpuwatch.timeline.tiers import SECOND_NS
 
 _GONE_NS = 5 * SECOND_NS
 _LOST_SIGHT_NS = 5 * SECOND_NS
+_OWN_MEMORY = 0.25  # of the most that a process holds on one GPU
 _INTERPRETER_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 
 
@@ -182,7 +183,7 @@ def gpus_of(
     """The UUIDs of its GPUs, by index: what the trainers say, else where NVML sees their processes."""
     said = {uuid for trainer in run.trainers if trainer.facts for uuid in trainer.facts.gpu_uuids}
     if said:
-        return _by_index({uuid for uuid in gpus if any(_same(uuid, other) for other in said)}, gpus)
+        return _by_index(_known(said, gpus), gpus)
     pids = set(run.pids)
     for trainer in run.trainers:
         assert trainer.facts is not None
@@ -192,16 +193,36 @@ def gpus_of(
     return _by_index({uuid for uuid, gpu in gpus.items() if pids & _pids_on(gpu)}, gpus)
 
 
+def gpus_of_trainer(facts: RunFacts, gpus: Mapping[str, GpuHistory]) -> tuple[str, ...]:
+    """The UUIDs of one trainer's GPUs: what it says, else, by index, where NVML sees most of its memory.
+
+    Each rank of a job may have a small context on the first GPU, beside its own.
+    """
+    if facts.gpu_uuids:
+        return _by_index(_known(facts.gpu_uuids, gpus), gpus) or facts.gpu_uuids
+    held = {
+        uuid: process.memory_bytes
+        for uuid, gpu in gpus.items()
+        for process in _processes_on(gpu)
+        if process.pid == facts.pid
+    }
+    most = max((held_bytes for held_bytes in held.values() if held_bytes is not None), default=0)
+    return _by_index({uuid for uuid, bytes_ in held.items() if bytes_ is None or bytes_ >= _OWN_MEMORY * most}, gpus)
+
+
 def _pids_on(gpu: GpuHistory) -> set[int]:
+    return {process.pid for process in _processes_on(gpu) if process.pid is not None}
+
+
+def _processes_on(gpu: GpuHistory) -> tuple[GpuProcess, ...]:
     status = gpu.latest_status
-    if status is None or status.processes is None:
-        return set()
-    return {process.pid for process in status.processes if process.pid is not None}
+    return () if status is None or status.processes is None else status.processes
 
 
-def _same(uuid: str, other: str) -> bool:
-    """NVML writes "GPU-1f2e...", torch the same without the prefix."""
-    return uuid == other or uuid.removeprefix("GPU-").lower() == other.removeprefix("GPU-").lower()
+def _known(said: Iterable[str], gpus: Iterable[str]) -> set[str]:
+    """Those as NVML names them: it writes "GPU-1f2e...", torch the same without the prefix."""
+    plain = {uuid.removeprefix("GPU-").lower() for uuid in said}
+    return {uuid for uuid in gpus if uuid.removeprefix("GPU-").lower() in plain}
 
 
 def _by_index(uuids: set[str], gpus: Mapping[str, GpuHistory]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.samples import WorkerSample
+from gpuwatch.samples import GpuProcess, GpuStatus, WorkerSample
 from gpuwatch.timeline.runs import title_of
 from tests.unit.sample_builder import (
     GPU,
@@ -121,6 +121,23 @@ def test_gpus_are_else_those_that_run_its_processes() -> None:
     assert scene(history, 2).runs[0].gpu_uuids == ("GPU-1",)
     history.add(gpu_processes(2, 4800, uuid="GPU-0"))
     assert scene(history, 3).runs[0].gpu_uuids == ("GPU-0", "GPU-1")
+
+
+def test_each_rank_has_the_gpu_that_holds_its_memory() -> None:
+    gpus = [gpu_facts(index) for index in range(2)]
+    contexts = [
+        GpuStatus(at(1), "GPU-0", processes=(GpuProcess(1, 4711, 9 << 30), GpuProcess(2, 4712, 300 << 20))),
+        GpuStatus(at(1), "GPU-1", processes=(GpuProcess(2, 4712, 9 << 30),)),
+    ]
+    ranks = [run_facts(4711 + rank, group="job", rank=rank, rung="sampled") for rank in range(2)]
+    (run,) = scene(timeline(*gpus, *ranks, *contexts), 2).runs
+    assert [rank.facts.gpu_uuids for rank in run.ranks] == [("GPU-0",), ("GPU-1",)]
+
+
+def test_what_a_trainer_calls_its_gpu_is_read_as_nvml_calls_it() -> None:
+    history = timeline(gpu_facts(uuid="GPU-0F2E4A"), run_facts(gpu_uuids=("0f2e4a",)))
+    assert scene(history, 1).runs[0].critical.facts.gpu_uuids == ("GPU-0F2E4A",)
+    assert scene(timeline(run_facts(gpu_uuids=("0f2e4a",))), 1).runs[0].critical.facts.gpu_uuids == ("0f2e4a",)
 
 
 def test_phase_on_one_rank_masks_the_gpus_of_all() -> None:
