@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.gates import have_spoken
+from gpuwatch.diagnosis.gates import UNHOOKED_SECONDS, have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.diagnosis.wording import factors, percent
 from gpuwatch.report.observation import Json, Observation, figure
@@ -72,8 +72,10 @@ def _of_sampled(run: RunWindow, name: str, seen: Observation) -> Json:
     looks = grouped(stacks.samples) if stacks is not None else "0"
     if run.id not in seen.judged and not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
         seconds = stacks.seconds if stacks is not None else 0.0
-        had = f"{looks} stack samples and {grouped(rank.steps)} batches in {seconds:.0f} s"
-        needed = f"{SAMPLES} and {STEPS} are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
+        had, needed = f"{looks} stack samples in {seconds:.0f} s", f"{SAMPLES} and {UNHOOKED_SECONDS:.0f} s are needed"
+        if rank.steps_total or rank.train_loader is not None:
+            had = f"{looks} stack samples and {grouped(rank.steps)} batches in {seconds:.0f} s"
+            needed = f"{SAMPLES} and {STEPS} are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
         return _line(run, None, f"{name}: too little was seen to judge ({had}; {needed})", judged=False)
     return _line(run, None, f"{name}: nothing to change (sampled, {looks} samples, {grouped(rank.steps)} batches)")
 

@@ -90,7 +90,7 @@ class StackTally:
     receiving_samples: int = 0  # of phase "wait": unpickling and mapping what a worker sent, on the training thread
     first_wait_samples: int = 0  # of phase "wait": before the iterator's first batch, where it has workers
     cpu_seconds: float = 0.0  # what the looks cost gpuwatch
-    calls: tuple[CallCount, ...] = ()  # of the user's functions below the loader's next()
+    calls: tuple[CallCount, ...] = ()  # below the loader's next(), and in the loop's own Python and copies
     worker_calls: tuple[CallCount, ...] = ()
 
 

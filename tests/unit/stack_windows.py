@@ -48,6 +48,7 @@ def watched(
     worker_samples: int = 1200,
     worker_lines: Sequence[tuple[float, dict[str, Any]]] = (),
     worker_calls: Sequence[tuple[float, dict[str, Any]]] = (),
+    calls: Sequence[tuple[float, dict[str, Any]]] = (),
     batches_per_second: float | None = 5.0,
     **fields: Any,
 ) -> StackWindow:
@@ -73,6 +74,7 @@ def watched(
         if in_training > 1e-9
         else {},
         "lines": tuple(_line(each, samples, samples) for each in lines),
+        "calls": tuple(_line(each, samples, samples) for each in calls),
         "workers": 4 if worker_phases else 0,
         "worker_samples": looks,
         "worker_phases": {name: share(value, looks) for name, value in by_worker.items()},

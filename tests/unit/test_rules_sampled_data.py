@@ -151,7 +151,9 @@ class TestStarvation:
 
 
 class TestLoopsOwnLoading:
-    def loop(self, utilization: float | None = 60.0, device: str = "cuda", **fields: Any) -> Scene:
+    def loop(
+        self, utilization: float | None = 60.0, device: str = "cuda", cpu_percent: float = 50.0, **fields: Any
+    ) -> Scene:
         lines = [
             line("other", 88, 0.15, function="get_batch", text="x = torch.stack([...])"),
             line("copy", 90, 0.05, function="get_batch", text="x = x.to(device)"),
@@ -159,7 +161,8 @@ class TestLoopsOwnLoading:
         ]
         seen = watched({"forward": 0.4, "backward": 0.3, "copy": 0.05}, lines=fields.pop("lines", lines), **fields)
         member = replace(sampled(seen, device=device), train_loader=None)
-        return scene(run(member), gpus=[gpu(utilization=utilization)] if device == "cuda" else [])
+        busy = host(cpu_percent=cpu_percent)
+        return scene(run(member), gpus=[gpu(utilization=utilization)] if device == "cuda" else [], host=busy)
 
     def test_the_function_that_makes_the_batches_is_named_and_no_loader_claimed(self) -> None:
         finding = of(findings(self.loop()), "data-starvation")
@@ -176,8 +179,27 @@ class TestLoopsOwnLoading:
             "The GPU idles about 12 %"
         )
 
-    def test_nothing_is_said_on_the_cpu_without_utilization_or_on_few_samples(self) -> None:
-        assert "data-starvation" not in fired(self.loop(device="cpu"))
+    def test_on_the_cpu_it_is_all_of_the_time_as_far_as_a_core_is_free(self) -> None:
+        finding = of(findings(self.loop(device="cpu")), "data-starvation")
+        assert finding.summary == (
+            "Training waits about 20 % of the time while the loop makes its own batch: get_batch at train.py:88"
+        )
+        assert finding.fix is not None and "GPU" not in finding.fix.text
+        assert "data-starvation" not in fired(self.loop(device="cpu", cpu_percent=99.0))
+
+    def test_what_the_function_calls_counts_and_is_named(self) -> None:
+        lines = [line("other", 40 + place, 0.04, function="tokenize") for place in range(6)]
+        call = line("other", 88, 0.26, function="get_batch", text="x = tokenize(t)", callee="tokenize")
+        entry = line("other", 120, 0.28, function="train", text="x, y = get_batch()", callee="get_batch")
+        calls = [(share, {**fields, "callee_file": SCRIPT}) for share, fields in (call, entry)]
+        finding = of(findings(self.loop(lines=lines, calls=calls)), "data-starvation")
+        assert finding.summary.startswith("The GPU idles about 28 % of the time while the loop makes its own batch")
+        assert finding.summary.endswith("get_batch, most of it in tokenize() called in train.py:88")
+
+    def test_a_class_that_is_called_a_loader_makes_no_batches_by_that(self) -> None:
+        assert "data-starvation" not in fired(self.loop(lines=[line("other", 88, 0.3, function="DataLoaderX.step")]))
+
+    def test_nothing_is_said_without_utilization_or_on_few_samples(self) -> None:
         assert "data-starvation" not in fired(self.loop(utilization=None))
         assert check("data-starvation", run_case(self.loop(samples=599))) is None
 

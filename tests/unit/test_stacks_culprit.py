@@ -59,8 +59,10 @@ def test_the_calls_that_led_to_the_line_are_known_up_to_the_loaders_next() -> No
     assert found.calls[1].text == "return image.resize((64, 64))"
 
 
-def test_calls_are_of_loading_only() -> None:
-    assert read((MAIN, "loss", 30), (MAIN, "train", 9)).calls == ()
+def test_calls_are_of_what_may_make_batches_only() -> None:
+    own = read((MAIN, "tokenize", 30), (MAIN, "get_batch", 20), (MAIN, "train", 9)).calls
+    assert [call.callee for call in own] == ["tokenize", "get_batch", "train"]
+    assert read(("torch/optim/sgd.py", "step", 7), (MAIN, "update", 30), (MAIN, "train", 9)).calls == ()
 
 
 @pytest.mark.parametrize(

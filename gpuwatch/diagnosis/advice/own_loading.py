@@ -1,7 +1,8 @@
 """Loops that make their batches themselves, without any DataLoader: how much of the GPU's idle time that can explain.
 
 While the training thread prepares a batch it launches nothing, so the GPU idles once its queue is empty. The smaller
-of the two shares is the most that this can cost, as with a loader's wait.
+of the two shares is the most that this can cost, as with a loader's wait. Where training computes on the CPU all of it
+is lost, as far as a core is free for who could do it meanwhile.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import re
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest
+from gpuwatch.diagnosis.advice.rivals import free_cores
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, train_samples, trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.timeline.windows import LineShare, Share
+from gpuwatch.timeline.windows import LineShare, Share, StackWindow
 
 PHASES = ("other", "copy")
 MAKES_BATCHES = re.compile(
@@ -22,46 +24,73 @@ MAKES_BATCHES = re.compile(
     re.IGNORECASE,
 )
 """Names of functions that make batches: `get_batch`, `load_data`, `batch_iterator`; not `train_batch`."""
+FREE_CORES = 1.0
+"""Where training computes on the CPU: who makes batches meanwhile needs one."""
+
+_Function = tuple[str, str]
+"""Its file and its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLoading:
-    """The function that makes the batches: its share of the training time, its top line, and the idle time."""
+    """The function that makes the batches: its share of the training time, its top line, and the idle time.
+
+    `busy_percent` is the GPU's utilization; None where the CPU computes.
+    """
 
     function: str
     made: Share
     line: HotLine
-    idle_share: float
-    busy_percent: float
+    busy_percent: float | None
 
     @property
     def share(self) -> float:
         """The most that it can cost."""
-        return min(self.made.value, self.idle_share)
+        return self.made.value if self.busy_percent is None else min(self.made.value, 1.0 - self.busy_percent / 100.0)
 
 
 def own_loading(case: RunCase) -> OwnLoading | None:
-    """The figure, where the run has a GPU whose idle time is known, and no loader."""
-    rank = case.run.critical
+    """The figure, where the run has no loader, and a GPU whose idle time is known or cores that are free."""
+    rank, device = case.run.critical, trains_on(case)
     stacks = enough(rank)
-    if stacks is None or rank.train_loader is not None or trains_on(case) != "cuda" or phase_samples(stacks, "wait"):
+    if stacks is None or rank.train_loader is not None or phase_samples(stacks, "wait"):
         return None
-    busy, found = train_busy_percent(case), _functions(stacks.lines)
-    if busy is None or not found:
+    busy = train_busy_percent(case) if device == "cuda" else None
+    if busy is None and (device != "cpu" or (free_cores(case) or 0.0) < FREE_CORES):
         return None
-    lines = max(found, key=lambda group: sum(line.samples for line in group))
-    count = sum(line.samples for line in lines)
-    line = hottest(lines, count, *PHASES)
+    found = [_samples_in(stacks, function) for function in _functions(stacks)]
+    if not found:
+        return None
+    count, function, line = max(found, key=lambda each: each[0])
     if line is None:
         return None
-    made = share_of(count, train_samples(stacks))
-    return OwnLoading(lines[0].function, made, line, max(0.0, 1.0 - busy / 100.0), busy)
+    return OwnLoading(function, share_of(count, train_samples(stacks)), line, busy)
 
 
-def _functions(lines: tuple[LineShare, ...]) -> list[list[LineShare]]:
-    """The lines of each function that makes batches, as its name says."""
-    found: dict[tuple[str, str], list[LineShare]] = {}
-    for line in lines:
-        if line.phase in PHASES and MAKES_BATCHES.search(line.function):
-            found.setdefault((line.file, line.function), []).append(line)
-    return list(found.values())
+def _functions(stacks: StackWindow) -> set[_Function]:
+    """Those that make batches, as their names say."""
+    own = {(line.file, line.function) for line in stacks.lines if line.phase in PHASES}
+    called = {callee for callee, _ in _calls(stacks)}
+    return {each for each in own | called if MAKES_BATCHES.search(each[1].rpartition(".")[2])}
+
+
+def _calls(stacks: StackWindow) -> list[tuple[_Function, LineShare]]:
+    """What the loop's own Python calls, with the calls."""
+    return [
+        ((call.callee_file, call.callee), call)
+        for call in stacks.calls
+        if call.phase in PHASES and call.callee_file is not None and call.callee is not None
+    ]
+
+
+def _samples_in(stacks: StackWindow, function: _Function) -> tuple[int, str, HotLine | None]:
+    """How many samples are in a function or what it calls, with its name and the line that stands out."""
+    calls, inside, before = _calls(stacks), {function}, 0
+    while len(inside) > before:
+        before = len(inside)
+        inside |= {callee for callee, call in calls if (call.file, call.function) in inside}
+    lines = [line for line in stacks.lines if line.phase in PHASES and (line.file, line.function) in inside]
+    entered = sum(call.samples for callee, call in calls if callee == function)
+    count = max(entered, sum(line.samples for line in lines if (line.file, line.function) == function))
+    within = [call for _, call in calls if (call.file, call.function) in inside]
+    return count, function[1], hottest(lines, count, *PHASES, calls=within)

@@ -28,6 +28,8 @@ _DECIDING: Final[dict[Mark, StackPhase]] = {
     Mark.FEED: "wait",
 }
 _NO_LOOPS_BELOW: Final = frozenset({Mark.NEXT, Mark.START, Mark.MODULE, Mark.BACKWARD, Mark.OPTIMIZER})
+_CALLS_OF: Final = frozenset({"wait", "start", "other", "copy"})
+"""Phases in which batches are made, by a loader's next() or by the loop itself: calls of others have no reader."""
 _FORWARD: Final = frozenset({Mark.MODULE, Mark.FORWARD, Mark.OPERATION})
 
 
@@ -47,7 +49,7 @@ class Reading:
 
     phase: StackPhase
     culprit: Culprit | None
-    calls: tuple[Call, ...] = ()  # below a loader's next(), by which the culprit was called
+    calls: tuple[Call, ...] = ()  # by which the culprit was called, where batches may be made: see _CALLS_OF
     trains: bool = False  # backward or optimizer
     evaluates: bool = False  # in an evaluation of a framework's, or a function that is named so and takes no gradients
     computes: bool = False  # some of torch.nn is at work
@@ -114,9 +116,7 @@ class Classifier:
         return Reading(
             phase=phase,
             culprit=culprit,
-            calls=()
-            if index is None or next_frame is None or index >= next_frame
-            else name_calls(frames[:next_frame], places[:next_frame], index, self._text.line),
+            calls=self._calls(frames, places, phase, index, next_frame),
             trains=phase in ("backward", "optimizer"),
             evaluates=_evaluates(frames, places, marks),
             computes=phase == "forward" or Mark.MODULE in marks,
@@ -127,6 +127,20 @@ class Classifier:
             around=hash((phase == "start", waits, *((id(frame.code), frame.line) for frame in frames[outside:]))),
             around_from=outside,
         )
+
+    def _calls(
+        self,
+        frames: Sequence[Frame],
+        places: Sequence[Place],
+        phase: StackPhase,
+        culprit: int | None,
+        next_frame: int | None,
+    ) -> tuple[Call, ...]:
+        """Of a loader's next() those below it; of the loop's own Python and copies all."""
+        outside = len(frames) if next_frame is None else next_frame
+        if culprit is None or culprit >= outside or phase not in _CALLS_OF:
+            return ()
+        return name_calls(frames[:outside], places[:outside], culprit, self._text.line)
 
     def _phase(
         self, frames: Sequence[Frame], places: Sequence[Place], marks: Sequence[Mark | None], user: int | None

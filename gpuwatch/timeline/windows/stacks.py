@@ -51,7 +51,7 @@ class StackWindow:
     phases: Mapping[str, Share]
     train_phases: Mapping[str, Share]
     lines: tuple[LineShare, ...] = ()
-    calls: tuple[LineShare, ...] = ()  # of the user's functions below the loader's next()
+    calls: tuple[LineShare, ...] = ()  # below the loader's next(), and in the loop's own Python and copies
     eval_wait_share: float | None = None  # of the evaluation's samples
     receiving_share: float | None = None  # of all samples: taking over what a worker sent
     first_wait_share: float | None = None  # of all samples: waits for the first batch of an epoch, part of "wait"

@@ -20,8 +20,8 @@ Clears:
 Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
-    GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader on a machine without a
-    GPU.
+    GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the CPU
+    while no core is free.
 Causes:
     One of the fifteen data rules, asked in the order of the decision tree: no workers; shared memory that is full;
     epochs shorter than their workers; single slow items; memory too short for the page cache; storage; a CPU quota;
@@ -256,34 +256,39 @@ def _made_by_the_loop(case: RunCase, own: OwnLoading, limits: Thresholds) -> Dra
     """The same of a loop that makes its batches itself; what it does is seen in its stacks alone."""
     if own.share < limits.clear_share or case.run.critical.stacks is None:
         return None
-    idle = percent(own.share)
+    share, busy = percent(own.share), own.busy_percent
+    on_gpu = busy is not None
     made = f"{own.function} takes {with_interval(own.made)} of the training thread {watched(case.run.critical.stacks)}"
+    idle = Measure("gpu_idle_from_wait_share", round(own.share, 4), f"GPU idle {share} at most from it")
+    waiting = Measure("wait_share", round(own.share, 4), f"waiting {share} of the time for it")
     return Draft(
         summary=(
-            f"The GPU idles about {idle} of the time while the loop makes its own batch: "
-            f"{own.function} at {own.line.place}"
+            f"{'The GPU idles' if on_gpu else 'Training waits'} about {share} of the time while the loop makes its own "
+            f"batch: {own.function}{' at' if own.line.callee is None else ', most of it in'} {own.line.place}"
         ),
         severity=Severity.WARNING,
         level=Level.E1,
         evidence=(
-            Measure("gpu_idle_from_wait_share", round(own.share, 4), f"GPU idle {idle} at most from it"),
+            idle if on_gpu else waiting,
             Measure("own_loading_share", round(own.made.value, 4), made),
             own.line.measure("hot_line", "that"),
-            Measure("utilization_percent", round(own.busy_percent, 1), f"GPU {own.busy_percent:.0f} % busy"),
+            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
         ),
         fires=own.share >= limits.fire_share and own.made.value >= limits.fire_share,
         fix=Fix(
             text=(
-                f"Prepare the next batch while the GPU computes: put {own.function} into a Dataset that a DataLoader "
-                "with workers reads, or into a thread that stays a batch ahead, with pinned memory and "
-                "non_blocking copies"
+                f"Prepare the next batch while {'the GPU' if on_gpu else 'training'} computes: put {own.function} into "
+                "a Dataset that a DataLoader with workers reads, or into a thread that stays a batch ahead"
+                + (", with pinned memory and non_blocking copies" if on_gpu else "")
             ),
-            code="DataLoader(dataset, batch_size=None, num_workers=2, pin_memory=True)",
+            code=f"DataLoader(dataset, batch_size=None, num_workers=2{', pin_memory=True' if on_gpu else ''})",
             file=own.line.file,
             line=own.line.line,
         ),
-        gain=from_share(0.0, own.share, "as far as the GPU had nothing queued meanwhile"),
+        gain=from_share(
+            0.0, own.share, "as far as the GPU had nothing queued meanwhile" if on_gpu else "as far as cores are free"
+        ),
         ruled_out=rivals(case),
-        verify=f"Utilization up, and {own.function} gone from the training thread's stack",
-        chart=("gpu.utilization_percent",),
+        verify=f"{'Utilization up, and ' if on_gpu else ''}{own.function} gone from the training thread's stack",
+        chart=("gpu.utilization_percent",) if on_gpu else ("run.step_seconds",),
     )
