@@ -22,7 +22,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 ROOT = Path(__file__).parents[1]
-_WATCHING = re.compile(r"/test_(attach|discovery|hook|host|inject|main_job|monitor|reader|stack)")
+_WATCHING = re.compile(r"/test_(attach|discovery|host|inject|main_job|monitor|reader|stack)")
 
 
 def pytest_sessionstart() -> None:
@@ -51,8 +51,8 @@ def _require_the_installed_package() -> None:
 class Rows(LoadScopeScheduling):
     """Keeps a file's tests together, and in one row all that look at running programs: side by side they see others'.
 
-    What else starts programs, the commands, is a row of its own: each takes about half of the time. What tests/faults
-    starts is found by a mark in its environment and meets in a folder of its own, so it goes with the commands.
+    What else starts programs are two rows, the commands and the hook, whose trainings meet in folders of their own.
+    What tests/faults starts is found by a mark in its environment as well, so it goes with the commands.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -61,6 +61,8 @@ class Rows(LoadScopeScheduling):
             return "commands"
         if "integration/" not in file:
             return file
+        if "/test_hook" in file:
+            return "hook"
         return "watching" if _WATCHING.search(file) else "commands"
 
 

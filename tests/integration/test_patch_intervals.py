@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.integration.test_patch_real_scripts import added, patched, still_runs
+from tests.integration.test_patch_real_scripts import added, patched_at_once
 
 DATASET = """\
 import sys, time
@@ -119,14 +119,18 @@ if __name__ == "__main__":
 """
 
 
-def rarer(tmp_path: Path, source: str) -> list[str]:
+SCRIPTS = {
+    library: ("train.py", source.replace("{dataset}", DATASET))
+    for library, source in {"torch": PLAIN, "transformers": HUGGING_FACE, "lightning": LIGHTNING}.items()
+}
+"""The library that each needs -> its name and source."""
+
+
+@pytest.fixture(scope="module")
+def rarer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
     """The lines that the patch of a report adds; the script still runs with them."""
-    script = tmp_path / "train.py"
-    before = source.replace("{dataset}", DATASET)
-    script.write_text(before)
-    lines = added(before, patched(tmp_path, script))
-    still_runs(tmp_path, script)
-    return lines
+    patches = patched_at_once(tmp_path_factory.mktemp("patches"), SCRIPTS)
+    return lambda library: added(SCRIPTS[library][1], patches[library].result())
 
 
 def number_in(line: str, before: str, after: str) -> int:
@@ -134,21 +138,21 @@ def number_in(line: str, before: str, after: str) -> int:
     return int(line.removeprefix(before).removesuffix(after))
 
 
-def test_a_function_that_saves_after_each_epoch_is_called_after_every_kth(tmp_path: Path) -> None:
-    condition, call = rarer(tmp_path, PLAIN)
+def test_a_function_that_saves_after_each_epoch_is_called_after_every_kth(rarer: Callable[[str], list[str]]) -> None:
+    condition, call = rarer("torch")
     assert number_in(condition, "if (epoch + 1) % ", " == 0 or epoch + 1 == epochs:") >= 2
     assert call == "save(model)"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
-def test_the_steps_between_saves_of_hugging_faces_trainer_become_more(tmp_path: Path) -> None:
-    (line,) = rarer(tmp_path, HUGGING_FACE)
+def test_the_steps_between_saves_of_hugging_faces_trainer_become_more(rarer: Callable[[str], list[str]]) -> None:
+    (line,) = rarer("transformers")
     steps = number_in(line, "save_steps=", ",  # every half a second")
     assert steps >= 60 and steps % 30 == 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
-def test_the_steps_between_saves_of_lightnings_callback_become_more(tmp_path: Path) -> None:
-    (line,) = rarer(tmp_path, LIGHTNING)
+def test_the_steps_between_saves_of_lightnings_callback_become_more(rarer: Callable[[str], list[str]]) -> None:
+    (line,) = rarer("lightning")
     steps = number_in(line, 'checkpoint = ModelCheckpoint(dirpath="out", every_n_train_steps=', ")")
     assert steps >= 60 and steps % 30 == 0

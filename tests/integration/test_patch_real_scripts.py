@@ -9,6 +9,8 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,15 +120,37 @@ if __name__ == "__main__":
 """
 
 
-def patched(tmp_path: Path, script: Path) -> str:
-    """The script's text after the patch of the report about its training."""
-    patch = tmp_path / "fix.patch"
-    with training(tmp_path, script, "100000") as pid:
-        done = gpuwatch(tmp_path, "report", "--attach", str(pid), "--duration", "20", "--patch", "-o", str(patch))
+SCRIPTS = {
+    "torch": ("main.py", PLAIN.format(dataset=DATASET)),
+    "transformers": ("finetune.py", HUGGING_FACE.format(dataset=DATASET)),
+    "lightning": ("lit.py", LIGHTNING.format(dataset=DATASET)),
+}
+"""The library that each needs -> its name and source."""
+
+
+def patched(folder: Path, name: str, source: str) -> str:
+    """The script after the patch of the report about its training, with which it still runs."""
+    script, patch = folder / name, folder / "fix.patch"
+    script.write_text(source)
+    with training(folder, script, "100000") as pid:
+        done = gpuwatch(folder, "report", "--attach", str(pid), "--duration", "20", "--patch", "-o", str(patch))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert patch.read_text().startswith(f"--- a/{script.name}\n"), done.stderr
-    subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", str(patch)], cwd=folder, check=True)
+    still_runs(folder, script)
     return script.read_text()
+
+
+def patched_at_once(folder: Path, scripts: Mapping[str, tuple[str, str]]) -> dict[str, Future[str]]:
+    """All of them side by side, as they mostly wait: the library that each needs -> its name and source, patched."""
+    pool = ThreadPoolExecutor()
+    made = {}
+    for library, (name, source) in scripts.items():
+        if importlib.util.find_spec(library) is not None:
+            (folder / library).mkdir()
+            made[library] = pool.submit(patched, folder / library, name, source)
+    pool.shutdown()
+    return made
 
 
 def still_runs(tmp_path: Path, script: Path) -> None:
@@ -154,48 +178,50 @@ def set_to(text: str, name: str) -> int:
     return value
 
 
-def test_plain_loop_with_argparse_is_patched_where_its_values_come_from(tmp_path: Path) -> None:
-    script = tmp_path / "main.py"
-    script.write_text(before := PLAIN.format(dataset=DATASET))
-    lines = added(before, after := patched(tmp_path, script))
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[str]]:
+    return patched_at_once(tmp_path_factory.mktemp("patches"), SCRIPTS)
+
+
+def test_plain_loop_with_argparse_is_patched_where_its_values_come_from(patches: dict[str, Future[str]]) -> None:
+    lines = added(SCRIPTS["torch"][1], after := patches["torch"].result())
     assert set_to(after, "default") >= 1
     assert any("persistent_workers=args.workers > 0" in line for line in lines)
     assert len(lines) == 2, lines
-    still_runs(tmp_path, script)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
-def test_hugging_face_script_is_patched_in_its_training_arguments(tmp_path: Path) -> None:
-    script = tmp_path / "finetune.py"
-    script.write_text(before := HUGGING_FACE.format(dataset=DATASET))
-    lines = added(before, after := patched(tmp_path, script))
+def test_hugging_face_script_is_patched_in_its_training_arguments(patches: dict[str, Future[str]]) -> None:
+    lines = added(SCRIPTS["transformers"][1], after := patches["transformers"].result())
     assert set_to(after, "dataloader_num_workers") >= 1
     assert "dataloader_persistent_workers=True," in lines
     assert len(lines) == 2, lines
-    still_runs(tmp_path, script)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
-def test_lightning_module_is_patched_in_its_hyperparameters(tmp_path: Path) -> None:
-    script = tmp_path / "lit.py"
-    script.write_text(before := LIGHTNING.format(dataset=DATASET))
-    lines = added(before, patched(tmp_path, script))
+def test_lightning_module_is_patched_in_its_hyperparameters(patches: dict[str, Future[str]]) -> None:
+    lines = added(SCRIPTS["lightning"][1], patches["lightning"].result())
     assert any(line.startswith("def __init__(self, learning_rate=0.1, workers=") for line in lines)
     assert any("persistent_workers=self.hparams.workers > 0" in line for line in lines)
     assert len(lines) == 2, lines
-    still_runs(tmp_path, script)
 
 
 def test_what_is_not_in_the_patch_is_reported_on_stderr(tmp_path: Path) -> None:
     """A setting that the command line gives is in no file; a file that changed since is not what runs."""
-    script = tmp_path / "main.py"
-    script.write_text(PLAIN.format(dataset=DATASET))
-    watched = ("--duration", "20", "--patch")
-    # Of none more are advised on any machine; of one, where its cores are not busy.
-    with training(tmp_path, script, "100000", "--workers", "0") as pid:
-        given = gpuwatch(tmp_path, "report", "--attach", str(pid), *watched)
-        script.write_text(script.read_text() + "\n")
-        changed = gpuwatch(tmp_path, "report", "--attach", str(pid), *watched)
+
+    def reported(name: str) -> subprocess.CompletedProcess[str]:
+        folder, (file, source) = tmp_path / name, SCRIPTS["torch"]
+        folder.mkdir()
+        script = folder / file
+        script.write_text(source)
+        # Of none more are advised on any machine; of one, where its cores are not busy.
+        with training(folder, script, "100000", "--workers", "0") as pid:
+            if name == "changed":
+                script.write_text(source + "\n")
+            return gpuwatch(folder, "report", "--attach", str(pid), "--duration", "20", "--patch")
+
+    with ThreadPoolExecutor() as pool:
+        given, changed = pool.map(reported, ("given", "changed"))
     assert (given.returncode, given.stdout) == (changed.returncode, changed.stdout) == (0, "")
     assert "it was started with --workers 0: start it with --workers" in given.stderr
     assert "was changed after the training started" in changed.stderr
