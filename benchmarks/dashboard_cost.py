@@ -182,6 +182,7 @@ def main() -> int:
         rendezvous = Path(folder, "gpuwatch")
         rendezvous.mkdir(mode=0o700)
         terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"}
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its byte code
         environ = {**os.environ, **driver.env, **terminal, "GPUWATCH_DIR": str(rendezvous), "PYTHONPATH": str(ROOT)}
         size = (arguments.columns, arguments.rows)
         try:

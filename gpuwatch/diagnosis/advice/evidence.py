@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from statistics import fmean
 
-from gpuwatch.diagnosis.advice.sampled import is_sampled
+from gpuwatch.diagnosis.advice.sampled import WATCHED_SECONDS, batch_period, enough, is_sampled
 from gpuwatch.diagnosis.advice.starvation import Starvation, lost_seconds
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.statistics.student_t import quantile
@@ -20,23 +21,25 @@ CONFIDENCE = 0.95
 
 def is_early(rank: RankWindow) -> bool:
     """Whether too few steps were measured for their figures to be judged as they are."""
-    return not is_sampled(rank) and not (rank.warm and rank.steps >= STEPS)
+    if not is_sampled(rank):
+        return not (rank.warm and rank.steps >= STEPS)
+    stacks = enough(rank)
+    return stacks is not None and rank.steps < STEPS and stacks.seconds < WATCHED_SECONDS
 
 
 def has_some_steps(rank: RankWindow) -> bool:
-    """Whether there are enough steps for an interval."""
-    return sum(rank.columns.settled) >= EARLY_STEPS
+    """Whether there are enough steps for an interval; from outside, batches."""
+    return rank.warm and rank.steps >= EARLY_STEPS if is_sampled(rank) else sum(rank.columns.settled) >= EARLY_STEPS
 
 
 def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
     """The share of time that the settled steps lose, with its 95 % interval; None of fewer than eight of them.
 
     Jackknife of the ratio, Student's t. Workers that are too slow make waits repeat in their number: there a stretch
-    of as many steps is left out at a time, where that leaves eight of them.
+    of as many steps is left out at a time, where that leaves eight of them. Of samples it is the time of a batch, for
+    those taken during one wait are one wait.
     """
-    rows = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
-    workers = rank.train_loader.num_workers if rank.train_loader else None
-    size = workers if workers and len(rows) >= EARLY_STEPS * workers else 1
+    rows, size = _by_steps(rank, starvation) if not is_sampled(rank) else _by_seconds(rank)
     stretches = [rows[start : start + size] for start in range(0, len(rows) - size + 1, size)]
     parts = [(sum(period for period, _ in rows), sum(lost for _, lost in rows)) for rows in stretches]
     count, time, lost = len(parts), sum(period for period, _ in parts), sum(part for _, part in parts)
@@ -47,6 +50,21 @@ def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
     error = math.sqrt((count - 1) / count * sum((each - mean) ** 2 for each in without))
     reach = _student_t(count - 1) * error
     return Share(lost / time, max(0.0, lost / time - reach), min(1.0, lost / time + reach))
+
+
+def _by_steps(rank: RankWindow, starvation: Starvation) -> tuple[Sequence[tuple[float, float]], int]:
+    """(time, lost) of each settled step, and how many of them repeat."""
+    rows = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
+    workers = rank.train_loader.num_workers if rank.train_loader else None
+    return rows, workers if workers and len(rows) >= EARLY_STEPS * workers else 1
+
+
+def _by_seconds(rank: RankWindow) -> tuple[Sequence[tuple[float, float]], int]:
+    """(time, waited) of each second of samples, and how many of them a batch takes."""
+    rows = rank.stacks.waits if rank.stacks else ()
+    period = batch_period(rank.stacks) if rank.stacks else None
+    trained = sum(seconds for seconds, _ in rows)
+    return rows, max(1, math.ceil(period * len(rows) / trained)) if period and trained else 1
 
 
 @lru_cache(maxsize=1024)

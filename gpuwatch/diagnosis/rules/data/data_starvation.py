@@ -52,6 +52,7 @@ from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measu
 from gpuwatch.diagnosis.advice.lull import is_over, wavers
 from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading
 from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
 from gpuwatch.diagnosis.advice.unexplained import how_to_find_out
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
@@ -144,7 +145,8 @@ def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Th
     """What a few steps show beyond doubt. What causes it they do not show."""
     name, what = _figure(starvation)
     reach = f"{what} {percent(interval.low)} to {percent(interval.high)} of the time"
-    said = f"{sum(rank.columns.settled)} steps so far: {reach}"
+    made, unit = (rank.steps, "batches") if is_sampled(rank) else (sum(rank.columns.settled), "steps")
+    said = f"{made} {unit} so far: {reach}"
     file, line = place_of(rank.train_loader)
     return Draft(
         summary=_summary(starvation, loading_line(rank)),
@@ -152,7 +154,7 @@ def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Th
         level=starvation.level,
         evidence=(Measure(name, round(starvation.share, 4), said), *loading_measures(rank)),
         is_certain=True,
-        fix=Fix(text=f"What causes it is judged from {STEPS} steps on", file=file, line=line),
+        fix=Fix(text=f"What causes it is judged from {STEPS} {unit} on", file=file, line=line),
         gain=from_share(0.0, starvation.share, "once the cause is found"),
         verify=_verify(limits),
         chart=_chart(starvation),
