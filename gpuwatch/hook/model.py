@@ -10,6 +10,8 @@ from .frames import Place
 from .quiet import belongs_to, own, quietly, type_name
 
 _PARAMETER_LIMIT = 20_000
+_COUNTED_AGAIN = 2_000
+"""Parameters that are counted each time the facts are asked for, as layers may be unfrozen: 2 ms in 30 s."""
 _TENSOR_CORE_SIDE = 8
 _MATMUL_PRECISION = {"none": "highest", "ieee": "highest", "tf32": "high", "bf16": "medium"}
 
@@ -26,7 +28,7 @@ def look(torch: Any) -> None:
         return
     _shape_of.clear()
     _shape_of.update(numbers)
-    parameters = _parameters_of(stepped)
+    parameters = _parameters_of(stepped, _PARAMETER_LIMIT)
     _shape.update(dict.fromkeys(_shape))  # a monitor keeps the value of a key that it is not sent again
     with batches.undispatched():
         if len(parameters) <= _PARAMETER_LIMIT:
@@ -52,6 +54,7 @@ def facts(torch: Any) -> Dict[str, Any]:
     optimizer = entries[-1].reference() if entries else None
     backward: Optional[Place] = steps.backward_place
     content.update(
+        trained_parameters=quietly(_count_trained, entries),
         autocast=True if precision.autocast_dtype else (False if steps.backward_seen else None),
         autocast_dtype=precision.autocast_dtype,
         float32_matmul_precision=matmul_precision(torch),
@@ -71,8 +74,17 @@ def facts(torch: Any) -> Dict[str, Any]:
     return content
 
 
-def _parameters_of(entries: List[steps.OptimizerEntry]) -> Dict[int, Any]:
-    """What the optimizers train; of more than can be added up in 20 ms only one more than that.
+def _count_trained(entries: List[steps.OptimizerEntry]) -> Optional[int]:
+    """The numbers in all parameters that gradients are taken of."""
+    parameters = _parameters_of(entries, _COUNTED_AGAIN)
+    if not parameters or len(parameters) > _COUNTED_AGAIN:
+        return None
+    with batches.undispatched():
+        return sum(int(parameter.numel()) for parameter in parameters.values() if parameter.requires_grad)
+
+
+def _parameters_of(entries: List[steps.OptimizerEntry], most: int) -> Dict[int, Any]:
+    """What the optimizers train; of more than can be added up in 20 ms, or than `most`, only one more than that.
 
     None at all where some are of a class of the program's, whose methods are its code.
     """
@@ -85,7 +97,7 @@ def _parameters_of(entries: List[steps.OptimizerEntry]) -> Dict[int, Any]:
                 if not belongs_to(type(parameter), "torch"):
                     return {}  # a part of the model would be taken for all of it
                 found[id(parameter)] = parameter
-                if len(found) > _PARAMETER_LIMIT:
+                if len(found) > most:
                     return found
     return found
 

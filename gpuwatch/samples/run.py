@@ -49,6 +49,7 @@ class ModelFacts:
     """What the model, its precision and its optimizer look like, as far as the hook could see."""
 
     parameters: int | None = None
+    trained_parameters: int | None = None  # those of them that gradients are taken of
     parameter_bytes: int | None = None
     float32_share: float | None = None  # of floating-point parameters
     matmul_share: float | None = None  # parameters in linear or attention layers

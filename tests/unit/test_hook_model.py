@@ -18,6 +18,7 @@ class Parameter:
     dtype = TORCH.float32
     device = SimpleNamespace(type="cuda", index=0)
     shape = (16, 16)
+    requires_grad = True
 
     def numel(self) -> int:
         return 256
@@ -54,3 +55,15 @@ def test_a_model_too_large_to_add_up_is_unknown_and_not_the_part_that_stepped_fi
     assert set(model._shape.values()) == {None}
     assert model._shape.keys() >= {"parameters", "parameter_bytes", "misaligned_share"}, "what was told is taken back"
     assert model.cuda_indices() == [0]
+
+
+def test_layers_that_are_unfrozen_are_counted_when_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "belongs_to", lambda kind, package: kind is Parameter)
+    stepped = optimizer(1, 3)
+    frozen = stepped.reference().param_groups[0]["params"][0]
+    frozen.requires_grad = False
+    assert model._count_trained([stepped]) == 512
+    frozen.requires_grad = True
+    assert model._count_trained([stepped]) == 768
+    monkeypatch.setattr(model, "_COUNTED_AGAIN", 2)
+    assert model._count_trained([stepped]) is None

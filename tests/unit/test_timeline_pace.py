@@ -93,7 +93,9 @@ def test_a_batch_size_that_is_new_after_thousands_of_steps_counts_after_a_hundre
 
 
 @pytest.mark.parametrize(
-    "change", [{"optimizer": "AdamW"}, {"parameters": 25_000_000}, {"backward_line": 140}], ids=str
+    "change",
+    [{"optimizer": "AdamW"}, {"parameters": 25_000_000}, {"trained_parameters": 9_000_000}, {"backward_line": 140}],
+    ids=str,
 )
 def test_another_kind_of_training_begins_the_pace_anew(change: dict[str, object]) -> None:
     usual = ModelFacts(parameters=11_000_000, optimizer="SGD", backward_line=70)

@@ -45,6 +45,7 @@ LOADER = {
 }
 MODEL = {
     "parameters": 10,
+    "trained_parameters": 7,
     "parameter_bytes": 40,
     "float32_share": 1.0,
     "matmul_share": 0.5,

@@ -278,6 +278,7 @@ def model_facts(content: Mapping[str, Any]) -> tuple[ModelFacts, int]:
     fields = Fields(content)
     facts = ModelFacts(
         parameters=fields.integer("parameters"),
+        trained_parameters=fields.integer("trained_parameters"),
         parameter_bytes=fields.integer("parameter_bytes"),
         float32_share=fields.share("float32_share"),
         matmul_share=fields.share("matmul_share"),
