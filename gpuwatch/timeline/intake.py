@@ -153,12 +153,12 @@ class Intake:
         key = (sample.pid, sample.start_ticks)
         if key not in self.processes:
             self.processes[key] = ProcessHistory()
-        evaluating: set[int] = set()
+        others: set[int] = set()
         for each in self.trainers.values():
             if each.facts is not None and (each.facts.pid, each.facts.start_ticks) == key:
                 each.see_process(sample)
-                evaluating |= each.evaluation_workers()
-        self.processes[key].add(sample, evaluating)
+                others |= each.other_workers()
+        self.processes[key].add(sample, others)
 
     def _add_step(self, step: StepEnd) -> None:
         self._quality.received(step.end_ns)

@@ -46,18 +46,19 @@ class ProcessHistory:
         self._core_seen_ns: dict[int, int] = {}
         self._by_node: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=RAW_NS // SECOND_NS)
 
-    def add(self, sample: ProcessSample, evaluating: Set[int] = frozenset()) -> None:
+    def add(self, sample: ProcessSample, without: Set[int] = frozenset()) -> None:
         """One second of the process.
 
         Args:
             sample: as /proc shows it.
-            evaluating: workers of evaluations. Those that persist are idle while it trains: a training worker at work
-                all the time and an idle one beside it are no two workers at half of a core.
+            without: workers of evaluations and of loaders that training does not wait for. Those that persist are idle
+                while it trains: a training worker at work all the time and an idle one beside it are no two workers at
+                half of a core.
         """
         if self.latest is not None and sample.time_ns <= self.latest.time_ns:
             return
         self.latest = sample
-        workers = tuple(worker for worker in sample.workers if worker.pid not in evaluating)
+        workers = tuple(worker for worker in sample.workers if worker.pid not in without)
         self._workers = workers
         cores = [worker.cpu_cores for worker in workers if worker.cpu_cores is not None]
         system = [worker.system_cores for worker in workers if worker.system_cores is not None]

@@ -148,7 +148,7 @@ def _workers(
     """What the workers' processes show, and their own records say of the batches since the first of these steps."""
     began_ns = _began_ns(history, rows, bounds.start_ns)
     phases = history.phases.stretches(LOST_TIME, began_ns, bounds.end_ns)
-    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=history.evaluation_loaders())
+    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=history.other_loaders())
     return with_batches(process.workers(bounds.start_ns, bounds.end_ns) if process else None, fetched)
 
 

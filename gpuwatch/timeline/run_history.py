@@ -24,6 +24,7 @@ from gpuwatch.samples import (
 from gpuwatch.timeline.batch_counts import BatchCounts
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.epochs import EpochStarts
+from gpuwatch.timeline.loader_waits import LoaderWaits
 from gpuwatch.timeline.memory_log import MemoryLog
 from gpuwatch.timeline.pace import StepPace
 from gpuwatch.timeline.phases import OUTSIDE, PhaseLog
@@ -52,10 +53,11 @@ FRESH_NS = 10 * SECOND_NS
 def _regime(facts: RunFacts) -> tuple[object, ...]:
     """What steps of one kind have in common: what is trained, by which optimizer and lines, compiled or not.
 
-    A program that trains one model after the other makes steps of another kind.
+    A program that trains one model after the other, or unfreezes layers, makes steps of another kind.
     """
     model = facts.model
-    return model.parameters, model.optimizer, model.optimizer_line, model.backward_line, model.compiled
+    trained = model.parameters, model.trained_parameters
+    return *trained, model.optimizer, model.optimizer_line, model.backward_line, model.compiled
 
 
 class TrainerHistory:
@@ -85,6 +87,7 @@ class TrainerHistory:
         self._settling = Settling()
         self._gaps_ahead: dict[int, float] = {}
         self._has_batch_waits = False
+        self._loader_waits = LoaderWaits()
         self.stacks = StackLog()
         self.counts = BatchCounts()
         self._outside_since_ns = 0
@@ -178,6 +181,8 @@ class TrainerHistory:
         if wait.part != "batch":
             self.epochs.edge(seconds)
             return
+        if wait.loader is not None:
+            self._loader_waits.add(wait.loader, wait.end_ns, seconds)
         head = self._settling.epoch_head(UNKNOWN if wait.loader is None else wait.loader)
         self.epochs.batch(wait.epoch_position, seconds, head)
 
@@ -212,13 +217,18 @@ class TrainerHistory:
         if growth is not None and growth.start_ns is not None:
             self.tiers.add_batches(growth.start_ns, growth.end_ns, growth.batches, self.batch_size)
 
-    def evaluation_loaders(self) -> set[int]:
-        """The loaders that feed evaluations."""
-        return {each.loader for each in self.facts.loaders if each.role == "eval"} if self.facts else set()
+    def other_loaders(self) -> set[int]:
+        """The loaders that feed evaluations, and those that the training does not wait for beside the one it does."""
+        loaders, slowest = self.facts.loaders if self.facts else (), self._loader_waits.slowest
+        return {
+            each.loader
+            for each in loaders
+            if each.role == "eval" or (each.role == "train" and slowest not in (None, each.loader))
+        }
 
-    def evaluation_workers(self) -> set[int]:
+    def other_workers(self) -> set[int]:
         """The pids of their workers, as far as these report batches."""
-        return self.fetches.workers_of(self.evaluation_loaders())
+        return self.fetches.workers_of(self.other_loaders())
 
     def see_process(self, sample: ProcessSample) -> None:
         """A look at the process itself: it may have been stopped, or have gone on."""
@@ -267,12 +277,16 @@ class TrainerHistory:
         return loader.batch_size if loader is not None else None
 
     def train_loader(self) -> LoaderFacts | None:
-        """The loader that the newest step read from, else the one that says it trains."""
+        """The loader that the newest step read from, else one that says it trains.
+
+        A semi-supervised training or a GAN reads from two in each step: of those it is the one that is waited for.
+        """
         if self.facts is None:
             return None
         used = self.counts.train_loader
         if self.is_exact:
             used = self.steps["loader"][-1] if len(self.steps) else UNKNOWN
+            used = self._loader_waits.slowest if self._loader_waits.slowest is not None else used
         by_id = {loader.loader: loader for loader in self.facts.loaders}
         return by_id.get(UNKNOWN if used is None else used) or next(
             (loader for loader in self.facts.loaders if loader.role == "train"), None

@@ -52,14 +52,14 @@ def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
     return Share(lost / time, max(0.0, lost / time - reach), min(1.0, lost / time + reach))
 
 
-def _by_steps(rank: RankWindow, starvation: Starvation) -> tuple[Sequence[tuple[float, float]], int]:
+def _by_steps(rank: RankWindow, starvation: Starvation) -> tuple[Sequence[tuple[float, ...]], int]:
     """(time, lost) of each settled step, and how many of them repeat."""
     rows = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
     workers = rank.train_loader.num_workers if rank.train_loader else None
     return rows, workers if workers and len(rows) >= EARLY_STEPS * workers else 1
 
 
-def _by_seconds(rank: RankWindow) -> tuple[Sequence[tuple[float, float]], int]:
+def _by_seconds(rank: RankWindow) -> tuple[Sequence[tuple[float, ...]], int]:
     """(time, waited) of each second of samples, and how many of them a batch takes."""
     rows = rank.stacks.waits if rank.stacks else ()
     period = batch_period(rank.stacks) if rank.stacks else None
