@@ -51,18 +51,17 @@ def _require_the_installed_package() -> None:
 class Rows(LoadScopeScheduling):
     """Keeps a file's tests together, and in one row all that look at running programs: side by side they see others'.
 
-    What else starts programs are two rows, the commands and the hook, whose trainings meet in folders of their own.
-    What tests/faults starts is found by a mark in its environment as well, so it goes with the commands.
+    What else starts programs, the commands, is a row of its own. What tests/faults starts is found by a mark in its
+    environment and meets in a folder of its own, so it goes with the commands. What the hook's tests start meets in
+    folders of their own and nobody looks for it, so each file is a row.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
         if "faults/" in file:
             return "commands"
-        if "integration/" not in file:
+        if "integration/" not in file or "/test_hook" in file:
             return file
-        if "/test_hook" in file:
-            return "hook"
         return "watching" if _WATCHING.search(file) else "commands"
 
 

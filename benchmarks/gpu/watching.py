@@ -19,6 +19,7 @@ from benchmarks.gpu.processes import ROOT
 from benchmarks.gpu.seen import FindingLog
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.wiring import live_monitor
+from gpuwatch.timeline.hot_line import hot_line
 from gpuwatch.timeline.windows import Scene
 
 
@@ -109,10 +110,10 @@ def figures(snapshot: Snapshot, scene: Scene) -> dict[str, Any]:
             "gap_share": run.gap_share,
             "gap_measured": any(rank.facts.gpu_gap_measured for rank in run.ranks),
             "top_line": _line(run.top_line),
-            "top_worker_line": _line(run.top_worker_line),
         }
     for window in scene.runs[:1]:
-        stacks = window.critical.stacks
+        hot, stacks = hot_line(window.critical), window.critical.stacks
+        found["hot_line"] = _line(hot.line) if hot is not None else None
         if stacks is not None:
             found["looks"] = stacks.samples
             found["phases"] = {name: share.value for name, share in stacks.phases.items()}
