@@ -80,7 +80,8 @@ def _merged(found: Sequence[LineShare]) -> list[LineShare]:
     for group in groups.values():
         chief = max(group, key=attrgetter("samples"))
         if len(group) > 1:
-            of, samples = round(chief.samples / chief.share.value), sum(each.samples for each in group)
+            samples = sum(each.samples for each in group)
+            of = round(chief.samples / chief.share.value) if chief.share.value > 0.0 else samples
             text = next((each.text for each in group if each.text), None)
             chief = replace(chief, samples=samples, share=wilson(min(samples, of), of), text=text)
         merged.append(chief)
