@@ -2,8 +2,10 @@
 
 import pytest
 
+from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.samples import PhaseSpan, WorkerSample
 from tests.unit import scene_builder as build
+from tests.unit.stack_windows import standing, watched
 
 NOW = 200.0
 
@@ -112,6 +114,35 @@ def test_a_run_whose_ranks_have_all_left_the_loop_is_not_stalled(outside, stalle
     members = [stuck(gpus=(i,), pid=10 + i, facts={"rank": i}, outside=out) for i, out in enumerate(outside)]
     moment = build.scene(build.run(*members), gpus=[idle(0), idle(1)], at=NOW)
     assert (build.check("step-stalled", build.run_case(moment)) is not None) is stalled
+
+
+@pytest.mark.parametrize(
+    ("kind", "doing"), [("eval", "evaluating"), ("checkpoint", "saving"), ("compile", "compiling")]
+)
+def test_a_phase_in_which_nothing_has_moved_for_five_minutes_is_a_stall(kind, doing):
+    def draft(at, **process):
+        open_phase = PhaseSpan("1.1", kind, build.START_NS + 40 * build.SECOND, None)
+        member = stuck(open_phase=open_phase, **({"process": build.process(**process)} if process else {}))
+        return build.check("step-stalled", build.run_case(build.scene(build.run(member), gpus=[idle()], at=at)))
+
+    found = draft(400)
+    assert found.severity is Severity.WARNING and f"has been {doing} for 6.0 min and does nothing" in found.summary
+    assert "an evaluation or checkpoint" not in {rival.cause for rival in found.ruled_out}
+    assert draft(330) is None, "less than five minutes"
+    assert draft(400, tree_cores=0.8) is None, "it computes"
+    assert draft(400, tree_cores=0.02, latest={"write_bytes_per_second": 4e6}) is None, "it writes"
+
+
+def test_a_phase_in_which_the_thread_moves_on_is_no_stall():
+    open_phase = PhaseSpan("1.1", "eval", build.START_NS + 40 * build.SECOND, None)
+
+    def draft(since):
+        seen = watched({"eval": 1.0}, standing=standing(70, since=since, until=400.0))
+        member = stuck(open_phase=open_phase, stacks=seen)
+        return build.check("step-stalled", build.run_case(build.scene(build.run(member), gpus=[idle()], at=400)))
+
+    assert "stands on train.py:70" in draft(50.0).summary
+    assert draft(380.0) is None
 
 
 def test_a_run_that_steps_is_not_stalled():

@@ -12,6 +12,9 @@ from gpuwatch.timeline.windows import RankWindow
 LEAST_SILENCE_SECONDS = 60.0
 STEPS_OF_SILENCE = 10.0
 STEPS_BEFORE_JUDGING = 10
+PHASE_SECONDS = 300.0
+"""An evaluation, a save or a compilation in which nothing has moved for so long is no longer one."""
+PHASE_WORDS = {"eval": "evaluating", "checkpoint": "saving", "compile": "compiling"}
 IN_THE_LOOP = frozenset({"wait", "forward", "backward", "optimizer", "sync", "copy"})
 """Where a training that was attached to while it hung may stand; elsewhere it may not have begun."""
 
@@ -38,6 +41,24 @@ def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) 
     pace = max((rank.step_p99_session_seconds or 0.0) for rank in ranks)
     silence = (case.now_ns - last) / 1e9
     return silence if silence > max(least_seconds, STEPS_OF_SILENCE * pace) else None
+
+
+def stuck_phase(case: RunCase) -> tuple[str, float] | None:
+    """What a run is in the middle of instead of making steps, in words, and for how long, if that is over 5 min.
+
+    Whether anything moves in it is for who asks to see; where its stack is read, it must have stood still for a minute.
+    """
+    ranks = [rank for rank in case.run.ranks if rank.ended is None]
+    phases = [rank.open_phase for rank in ranks if rank.open_phase is not None]
+    if not phases or any(phase.kind not in PHASE_WORDS for phase in phases):
+        return None
+    if any(rank.process is not None and rank.process.latest.state == "T" for rank in ranks):
+        return None
+    if any(stand.seconds < LEAST_SILENCE_SECONDS for stand in stands(case)):
+        return None
+    newest = max(phases, key=lambda phase: phase.start_ns)
+    lasts = (case.now_ns - max(newest.start_ns, *(rank.last_step_ns or 0 for rank in ranks))) / 1e9
+    return (PHASE_WORDS[newest.kind], lasts) if lasts > PHASE_SECONDS else None
 
 
 def _stood_seconds(case: RunCase, ranks: list[RankWindow], least_seconds: float) -> float | None:

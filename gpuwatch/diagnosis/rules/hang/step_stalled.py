@@ -6,14 +6,16 @@ Means:
 Evidence:
     No step for 60 s or ten of the slowest steps, GPU utilization below 5 %, the process tree uses less than a tenth of
     a core and reads or writes less than 100 kB/s, process alive. Where stacks can be read, the line it stands on, and
-    since when; without a hook it must stand there for 60 s.
+    since when; without a hook it must stand there for 60 s. In an evaluation, a save or a compilation the same, for
+    five minutes.
 Fires:
     All of that holds in two evaluations.
 Clears:
     A step arrives.
 Not when:
-    A known phase (evaluation, checkpoint, compilation), a process that computes, reads or writes, a program that has
-    left its training loop, a breakpoint, a process stopped by SIGSTOP: that one is shown as stopped.
+    A known phase (evaluation, checkpoint, compilation) of less than five minutes, a process that computes, reads or
+    writes, a program that has left its training loop, a breakpoint, a process stopped by SIGSTOP: that one is shown as
+    stopped.
 Causes:
     The training thread waits for its loader: dead workers or full shared memory. It is blocked in a read: storage. It
     stands on a line of its own: a lock, a debugger, the network.
@@ -34,7 +36,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.lines import MAKING, HotLine, hottest_of_workers, place
-from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds
+from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds, stuck_phase
 from gpuwatch.diagnosis.advice.standing_lines import Stand, standing_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -62,8 +64,8 @@ class Thresholds:
 @rule("step-stalled", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
 def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a living run that neither steps nor works."""
-    silence = silent_seconds(case, limits.silence_seconds)
-    if silence is None or not _idle(case, limits):
+    stall = _stall(case, limits)
+    if stall is None or not _idle(case, limits):
         return None
     found = stands(case)
     cause, fix = _cause(case, found)
@@ -71,11 +73,11 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
     waits_for_workers = bool(loader and loader.num_workers and (not found or found[0].line.phase == "wait"))
     file, line = _place(found) or place_of(loader)
     return Draft(
-        summary=f"{case.run.title} has made no step for {seconds(silence)} and does nothing: {cause}",
-        severity=Severity.CRITICAL,
+        summary=f"{case.run.title} has {stall.words} and does nothing: {cause}",
+        severity=stall.severity,
         level=Level.E2 if case.run.critical.facts.rung == "exact" else Level.E1,
         evidence=(
-            silence_measure(case, silence),
+            stall.measure,
             *standing_measures(found),
             *_workers_measure(found),
             *_idle_measures(case),
@@ -89,11 +91,36 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         ruled_out=(
             RuledOut("a stopped process", "its state is not T"),
-            RuledOut("an evaluation or checkpoint", "none is open"),
+            *stall.ruled_out,
         ),
         verify="Steps resume",
         chart=("run.step_seconds", "gpu.utilization_percent"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stall:
+    """Since when the run makes no steps: "made no step for 2 min", "been evaluating for 6 min"."""
+
+    words: str
+    measure: Measure
+    severity: Severity
+    ruled_out: tuple[RuledOut, ...] = ()
+
+
+def _stall(case: RunCase, limits: Thresholds) -> _Stall | None:
+    silence = silent_seconds(case, limits.silence_seconds)
+    if silence is not None:
+        words, no_phase = (
+            f"made no step for {seconds(silence)}",
+            RuledOut("an evaluation or checkpoint", "none is open"),
+        )
+        return _Stall(words, silence_measure(case, silence), Severity.CRITICAL, (no_phase,))
+    phase = stuck_phase(case)
+    if phase is None:
+        return None
+    said = f"{phase[0]} for {seconds(phase[1])}"
+    return _Stall(f"been {said}", Measure("phase_seconds", round(phase[1], 1), said), Severity.WARNING)
 
 
 def _idle(case: RunCase, limits: Thresholds) -> bool:
@@ -117,7 +144,8 @@ def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
     where = f"; it stands on {found[0].words}" if found else ""
     for rank in case.run.ranks:
         process = rank.process.latest if rank.process else None
-        expected = rank.train_loader.num_workers if rank.train_loader else None
+        # In an evaluation the training loader's workers may have ended with their epoch.
+        expected = rank.train_loader.num_workers if rank.train_loader and rank.open_phase is None else None
         if process is None:
             continue
         dead = [worker.pid for worker in process.workers if worker.state in ("Z", "X")]
