@@ -116,33 +116,36 @@ def test_a_run_whose_ranks_have_all_left_the_loop_is_not_stalled(outside, stalle
     assert (build.check("step-stalled", build.run_case(moment)) is not None) is stalled
 
 
-@pytest.mark.parametrize(
-    ("kind", "doing"), [("eval", "evaluating"), ("checkpoint", "saving"), ("compile", "compiling")]
-)
-def test_a_phase_in_which_nothing_has_moved_for_five_minutes_is_a_stall(kind, doing):
-    def draft(at, **process):
+class TestPhasesInWhichNothingMoves:
+    def draft(self, kind="eval", at=400, *, since=50.0, stands_in="eval", **process):
         open_phase = PhaseSpan("1.1", kind, build.START_NS + 40 * build.SECOND, None)
-        member = stuck(open_phase=open_phase, **({"process": build.process(**process)} if process else {}))
+        seen = watched({stands_in: 1.0}, standing=standing(70, since=since, until=at, phase=stands_in))
+        fields = {"process": build.process(**process)} if process else {}
+        member = stuck(open_phase=open_phase, stacks=seen, **fields)
         return build.check("step-stalled", build.run_case(build.scene(build.run(member), gpus=[idle()], at=at)))
 
-    found = draft(400)
-    assert found.severity is Severity.WARNING and f"has been {doing} for 6.0 min and does nothing" in found.summary
-    assert "an evaluation or checkpoint" not in {rival.cause for rival in found.ruled_out}
-    assert draft(330) is None, "less than five minutes"
-    assert draft(400, tree_cores=0.8) is None, "it computes"
-    assert draft(400, tree_cores=0.02, latest={"write_bytes_per_second": 4e6}) is None, "it writes"
+    @pytest.mark.parametrize(
+        ("kind", "stands_in", "doing"),
+        [("eval", "eval", "evaluating"), ("checkpoint", "save", "saving"), ("compile", "compile", "compiling")],
+    )
+    def test_after_five_minutes_it_is_a_stall(self, kind, stands_in, doing):
+        found = self.draft(kind, stands_in=stands_in)
+        assert found.severity is Severity.WARNING
+        assert f"has been {doing} for 6.0 min and does nothing: it stands on train.py:70" in found.summary
+        assert "an evaluation or checkpoint" not in {rival.cause for rival in found.ruled_out}
 
-
-def test_a_phase_in_which_the_thread_moves_on_is_no_stall():
-    open_phase = PhaseSpan("1.1", "eval", build.START_NS + 40 * build.SECOND, None)
-
-    def draft(since):
-        seen = watched({"eval": 1.0}, standing=standing(70, since=since, until=400.0))
-        member = stuck(open_phase=open_phase, stacks=seen)
-        return build.check("step-stalled", build.run_case(build.scene(build.run(member), gpus=[idle()], at=400)))
-
-    assert "stands on train.py:70" in draft(50.0).summary
-    assert draft(380.0) is None
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            pytest.param({"at": 330}, id="less than five minutes"),
+            pytest.param({"since": 380.0}, id="the thread moves on"),
+            pytest.param({"stands_in": "other"}, id="an iterator that was left in the middle"),
+            pytest.param({"tree_cores": 0.8}, id="it computes"),
+            pytest.param({"tree_cores": 0.02, "latest": {"write_bytes_per_second": 4e6}}, id="it writes"),
+        ],
+    )
+    def test_what_is_no_stall(self, fields):
+        assert self.draft(**fields) is None
 
 
 def test_a_run_that_steps_is_not_stalled():

@@ -15,6 +15,8 @@ STEPS_BEFORE_JUDGING = 10
 PHASE_SECONDS = 300.0
 """An evaluation, a save or a compilation in which nothing has moved for so long is no longer one."""
 PHASE_WORDS = {"eval": "evaluating", "checkpoint": "saving", "compile": "compiling"}
+PHASES_OF_STACKS = frozenset({"eval", "save", "compile"})
+"""The same as stacks show them."""
 IN_THE_LOOP = frozenset({"wait", "forward", "backward", "optimizer", "sync", "copy"})
 """Where a training that was attached to while it hung may stand; elsewhere it may not have begun."""
 
@@ -46,7 +48,8 @@ def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) 
 def stuck_phase(case: RunCase) -> tuple[str, float] | None:
     """What a run is in the middle of instead of making steps, in words, and for how long, if that is over 5 min.
 
-    Whether anything moves in it is for who asks to see; where its stack is read, it must have stood still for a minute.
+    Its stack must stand in there, for a minute: an iterator that was left in the middle looks like an evaluation too.
+    Whether anything else moves is for who asks to see.
     """
     ranks = [rank for rank in case.run.ranks if rank.ended is None]
     phases = [rank.open_phase for rank in ranks if rank.open_phase is not None]
@@ -54,7 +57,10 @@ def stuck_phase(case: RunCase) -> tuple[str, float] | None:
         return None
     if any(rank.process is not None and rank.process.latest.state == "T" for rank in ranks):
         return None
-    if any(stand.seconds < LEAST_SILENCE_SECONDS for stand in stands(case)):
+    found = stands(case)
+    if not any(stand.line.phase in PHASES_OF_STACKS for stand in found):
+        return None
+    if any(stand.seconds < LEAST_SILENCE_SECONDS for stand in found):
         return None
     newest = max(phases, key=lambda phase: phase.start_ns)
     lasts = (case.now_ns - max(newest.start_ns, *(rank.last_step_ns or 0 for rank in ranks))) / 1e9

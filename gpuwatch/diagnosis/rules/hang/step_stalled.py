@@ -7,7 +7,7 @@ Evidence:
     No step for 60 s or ten of the slowest steps, GPU utilization below 5 %, the process tree uses less than a tenth of
     a core and reads or writes less than 100 kB/s, process alive. Where stacks can be read, the line it stands on, and
     since when; without a hook it must stand there for 60 s. In an evaluation, a save or a compilation the same, for
-    five minutes.
+    five minutes, where its stack stands in there.
 Fires:
     All of that holds in two evaluations.
 Clears:
