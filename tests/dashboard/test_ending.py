@@ -10,6 +10,7 @@ import pytest
 
 from gpuwatch.dashboard.app import DashboardApp
 from gpuwatch.dashboard.driver import CalmDriver
+from gpuwatch.dashboard.screens.base import ViewScreen
 from tests.dashboard import situations
 from tests.dashboard.fake_monitor import FakeMonitor
 
@@ -19,6 +20,15 @@ def test_a_frame_that_was_planned_before_the_last_screen_closed_is_not_drawn() -
     app = DashboardApp(FakeMonitor(made.current, made.timeline))
     assert app.screen_stack == []
     app.redraw()
+
+
+async def test_a_screen_that_has_lost_its_widgets_is_not_drawn() -> None:
+    made = situations.monitor(situations.starved())
+    app = DashboardApp(FakeMonitor(made.current, made.timeline))
+    async with app.run_test():
+        assert isinstance(app.screen, ViewScreen)
+        await app.screen.query("#top").remove()
+        app.screen.show()
 
 
 async def test_a_signal_after_its_end_changes_nothing() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -59,7 +60,10 @@ class ViewScreen(Screen[None]):
         view, look = self.dashboard.view, self.dashboard.look
         excuse = too_small(width, height)
         self.set_class(excuse is not None, "too-small")
-        top = self.query_one("#top", LinesWidget)
+        try:
+            top = self.query_one("#top", LinesWidget)
+        except NoMatches:  # the screen of an app that is ending has lost its widgets, or never had them
+            return
         if excuse is not None:
             top.show([LineWriter(width, look).put(excuse, look.warning).line()], width)
             return
