@@ -126,6 +126,8 @@ def test_after_a_stop_it_goes_on_and_every_key_works(side_by_side: SideBySide) -
                 terminal.send(number)
                 if number != signal.SIGCONT:
                     os.waitpid(terminal.process.pid, os.WUNTRACED)
+                    # A key that is typed before the terminal is taken back is lost, so its figures must be new ones.
+                    terminal.read_until_quiet(0)
             terminal.send(signal.SIGCONT)
             terminal.reads_of(WATTS)
             quit_with_q(terminal)
