@@ -128,7 +128,11 @@ def test_after_a_stop_it_goes_on_and_every_key_works(side_by_side: SideBySide) -
                     os.waitpid(terminal.process.pid, os.WUNTRACED)
                     # A key that is typed before the terminal is taken back is lost, so its figures must be new ones.
                     terminal.read_until_quiet(0)
-            terminal.send(signal.SIGCONT)
+            for _ in range(3):  # one Ctrl-Z of many may take effect only now: `fg` is typed once more then
+                terminal.send(signal.SIGCONT)
+                terminal.go_on_for(1.0)
+                if not os.waitpid(terminal.process.pid, os.WUNTRACED | os.WNOHANG)[0]:
+                    break
             terminal.reads_of(WATTS)
             quit_with_q(terminal)
 
