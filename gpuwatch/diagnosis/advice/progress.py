@@ -16,7 +16,7 @@ PHASE_SECONDS = 300.0
 """An evaluation, a save or a compilation in which nothing has moved for so long is no longer one."""
 PHASE_WORDS = {"eval": "evaluating", "checkpoint": "saving", "compile": "compiling"}
 PHASES_OF_STACKS = frozenset({"eval", "save", "compile"})
-"""The same as stacks show them."""
+"""The same phases, as samples of stacks name them."""
 IN_THE_LOOP = frozenset({"wait", "forward", "backward", "optimizer", "sync", "copy"})
 """Where a training that was attached to while it hung may stand; elsewhere it may not have begun."""
 
@@ -46,10 +46,10 @@ def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) 
 
 
 def stuck_phase(case: RunCase) -> tuple[str, float] | None:
-    """What a run is in the middle of instead of making steps, in words, and for how long, if that is over 5 min.
+    """The phase that a run has been in for more than five minutes, as a word, and its seconds.
 
-    Its stack must stand in there, for a minute: an iterator that was left in the middle looks like an evaluation too.
-    Whether anything else moves is for who asks to see.
+    Its stack must have stood in that phase for a minute: an evaluation's iterator that was left in the middle looks
+    open too. Whether a core, a GPU or a byte moves, the caller checks.
     """
     ranks = [rank for rank in case.run.ranks if rank.ended is None]
     phases = [rank.open_phase for rank in ranks if rank.open_phase is not None]

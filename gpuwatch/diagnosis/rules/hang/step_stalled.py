@@ -111,11 +111,8 @@ class _Stall:
 def _stall(case: RunCase, limits: Thresholds) -> _Stall | None:
     silence = silent_seconds(case, limits.silence_seconds)
     if silence is not None:
-        words, no_phase = (
-            f"made no step for {seconds(silence)}",
-            RuledOut("an evaluation or checkpoint", "none is open"),
-        )
-        return _Stall(words, silence_measure(case, silence), Severity.CRITICAL, (no_phase,))
+        measure, no_phase = silence_measure(case, silence), RuledOut("an evaluation or checkpoint", "none is open")
+        return _Stall(f"made no step for {seconds(silence)}", measure, Severity.CRITICAL, (no_phase,))
     phase = stuck_phase(case)
     if phase is None:
         return None
