@@ -7,7 +7,7 @@ import math
 from gpuwatch.timeline.tiers import SECOND_NS
 
 _FADING_NS = 60 * SECOND_NS
-_CLEARLY = 1.5  # times the waits of the one that was slowest: of two that are alike none takes turns
+_CLEARLY = 1.5  # times the waits of the one that was slowest: two that are alike would alternate
 _NO_LONGER_READ = 64  # batches of others since its last one: the loop has gone on to another loader
 _MOST_LOADERS = 64
 

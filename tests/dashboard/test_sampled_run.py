@@ -53,6 +53,14 @@ def test_with_workers_the_hot_line_is_theirs() -> None:
     )
 
 
+def test_a_function_that_is_hot_on_many_lines_is_named_as_one() -> None:
+    lines = tuple(seen.line("item", 60 + place, 40, of=720, function="elastic") for place in range(8))
+    call = seen.line("item", 34, 320, of=720, text="x = elastic(x)", callee="elastic", callee_file=seen.AUGMENT)
+    stacks = seen.worker_stacks(worker_lines=lines, worker_calls=(call,))
+    told = panel(of_window(seen.sampled_rank(stacks, num_workers=2), rung="sampled"))
+    assert any(line.startswith("hot function elastic() at augment.py:34  44 % of the worke") for line in told)
+
+
 def test_an_estimated_pace_is_marked_and_an_unknown_one_is_no_zero() -> None:
     assert "about 12.3 batches/s" in panel(situations.attached(batches_exact=False))[2]
     assert panel(situations.attached(batches_per_second=None))[2].startswith("- batches/s")

@@ -55,6 +55,15 @@ def test_a_function_that_is_hot_on_many_lines_is_named_with_where_it_is_called()
     )
 
 
+def test_of_a_loop_without_a_loader_no_batches_are_asked_for() -> None:
+    known = seen.sampled_rank(seen.stacks(batches_per_second=None))
+    rank = replace(known, steps=0, steps_total=0, train_loader=None)
+    (line,) = report(build.scene(build.run(rank)))["verdict"]
+    assert line["sentence"].endswith(
+        "too little was seen to judge (1 640 stack samples in 20 s; 600 and 30 s are needed)"
+    )
+
+
 def test_no_hot_line_is_made_up_where_the_workers_were_not_read() -> None:
     unread = seen.worker_stacks(worker_samples=0, worker_lines=(), worker_phases={})
     assert run_of(seen.sampled_rank(unread, num_workers=2))["hot_line"] is None

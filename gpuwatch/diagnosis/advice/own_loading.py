@@ -2,7 +2,7 @@
 
 While the training thread prepares a batch it launches nothing, so the GPU idles once its queue is empty. The smaller
 of the two shares is the most that this can cost, as with a loader's wait. Where training computes on the CPU all of it
-is lost, as far as a core is free for who could do it meanwhile.
+is lost, if another core is free to do it meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAKES_BATCHES = re.compile(
 )
 """Names of functions that make batches: `get_batch`, `load_data`, `batch_iterator`; not `train_batch`."""
 FREE_CORES = 1.0
-"""Where training computes on the CPU: who makes batches meanwhile needs one."""
+"""Needed to make batches beside training that computes on the CPU."""
 
 _Function = tuple[str, str]
 """Its file and its name."""

@@ -142,7 +142,7 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Thresholds) -> Draft:
-    """What a few steps show beyond doubt. What causes it they do not show."""
+    """What a few steps show beyond doubt; what causes it takes more of them."""
     name, what = _figure(starvation)
     reach = f"{what} {percent(interval.low)} to {percent(interval.high)} of the time"
     made, unit = (rank.steps, "batches") if is_sampled(rank) else (sum(rank.columns.settled), "steps")
@@ -214,7 +214,7 @@ def _summary(starvation: Starvation, line: HotLine | None) -> str:
 
 
 def _figure(starvation: Starvation) -> tuple[str, str]:
-    """The name and the word of S: idle is a GPU, where none computes the training thread waits."""
+    """The name and the word of S: a GPU idles; where none computes, the training thread waits."""
     return ("gpu_idle_from_wait_share", "GPU idle") if starvation.on_gpu else ("wait_share", "waiting")
 
 

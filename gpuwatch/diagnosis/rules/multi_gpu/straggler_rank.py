@@ -118,8 +118,8 @@ def _is_measured(rank: RankWindow) -> bool:
 def _waited_for(rank: RankWindow, others: list[RankWindow], gpus: tuple[GpuWindow, ...]) -> float:
     """Seconds of each step in which the median of the others waits for this rank.
 
-    Outside of the known parts a rank may also work (rank 0 logs), for which the others wait in backward: less time
-    there than the others says that they wait, more does not say that this rank waits.
+    Time outside of the known parts may be work as well: rank 0 logs, and the others wait for it in backward. So the
+    others having more of it counts as their waiting, and this rank having more of it as nothing.
     """
     in_backward = median(seconds_per_step(other, other.backward_share) for other in others)
     in_backward -= seconds_per_step(rank, rank.backward_share)
