@@ -150,6 +150,8 @@ def _state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
     if run.state == "stopped":
         return "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"
     if run.state == "ended":
+        if run.rung == "sampled" and not run.steps_total:
+            return "ended; its batches were not counted"
         return f"ended after {say.count(run.steps_total)} {'batches' if run.rung == 'sampled' else 'steps'}"
     if run.state == "not hooked":
         return "not hooked, so its steps and waits are not seen"

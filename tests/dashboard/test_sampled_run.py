@@ -153,3 +153,11 @@ def test_why_a_run_is_not_linked_is_said_once() -> None:
     verdict = verdicts(View(about))[0]
     assert (verdict.word, verdict.because) == ("NOT LINKED", "")
     assert verdict.sentence.endswith(why)
+
+
+def test_batches_that_are_not_counted_are_no_zero() -> None:
+    snapshot = situations.attached()
+    uncounted = replace(snapshot, runs=(replace(snapshot.runs[0], steps_total=0),))
+    assert any("batches -" in line for line in panel(uncounted)) and not any(
+        "batches 0" in line for line in panel(uncounted)
+    )

@@ -169,7 +169,10 @@ def _waiting(share: float, look: Look) -> Style:
 def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
     sampled = run.rung == "sampled"
-    steps = say.count(run.steps_total) if run.rung in COUNTING_RUNGS else say.UNKNOWN
+    is_counted = run.rung in COUNTING_RUNGS and (
+        run.steps_total > 0 or not sampled
+    )  # a loop without a loader has no count
+    steps = say.count(run.steps_total) if is_counted else say.UNKNOWN
     writer.put("batches " if sampled else "steps ", look.dim).put(steps, look.text)
     if run.batches_per_step is not None and run.batches_per_step >= ACCUMULATES:
         writer.put(f" of {run.batches_per_step:.3g} batches", look.dim)
