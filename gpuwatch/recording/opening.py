@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from gpuwatch.recording.schema import APPLICATION_ID, TABLES, VERSION
 from gpuwatch.recording.types import CannotOpenError
+from gpuwatch.text.escape import printable
 
 _MAGIC = b"SQLite format 3\x00"
 _HEAD_BYTES = 100
@@ -130,7 +131,8 @@ def open_recording(path: Path) -> Opened:
             raise CannotOpenError(
                 f"{path} is being recorded where it cannot be read at the same time: end it first."
             ) from None
-        raise CannotOpenError(f"{path} is damaged from its beginning and cannot be read: {error}.") from None
+        reason = printable(str(error))  # SQLite quotes the file in it
+        raise CannotOpenError(f"{path} is damaged from its beginning and cannot be read: {reason}.") from None
 
 
 def _head(path: Path) -> bytes:

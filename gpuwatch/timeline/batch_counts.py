@@ -52,7 +52,8 @@ class _Loader:
         self.role: Role = "unknown"
         self.batches = 0
         self.epochs = 0
-        self.rows = Table({"batches": "q", "epochs": "q", "exact": "b"}, max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
+        # A damaged recording may claim any count, and adds them up: beyond 64 bits.
+        self.rows = Table({"batches": "d", "epochs": "d", "exact": "b"}, max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
         self._last = (0, 0)
 
     @property

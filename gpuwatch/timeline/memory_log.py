@@ -24,7 +24,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._latest: RunMemory | None = None
-        self._rows = Table({"alloc_retries": "d", "peak": "d", "steps": "q"}, max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
+        self._rows = Table(dict.fromkeys(("alloc_retries", "peak", "steps"), "d"), max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
 
     def add(self, memory: RunMemory, steps: int = 0) -> None:
         """Takes one reading, made after so many steps."""
@@ -59,7 +59,7 @@ class MemoryLog:
         first, second, third, fourth = (round(after - before) for before, after in pairwise(at))
         return PeakGrowth(
             seconds=(times[-1] - times[0]) / SECOND_NS,
-            steps=steps[-1] - steps[0],
+            steps=round(steps[-1] - steps[0]),
             start_bytes=round(at[0]),
             quarters_bytes=(first, second, third, fourth),
         )

@@ -123,6 +123,16 @@ def test_a_file_with_anything_but_our_tables_is_refused_in_a_sentence(
     assert_bounded(tmp_path, recording, codes=(2,))
 
 
+def test_a_schema_that_is_no_text_is_refused_in_a_sentence(recording: Path, tmp_path: Path) -> None:
+    """SQLite's message quotes it, with its line breaks and escapes."""
+    text = b"CREATE TABLE meta (\x1b[31m\n\xff)"
+    change(recording, "UPDATE sqlite_master SET sql = CAST(? AS TEXT) WHERE name = 'meta'", values=(text,))
+    with pytest.raises(CannotOpenError, match="damaged") as refused:
+        Recording(recording)
+    assert str(refused.value).isprintable()
+    assert_bounded(tmp_path, recording, codes=(2,))
+
+
 def test_a_view_that_takes_the_place_of_a_table_while_the_file_is_read_is_never_run(recording: Path) -> None:
     with Recording(recording) as opened:
         change(recording, *FOREIGN_SCHEMAS["view for the index"])
