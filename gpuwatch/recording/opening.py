@@ -112,7 +112,7 @@ def open_recording(path: Path) -> Opened:
     try:
         try:
             connection = _connected(path, "mode=ro")
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if "malformed" not in str(error):
                 raise
             connection = _connected(path, "mode=ro", may_be_cut_off=True)
@@ -126,12 +126,12 @@ def open_recording(path: Path) -> Opened:
             if connection is not None:
                 return Opened(path, connection)
         return _opened_copy(path)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where the message quotes what is no text
         if "locked" in str(error):
             raise CannotOpenError(
                 f"{path} is being recorded where it cannot be read at the same time: end it first."
             ) from None
-        reason = printable(str(error))  # SQLite quotes the file in it
+        reason = printable(str(error))
         raise CannotOpenError(f"{path} is damaged from its beginning and cannot be read: {reason}.") from None
 
 

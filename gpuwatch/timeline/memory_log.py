@@ -24,7 +24,8 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._latest: RunMemory | None = None
-        self._rows = Table(dict.fromkeys(("alloc_retries", "peak", "steps"), "d"), max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
+        columns = dict.fromkeys(("alloc_retries", "peak", "steps"), "d")
+        self._rows = Table(columns, max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
 
     def add(self, memory: RunMemory, steps: int = 0) -> None:
         """Takes one reading, made after so many steps."""

@@ -123,10 +123,11 @@ def test_a_file_with_anything_but_our_tables_is_refused_in_a_sentence(
     assert_bounded(tmp_path, recording, codes=(2,))
 
 
-def test_a_schema_that_is_no_text_is_refused_in_a_sentence(recording: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["sql", "name"])
+def test_a_schema_that_is_no_text_is_refused_in_a_sentence(column: str, recording: Path, tmp_path: Path) -> None:
     """SQLite's message quotes it, with its line breaks and escapes."""
-    text = b"CREATE TABLE meta (\x1b[31m\n\xff)"
-    change(recording, "UPDATE sqlite_master SET sql = CAST(? AS TEXT) WHERE name = 'meta'", values=(text,))
+    text = b"CREATE TABLE meta (\x1b[31m\n\xb8)"
+    change(recording, f"UPDATE sqlite_master SET {column} = CAST(? AS TEXT) WHERE name = 'meta'", values=(text,))
     with pytest.raises(CannotOpenError, match="damaged") as refused:
         Recording(recording)
     assert str(refused.value).isprintable()
