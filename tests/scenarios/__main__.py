@@ -12,6 +12,7 @@ from pathlib import Path
 from gpuwatch.diagnosis.registry import all_rules
 from tests.scenarios.attached import EVERY
 from tests.scenarios.playing import play
+from tests.scenarios.random_jobs import RANDOM, page, scored_random
 from tests.scenarios.score import scored
 from tests.scenarios.table import markdown, text
 
@@ -42,10 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outside = scored([one for one in results if not EVERY[one.scenario].hooked], built)
     took = time.monotonic() - began
     print(text(score, outside, seeds, took))
+    unlabelled = _random_page(asked.random, asked.jobs) if asked.random else ""
+    print(unlabelled)
     if asked.write:
-        DOCUMENT.write_text(markdown(score, outside, seeds), encoding="utf-8")
+        DOCUMENT.write_text(f"{markdown(score, outside, seeds).rstrip()}\n\n{unlabelled}", encoding="utf-8")
         print(f"wrote {DOCUMENT.relative_to(Path.cwd()) if DOCUMENT.is_relative_to(Path.cwd()) else DOCUMENT}")
     return 0
+
+
+def _random_page(count: int, jobs: int) -> str:
+    hooked, attached = (
+        scored_random(play([(name, number) for number in range(1, count + 1)], jobs)) for name in RANDOM
+    )
+    return page(hooked, attached)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="processes at a time"
     )
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="also play so many random jobs, each twice")
     parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
     return parser
 

@@ -93,6 +93,7 @@ class Host:
     cores: int = 16
     quota: float | None = None
     foreign_cores: float = 0.3
+    training_first: bool = False  # the workers leave the training thread a core whenever it wants one
     disk_streams: float = 16.0  # reads at once before they slow each other down
     memory_bytes: int = 256 * GIB
     shm_bytes: int = 128 * GIB

@@ -12,7 +12,7 @@ from gpuwatch.monitor.clock import VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from tests.scenarios.baselines import BASELINES, flagged
-from tests.scenarios.fixes import real_factor
+from tests.scenarios.fixes import CHANGES, real_factor
 from tests.scenarios.scenario import CLEARING_SECONDS, Draw
 from tests.scenarios.stream import SECOND_NS, StreamSource
 
@@ -62,6 +62,8 @@ class Judged:
     share: float | None = None
     ideal_factor: float = 1.0
     promises: list[Promise] = field(default_factory=list)
+    brought: dict[str, float] = field(default_factory=dict)
+    """By rule, where nothing is labelled: how much faster the job is with the finding's change."""
     baselines: dict[str, bool] = field(default_factory=dict)
     flips: int = 0
     trouble: str | None = None
@@ -143,7 +145,7 @@ def judge(drawn: Draw) -> Judged:
     monitor = Monitor([source], origin=Origin("simulated", scenario.id), clock=VirtualClock(START_NS), engine=Engine())
     log = _Log(judged)
     try:
-        monitor.run_until(START_NS + scenario.seconds * SECOND_NS, on_tick=log.take)
+        monitor.run_until(START_NS + drawn.seconds * SECOND_NS, on_tick=log.take)
         scene = monitor.final_scene(BASELINE_WINDOW_SECONDS)
         judged.baselines = {name: flagged(name, scene) for name in BASELINES}
         notices = monitor.snapshot().notices
@@ -166,8 +168,12 @@ def judge(drawn: Draw) -> Judged:
         share = {measure.name: measure.value for measure in starved.evidence}.get("gpu_idle_from_wait_share")
         judged.share = float(share) if isinstance(share, float | int) else None
     for finding in log.newest.values():
+        gain = finding.gain if finding.rule in CHANGES else None
+        if gain is None and not scenario.unlabelled:
+            continue
         real = real_factor(drawn, finding)
-        if real is not None and finding.gain is not None:
-            gain = finding.gain
+        if real is not None and scenario.unlabelled:
+            judged.brought[finding.rule] = real
+        if real is not None and gain is not None:
             judged.promises.append(Promise(finding.rule, gain.low, gain.high, real, finding.level is Level.E3))
     return judged

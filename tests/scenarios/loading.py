@@ -38,31 +38,35 @@ class Cores:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.training_threads = 1.0
-        self._active: list[tuple[float, float, float]] = []  # end, threads that compute, readers
-        self._threads = 0.0
-        self._readers = 0.0
+        self._active: list[tuple[float, float, float, float]] = []  # end, start, threads that compute, readers
 
-    def add(self, end: float, threads: float, readers: float) -> None:
-        """A worker computes and reads until a moment."""
-        heapq.heappush(self._active, (end, threads, readers))
-        self._threads += threads
-        self._readers += readers
+    def add(self, start: float, end: float, threads: float, readers: float) -> None:
+        """A worker computes and reads from one moment, which may be to come, to another."""
+        heapq.heappush(self._active, (end, start, threads, readers))
 
-    def stretch(self, now: float, more: float = 0.0) -> float:
-        """How much longer computing takes at a moment than on a core of its own."""
+    def forget(self, now: float) -> None:
+        """Nobody asks for a moment before this one any more."""
         while self._active and self._active[0][0] <= now:
-            _, threads, readers = heapq.heappop(self._active)
-            self._threads -= threads
-            self._readers -= readers
-        own = self._threads + self.training_threads + more
+            heapq.heappop(self._active)
+
+    def stretch(self, at: float, more: float = 0.0) -> float:
+        """How much longer computing takes at a moment than on a core of its own."""
+        longer, costlier = self.pressed(at, more)
+        return longer * costlier
+
+    def pressed(self, at: float, more: float = 0.0) -> tuple[float, float]:
+        """How many times as long a thread waits for its share of the cores, and as many CPU seconds its work takes."""
+        threads = sum(threads for end, start, threads, _ in self._active if start <= at < end)
+        own = threads + self.training_threads + more
         crowd = (own + self.host.foreign_cores) / self.host.cores
         held = own / self.host.quota if self.host.quota else 0.0
         longer = max(1.0, crowd, held)
-        return longer * (1.0 + SWITCHING * min(MOST_CROWD, max(0.0, crowd - 1.0)))
+        return longer, 1.0 + SWITCHING * min(MOST_CROWD, max(0.0, crowd - 1.0))
 
-    def disk_stretch(self) -> float:
+    def disk_stretch(self, at: float) -> float:
         """How much longer reading takes than on a free disk."""
-        return max(1.0, (self._readers + 1.0) / self.host.disk_streams)
+        readers = sum(readers for end, start, _, readers in self._active if start <= at < end)
+        return max(1.0, (readers + 1.0) / self.host.disk_streams)
 
 
 class BatchQueue:
@@ -131,6 +135,7 @@ class BatchQueue:
         """Asks for the next batch, in turn where no worker is named."""
         if self._asked >= self._loading.batches_per_epoch:
             return
+        self._cores.forget(now)
         worker = self._asked % self._loading.workers if worker is None else worker
         self._asked += 1
         start = max(now, self._free[worker])
@@ -138,16 +143,17 @@ class BatchQueue:
         threads = self._loading.threads
         wanted = cpu / min(threads, SPEED_UP_OF_THREADS)
         share = wanted / max(wanted + io, 1e-9)
-        computing = wanted * self._cores.stretch(start, threads * share)
-        reading = io * self._cores.disk_stretch()
+        longer, costlier = self._cores.pressed(start, threads * share)
+        computing = wanted * longer * costlier
+        reading = io * self._cores.disk_stretch(start)
         end = start + computing + reading
-        self._cores.add(end, threads * computing / max(end - start, 1e-9), reading / max(end - start, 1e-9))
+        self._cores.add(start, end, threads * computing / max(end - start, 1e-9), reading / max(end - start, 1e-9))
         self._free[worker] = end
         if self._loading.in_order:
             self._ready.append((end, worker))
         else:
             heapq.heappush(self._ready, (end, worker))
-        self.fetches.append(Fetch(worker, start, end, computing / max(end - start, 1e-9), cpu))
+        self.fetches.append(Fetch(worker, start, end, computing / max(end - start, 1e-9), cpu * costlier))
 
     def _cost(self) -> tuple[float, float]:
         loading = self._loading

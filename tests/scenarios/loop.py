@@ -175,4 +175,6 @@ class Rank:
 
     def _in_line(self) -> float:
         """How much longer launching takes for want of a core: a thread that sleeps now and then is let in earlier."""
+        if self.job.host.training_first:
+            return 1.0
         return 1.0 + 0.6 * (self.cores.stretch(self.now) - 1.0)

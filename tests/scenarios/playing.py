@@ -8,12 +8,15 @@ from concurrent.futures import ProcessPoolExecutor
 
 from tests.scenarios.attached import EVERY
 from tests.scenarios.judged import Judged, judge
+from tests.scenarios.random_jobs import RANDOM
 from tests.scenarios.scenario import draw
+
+_ALL = {**EVERY, **RANDOM}
 
 
 def play(streams: Sequence[tuple[str, int]], jobs: int) -> list[Judged]:
     """Judges streams of (scenario, seed), the longest first, in so many processes."""
-    longest = sorted(streams, key=lambda one: -EVERY[one[0]].seconds * max(1, EVERY[one[0]].job.ranks))
+    longest = sorted(streams, key=lambda one: -_ALL[one[0]].seconds * max(1, _ALL[one[0]].job.ranks))
     if jobs <= 1:
         results = [play_one(one) for one in longest]
     else:
@@ -26,4 +29,4 @@ def play(streams: Sequence[tuple[str, int]], jobs: int) -> list[Judged]:
 def play_one(stream: tuple[str, int]) -> Judged:
     """Judges one."""
     name, seed = stream
-    return judge(draw(EVERY[name], seed))
+    return judge(draw(_ALL[name], seed))

@@ -30,6 +30,7 @@ STAYING = frozenset(
 )
 """Rules that by their definition end minutes after their cause, at a restart, or with a setting of the script."""
 DRAWS = 60
+UNLABELLED_STEPS, MOST_UNLABELLED_SECONDS = 80, 900
 ATTACHED = "attached-"
 """Before the name of a scenario that is played without a hook."""
 LOW = frozenset({"low-util", "util-fluctuation", "periodic-dips"})
@@ -78,6 +79,7 @@ class Scenario:
     hooked: bool = True  # else it is attached to: seen by its stacks, its loaders' counters and /proc
     make: Callable[[Job, random.Random], Job] | None = None
     every: int = 1  # played for one seed in so many of them: 8 where a stream lasts an hour
+    unlabelled: bool = False  # nothing is to be found: every finding's change is tried instead
 
     @property
     def stream(self) -> str:
@@ -113,12 +115,23 @@ class Draw:
         """What seeds everything random in it."""
         return f"{self.scenario.stream} {self.seed}"
 
+    @property
+    def seconds(self) -> int:
+        """How long it is played: an unlabelled job as long as 80 steps take behind its first batch, within bounds."""
+        if not self.scenario.unlabelled:
+            return self.scenario.seconds
+        loading = self.job.loading
+        first_batch = (loading.cpu_seconds + loading.io_seconds) * max(1.0, loading.workers / self.job.host.cores)
+        steps = UNLABELLED_STEPS * loading.batch_size / self.truth.samples_per_second
+        return round(min(max(self.scenario.seconds, first_batch + steps), MOST_UNLABELLED_SECONDS))
+
 
 @cache
 def _drawn(scenario_id: str, seed: int) -> Draw:
     from tests.scenarios.attached import EVERY
+    from tests.scenarios.random_jobs import RANDOM
 
-    scenario = EVERY[scenario_id]
+    scenario = RANDOM.get(scenario_id) or EVERY[scenario_id]
     rng = random.Random(f"{scenario.stream} {seed} parameters")
     for tried in range(DRAWS):
         job = scenario.job if scenario.fixed else perturbed(scenario.job, rng)

@@ -9,8 +9,10 @@ from functools import cache
 from tests.scenarios.job import Job
 from tests.scenarios.training import Training
 
-LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 600, 60.0, 240.0
+LEAST_STEPS, FEWEST_STEPS, LEAST_SECONDS, MOST_SECONDS = 600, 200, 60.0, 240.0
+"""So many steps, or as many as these seconds hold, but no fewer than the second number."""
 BEGINNING_SECONDS = 6.0
+"""At least, and until what the queue took in at once, when all workers began together, is used up twice."""
 SLOW_BATCHES = 150
 """So many of them say within 8 % what slow items cost; 600 steps hold seven."""
 
@@ -46,7 +48,8 @@ def speed(job: Job, seed: str, slow_batches: int = 0) -> tuple[float, float, flo
         slow_batches: so many of them at least, however long it takes.
     """
     training = Training(job, seed)
-    while training.time < BEGINNING_SECONDS:
+    queued = job.loading.workers * job.loading.prefetch
+    while training.time < BEGINNING_SECONDS or training.steps < 2 * queued:
         training.advance()
     first = training.time
     begun = [
@@ -57,7 +60,9 @@ def speed(job: Job, seed: str, slow_batches: int = 0) -> tuple[float, float, flo
     least, most = LEAST_STEPS, MOST_SECONDS
     if slow_batches and job.loading.slow_share:
         least, most = math.ceil(slow_batches / job.loading.slow_share), math.inf
-    while training.time - first < most and (training.steps - steps < least or training.time - first < LEAST_SECONDS):
+    while training.steps - steps < FEWEST_STEPS or (
+        training.time - first < most and (training.steps - steps < least or training.time - first < LEAST_SECONDS)
+    ):
         training.advance()
     seconds = max(training.time - first, 1e-9)
     worst = max(

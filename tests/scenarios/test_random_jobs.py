@@ -1,0 +1,48 @@
+"""Jobs that nobody labelled: what is said of them is held to what the same job does with the advised change."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenarios.judged import Judged, Promise, Said
+from tests.scenarios.playing import play_one
+from tests.scenarios.random_jobs import RANDOM, lines_of, scored_random
+from tests.scenarios.scenario import draw
+from tests.scenarios.truth import speed
+
+NUMBERS = range(1, 9)
+
+
+@pytest.mark.parametrize("way", RANDOM)
+def test_what_is_said_of_random_jobs_is_so_when_they_are_played_again(way: str) -> None:
+    score = scored_random([play_one((way, number)) for number in NUMBERS])
+    assert score.starved >= 2 and score.warnings >= 3, "else nothing is tried here"
+    assert not score.missed and not score.undeserved and not score.wrong, lines_of(way, score)
+    assert score.centred == len(score.promises)
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, 74, 80])
+def test_no_more_work_is_done_than_the_cores_can_do(number: int) -> None:
+    drawn = draw(RANDOM["random"], number)
+    loading, host = drawn.job.loading, drawn.job.host
+    batches_per_second = speed(drawn.job, drawn.name)[0] / loading.batch_size
+    assert batches_per_second * loading.cpu_seconds <= min(host.cores, host.quota or host.cores)
+
+
+def said(rule: str) -> Said:
+    return Said(rule, 10.0, "warning", None, "as it was said", {})
+
+
+def test_a_job_that_is_misjudged_is_counted_so() -> None:
+    starved = next(number for number in range(1, 40) if draw(RANDOM["random"], number).truth.data_loss > 0.3)
+    silent = Judged("random", starved, 0, 0.4)
+    wrong = Judged("random", starved, 0, 0.4, cause="io-bound")
+    wrong.said = {rule: said(rule) for rule in ("data-starvation", "io-bound")}
+    wrong.brought = {"data-starvation": 1.5, "io-bound": 1.0}
+    wrong.promises = [Promise("io-bound", 1.2, 1.6, 1.0, exact=True)]
+    score = scored_random([silent, wrong])
+    assert (score.starved, score.found, len(score.missed)) == (2, 1, 1)
+    assert (score.warnings, len(score.undeserved)) == (2, 1)
+    assert (score.causes, score.right_causes) == (1, 0)
+    assert (score.inside, score.centred) == (0, 0)
+    assert any("io-bound brings 1.00x" in line for line in lines_of("Hooked", score))
