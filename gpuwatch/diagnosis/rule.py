@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Literal
 
-from gpuwatch.diagnosis.finding import Draft, Level
+from gpuwatch.diagnosis.finding import Draft, Level, Severity
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.samples import MachineFacts, XidEvent
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, Quality, RunWindow
 
 _USUAL = Settings()
+LEAST_GAIN, LEAST_GAIN_LEFT = 1.05, 1.03
+"""At best, for a warning to begin and to stay: the rules call it a loss from a twentieth of the time on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ def rule(
 
     def make(function: Callable[..., Draft | None]) -> Rule:
         check = function if thresholds is None else _with_thresholds(id, function, thresholds())
+        if subject == "run":
+            check = _that_pays(check)
         page = (sys.modules[check.__module__].__doc__ or "").strip()
         return Rule(
             id=id,
@@ -144,6 +148,21 @@ def rule(
         )
 
     return make
+
+
+def _that_pays(function: Check) -> Check:
+    """No warning whose change brings next to nothing at best; what ails the hardware is said whatever it costs."""
+
+    @wraps(function)
+    def check(case: RunCase | GpuCase | MachineCase) -> Draft | None:
+        draft = function(case)
+        if draft is None or draft.gain is None or draft.severity not in (Severity.WARNING, Severity.CRITICAL):
+            return draft
+        if draft.gain.high < LEAST_GAIN_LEFT:
+            return None
+        return replace(draft, fires=draft.fires and draft.gain.high >= LEAST_GAIN)
+
+    return check
 
 
 def _with_thresholds(id: str, function: Callable[..., Draft | None], usual: Any) -> Check:

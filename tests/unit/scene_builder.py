@@ -164,7 +164,8 @@ def rank(
 ) -> RankWindow:
     """One trainer: training step, wait inside it and GPU idle it caused, in seconds; `batches` go into a step.
 
-    `gap=None` on "cuda" means that no event pairs are read, so the level is at most E2.
+    `gap=None` on "cuda" means that no event pairs are read, so the level is at most E2. Its workers have time to spare
+    where nothing waits for them.
     """
     mean_step = step if isinstance(step, int | float) else statistics.fmean(step)
     count = steps if steps is not None else max(1, int(window / mean_step))
@@ -202,7 +203,9 @@ def rank(
         "samples_per_second": batch * count / train_seconds,
         "last_step_ns": ends[-1],
         "train_loader": train_loader,
-        "workers": workers(train_loader.num_workers) if train_loader.num_workers else None,
+        "workers": workers(train_loader.num_workers, busy_share=0.97 if any(waits) else 0.6)
+        if train_loader.num_workers
+        else None,
         "process": process(pid=pid),
         "epochs": epochs(),
         "steps_total": count + 100,

@@ -147,7 +147,7 @@ class TestWorkers:
     def test_few_samples_say_nothing_and_the_workers_own_word_goes_first(self) -> None:
         seen = watched({"wait": 0.4}, worker_phases={"item": 0.5}, worker_samples=150)
         assert worker_busy(sampled(seen)) is None
-        hooked = rank(stacks=watched({"wait": 0.4}, worker_phases={"item": 0.5}))
+        hooked = rank(workers=workers(4), stacks=watched({"wait": 0.4}, worker_phases={"item": 0.5}))
         assert worker_busy(hooked) == Share(0.97, 0.97, 0.97)
 
 

@@ -451,13 +451,45 @@ class TestCpu:
             gap=0.03,
             facts={"local_world_size": 8},
             loader=loader(num_workers=8),
-            workers=workers(8, cpu_cores=0.25),
+            workers=workers(8, cpu_cores=0.18),
             process=process(cores=16),
         )
         moment = scene(run(trained), host=host(pressure_cpu_percent=60))
         draft = drafted("too-many-workers", moment)
+        assert draft.fires
         assert draft.summary == "64 loader workers in 8 ranks share 16 CPU cores"
         assert draft.fix is not None and draft.fix.value == 2
+
+    def test_a_crowd_that_fills_the_cores_a_little_over_is_none_of_their_number(self) -> None:
+        """12 workers on 8 cores: 7 would not be 1.1 times as fast, so the cores are the cause."""
+        made = workers(12, cpu_cores=0.62, batch_seconds=1.2, batch_cpu_seconds=0.77)
+        trained = rank(
+            step=0.1,
+            wait=0.05,
+            gap=0.05,
+            loader=loader(num_workers=12),
+            workers=made,
+            process=process(cores=8, tree_cores=7.8),
+        )
+        full = host(cpu_percent=99, pressure_cpu_percent=80)
+        said = {finding.rule for finding in findings(scene(run(trained), host=full, machine=machine(8)))}
+        assert "host-cpu-exhausted" in said and "too-many-workers" not in said
+
+    def test_two_batches_of_each_worker_say_too_little(self) -> None:
+        made = workers(28, cpu_cores=0.28, batch_seconds=2.8, batch_cpu_seconds=0.79)
+        few = rank(
+            step=0.1,
+            wait=0.05,
+            gap=0.05,
+            steps=60,
+            loader=loader(num_workers=28),
+            workers=made,
+            process=process(cores=8, tree_cores=7.8),
+        )
+        full = host(cpu_percent=99, pressure_cpu_percent=80)
+        draft = drafted("too-many-workers", scene(run(few), host=full, machine=machine(8)))
+        assert not draft.fires
+        assert drafted("too-many-workers", scene(run(replace(few, steps=90)), host=full, machine=machine(8))).fires
 
     def test_a_crowd_that_sleeps_on_storage_is_allowed(self) -> None:
         sleeping = rank(
@@ -466,7 +498,7 @@ class TestCpu:
             gap=0.03,
             loader=loader(num_workers=28),
             workers=workers(28, cpu_cores=0.05),
-            process=process(cores=8),
+            process=process(cores=8, tree_cores=7.8),
         )
         assert check("too-many-workers", run_case(scene(run(sleeping)), holding=STARVED)) is None
 

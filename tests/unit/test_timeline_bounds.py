@@ -118,7 +118,9 @@ def test_counts_beyond_64_bits_are_added_up() -> None:
     """What a damaged recording claims; a count that is read again from less goes on from where it was."""
     most = 2**63 - 1
     late = replace(steps(1)[0], number=0, start_ns=at(5), end_ns=at(6))
-    history = timeline(run_facts(), steps(1, first=most, epoch_position=0), late, RunMemory("4711.1", at(7), 1, 1, 1, 0, 0))
+    history = timeline(
+        run_facts(), steps(1, first=most, epoch_position=0), late, RunMemory("4711.1", at(7), 1, 1, 1, 0, 0)
+    )
     assert history.trainers["4711.1"].steps_total > most
     for second, batches in enumerate((most, 1, most, most - 1), start=3):
         history.add(BatchCount("4711.1", at(second), 1, "train", batches, epochs=batches))

@@ -17,6 +17,7 @@ from gpuwatch.diagnosis.advice.sampled import (
     phase_samples,
     settled_samples,
     settled_wait,
+    share_in,
     trains_on,
     unended_wait_seconds,
     worker_busy,
@@ -106,6 +107,29 @@ def train_busy_percent(case: RunCase) -> float | None:
     if not known or len(known) < len(gpus) or min(stats.count for stats in known) < UTILIZATION_SAMPLES:
         return None
     return max(stats.mean for stats in known)
+
+
+def idle_beside_waits(rank: RankWindow, starvation: Starvation, busy_percent: float) -> float:
+    """What the GPU idles of the training time and no wait for data explains, those at the starts of epochs included.
+
+    Each idle second belongs to one cause: a job that paused 0.95 s between epochs of 1.4 s was told to ask for its
+    loss less often, for the GPU idled 64 % of the time beside the waits within epochs.
+    """
+    return max(0.0, 1.0 - busy_percent / 100.0 - max(starvation.share, _idle_in_all_waits(rank)))
+
+
+def _idle_in_all_waits(rank: RankWindow) -> float:
+    if is_sampled(rank):
+        phases = rank.stacks.phases if rank.stacks is not None else {}
+        return share_in(phases, "wait") + share_in(phases, "start")
+    columns = rank.columns
+    known = [
+        (period, wait if gap != gap else gap)
+        for period, wait, gap in zip(columns.period_seconds, columns.wait_seconds, columns.gap_seconds, strict=True)
+        if wait == wait
+    ]
+    total = sum(period for period, _ in known)
+    return sum(lost for _, lost in known) / total if total > 0.0 else 0.0
 
 
 def avoidable_share(rank: RankWindow, starvation: Starvation) -> float:

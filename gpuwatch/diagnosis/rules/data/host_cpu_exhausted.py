@@ -3,14 +3,13 @@
 Means:
     The run waits for data that the cores cannot prepare any faster. Whose work fills them decides what to do.
 Evidence:
-    The machine's CPU at 90 % or more, or tasks that wait for a core 40 % of the time (PSI), with at most 1.2 times
-    as many workers as cores.
+    The machine's CPU at 90 % or more, or tasks that wait for a core 40 % of the time (PSI).
 Fires:
     data-starvation holds and so does that, for a run with workers.
 Clears:
     CPU below 80 %, or the wait below 6 %.
 Not when:
-    There are more workers than cores, or a CPU quota throttles: those have their own rules. Without workers, or with
+    Fewer workers would be faster, or a CPU quota throttles: those have their own rules. Without workers, or with
     items that want a core for less than 30 % of their time, the cores are not what limits.
 Causes:
     This run's own workers, or other processes: what the cores do beyond this run's process tree tells.
@@ -51,7 +50,6 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, percent
 
-CROWD = 1.2
 OTHER_CAUSES = (
     "io-bound",
     "cpu-quota-throttled",
@@ -91,7 +89,7 @@ def host_cpu_exhausted(case: RunCase, limits: Thresholds) -> Draft | None:
     factor = max(line_factor(rank), worker_line_factor(rank))
     if computing is not None and computing * factor < limits.computing_share:
         return None
-    if host is None or count > CROWD * cores or (host.cpu_percent or 0.0) < limits.clear_cpu_percent:
+    if host is None or (host.cpu_percent or 0.0) < limits.clear_cpu_percent:
         return None
     foreign = foreign_cores(case)
     share = (foreign or 0.0) / cores

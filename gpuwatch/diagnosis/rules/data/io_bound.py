@@ -40,7 +40,13 @@ from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import with_interval
 from gpuwatch.diagnosis.advice.reading import Reading, reading_of
-from gpuwatch.diagnosis.advice.rivals import BLOCKED_SHARE, PRESSURE_IO_PERCENT, is_storage_bound, rivals
+from gpuwatch.diagnosis.advice.rivals import (
+    BLOCKED_SHARE,
+    PRESSURE_IO_PERCENT,
+    is_cpu_exhausted,
+    is_storage_bound,
+    rivals,
+)
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
@@ -52,6 +58,7 @@ from gpuwatch.timeline.windows import RankWindow
 
 PREFETCH = 4
 MEMORY_SHORT_SHARE = 0.10
+CROWDED_BLOCKED_SHARE = 0.5
 MEMORY_PRESSURE_PERCENT = 10.0
 
 
@@ -82,6 +89,8 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     reading = reading_of(case, on_gpu=starvation.on_gpu)
     blocked = rank.workers.blocked_share if rank.workers else None
     pressure = case.host.pressure_io_percent if case.host else None
+    if reading is None and (blocked or 0.0) < CROWDED_BLOCKED_SHARE and is_cpu_exhausted(case):
+        return None  # on full cores storage that delivered at once would leave the batches to the cores
     is_calm = blocked is None or (
         blocked < limits.clear_blocked_share and (pressure or 0.0) < limits.clear_pressure_percent
     )

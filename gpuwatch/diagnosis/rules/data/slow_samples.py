@@ -65,6 +65,8 @@ OUTLYING = 8.0 / MAD_TO_SIGMA  # robust sigmas: 8 median deviations
 RHYTHM = 0.3
 DIFFERENT_BATCHES, DEAR_BATCHES = 0.5, 1.0
 FEW_STEPS = 60
+LEAST_WORST = 2
+"""One late batch is no pattern: a queue that was still filling looks the same."""
 UNLIKELY = 0.05
 WON_BACK = (0.4, 0.75)
 """Of the outliers' loss, what a deeper unordered queue won back: 57 % in one measurement, with room around it. Promised
@@ -125,7 +127,7 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
             share_measure("tail_share", tail.held_share, f"the worst {grouped(tail.count)} steps hold"),
             Measure("tail_wait_seconds", round(tail.typical_seconds, 4), f"they wait {seconds(tail.typical_seconds)}"),
         ),
-        fires=starvation.share >= limits.fire_share,
+        fires=starvation.share >= limits.fire_share and tail.count >= LEAST_WORST,
         fix=remedy.fix,
         gain=remedy.gain,
         hint=remedy.hint,

@@ -7,18 +7,20 @@ Evidence:
     Workers of all ranks on this machine above 1.2 times the cores they may use, and a sign that it hurts: tasks
     waiting for a core (PSI 20 % or more), 200 forced switches per worker and second, or 5 % lost to waits for data.
 Fires:
-    Both hold.
+    Both hold, and fewer workers are 1.1 times as fast or more, judged over at least three batches of each worker.
 Clears:
-    No more workers than cores.
+    No more workers than cores, or fewer are not even 1.05 times as fast.
 Not when:
-    Workers mostly wait for storage (less than 0.3 core each): 28 of them on 64 cores, or on 8, are then healthy.
+    The cores are busy with batches that no other number of workers would make faster: host-cpu-exhausted. Or workers
+    mostly wait for storage (less than 0.3 core each): 28 of them on 64 cores, or on 8, are then healthy.
 Causes:
     A number chosen for the whole machine and taken once per rank; or one from a machine with more cores.
 Fix:
     num_workers = cores / ranks on this machine, less one for the training thread from four cores on.
 Gain:
-    Today's step time over what the cores then allow. Measured on 2 cores with items that compute: 8 workers 234 ms
-    a step, 2 workers 140 ms.
+    Today's step time over what the cores then allow, and what changing between workers costs: 0.19 to 0.37 times the
+    work for each time that they fill the cores over. Measured on 2 cores with items that compute: 8 workers 234 ms a
+    step, 2 workers 140 ms.
 Verify:
     CPU pressure and waits fall, samples per second rise.
 Source:
@@ -44,6 +46,11 @@ from gpuwatch.diagnosis.wording import cpu_cores, share_measure
 from gpuwatch.timeline.windows import WorkerTotals
 
 SLEEPING_CORES = 0.3
+ROUNDS = 3
+"""Batches of each worker in the window at least: they come in bursts, of which a single one says little of the pace."""
+SWITCHING, MOST_CROWDED = (0.19, 0.37), 4.0
+"""What CPU seconds a crowd costs beyond the work itself, for each time that it fills the cores over (on 2 cores: 140 ms
+a step with 2 workers, 176 with 3, 218 with 4, 234 with 8), up to so many workers per core."""
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned", "thread-oversubscription")
 
 
@@ -54,6 +61,8 @@ class Thresholds:
     workers_per_core: float = threshold(1.2, "said above this")
     pressure_percent: float = threshold(20.0, "CPU pressure that counts as a sign")
     lost_share: float = threshold(0.05, "of the time lost to waits that counts as a sign")
+    least_gain: float = threshold(1.1, "times as fast with fewer, at the low end of the range", least=1.0)
+    clear_gain: float = threshold(1.05, "until it is less", beside="least_gain", least=1.0)
 
 
 @rule(
@@ -76,8 +85,12 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
     if loader.num_workers <= cores or sleeping:
         return None
     starvation = starvation_of(case)
-    signs = _signs(case, starvation, loader.num_workers, limits)
     advised = filling_workers(cores)
+    gain = _gain(case, starvation, advised)
+    if starvation is not None and (gain is None or gain.low < limits.clear_gain):
+        return None
+    rounds = rank.steps / loader.num_workers if starvation is None or starvation.wait is None else ROUNDS
+    signs = _signs(case, starvation, loader.num_workers, limits)
     total = loader.num_workers * ranks_here
     ranks = f" in {ranks_here} ranks" if ranks_here > 1 else ""
     return Draft(
@@ -93,14 +106,17 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
             *_in_line(workers),
             *signs,
         ),
-        fires=loader.num_workers > limits.workers_per_core * cores and bool(signs),
+        fires=loader.num_workers > limits.workers_per_core * cores
+        and bool(signs)
+        and rounds >= ROUNDS
+        and (gain is None or gain.low >= limits.least_gain),
         fix=loader_fix(
             loader,
             {"num_workers": str(advised)},
             f"Lower num_workers from {loader.num_workers} to {advised}: {cores:g} cores per rank run no more at a time",
             advised,
         ),
-        gain=_gain(case, starvation, advised),
+        gain=gain,
         hint=None if starvation is not None else "not measured: the waits of this run are not known",
         ruled_out=rivals(case, "cpu"),
         verify="CPU pressure and waits down, samples per second up",
@@ -139,7 +155,9 @@ def _gain(case: RunCase, starvation: Starvation | None, advised: int) -> Gain | 
         return None
     if not cost.batch_cpu_known or case.run.critical.workers is None:
         return from_share(0.0, starvation.share)
-    # CPU seconds per batch stay; wall seconds of a worker on a core of its own shrink to them.
+    # Wall seconds of a worker on a core of its own shrink to its CPU seconds, and those to what they are uncrowded.
     predicted = cost.uncrowded().gain(advised)
+    crowding = min(cost.workers / cost.allowed_cores, MOST_CROWDED) - 1.0
     highest = 1.0 / max(0.02, 1.0 - starvation.share)
-    return Gain(max(1.0, min(predicted.low, highest)), max(1.0, min(predicted.high, highest)), predicted.cap)
+    low, high = predicted.low * (1.0 + SWITCHING[0] * crowding), predicted.high * (1.0 + SWITCHING[1] * crowding)
+    return Gain(round(max(1.0, min(low, highest)), 3), round(max(1.0, min(high, highest)), 3), predicted.cap)

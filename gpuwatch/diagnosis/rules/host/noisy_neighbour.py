@@ -13,14 +13,16 @@ Clears:
     CPU pressure below 10 %, or less than 5 % idle inside steps.
 Not when:
     The cores are calm: then kernels are too small (launch-bound). A CPU quota stops the group: the time it is stopped
-    for counts as standing in line too, so nothing is said from a tenth of throttled periods on.
+    for counts as standing in line too, so nothing is said from a tenth of throttled periods on. The run waits for data
+    that its own workers make: going first, the training thread would only wait longer.
 Causes:
     Foreign processes, where they use 30 % of the cores or more; else this run's own workers.
 Fix:
     Foreign work: off this run's cores (taskset, cgroup). Own workers: fewer where fewer keep up, and a lower priority
     for them (os.nice(10) in worker_init_fn).
 Gain:
-    At most 1 / (1 - idle inside steps); at least the time in line, where other programs cause it.
+    Behind other programs from the time in line up to the idle time inside steps; behind its own workers the time in
+    line at most, and no more than their loading permits.
 Verify:
     The training thread stands in line less than 5 % of the time, utilization up.
 Source:
@@ -42,12 +44,13 @@ from gpuwatch.diagnosis.advice.cores import (
 )
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.loader_bound import within_loader
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import trains_on
-from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import Starvation, idle_beside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
 from gpuwatch.diagnosis.advice.workers import advise
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, percent, share_measure
@@ -86,7 +89,9 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
     in_line, throttled = process.run_delay_share, process.throttled_period_share
     if in_line is None or "cpu-quota-throttled" in case.holding or (throttled or 0.0) >= THROTTLED_SHARE:
         return None
-    idle = 1.0 - busy / 100.0 - starvation.share
+    if "data-starvation" in case.holding and not is_shared(case):
+        return None  # its own workers are what it waits for: letting it go first would only make them slower
+    idle = idle_beside_waits(case.run.critical, starvation, busy)
     pressure, cpu = case.host.pressure_cpu_percent, case.host.cpu_percent
     is_calm = (pressure or 0.0) < limits.clear_pressure_percent and (cpu or 0.0) < limits.cpu_percent
     if idle < limits.clear_share or is_calm:
@@ -108,12 +113,7 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=idle >= limits.fire_share and crowded and in_line >= limits.in_line_share,
         fix=_fix(case, starvation),
-        # In line behind other programs: that alone goes with them. Of its own workers some have to go, and load less.
-        gain=from_share(
-            min(in_line, idle) if is_shared(case) else 0.0,
-            idle,
-            "when the training thread always gets a core",
-        ),
+        gain=_gain(case, in_line, idle),
         ruled_out=(
             RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),
             RuledOut("small kernels", "the training thread does not get to launch them"),
@@ -122,6 +122,14 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
         verify="The training thread stands in line less than 5 % of the time, utilization and samples per second up",
         chart=("gpu.utilization_percent", "host.cpu_percent"),
     )
+
+
+def _gain(case: RunCase, in_line: float, idle: float) -> Gain:
+    """In line behind other programs: that at least goes with them. Behind its own workers: that at most."""
+    cap = "when the training thread always gets a core"
+    if is_shared(case):
+        return from_share(min(in_line, idle), idle, cap)
+    return within_loader(case.run.critical, from_share(0.0, min(in_line, idle), cap))
 
 
 def _behind_whom(case: RunCase) -> str:

@@ -38,8 +38,9 @@ from gpuwatch.diagnosis.advice.edits import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
+from gpuwatch.diagnosis.advice.loader_bound import within_loader
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, share_of, train_samples, trains_on
-from gpuwatch.diagnosis.advice.starvation import starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import idle_beside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -86,7 +87,9 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
         return _hint(stacks, asking, line, limits, case.run.critical.train_loader)
     counts_waits = starvation is not None and not _loads_itself(case)
     starved = starvation.share if starvation is not None and counts_waits else 0.0
-    idle = max(0.0, 1.0 - busy / 100.0 - starved)
+    idle = 1.0 - busy / 100.0
+    if starvation is not None and counts_waits:
+        idle = idle_beside_waits(case.run.critical, starvation, busy)
     share = min(asking.value, idle)
     if share < limits.clear_share:
         return None
@@ -105,8 +108,11 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=share >= limits.fire_share,
         fix=_fix(asking, line, case.run.critical.train_loader),
-        gain=from_share(
-            OVERLAPPED * share if _loads_itself(case) else 0.0, share, "as far as the GPU idles because of it"
+        gain=within_loader(
+            case.run.critical,
+            from_share(
+                OVERLAPPED * share if _loads_itself(case) else 0.0, share, "as far as the GPU idles because of it"
+            ),
         ),
         ruled_out=(
             *((RuledOut("waiting for data", f"that explains {percent(starved)}"),) if counts_waits else ()),

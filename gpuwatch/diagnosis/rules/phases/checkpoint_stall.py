@@ -37,6 +37,7 @@ from gpuwatch.diagnosis.advice.edits import rarer_edit
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, phase_shares, without
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import at, hottest_of_thread, phase_measure
+from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
 from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -92,7 +93,13 @@ def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             value=times,
             edit=rarer_edit(rank, "save", total, line, times),
         ),
-        gain=Gain(round(from_rarer_phase(least, times), 3), round(without(most), 3)),
+        gain=pauses_within_loader(
+            rank,
+            Gain(round(from_rarer_phase(least, times), 3), round(without(most), 3)),
+            total.share,
+            total.count,
+            total.seconds,
+        ),
         ruled_out=idle_rivals(case, "phases"),
         verify="Checkpoints below 3 % of the time",
         chart=("run.samples_per_second", "gpu.utilization_percent"),

@@ -41,6 +41,7 @@ from gpuwatch.diagnosis.advice.edits import rarer_edit
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, phase_shares
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, phase_measure
+from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
 from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
@@ -94,9 +95,15 @@ def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=warns or total.share >= limits.fire_share,
         fix=_feed(case, total) if warns else _rarer(rank, total, line),
-        gain=from_share((waiting or 0.0) * total.share * 0.5, (waiting or 0.0) * total.share)
-        if warns
-        else _gain_of_rarer(total),
+        gain=pauses_within_loader(
+            rank,
+            from_share((waiting or 0.0) * total.share * 0.5, (waiting or 0.0) * total.share)
+            if warns
+            else _gain_of_rarer(total),
+            total.share,
+            total.count,
+            total.seconds,
+        ),
         ruled_out=idle_rivals(case, "phases"),
         verify="The share of validation falls as predicted, and the training step stays what it was",
         chart=("run.samples_per_second", "gpu.utilization_percent"),

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.ceased import has_ceased
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
+from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -96,7 +97,13 @@ def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             ),
             value=EVERY_STEPS,
         ),
-        gain=from_share((1.0 - REMAINING) * total.share, total.share),
+        gain=pauses_within_loader(
+            case.run.critical,
+            from_share((1.0 - REMAINING) * total.share, ranks * total.share),  # each rank stops all of them
+            total.share,
+            total.count,
+            total.seconds,
+        ),
         ruled_out=idle_rivals(case, "phases"),
         verify="The pauses are gone and memory stays flat",
         chart=("run.step_seconds",),

@@ -37,6 +37,7 @@ from gpuwatch.diagnosis.advice.edits import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
+from gpuwatch.diagnosis.advice.loader_bound import within_loader
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
@@ -83,7 +84,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=share >= limits.fire_share,
         fix=fix,
-        gain=_gain(share, fix, exact=device == "cpu") if known else None,
+        gain=within_loader(case.run.critical, _gain(share, fix, exact=device == "cpu")) if known else None,
         hint=None
         if known
         else f"at most {without(share):.2f}x: whether the GPU had work queued meanwhile is not known",

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import at
+from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
 from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -82,7 +83,13 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=found.count >= limits.compiles and found.share >= limits.fire_share and found.over_seconds >= SECONDS,
         fix=_fix(model, rank.train_loader),
-        gain=from_share(found.share * max(0.0, 1.0 - USUAL / found.count), found.share, "the computing itself"),
+        gain=pauses_within_loader(
+            rank,
+            from_share(found.share * max(0.0, 1.0 - USUAL / found.count), found.share, "the computing itself"),
+            found.share,
+            found.count,
+            found.seconds,
+        ),
         ruled_out=(RuledOut("the beginning of the run", "compilations before the 100th step are not counted"),),
         verify="No compilation in 10 minutes",
         chart=("run.step_seconds",),

@@ -1,0 +1,78 @@
+"""What a change of the steps or pauses can bring while the loader's workers have no time to spare."""
+
+from __future__ import annotations
+
+import pytest
+from scene_builder import check, findings, gpu, loader, phase, rank, run, run_case, scene, workers
+from stack_windows import watched
+
+from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.loader_bound import CAP, pauses_within_loader, within_loader
+from gpuwatch.diagnosis.advice.starvation import idle_beside_waits, starvation_of
+from gpuwatch.diagnosis.finding import Gain
+from gpuwatch.timeline.windows import RankWindow
+
+HALF = from_share(0.0, 0.5)
+
+
+def test_busy_workers_leave_nothing_to_win() -> None:
+    assert within_loader(rank(workers=workers(4, busy_share=1.0)), HALF) == Gain(1.0, 1.0, CAP)
+
+
+def test_workers_with_time_to_spare_deliver_as_much_faster() -> None:
+    bounded = within_loader(rank(workers=workers(4, busy_share=0.8)), HALF)
+    assert (bounded.low, bounded.high) == pytest.approx((1.0, 1.25))
+    assert within_loader(rank(workers=workers(4, busy_share=0.4)), HALF) == HALF
+
+
+@pytest.mark.parametrize(
+    "unbounded", [rank(loader=loader(num_workers=0), workers=None), rank(workers=workers(4, busy_share=None))]
+)
+def test_nothing_is_taken_off_where_no_worker_is_known_to_be_busy(unbounded: RankWindow) -> None:
+    assert within_loader(unbounded, HALF) == HALF
+    assert pauses_within_loader(unbounded, HALF, 0.2, 2, 12.0) == HALF
+
+
+def test_batches_made_in_a_pause_have_to_be_made_without_it_too() -> None:
+    """A fifth of the time is paused, 6 s at a time; the steps leave the workers nothing."""
+    busy = workers(4, busy_share=1.0, batch_seconds=1.5)
+    gain = from_share(0.2, 0.2)
+    filling = pauses_within_loader(rank(workers=busy), gain, 0.2, 2, 12.0)
+    assert (filling.low, filling.high) == pytest.approx((1 / 0.9, 1 / 0.9), abs=0.001), "two batches each, half a pause"
+    shallow = rank(workers=workers(4, busy_share=1.0, batch_seconds=0.01))
+    assert pauses_within_loader(shallow, gain, 0.2, 2, 12.0).high == pytest.approx(1 / 0.8007, abs=0.001)
+
+
+def test_without_the_time_of_a_batch_the_filling_is_between_none_and_all() -> None:
+    unknown = rank(workers=workers(4, busy_share=1.0, batch_seconds=None))
+    bounded = pauses_within_loader(unknown, from_share(0.2, 0.2), 0.2, 2, 12.0)
+    assert (bounded.low, bounded.high) == pytest.approx((1.0, 1 / 0.8))
+
+
+def test_a_warning_that_promises_next_to_nothing_is_none() -> None:
+    def said(busy_share: float) -> set[str]:
+        storing = phase("checkpoint", count=4, seconds=12.0, share=0.2)
+        made = workers(4, busy_share=busy_share, batch_seconds=3.0)
+        return {each.rule for each in findings(scene(run(rank(phases={"checkpoint": storing}, workers=made))))}
+
+    assert "checkpoint-stall" in said(0.5)
+    assert "checkpoint-stall" not in said(1.0)
+
+
+def test_the_starts_of_epochs_explain_what_the_gpu_idles_then() -> None:
+    """Ten steps of 0.1 s, of which the first waits: it is left out of the share within epochs."""
+    waits = [1.0] + [0.0] * 9
+    epoch = rank(step=[1.1] + [0.1] * 9, wait=waits, gap=waits, steps=200, settled_wait_share=0.0, gap_share=0.0)
+    case = run_case(scene(run(epoch), gpus=[gpu(utilization=45)]))
+    starvation = starvation_of(case)
+    assert starvation is not None and starvation.share == 0.0
+    assert idle_beside_waits(epoch, starvation, 45.0) == pytest.approx(0.05)
+
+
+def test_asking_for_numbers_is_not_blamed_for_what_the_starts_of_epochs_cost() -> None:
+    waits = [1.0] + [0.0] * 9
+    stacks = watched({"sync": 0.25, "wait": 0.5, "forward": 0.2})
+    epoch = rank(
+        step=[1.1] + [0.1] * 9, wait=waits, gap=waits, steps=200, settled_wait_share=0.0, gap_share=0.0, stacks=stacks
+    )
+    assert check("sync-per-step", run_case(scene(run(epoch), gpus=[gpu(utilization=49)]))) is None
