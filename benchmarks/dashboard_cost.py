@@ -4,11 +4,12 @@
 
 Both run at the same time in pseudo-terminals of the same size, poll once a second and are read as a terminal reads,
 so that whatever else the machine does hits both alike. CPU is that of the process and all its children after start-up;
-memory is their resident sets added up, which counts shared pages twice, and their proportional sets, which do not.
+memory is what is resident of all of them, where a page of a library that several of them map counts once. Their
+resident sets added up, as a list of processes shows them, count it as often as there are processes; both are printed.
 First frame: from exec to the first screen. nvitop's has the numbers already; gpuwatch paints its heads first and fills
 them in, so the time to the first number read from a GPU is given beside it. Exits 1 beyond the budget: CPU 1.0 and
 first frame 1.2 times nvitop's, the first number after 0.35 s, or where nvitop takes longer after as long as it takes,
-60 MB of resident memory.
+60 MB of memory.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Program:
     frame_seconds: list[float] = field(default_factory=list)
     number_seconds: list[float] = field(default_factory=list)
     rss_megabytes: list[float] = field(default_factory=list)
-    pss_megabytes: list[float] = field(default_factory=list)
+    megabytes: list[float] = field(default_factory=list)
 
 
 class Screen:
@@ -111,9 +112,14 @@ class Screen:
         return total / 1e9
 
     def megabytes(self) -> tuple[float, float]:
-        """Resident and proportional sets."""
-        infos = [process.memory_full_info() for process in self.family]
-        return sum(info.rss for info in infos) / 1e6, sum(info.pss for info in infos) / 1e6
+        """Resident sets added up, and with the unchanged pages of each file once."""
+        added, own, files = 0, 0, dict[str, int]()
+        for process in self.family:
+            for mapped in process.memory_maps():
+                changed = mapped.private_dirty if mapped.path.startswith("/") else mapped.rss
+                added, own = added + mapped.rss, own + changed
+                files[mapped.path] = max(files.get(mapped.path, 0), mapped.rss - changed)
+        return added / 1e6, (own + sum(files.values())) / 1e6
 
     def end(self) -> None:
         """Quits it as a user would, and makes sure."""
@@ -153,9 +159,9 @@ def running_cost(programs: list[Program], environ: dict[str, str], size: tuple[i
     minutes = (time.monotonic() - began) / 60
     for screen, least, most in zip(screens, before, after, strict=True):
         screen.program.cpu_seconds.append((most - least) / minutes)
-        resident, proportional = screen.megabytes()
-        screen.program.rss_megabytes.append(resident)
-        screen.program.pss_megabytes.append(proportional)
+        added, once = screen.megabytes()
+        screen.program.rss_megabytes.append(added)
+        screen.program.megabytes.append(once)
         screen.end()
 
 
@@ -204,19 +210,19 @@ def report(programs: list[Program], arguments: argparse.Namespace) -> int:
         .stdout.split("\n")[1]
         .replace("Version:", "Textual")
     )
-    print(f"{'':10} {'CPU s/min':>10} {'first frame s':>14} {'first number s':>15} {'RSS MB':>8} {'PSS MB':>8}")
+    print(f"{'':10} {'CPU s/min':>10} {'first frame s':>14} {'first number s':>15} {'MB':>8} {'RSS MB':>8}")
     for program in programs:
         frame, number = statistics.median(program.frame_seconds), statistics.median(program.number_seconds)
         print(
             f"{program.name:10} {program.cpu_seconds[0]:10.2f} {frame:14.2f} {number:15.2f} "
-            f"{program.rss_megabytes[0]:8.1f} {program.pss_megabytes[0]:8.1f}"
+            f"{program.megabytes[0]:8.1f} {program.rss_megabytes[0]:8.1f}"
         )
     ours, theirs = programs
     cpu = ours.cpu_seconds[0] / theirs.cpu_seconds[0]
     frame = statistics.median(ours.frame_seconds) / statistics.median(theirs.frame_seconds)
     number = statistics.median(ours.number_seconds)
     most_number = max(MOST_FIRST_NUMBER_SECONDS, statistics.median(theirs.number_seconds))
-    megabytes = ours.rss_megabytes[0]
+    megabytes = ours.megabytes[0]
     print(f"CPU {cpu:.2f} times nvitop's (at most {MOST_CPU_RATIO})")
     print(f"first frame {frame:.2f} times nvitop's (at most {MOST_FIRST_FRAME_RATIO})")
     print(f"first number after {number:.2f} s (at most {most_number:.2f} s)")

@@ -143,7 +143,8 @@ class Intake:
         self._quality.nvml(state)
 
     def _add_machine(self, facts: MachineFacts) -> None:
-        self.machine = facts
+        if facts.cpu_count > 0:  # a damaged recording may say otherwise
+            self.machine = facts
 
     def _add_candidates(self, found: Candidates) -> None:
         self.candidates = found.processes

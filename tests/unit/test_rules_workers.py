@@ -504,10 +504,9 @@ class TestWorkersInLine:
             machine=machine(2),
         )
 
-    def test_they_are_neither_too_many_nor_too_few(self) -> None:
-        """Fewer of them would leave the cores to the others."""
+    def test_they_are_too_many_and_not_too_few(self) -> None:
         said = findings(self.crowded(0.9))
-        assert cause(said) == "host-cpu-exhausted"
+        assert cause(said) == "too-many-workers"
         assert "workers-too-few" not in {each.rule for each in said}
 
     def test_workers_that_really_sleep_are_not_too_many(self) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwatch.samples import BatchCount, GpuGap, GpuLost, RunMemory
+from gpuwatch.samples import BatchCount, GpuGap, GpuLost, MachineFacts, RunMemory
 from gpuwatch.timeline.timeline import RUNS_KEPT, Timeline
 from tests.unit.sample_builder import (
     GPU,
@@ -125,3 +125,8 @@ def test_counts_beyond_64_bits_are_added_up() -> None:
     for second, batches in enumerate((most, 1, most, most - 1), start=3):
         history.add(BatchCount("4711.1", at(second), 1, "train", batches, epochs=batches))
     assert history.trainers["4711.1"].counts.total > 2 * most
+
+
+def test_a_machine_without_a_core_is_none() -> None:
+    history = timeline(MachineFacts(at(0), "host", "6.1", 0))
+    assert history.machine is None
