@@ -447,8 +447,8 @@ class TestCpu:
     def test_ranks_multiply_workers(self) -> None:
         trained = rank(
             step=0.1,
-            wait=0.03,
-            gap=0.03,
+            wait=0.04,
+            gap=0.04,
             facts={"local_world_size": 8},
             loader=loader(num_workers=8),
             workers=workers(8, cpu_cores=0.18),
@@ -461,7 +461,7 @@ class TestCpu:
         assert draft.fix is not None and draft.fix.value == 2
 
     def test_a_crowd_that_fills_the_cores_a_little_over_is_none_of_their_number(self) -> None:
-        """12 workers on 8 cores: 7 would not be 1.1 times as fast, so the cores are the cause."""
+        """12 workers on 8 cores: 7 would not be 1.2 times as fast, so the cores are the cause."""
         made = workers(12, cpu_cores=0.62, batch_seconds=1.2, batch_cpu_seconds=0.77)
         trained = rank(
             step=0.1,

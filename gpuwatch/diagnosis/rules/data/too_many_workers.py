@@ -7,9 +7,10 @@ Evidence:
     Workers of all ranks on this machine above 1.2 times the cores they may use, and a sign that it hurts: tasks
     waiting for a core (PSI 20 % or more), 200 forced switches per worker and second, or 5 % lost to waits for data.
 Fires:
-    Both hold, and fewer workers are 1.1 times as fast or more, judged over at least three batches of each worker.
+    Both hold, and fewer workers may be 1.2 times as fast (the middle of the range), judged over at least three batches
+    of each worker.
 Clears:
-    No more workers than cores, or fewer are not even 1.05 times as fast.
+    No more workers than cores, or fewer are not even 1.1 times as fast.
 Not when:
     The cores are busy with batches that no other number of workers would make faster: host-cpu-exhausted. Or workers
     mostly wait for storage (less than 0.3 core each): 28 of them on 64 cores, or on 8, are then healthy.
@@ -60,8 +61,8 @@ class Thresholds:
     workers_per_core: float = threshold(1.2, "said above this")
     pressure_percent: float = threshold(20.0, "CPU pressure that counts as a sign")
     lost_share: float = threshold(0.05, "of the time lost to waits that counts as a sign")
-    least_gain: float = threshold(1.1, "times as fast with fewer, in the middle of the range", least=1.0)
-    clear_gain: float = threshold(1.05, "until it is less", beside="least_gain", least=1.0)
+    least_gain: float = threshold(1.2, "times as fast with fewer, in the middle of the range", least=1.0)
+    clear_gain: float = threshold(1.1, "until it is less", beside="least_gain", least=1.0)
 
 
 @rule(
