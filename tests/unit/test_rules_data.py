@@ -447,8 +447,8 @@ class TestCpu:
     def test_ranks_multiply_workers(self) -> None:
         trained = rank(
             step=0.1,
-            wait=0.04,
-            gap=0.04,
+            wait=0.03,
+            gap=0.03,
             facts={"local_world_size": 8},
             loader=loader(num_workers=8),
             workers=workers(8, cpu_cores=0.18),

@@ -7,8 +7,8 @@ Evidence:
     Workers of all ranks on this machine above 1.2 times the cores they may use, and a sign that it hurts: tasks
     waiting for a core (PSI 20 % or more), 200 forced switches per worker and second, or 5 % lost to waits for data.
 Fires:
-    Both hold, and fewer workers may be 1.2 times as fast (the middle of the range), judged over at least three batches
-    of each worker.
+    Both hold, and fewer workers make batches 1.2 times as fast (the middle of what is possible), judged over at least
+    three batches of each worker.
 Clears:
     No more workers than cores, or fewer are not even 1.1 times as fast.
 Not when:
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cores import allowed_cores, worker_line_factor
 from gpuwatch.diagnosis.advice.cost import step_cost
-from gpuwatch.diagnosis.advice.gains import from_share, middle
+from gpuwatch.diagnosis.advice.gains import from_share, middle, without
 from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, rivals
 from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
@@ -61,7 +61,7 @@ class Thresholds:
     workers_per_core: float = threshold(1.2, "said above this")
     pressure_percent: float = threshold(20.0, "CPU pressure that counts as a sign")
     lost_share: float = threshold(0.05, "of the time lost to waits that counts as a sign")
-    least_gain: float = threshold(1.2, "times as fast with fewer, in the middle of the range", least=1.0)
+    least_gain: float = threshold(1.2, "times as fast that fewer make batches, in the middle of the range", least=1.0)
     clear_gain: float = threshold(1.1, "until it is less", beside="least_gain", least=1.0)
 
 
@@ -86,8 +86,8 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     starvation = starvation_of(case)
     advised = filling_workers(cores)
-    gain = _gain(case, starvation, advised)
-    if starvation is not None and (gain is None or middle(gain) < limits.clear_gain):
+    faster = _faster_loading(case, starvation, advised)
+    if starvation is not None and (faster is None or middle(faster) < limits.clear_gain):
         return None
     rounds = rank.steps / loader.num_workers if starvation is None or starvation.wait is None else ROUNDS
     signs = _signs(case, starvation, loader.num_workers, limits)
@@ -109,14 +109,14 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=loader.num_workers > limits.workers_per_core * cores
         and bool(signs)
         and rounds >= ROUNDS
-        and (gain is None or middle(gain) >= limits.least_gain),
+        and (faster is None or middle(faster) >= limits.least_gain),
         fix=loader_fix(
             loader,
             {"num_workers": str(advised)},
             f"Lower num_workers from {loader.num_workers} to {advised}: {cores:g} cores per rank run no more at a time",
             advised,
         ),
-        gain=gain,
+        gain=None if starvation is None or faster is None else _up_to(without(starvation.share), faster),
         hint=None if starvation is not None else "not measured: the waits of this run are not known",
         ruled_out=rivals(case, "cpu"),
         verify="CPU pressure and waits down, samples per second up",
@@ -149,7 +149,8 @@ def _signs(case: RunCase, starvation: Starvation | None, count: int, limits: Thr
     return tuple(found)
 
 
-def _gain(case: RunCase, starvation: Starvation | None, advised: int) -> Gain | None:
+def _faster_loading(case: RunCase, starvation: Starvation | None, advised: int) -> Gain | None:
+    """How many times as fast batches come with the advised number of workers; None where their cost is not known."""
     cost = step_cost(case, starvation) if starvation is not None else None
     if starvation is None or cost is None:
         return None
@@ -158,6 +159,9 @@ def _gain(case: RunCase, starvation: Starvation | None, advised: int) -> Gain | 
     # Wall seconds of a worker on a core of its own shrink to its CPU seconds, and those to what they are uncrowded.
     predicted = cost.uncrowded().gain(advised)
     crowding = min(cost.workers / cost.allowed_cores, MOST_CROWDED) - 1.0
-    highest = 1.0 / max(0.02, 1.0 - starvation.share)
-    high = min(predicted.high * (1.0 + SWITCHING * crowding), highest)
-    return Gain(max(1.0, min(predicted.low, highest)), round(max(1.0, high), 3), predicted.cap)
+    high = predicted.high * (1.0 + SWITCHING * crowding)
+    return Gain(max(1.0, predicted.low), round(max(1.0, high), 3), predicted.cap)
+
+
+def _up_to(most: float, faster: Gain) -> Gain:
+    return Gain(min(faster.low, round(most, 3)), min(faster.high, round(most, 3)), faster.cap)
