@@ -61,7 +61,9 @@ class Thresholds:
     workers_per_core: float = threshold(1.2, "said above this")
     pressure_percent: float = threshold(20.0, "CPU pressure that counts as a sign")
     lost_share: float = threshold(0.05, "of the time lost to waits that counts as a sign")
-    least_gain: float = threshold(1.2, "times as fast that fewer make batches, in the middle of the range", least=1.0)
+    least_gain: float = threshold(
+        1.2, "times as fast that batches come with fewer (middle of the range): said from here on", least=1.0
+    )
     clear_gain: float = threshold(1.1, "until it is less", beside="least_gain", least=1.0)
 
 
