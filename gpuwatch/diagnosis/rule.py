@@ -15,7 +15,7 @@ from gpuwatch.timeline.windows import GpuWindow, HostWindow, Quality, RunWindow
 
 _USUAL = Settings()
 LEAST_GAIN, LEAST_GAIN_LEFT = 1.05, 1.03
-"""At best, for a warning to begin and to stay: the rules call it a loss from a twentieth of the time on."""
+"""The high end of the gain from which a warning fires, and below which it ends: a twentieth of the time is a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def rule(
     def make(function: Callable[..., Draft | None]) -> Rule:
         check = function if thresholds is None else _with_thresholds(id, function, thresholds())
         if subject == "run":
-            check = _that_pays(check)
+            check = _worth_a_warning(check)
         page = (sys.modules[check.__module__].__doc__ or "").strip()
         return Rule(
             id=id,
@@ -150,8 +150,8 @@ def rule(
     return make
 
 
-def _that_pays(function: Check) -> Check:
-    """No warning whose change brings next to nothing at best; what ails the hardware is said whatever it costs."""
+def _worth_a_warning(function: Check) -> Check:
+    """Drops warnings whose change brings next to nothing at best. Rules about GPUs report a fault whatever it costs."""
 
     @wraps(function)
     def check(case: RunCase | GpuCase | MachineCase) -> Draft | None:

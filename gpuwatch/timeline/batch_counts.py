@@ -52,7 +52,7 @@ class _Loader:
         self.role: Role = "unknown"
         self.batches = 0
         self.epochs = 0
-        # A damaged recording may claim any count, and adds them up: beyond 64 bits.
+        # Floats, because counts of a damaged recording may add up beyond 64 bits.
         self.rows = Table({"batches": "d", "epochs": "d", "exact": "b"}, max_age_ns=_KEPT_NS, max_rows=_MOST_ROWS)
         self._last = (0, 0)
 

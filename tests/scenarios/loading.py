@@ -51,11 +51,11 @@ class Cores:
 
     def stretch(self, at: float, more: float = 0.0) -> float:
         """How much longer computing takes at a moment than on a core of its own."""
-        longer, costlier = self.pressed(at, more)
-        return longer * costlier
+        longer, switching = self.pressure(at, more)
+        return longer * switching
 
-    def pressed(self, at: float, more: float = 0.0) -> tuple[float, float]:
-        """How many times as long a thread waits for its share of the cores, and as many CPU seconds its work takes."""
+    def pressure(self, at: float, more: float = 0.0) -> tuple[float, float]:
+        """By how much sharing the cores stretches a thread's time, and switching between threads its CPU seconds."""
         threads = sum(threads for end, start, threads, _ in self._active if start <= at < end)
         own = threads + self.training_threads + more
         crowd = (own + self.host.foreign_cores) / self.host.cores
@@ -143,8 +143,8 @@ class BatchQueue:
         threads = self._loading.threads
         wanted = cpu / min(threads, SPEED_UP_OF_THREADS)
         share = wanted / max(wanted + io, 1e-9)
-        longer, costlier = self._cores.pressed(start, threads * share)
-        computing = wanted * longer * costlier
+        longer, switching = self._cores.pressure(start, threads * share)
+        computing = wanted * longer * switching
         reading = io * self._cores.disk_stretch(start)
         end = start + computing + reading
         self._cores.add(start, end, threads * computing / max(end - start, 1e-9), reading / max(end - start, 1e-9))
@@ -153,7 +153,7 @@ class BatchQueue:
             self._ready.append((end, worker))
         else:
             heapq.heappush(self._ready, (end, worker))
-        self.fetches.append(Fetch(worker, start, end, computing / max(end - start, 1e-9), cpu * costlier))
+        self.fetches.append(Fetch(worker, start, end, computing / max(end - start, 1e-9), cpu * switching))
 
     def _cost(self) -> tuple[float, float]:
         loading = self._loading

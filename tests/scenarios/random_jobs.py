@@ -1,7 +1,7 @@
-"""Jobs that nobody labelled: everything about them is drawn, and each finding is checked by playing the job again.
+"""Random jobs without labels: each finding is checked by applying its fix and playing the job again.
 
-What is right is not written down anywhere: a job is starved if an ideal loader makes it faster, a warning is deserved
-if its change does, a promise is kept if the change brings what was promised.
+A job is starved if an ideal loader makes it faster, a warning is deserved if its fix does, and a promise is kept if the
+fix brings what was promised.
 """
 
 from __future__ import annotations

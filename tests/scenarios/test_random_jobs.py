@@ -1,4 +1,4 @@
-"""Jobs that nobody labelled: what is said of them is held to what the same job does with the advised change."""
+"""Random jobs without labels: each finding is compared with what the same job does once its fix is applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUMBERS = range(1, 9)
 
 
 @pytest.mark.parametrize("way", RANDOM)
-def test_what_is_said_of_random_jobs_is_so_when_they_are_played_again(way: str) -> None:
+def test_findings_of_random_jobs_hold_when_their_fixes_are_replayed(way: str) -> None:
     score = scored_random([play_one((way, number)) for number in NUMBERS])
     assert score.starved >= 2 and score.warnings >= 3, "else nothing is tried here"
     assert not score.missed and not score.undeserved and not score.wrong, lines_of(way, score)
@@ -33,7 +33,7 @@ def said(rule: str) -> Said:
     return Said(rule, 10.0, "warning", None, "as it was said", {})
 
 
-def test_a_job_that_is_misjudged_is_counted_so() -> None:
+def test_misses_undeserved_warnings_and_broken_promises_are_counted() -> None:
     starved = next(number for number in range(1, 40) if draw(RANDOM["random"], number).truth.data_loss > 0.3)
     silent = Judged("random", starved, 0, 0.4)
     wrong = Judged("random", starved, 0, 0.4, cause="io-bound")

@@ -8,11 +8,12 @@ from stack_windows import watched
 
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.loader_bound import CAP, pauses_within_loader, within_loader
-from gpuwatch.diagnosis.advice.starvation import idle_beside_waits, starvation_of
+from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.timeline.windows import RankWindow
 
 HALF = from_share(0.0, 0.5)
+PAUSES = phase("eval", count=2, seconds=12.0, share=0.2)
 
 
 def test_busy_workers_leave_nothing_to_win() -> None:
@@ -30,22 +31,22 @@ def test_workers_with_time_to_spare_deliver_as_much_faster() -> None:
 )
 def test_nothing_is_taken_off_where_no_worker_is_known_to_be_busy(unbounded: RankWindow) -> None:
     assert within_loader(unbounded, HALF) == HALF
-    assert pauses_within_loader(unbounded, HALF, 0.2, 2, 12.0) == HALF
+    assert pauses_within_loader(unbounded, HALF, PAUSES) == HALF
 
 
 def test_batches_made_in_a_pause_have_to_be_made_without_it_too() -> None:
     """A fifth of the time is paused, 6 s at a time; the steps leave the workers nothing."""
     busy = workers(4, busy_share=1.0, batch_seconds=1.5)
     gain = from_share(0.2, 0.2)
-    filling = pauses_within_loader(rank(workers=busy), gain, 0.2, 2, 12.0)
+    filling = pauses_within_loader(rank(workers=busy), gain, PAUSES)
     assert (filling.low, filling.high) == pytest.approx((1 / 0.9, 1 / 0.9), abs=0.001), "two batches each, half a pause"
     shallow = rank(workers=workers(4, busy_share=1.0, batch_seconds=0.01))
-    assert pauses_within_loader(shallow, gain, 0.2, 2, 12.0).high == pytest.approx(1 / 0.8007, abs=0.001)
+    assert pauses_within_loader(shallow, gain, PAUSES).high == pytest.approx(1 / 0.8007, abs=0.001)
 
 
 def test_without_the_time_of_a_batch_the_filling_is_between_none_and_all() -> None:
     unknown = rank(workers=workers(4, busy_share=1.0, batch_seconds=None))
-    bounded = pauses_within_loader(unknown, from_share(0.2, 0.2), 0.2, 2, 12.0)
+    bounded = pauses_within_loader(unknown, from_share(0.2, 0.2), PAUSES)
     assert (bounded.low, bounded.high) == pytest.approx((1.0, 1 / 0.8))
 
 
@@ -66,7 +67,7 @@ def test_the_starts_of_epochs_explain_what_the_gpu_idles_then() -> None:
     case = run_case(scene(run(epoch), gpus=[gpu(utilization=45)]))
     starvation = starvation_of(case)
     assert starvation is not None and starvation.share == 0.0
-    assert idle_beside_waits(epoch, starvation, 45.0) == pytest.approx(0.05)
+    assert idle_outside_waits(epoch, starvation, 45.0) == pytest.approx(0.05)
 
 
 def test_asking_for_numbers_is_not_blamed_for_what_the_starts_of_epochs_cost() -> None:

@@ -460,36 +460,32 @@ class TestCpu:
         assert draft.summary == "64 loader workers in 8 ranks share 16 CPU cores"
         assert draft.fix is not None and draft.fix.value == 2
 
-    def test_a_crowd_that_fills_the_cores_a_little_over_is_none_of_their_number(self) -> None:
-        """12 workers on 8 cores: 7 would not be 1.2 times as fast, so the cores are the cause."""
-        made = workers(12, cpu_cores=0.62, batch_seconds=1.2, batch_cpu_seconds=0.77)
+    def crowd(self, count: int, batch_cpu_seconds: float, steps: int = 600) -> Scene:
+        """Workers that fill 8 cores, and a run that waits half of its time for them."""
+        each = 7.8 / count
+        made = workers(
+            count, cpu_cores=each, batch_seconds=batch_cpu_seconds / each, batch_cpu_seconds=batch_cpu_seconds
+        )
         trained = rank(
             step=0.1,
             wait=0.05,
             gap=0.05,
-            loader=loader(num_workers=12),
+            steps=steps,
+            loader=loader(num_workers=count),
             workers=made,
             process=process(cores=8, tree_cores=7.8),
         )
         full = host(cpu_percent=99, pressure_cpu_percent=80)
-        said = {finding.rule for finding in findings(scene(run(trained), host=full, machine=machine(8)))}
+        return scene(run(trained), host=full, machine=machine(8))
+
+    def test_a_crowd_that_fills_the_cores_a_little_over_is_none_of_their_number(self) -> None:
+        """12 workers on 8 cores: 7 would not be 1.2 times as fast, so the cores are the cause."""
+        said = fired(self.crowd(12, 0.77))
         assert "host-cpu-exhausted" in said and "too-many-workers" not in said
 
     def test_two_batches_of_each_worker_say_too_little(self) -> None:
-        made = workers(28, cpu_cores=0.28, batch_seconds=2.8, batch_cpu_seconds=0.79)
-        few = rank(
-            step=0.1,
-            wait=0.05,
-            gap=0.05,
-            steps=60,
-            loader=loader(num_workers=28),
-            workers=made,
-            process=process(cores=8, tree_cores=7.8),
-        )
-        full = host(cpu_percent=99, pressure_cpu_percent=80)
-        draft = drafted("too-many-workers", scene(run(few), host=full, machine=machine(8)))
-        assert not draft.fires
-        assert drafted("too-many-workers", scene(run(replace(few, steps=90)), host=full, machine=machine(8))).fires
+        assert not drafted("too-many-workers", self.crowd(28, 0.79, steps=60)).fires
+        assert drafted("too-many-workers", self.crowd(28, 0.79, steps=90)).fires
 
     def test_a_crowd_that_sleeps_on_storage_is_allowed(self) -> None:
         sleeping = rank(
@@ -498,7 +494,7 @@ class TestCpu:
             gap=0.03,
             loader=loader(num_workers=28),
             workers=workers(28, cpu_cores=0.05),
-            process=process(cores=8, tree_cores=7.8),
+            process=process(cores=8),
         )
         assert check("too-many-workers", run_case(scene(run(sleeping)), holding=STARVED)) is None
 
@@ -537,6 +533,15 @@ class TestStorage:
         waiting = starved_by_workers(4, 0.9, 0.1, workers=workers(4, cpu_cores=0.05, blocked_share=0.9))
         assert "io-bound" not in fired(waiting)
 
+    def test_on_full_cores_storage_is_the_cause_only_of_workers_that_mostly_wait_for_it(self) -> None:
+        def said(blocked_share: float) -> frozenset[str]:
+            made = workers(4, cpu_cores=0.35, blocked_share=blocked_share)
+            full = host(cpu_percent=99, pressure_cpu_percent=80, pressure_io_percent=60, disk_queue_length=25)
+            return fired(replace(starved_by_workers(4, 0.9, 0.1, workers=made), host=full))
+
+        assert "io-bound" in said(0.6)
+        assert "io-bound" not in said(0.35)
+
     def test_the_first_epoch_may_only_be_filling_the_cache(self) -> None:
         waiting = starved_by_workers(
             4, 0.9, 0.1, workers=workers(4, cpu_cores=0.05, blocked_share=0.9), epochs=epochs(count=1)
@@ -557,6 +562,15 @@ class TestSlowSamples:
         assert "wait about 900 ms each" in draft.summary
         assert draft.fix is not None and draft.fix.edit is not None
         assert draft.fix.edit.keywords == {"in_order": "False", "prefetch_factor": "8"}
+
+    def test_one_late_batch_is_no_pattern(self) -> None:
+        waits = [0.0] * 299 + [9.0] + [0.0] * 300
+        made = workers(4, cpu_cores=0.4, busy_share=0.5)
+        late = rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=600, workers=made)
+        assert not drafted("slow-samples", scene(run(late))).fires
+        waits[150] = 9.0
+        twice = rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=600, workers=made)
+        assert drafted("slow-samples", scene(run(twice))).fires
 
     def test_late_steps_are_counted_among_those_that_were_looked_at(self) -> None:
         waits = ([0.0] * 83 + [0.9]) * 30

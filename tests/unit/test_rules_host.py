@@ -84,6 +84,18 @@ class TestNoisyNeighbour:
         assert fix is not None and isinstance(fix.edit, WorkerInitEdit)
         assert fix.edit.statements == ("os.nice(10)",)
 
+    def test_behind_its_own_workers_no_more_than_the_time_in_line_is_won(self) -> None:
+        made_by = workers(14, cpu_cores=0.98, busy_share=0.3, batch_seconds=0.3, batch_cpu_seconds=0.3)
+        moment = self.crowded(loader=loader(num_workers=14), workers=made_by, shown={"tree_cores": 15.5})
+        gain = drafted("noisy-neighbour", moment).gain
+        assert gain is not None and (gain.low, gain.high) == pytest.approx((1.0, 1 / 0.8), abs=0.001)
+
+    def test_a_run_that_waits_for_its_own_workers_is_not_told_to_slow_them_down(self) -> None:
+        made_by = workers(14, cpu_cores=0.98, busy_share=0.95)
+        moment = self.crowded(loader=loader(num_workers=14), workers=made_by, shown={"tree_cores": 15.5})
+        assert silent("noisy-neighbour", moment, "data-starvation")
+        assert not silent("noisy-neighbour", self.crowded(), "data-starvation"), "other programs slow both"
+
     @pytest.mark.parametrize(
         "fields",
         [{"busy": 91.0}, {"delay": 0.04}, {"host": host(cpu_percent=70, pressure_cpu_percent=15.0)}],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.link import pcie_peak_bytes_per_second
-from gpuwatch.diagnosis.advice.starvation import idle_beside_waits, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.advice.traffic import batch_bytes_per_second
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
@@ -28,7 +28,7 @@ def exposed_copies(case: RunCase, copying: float) -> float | None:
         return None
     idle = 1.0 - busy / 100.0
     if starvation is not None:
-        idle = idle_beside_waits(case.run.critical, starvation, busy)
+        idle = idle_outside_waits(case.run.critical, starvation, busy)
     return min(copying, idle)
 
 

@@ -1,11 +1,13 @@
 """How much faster a run can get before its own loader sets the pace: no other change brings more than that.
 
-A second that something else wins back is a second more of waiting for the next batch where the workers are busy all
-the time. In simulated jobs with busy workers, leaving out `.item()` was worth 1.00x where the GPU idled for 27 % of
-the time because of it, and one core more for the training thread 1.00x where it stood in line for 12 %.
+Where the workers are busy all the time, a second saved elsewhere becomes a second of waiting for the next batch. In a
+simulated job with busy workers, removing `.item()` brought 1.00x although the training thread spent 27 % of its time
+in it, and so did a core of its own for that thread, which stood in line for one 12 % of the time.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from gpuwatch.diagnosis.advice.sampled import train_share, worker_busy
 from gpuwatch.diagnosis.advice.shm import USUAL_PREFETCH
@@ -16,36 +18,45 @@ CAP = "then its loader sets the pace"
 LEAST_BUSY = 0.02
 
 
+class Pauses(Protocol):
+    """What is known of the pauses of one kind in a window: evaluations, saves, collections, compilations."""
+
+    @property
+    def share(self) -> float:
+        """Of the time."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all of them together."""
+
+
 def within_loader(rank: RankWindow, gain: Gain) -> Gain:
-    """A gain of the training steps, as far as workers can deliver batches faster than they do."""
+    """A gain of the training steps, limited to how much faster the workers can deliver batches."""
     busy = _busy(rank)
     return gain if busy is None else _capped(gain, 1.0 / busy, 1.0 / busy)
 
 
-def pauses_within_loader(rank: RankWindow, gain: Gain, share: float, count: int, seconds: float) -> Gain:
-    """A gain from shorter or rarer pauses, in which workers fill their queue ahead of the steps that follow.
+def pauses_within_loader(rank: RankWindow, gain: Gain, pauses: Pauses) -> Gain:
+    """A gain from shorter or rarer pauses, limited likewise.
 
-    Without the pauses they have to make those batches in the time of the steps.
-
-    Args:
-        rank: whose workers.
-        gain: without regard to them.
-        share: of the time that passes in the pauses.
-        count: of them in the window.
-        seconds: of all of them together.
+    During a pause workers fill their queue; without it they have to make those batches during the steps.
     """
     busy, loader = _busy(rank), rank.train_loader
     if busy is None or loader is None:
         return gain
     batch = rank.workers.batch_seconds if rank.workers is not None else None
     queue_seconds = None if batch is None else (loader.prefetch_factor or USUAL_PREFETCH) * batch
-    filling = 1.0 if queue_seconds is None else min(1.0, queue_seconds * count / max(seconds, 1e-9))
-    stepping = (1.0 - share) * busy
+    filling = 1.0 if queue_seconds is None else min(1.0, queue_seconds * pauses.count / max(pauses.seconds, 1e-9))
     least_filling = 0.0 if queue_seconds is None else filling
+    stepping = (1.0 - pauses.share) * busy
     return _capped(
         gain,
-        1.0 / max(LEAST_BUSY, stepping + share * filling),
-        1.0 / max(LEAST_BUSY, stepping + share * least_filling),
+        1.0 / max(LEAST_BUSY, stepping + pauses.share * filling),
+        1.0 / max(LEAST_BUSY, stepping + pauses.share * least_filling),
     )
 
 

@@ -109,11 +109,11 @@ def train_busy_percent(case: RunCase) -> float | None:
     return max(stats.mean for stats in known)
 
 
-def idle_beside_waits(rank: RankWindow, starvation: Starvation, busy_percent: float) -> float:
-    """What the GPU idles of the training time and no wait for data explains, those at the starts of epochs included.
+def idle_outside_waits(rank: RankWindow, starvation: Starvation, busy_percent: float) -> float:
+    """Share of the training time in which the GPU idles without waiting for data, within epochs or at their start.
 
-    Each idle second belongs to one cause: a job that paused 0.95 s between epochs of 1.4 s was told to ask for its
-    loss less often, for the GPU idled 64 % of the time beside the waits within epochs.
+    Each idle second has one cause: in a job that paused 0.95 s between epochs of 1.4 s the GPU idled 64 % of the time
+    in those pauses, and calling `.item()` less often was worth nothing.
     """
     return max(0.0, 1.0 - busy_percent / 100.0 - max(starvation.share, _idle_in_all_waits(rank)))
 

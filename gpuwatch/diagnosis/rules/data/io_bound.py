@@ -59,6 +59,7 @@ from gpuwatch.timeline.windows import RankWindow
 PREFETCH = 4
 MEMORY_SHORT_SHARE = 0.10
 CROWDED_BLOCKED_SHARE = 0.5
+"""Where all cores are busy, storage is the cause only if the workers wait for it this share of their time."""
 MEMORY_PRESSURE_PERCENT = 10.0
 
 
@@ -90,7 +91,7 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     blocked = rank.workers.blocked_share if rank.workers else None
     pressure = case.host.pressure_io_percent if case.host else None
     if reading is None and (blocked or 0.0) < CROWDED_BLOCKED_SHARE and is_cpu_exhausted(case):
-        return None  # on full cores storage that delivered at once would leave the batches to the cores
+        return None  # with faster storage the cores would still be full
     is_calm = blocked is None or (
         blocked < limits.clear_blocked_share and (pressure or 0.0) < limits.clear_pressure_percent
     )

@@ -66,7 +66,7 @@ RHYTHM = 0.3
 DIFFERENT_BATCHES, DEAR_BATCHES = 0.5, 1.0
 FEW_STEPS = 60
 LEAST_WORST = 2
-"""One late batch is no pattern: a queue that was still filling looks the same."""
+"""One late batch is no pattern: a queue that is still filling looks the same."""
 UNLIKELY = 0.05
 WON_BACK = (0.4, 0.75)
 """Of the outliers' loss, what a deeper unordered queue won back: 57 % in one measurement, with room around it. Promised

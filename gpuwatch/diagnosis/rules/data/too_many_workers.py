@@ -19,9 +19,9 @@ Causes:
 Fix:
     num_workers = cores / ranks on this machine, less one for the training thread from four cores on.
 Gain:
-    Today's step time over what the cores then allow, and up to 0.37 times the work for each time that the workers fill
-    the cores over. On 2 cores a step took 140 ms with 2 workers, 176 with 3, 218 with 4 and 234 with 8; in another
-    measurement 2, 4, 8 and 16 workers made 58, 59, 58 and 60 batches a second: then the cores are all that counts.
+    Today's step time over what the cores then allow, times up to 1.37 for two workers per core, 1.74 for three, 2.11
+    for four or more. On 2 cores a step took 140 ms with 2 workers, 176 with 3, 218 with 4 and 234 with 8; in another
+    measurement 2, 4, 8 and 16 workers made 58, 59, 58 and 60 batches a second, which is why the range begins at 1.0.
 Verify:
     CPU pressure and waits fall, samples per second rise.
 Source:
@@ -48,9 +48,10 @@ from gpuwatch.timeline.windows import WorkerTotals
 
 SLEEPING_CORES = 0.3
 ROUNDS = 3
-"""Batches of each worker in the window at least: they come in bursts, of which a single one says little of the pace."""
+"""Batches of each worker in the window, at least: they come in bursts, and one burst says little about the pace."""
 SWITCHING, MOST_CROWDED = 0.37, 4.0
-"""What a crowd costs at most of the cores' work, for each time that it fills them over, up to so many times."""
+"""Share of the cores' work lost to switching, at most, per worker per core beyond the first; and the workers per core
+up to which that was measured."""
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned", "thread-oversubscription")
 
 
@@ -91,7 +92,8 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
     faster = _faster_loading(case, starvation, advised)
     if starvation is not None and (faster is None or middle(faster) < limits.clear_gain):
         return None
-    rounds = rank.steps / loader.num_workers if starvation is None or starvation.wait is None else ROUNDS
+    is_attached = starvation is not None and starvation.wait is not None  # then no single steps are known
+    rounds = ROUNDS if is_attached else rank.steps / loader.num_workers
     signs = _signs(case, starvation, loader.num_workers, limits)
     total = loader.num_workers * ranks_here
     ranks = f" in {ranks_here} ranks" if ranks_here > 1 else ""

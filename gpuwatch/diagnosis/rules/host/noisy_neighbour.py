@@ -13,8 +13,8 @@ Clears:
     CPU pressure below 10 %, or less than 5 % idle inside steps.
 Not when:
     The cores are calm: then kernels are too small (launch-bound). A CPU quota stops the group: the time it is stopped
-    for counts as standing in line too, so nothing is said from a tenth of throttled periods on. The run waits for data
-    that its own workers make: going first, the training thread would only wait longer.
+    for counts as standing in line too, so nothing is said from a tenth of throttled periods on. The run waits for
+    batches of the workers that it stands in line behind: with less CPU time they would be slower still.
 Causes:
     Foreign processes, where they use 30 % of the cores or more; else this run's own workers.
 Fix:
@@ -47,7 +47,7 @@ from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.loader_bound import within_loader
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import trains_on
-from gpuwatch.diagnosis.advice.starvation import Starvation, idle_beside_waits, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import Starvation, idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
@@ -90,8 +90,8 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
     if in_line is None or "cpu-quota-throttled" in case.holding or (throttled or 0.0) >= THROTTLED_SHARE:
         return None
     if "data-starvation" in case.holding and not is_shared(case):
-        return None  # its own workers are what it waits for: letting it go first would only make them slower
-    idle = idle_beside_waits(case.run.critical, starvation, busy)
+        return None  # the run waits for these workers: with less CPU time they would be slower still
+    idle = idle_outside_waits(case.run.critical, starvation, busy)
     pressure, cpu = case.host.pressure_cpu_percent, case.host.cpu_percent
     is_calm = (pressure or 0.0) < limits.clear_pressure_percent and (cpu or 0.0) < limits.cpu_percent
     if idle < limits.clear_share or is_calm:
@@ -125,7 +125,7 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _gain(case: RunCase, in_line: float, idle: float) -> Gain:
-    """In line behind other programs: that at least goes with them. Behind its own workers: that at most."""
+    """Without other programs, the time in line at least; ahead of its own workers, the time in line at most."""
     cap = "when the training thread always gets a core"
     if is_shared(case):
         return from_share(min(in_line, idle), idle, cap)

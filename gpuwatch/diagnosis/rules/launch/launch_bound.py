@@ -36,7 +36,7 @@ from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import share_in, trains_on
-from gpuwatch.diagnosis.advice.starvation import idle_beside_waits, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -74,7 +74,7 @@ def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     if trains_on(case) != "cuda" or starvation is None or busy is None or thread is None:
         return None
     logging = _share_of(rank, "log")
-    idle = idle_beside_waits(rank, starvation, busy) - logging
+    idle = idle_outside_waits(rank, starvation, busy) - logging
     pressure = case.host.pressure_cpu_percent if case.host else None
     delay = rank.process.run_delay_share if rank.process else None
     crowded = (pressure or 0.0) >= limits.pressure_percent or (delay or 0.0) >= limits.run_delay_share

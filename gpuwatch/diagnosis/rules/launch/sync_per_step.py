@@ -40,7 +40,7 @@ from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
 from gpuwatch.diagnosis.advice.loader_bound import within_loader
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, share_of, train_samples, trains_on
-from gpuwatch.diagnosis.advice.starvation import idle_beside_waits, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -89,7 +89,7 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
     starved = starvation.share if starvation is not None and counts_waits else 0.0
     idle = 1.0 - busy / 100.0
     if starvation is not None and counts_waits:
-        idle = idle_beside_waits(case.run.critical, starvation, busy)
+        idle = idle_outside_waits(case.run.critical, starvation, busy)
     share = min(asking.value, idle)
     if share < limits.clear_share:
         return None

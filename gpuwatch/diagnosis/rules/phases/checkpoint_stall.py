@@ -96,9 +96,7 @@ def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=pauses_within_loader(
             rank,
             Gain(round(from_rarer_phase(least, times), 3), round(without(most), 3)),
-            total.share,
-            total.count,
-            total.seconds,
+            total,
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="Checkpoints below 3 % of the time",

@@ -100,9 +100,7 @@ def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             from_share((waiting or 0.0) * total.share * 0.5, (waiting or 0.0) * total.share)
             if warns
             else _gain_of_rarer(total),
-            total.share,
-            total.count,
-            total.seconds,
+            total,
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="The share of validation falls as predicted, and the training step stays what it was",

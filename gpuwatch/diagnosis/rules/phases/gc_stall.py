@@ -100,9 +100,7 @@ def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=pauses_within_loader(
             case.run.critical,
             from_share((1.0 - REMAINING) * total.share, ranks * total.share),  # each rank stops all of them
-            total.share,
-            total.count,
-            total.seconds,
+            total,
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="The pauses are gone and memory stays flat",

@@ -86,9 +86,7 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=pauses_within_loader(
             rank,
             from_share(found.share * max(0.0, 1.0 - USUAL / found.count), found.share, "the computing itself"),
-            found.share,
-            found.count,
-            found.seconds,
+            found,
         ),
         ruled_out=(RuledOut("the beginning of the run", "compilations before the 100th step are not counted"),),
         verify="No compilation in 10 minutes",

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import hottest_of_thread
 from gpuwatch.diagnosis.advice.sampled import rests_on, trains_on
-from gpuwatch.diagnosis.advice.starvation import idle_beside_waits, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.advice.traffic import Traffic, traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, TransferEdit
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -83,7 +83,7 @@ def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     busy, starvation = train_busy_percent(case), starvation_of(case)
     if busy is None or starvation is None:
         return _hint(rank, traffic, limits)
-    idle = idle_beside_waits(rank, starvation, busy)
+    idle = idle_outside_waits(rank, starvation, busy)
     share = min(traffic.link_share, idle)
     if share < limits.clear_share:
         return None
