@@ -12,10 +12,9 @@ from gpuwatch.cli.moments import Moment, span
 from gpuwatch.cli.output import OutputFile, say, write_stdout
 from gpuwatch.cli.step_summary import append_step_summary
 from gpuwatch.compare.comparison import compare as compared
-from gpuwatch.compare.document import document, tables
+from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.gates import judge, parse_gate
 from gpuwatch.compare.measured import CannotCompareError, Measured, measured
-from gpuwatch.compare.render import render_markdown, render_text
 from gpuwatch.compare.report_file import measured_report
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import summarize

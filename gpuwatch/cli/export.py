@@ -15,12 +15,10 @@ from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.export_options import DEFAULT_TABLE
 from gpuwatch.cli.moments import span
 from gpuwatch.cli.output import OutputFile, PipeClosedError, abandon_stdout, say
-from gpuwatch.export.axis import Axis
-from gpuwatch.export.chrome_trace import chrome_trace
 from gpuwatch.export.jsonl import json_lines
-from gpuwatch.export.span import samples_of
-from gpuwatch.export.table_files import CsvWriter, MissingLibraryError, ParquetWriter, TableFiles
-from gpuwatch.export.tables import TABLES, RowMaker
+from gpuwatch.export.samples import Axis, samples_of
+from gpuwatch.export.tables import TABLES, CsvWriter, MissingLibraryError, ParquetWriter, RowMaker, TableFiles
+from gpuwatch.export.trace import chrome_trace
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import CannotOpenError
 from gpuwatch.text.escape import encodable

@@ -9,9 +9,8 @@ from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.output import OutputFile, check_stdout, say, write_stdout
 from gpuwatch.cli.report_options import check
 from gpuwatch.cli.step_summary import append_step_summary, is_asked_for
-from gpuwatch.report.document import build_report
-from gpuwatch.report.left_out import leave_out
-from gpuwatch.report.observation import Json, Observation
+from gpuwatch.report.build import build_report
+from gpuwatch.report.observation import Json, Observation, leave_out
 from gpuwatch.text.escape import json_text
 
 _FAILING = {None: (), "warning": ("critical", "warning"), "critical": ("critical",)}
@@ -42,7 +41,7 @@ def _report(arguments: argparse.Namespace) -> int:
     else:
         output.write(data)
     if is_asked_for():
-        from gpuwatch.report.step_summary import render_step_summary, short_step_summary
+        from gpuwatch.report.markdown import render_step_summary, short_step_summary
 
         append_step_summary([render_step_summary(document), short_step_summary(document)])
     if document["gpuwatch"]["incomplete"]:
@@ -63,7 +62,7 @@ def _seen(arguments: argparse.Namespace, with_curves: bool) -> Observation:
 
 def _patch(seen: Observation, document: Json) -> bytes:
     """The patch; what is not in it goes to stderr."""
-    from gpuwatch.report.patch import fix_patch
+    from gpuwatch.report.findings import fix_patch
 
     patch = fix_patch(seen)
     for line in (*seen.notes, *patch.by_hand):

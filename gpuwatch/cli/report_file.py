@@ -9,9 +9,8 @@ from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.moments import extent, span
 from gpuwatch.cli.session import quiet_log
 from gpuwatch.recording.types import CannotOpenError
-from gpuwatch.report.minutes_once import MinutesOnce
 from gpuwatch.report.observation import Observation
-from gpuwatch.report.recorded import observe
+from gpuwatch.report.recorded import MinutesOnce, observe
 
 
 def read_for_report(arguments: argparse.Namespace, *, with_curves: bool) -> Observation:

@@ -13,9 +13,7 @@ from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.edits.source import read_source
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Snapshot
-from gpuwatch.report.curves import fine_curves, short_history
-from gpuwatch.report.observation import Observation
-from gpuwatch.report.stretches import finding_stretches, phase_stretches
+from gpuwatch.report.observation import Observation, finding_stretches, fine_curves, phase_stretches, short_history
 
 _END_SEEN_SECONDS = 2.0
 """That a process is gone is known at once; the sources that read it look some times a second."""

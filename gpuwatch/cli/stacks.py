@@ -12,9 +12,7 @@ from gpuwatch.cli.output import OutputFile, say, write_stdout
 from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.types import CannotReadError
-from gpuwatch.report.profiles.collapsed import collapsed
-from gpuwatch.report.profiles.speedscope import speedscope
-from gpuwatch.report.profiles.tree import tree
+from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.sources.host.identify import CannotAttachError, identify
 from gpuwatch.sources.host.process import TreeWalker, read_arguments, read_stat
 from gpuwatch.sources.host.workers import WORKER_NAME

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 
 from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.monitor.snapshot import STEPLESS, GpuNow, RunNow, Snapshot
-from gpuwatch.report.durations import duration_words
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
 from gpuwatch.text.escape import printable
-from gpuwatch.text.numbers import rate
+from gpuwatch.text.numbers import duration_words, rate
 
 _UNKNOWN = "n/a"
 _GIB = 1024**3

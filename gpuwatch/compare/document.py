@@ -1,4 +1,4 @@
-"""A comparison as a JSON document, and as the tables that text and Markdown show."""
+"""A comparison as a JSON document, as plain text and as Markdown."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 from gpuwatch._version import __version__
 from gpuwatch.compare import wording
-from gpuwatch.compare.comparison import Change, Comparison, FindingChange
+from gpuwatch.compare.comparison import HEADLINE, Change, Comparison, FindingChange, gpus_in_words
 from gpuwatch.compare.gates import Judgement
-from gpuwatch.compare.likeness import gpus_in_words
 from gpuwatch.compare.measured import Measured
-from gpuwatch.compare.metrics import HEADLINE
-from gpuwatch.text.escape import encodable
+from gpuwatch.text.escape import code_span, encodable, markdown, printable
 from gpuwatch.text.numbers import grouped
+from gpuwatch.text.paragraphs import wrapped
 
 SCHEMA_VERSION = 1
 ANECDOTE = "one run on a side is an anecdote, not proof: how far runs scatter is not known; record three or more a side"
@@ -188,3 +187,60 @@ def _change(change: Change) -> dict[str, Any]:
 
 def _figure(value: float | None) -> float | None:
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+_FINDINGS_HEADING = ("", "finding", "", "before", "after")
+
+
+def render_text(shown: Tables) -> str:
+    """For a terminal: no colour, no escape sequences."""
+    blocks = [
+        wrapped(f"gpuwatch compare: {shown.headline}", ""),
+        [line for side, about in shown.sides for line in wrapped(f"{side:6} {about}")],
+        _aligned(shown.heading, shown.rows, right=(1, 2)),
+        ["FINDINGS", *_aligned(_FINDINGS_HEADING, shown.findings)] if shown.findings else [],
+        ["GATES", *(line for outcome, sentence in shown.gates for line in wrapped(f"{outcome} {sentence}"))]
+        if shown.gates
+        else [],
+        [line for note in shown.notes for line in wrapped(note)],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def render_markdown(shown: Tables) -> str:
+    """For a pull request or a job's summary."""
+    parts = [
+        "# gpuwatch compare",
+        f"**{markdown(shown.headline)}**",
+        "\n".join(f"> {markdown(note)}" + "  " for note in shown.notes),
+        _table(shown.heading, [tuple(map(markdown, row)) for row in shown.rows], right=4),
+        *_section("Findings", shown.findings),
+        "\n".join(f"- **{outcome}** {markdown(sentence)}" for outcome, sentence in shown.gates),
+        "\n".join(f"- {side}: {markdown(about)}" for side, about in shown.sides),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(title: str, found: Sequence[tuple[str, ...]]) -> list[str]:
+    if not found:
+        return []
+    rows = [(row[0], code_span(row[1]), *map(markdown, row[2:])) for row in found]
+    return [f"## {title}", _table(_FINDINGS_HEADING, rows)]
+
+
+def _table(heading: Sequence[str], rows: Sequence[tuple[str, ...]], right: int = 0) -> str:
+    rule = ["---"] * (len(heading) - right) + ["--:"] * right
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rows))
+
+
+def _aligned(heading: Sequence[str], rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = ()) -> list[str]:
+    cells = [tuple(heading), *(tuple(map(printable, row)) for row in rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(heading))]
+    aligned = [
+        [
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in cells
+    ]
+    return [f"  {'  '.join(row)}".rstrip() for row in aligned]

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuwatch.compare.comparison import Change, Comparison
+from gpuwatch.compare.comparison import BY_NAME, Change, Comparison, Metric
 from gpuwatch.compare.measured import CannotCompareError
-from gpuwatch.compare.metrics import BY_NAME, Metric
 from gpuwatch.compare.wording import percent, quantity
 from gpuwatch.statistics.interval import CONFIDENCE, holm
 from gpuwatch.text.nearest import did_you_mean

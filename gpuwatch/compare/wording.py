@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.compare.comparison import Change
-from gpuwatch.compare.metrics import Metric
+from gpuwatch.compare.comparison import Change, Metric
 from gpuwatch.text.numbers import grouped
 
 UNKNOWN = "-"

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpuwatch.export.axis import Axis
-from gpuwatch.export.tables import time_of
+from gpuwatch.export.samples import Axis, time_of
 from gpuwatch.text.escape import encodable, json_text
 
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")

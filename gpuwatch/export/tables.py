@@ -1,13 +1,22 @@
-"""The tables of an export: one per kind of sample, with the rows that each sample gives."""
+"""Tables of a recording: one per kind of sample, its columns read from the sample's class, written as CSV or Parquet.
+
+A new field of a sample is a new column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import csv
+import dataclasses
+import io
+import math
+import shlex
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, BinaryIO, Literal, Protocol, Union
 
-from gpuwatch.export.axis import Axis
-from gpuwatch.export.columns import Column, Kind, cell, columns_of
+from gpuwatch.export.samples import Axis, time_of
 from gpuwatch.recording.types import FindingSpan
 from gpuwatch.samples import (
     BatchCount,
@@ -38,6 +47,76 @@ from gpuwatch.samples import (
     WorkerSample,
     XidEvent,
 )
+from gpuwatch.text.escape import printable
+
+Kind = Literal["float", "int", "str", "bool", "time"]
+MOMENTS = ("time_ns", "start_ns", "end_ns", "since_ns")
+"""Fields that are moments on CLOCK_MONOTONIC. Other names that end so are durations and stay as they are."""
+
+_KINDS: dict[type, Kind] = {float: "float", int: "int", str: "str", bool: "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name with the unit, what it holds, and how it is read from a sample."""
+
+    name: str
+    kind: Kind
+    read: Callable[[Any], Any]
+
+
+def columns_of(cls: type, *, prefix: str = "", leave_out: Sequence[str] = ()) -> list[Column]:
+    """A column for each field that is a number, a string, a truth value, a moment, or a list of strings."""
+    hints = typing.get_type_hints(cls)
+    found = []
+    for field in dataclasses.fields(cls):
+        kind = _kind(field.name, hints[field.name])
+        if kind is None or field.name in leave_out:
+            continue
+        name = field.name.removesuffix("_ns") + "_seconds" if kind == "time" else field.name
+        found.append(Column(prefix + name, kind, _reader(field.name, hints[field.name])))
+    return found
+
+
+def cell(value: Any) -> Any:
+    """A value as a table has it: None where it is unknown, strings without what would steer a terminal."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _kind(name: str, hint: Any) -> Kind | None:
+    if name in MOMENTS:
+        return "time"
+    if _is_words(hint):
+        return "str"
+    members = _members(hint)
+    if float in members and int in members:
+        return "float"
+    return _KINDS.get(members[0]) if len(members) == 1 and isinstance(members[0], type) else None
+
+
+def _members(hint: Any) -> list[Any]:
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return [each for part in typing.get_args(hint) if part is not type(None) for each in _members(part)]
+    if typing.get_origin(hint) is Literal:
+        return [str]
+    return [hint]
+
+
+def _is_words(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple and typing.get_args(hint) == (str, Ellipsis)
+
+
+def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
+    if not _is_words(hint):
+        return lambda sample: getattr(sample, name)
+    if name == "command":
+        return lambda sample: shlex.join(sample.command)
+    return lambda sample: ";".join(getattr(sample, name))
+
 
 Row = dict[str, Any]
 NO_CONTEXT: Mapping[str, str] = {}
@@ -184,13 +263,126 @@ class RowMaker:
         return cell(value)
 
 
-def time_of(sample: Any) -> int | None:
-    """When a sample was taken: the end of what it tells of, the beginning of what still lasts.
+_GROUP_ROWS = 16_384
+"""Of each of some twenty tables: 50 000 as dictionaries took 263 MB, these 143, of which pyarrow itself is 68."""
 
-    None for a GPU's gap, which has the number of its step.
+
+class MissingLibraryError(Exception):
+    """What the format needs is not installed: one sentence with the cure."""
+
+
+class TableWriter(Protocol):
+    """One table in one file."""
+
+    def write(self, row: Row) -> None:
+        """Adds a row."""
+
+    def close(self) -> None:
+        """Writes what is left. The caller closes the file that it opened."""
+
+
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), full-width ones too."""
+
+
+class CsvWriter:
+    """RFC 4180 with a header line, as pandas and every spreadsheet read it; an empty cell is not known.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe before it: names and commands come from other
+    processes.
     """
-    for name in ("time_ns", "end_ns", "start_ns"):
-        value = getattr(sample, name, None)
-        if value is not None:
-            return int(value)
-    return None
+
+    def __init__(self, table: Table, file: BinaryIO) -> None:
+        self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+        self._names = [name for name, _ in table.header()]
+        self._writer = csv.writer(self._text, lineterminator="\n")
+        self._writer.writerow(self._names)
+
+    def write(self, row: Row) -> None:
+        """Adds a row."""
+        self._writer.writerow([_inert(row[name]) for name in self._names])
+
+    def close(self) -> None:
+        """Flushes, and leaves the file open."""
+        self._text.flush()
+        self._text.detach()
+
+
+def _inert(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
+class ParquetWriter:
+    """Groups of rows with typed columns; unknown is null.
+
+    Raises:
+        MissingLibraryError: pyarrow is not installed.
+    """
+
+    def __init__(self, table: Table, file: BinaryIO) -> None:
+        try:
+            import pyarrow as arrow
+            import pyarrow.parquet as parquet
+        except ImportError:
+            raise MissingLibraryError(
+                "--parquet is written with pyarrow, which is not installed: pip install 'gpuwatch[parquet]'"
+            ) from None
+        types: Mapping[str, Any] = {
+            "float": arrow.float64(),
+            "time": arrow.float64(),
+            "int": arrow.int64(),
+            "str": arrow.string(),
+            "bool": arrow.bool_(),
+        }
+        self._arrow = arrow
+        self._schema = arrow.schema([(name, types[kind]) for name, kind in table.header()])
+        self._file = parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._columns: dict[str, list[Any]] = {name: [] for name, _ in table.header()}
+        self._rows = 0
+
+    def write(self, row: Row) -> None:
+        """Adds a row."""
+        for name, column in self._columns.items():
+            column.append(row[name])
+        self._rows += 1
+        if self._rows >= _GROUP_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        """Writes the last group and the footer."""
+        self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._file.write_table(self._arrow.Table.from_pydict(self._columns, schema=self._schema))
+            for column in self._columns.values():
+                column.clear()
+            self._rows = 0
+
+
+class TableFiles:
+    """The files of some tables; each is opened with its first row, so that there is none without rows."""
+
+    def __init__(self, make: Callable[[Table, BinaryIO], TableWriter], open_file: Callable[[str], BinaryIO]) -> None:
+        self._make = make
+        self._open = open_file
+        self._writers: dict[str, TableWriter] = {}
+        self.rows: dict[str, int] = {}
+
+    def begin(self, name: str) -> None:
+        """Opens a table's file although it may stay without rows."""
+        if name not in self._writers:
+            self._writers[name] = self._make(TABLES[name], self._open(name))
+            self.rows[name] = 0
+
+    def write(self, name: str, row: Row) -> None:
+        """Adds a row to its table."""
+        self.begin(name)
+        self._writers[name].write(row)
+        self.rows[name] += 1
+
+    def close(self) -> None:
+        """Writes what is left of all."""
+        for writer in self._writers.values():
+            writer.close()

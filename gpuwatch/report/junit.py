@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from gpuwatch.report import tables
+from gpuwatch.report import words
 from gpuwatch.report.observation import Json
 from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import printable, printable_lines
@@ -48,7 +48,7 @@ def render_junit(report: Json, fail_on: str = "warning") -> str:
         SubElement(properties, "property", {"name": name, "value": _clean(value)})
     suite.extend(cases)
     out = SubElement(suite, "system-out")
-    out.text = _clean("\n".join(_sentence(*line) for line in tables.verdict_lines(report)))
+    out.text = _clean("\n".join(_sentence(*line) for line in words.verdict_lines(report)))
     indent(root)
     return "<?xml version='1.0' encoding='UTF-8'?>\n" + tostring(root, encoding="unicode") + "\n"
 
@@ -100,7 +100,7 @@ def _lines(finding: Json) -> Iterator[str]:
         yield f"after {finding['behind']} is solved"
     fix, gain = finding["fix"], finding["gain"]
     if fix is not None:
-        place = tables.place(fix)
+        place = words.place(fix)
         yield f"fix{f' ({place})' if place else ''}: {fix['text']}"
         yield from printable_lines(fix["diff"] or fix["code"] or "")
     if gain is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuwatch.report import about_lines, stack_tables, tables
+from gpuwatch.report import words
+from gpuwatch.report.findings import NO_EDIT, NOT_HERE
 from gpuwatch.report.observation import Json
-from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import code_block, code_span, markdown
 
@@ -13,28 +13,63 @@ def render_markdown(report: Json) -> str:
     """The whole document."""
     parts = [
         "# gpuwatch report",
-        markdown(tables.subtitle(report)),
-        *(f"> **{markdown(line)}**" for line in tables.banner(report)),
+        markdown(words.subtitle(report)),
+        *(f"> **{markdown(line)}**" for line in words.banner(report)),
         "## Verdict",
-        "\n".join(verdict_line(*line) for line in tables.verdict_lines(report)),
+        "\n".join(verdict_line(*line) for line in words.verdict_lines(report)),
         "## Findings",
         *([finding_part(finding) for finding in report["findings"]] or ["None."]),
         "## Checklist",
-        table_part(tables.checklist_table(report)),
+        table_part(words.checklist_table(report)),
         "## GPUs",
-        *_section(tables.gpu_table(report), "No GPU was seen."),
+        *_section(words.gpu_table(report), "No GPU was seen."),
         "## Runs",
-        *_section(stack_tables.runs(report), "No training run was seen."),
-        bullets(tables.loader_lines(report)),
-        *(_block(block) for block in stack_tables.stack_blocks(report)),
+        *_section(words.runs(report), "No training run was seen."),
+        bullets(words.loader_lines(report)),
+        *(_block(block) for block in words.stack_blocks(report)),
         "## History",
         _history(report),
         "## Data quality",
-        bullets(about_lines.quality_lines(report)),
+        bullets(words.quality_lines(report)),
         "## Environment",
-        bullets(about_lines.environment_lines(report)),
+        bullets(words.environment_lines(report)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def render_step_summary(report: Json) -> str:
+    """The whole part; it begins with a heading of the third level, beside those of other steps."""
+    findings = report["findings"]
+    parts = [
+        "### gpuwatch",
+        *(f"> **{markdown(line)}**" for line in words.banner(report)),
+        "\n".join(verdict_line(*line) for line in words.verdict_lines(report)),
+        *([finding_part(findings[0])] if findings else []),
+        _folded(f"Findings ({len(findings)})", [finding_part(finding) for finding in findings[1:]]),
+        _folded("Checklist", [table_part(words.checklist_table(report))]),
+        _folded("GPUs", _rows(words.gpu_table(report))),
+        _folded("Runs", _rows(words.runs(report))),
+        _folded("Data quality", [bullets(words.quality_lines(report))]),
+        markdown(words.subtitle(report)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def short_step_summary(report: Json) -> str:
+    """The verdict alone, where the whole does not fit."""
+    lines = (verdict_line(*line) for line in words.verdict_lines(report))
+    return "### gpuwatch\n\n" + "\n".join(lines) + "\n"
+
+
+def _rows(table: words.Table) -> list[str]:
+    return [table_part(table), bullets(table.notes)] if table.rows else []
+
+
+def _folded(title: str, parts: list[str]) -> str:
+    """What opens at a click. GitHub reads Markdown in it only behind an empty line."""
+    if not parts:
+        return ""
+    return "\n\n".join([f"<details><summary>{markdown(title)}</summary>", *filter(None, parts), "</details>"])
 
 
 def verdict_line(word: str, sentence: str, change: str) -> str:
@@ -62,7 +97,7 @@ def finding_part(finding: Json) -> str:
 def _fix(fix: Json | None) -> str:
     if fix is None:
         return ""
-    place = tables.place(fix)
+    place = words.place(fix)
     parts = [f"**Fix{f' ({code_span(place)})' if place else ''}:** {markdown(fix['text'])}"]
     if fix["diff"]:
         parts.append(code_block(fix["diff"], "diff"))
@@ -83,16 +118,16 @@ def _gain(finding: Json) -> str:
     return f"**Hint:** {markdown(finding['hint'])}" if finding["hint"] else ""
 
 
-def _section(table: tables.Table, empty: str) -> list[str]:
+def _section(table: words.Table, empty: str) -> list[str]:
     return [table_part(table), bullets(table.notes)] if table.rows else [empty]
 
 
-def _block(block: stack_tables.Block) -> str:
+def _block(block: words.Block) -> str:
     parts = [f"### {block.title} ({markdown(block.about)})", *map(markdown, block.sentences)]
     return "\n\n".join([*parts, table_part(block.table)] if block.table.rows else parts)
 
 
-def table_part(table: tables.Table) -> str:
+def table_part(table: words.Table) -> str:
     """A table; its notes are left to the caller."""
     rows = [table.heading, tuple("---" for _ in table.heading)]
     lines = [f"| {' | '.join(row)} |" for row in rows]
@@ -101,7 +136,7 @@ def table_part(table: tables.Table) -> str:
 
 
 def _history(report: Json) -> str:
-    found = tables.sparks(report)
+    found = words.sparks(report)
     width = max((len(spark.label) for spark in found), default=0)
     lines = [f"{spark.label:{width}} {spark.blocks} {spark.scale}" for spark in found]
     return code_block("\n".join(lines)) if lines else "Nothing was measured."

@@ -13,7 +13,7 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.session_summary import RunSummary
 from gpuwatch.recording.step_metrics import known_in
 from gpuwatch.recording.summary import summarize
-from gpuwatch.report.stretches import Stretch, longest
+from gpuwatch.report.observation import Stretch, longest
 from gpuwatch.samples import PhaseSpan
 from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.tiers import MINUTE_NS

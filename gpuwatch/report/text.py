@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from gpuwatch.report import about_lines, stack_tables, tables
+from gpuwatch.report import words
+from gpuwatch.report.findings import NO_EDIT, NOT_HERE
 from gpuwatch.report.observation import Json
-from gpuwatch.report.patch import NO_EDIT, NOT_HERE
 from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import printable, printable_lines
 from gpuwatch.text.paragraphs import wrapped
@@ -16,24 +16,24 @@ from gpuwatch.text.paragraphs import wrapped
 def render_text(report: Json) -> str:
     """The whole document."""
     blocks = [
-        [f"gpuwatch report: {printable(tables.subtitle(report))}", *map(printable, tables.banner(report))],
+        [f"gpuwatch report: {printable(words.subtitle(report))}", *map(printable, words.banner(report))],
         ["VERDICT", *_verdict(report)],
         ["FINDINGS", *_findings(report)],
-        ["CHECKLIST", *_table(tables.checklist_table(report))],
-        ["GPUS", *(_table(tables.gpu_table(report)) or ["  no GPU was seen"])],
-        ["RUNS", *(_table(stack_tables.runs(report)) or ["  no training run was seen"])],
-        _block("LOADERS", tables.loader_lines(report)),
-        *(_stack_block(block) for block in stack_tables.stack_blocks(report)),
+        ["CHECKLIST", *_table(words.checklist_table(report))],
+        ["GPUS", *(_table(words.gpu_table(report)) or ["  no GPU was seen"])],
+        ["RUNS", *(_table(words.runs(report)) or ["  no training run was seen"])],
+        _block("LOADERS", words.loader_lines(report)),
+        *(_stack_block(block) for block in words.stack_blocks(report)),
         ["HISTORY", *_history(report)],
-        _block("DATA QUALITY", about_lines.quality_lines(report)),
-        _block("ENVIRONMENT", about_lines.environment_lines(report)),
+        _block("DATA QUALITY", words.quality_lines(report)),
+        _block("ENVIRONMENT", words.environment_lines(report)),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1 or block[0].startswith("gpu")) + "\n"
 
 
 def _verdict(report: Json) -> list[str]:
     lines: list[str] = []
-    for word, sentence, change in tables.verdict_lines(report):
+    for word, sentence, change in words.verdict_lines(report):
         lines += wrapped(f"{word} {sentence}")
         lines += [f"    {printable(change)}"] if change else []
     return lines
@@ -43,7 +43,7 @@ def _block(title: str, lines: Iterable[str]) -> list[str]:
     return [title, *(part for line in lines for part in wrapped(line))]
 
 
-def _stack_block(block: stack_tables.Block) -> list[str]:
+def _stack_block(block: words.Block) -> list[str]:
     said = [part for line in (block.about, *block.sentences) for part in wrapped(line)]
     return [block.title.upper(), *said, *_table(block.table)]
 
@@ -80,7 +80,7 @@ def _details(finding: Json) -> Iterable[str]:
         yield f"verify: {finding['verify']}"
     fix = finding["fix"]
     if fix is not None:
-        place = tables.place(fix)
+        place = words.place(fix)
         yield f"fix{f' ({place})' if place else ''}: {fix['text']}"
         if fix["no_diff_reason"] and fix["no_diff_reason"] not in (NO_EDIT, NOT_HERE):
             yield f"by hand: {fix['no_diff_reason']}"
@@ -93,7 +93,7 @@ def _code(fix: Json | None) -> list[str]:
     return [f"      {line}" for line in printable_lines(code)] if code else []
 
 
-def _table(table: tables.Table) -> list[str]:
+def _table(table: words.Table) -> list[str]:
     """Columns as wide as their cells; a heading takes as many lines as that makes it."""
     if not table.rows:
         return []
@@ -109,7 +109,7 @@ def _table(table: tables.Table) -> list[str]:
 
 
 def _history(report: Json) -> list[str]:
-    found = tables.sparks(report)
+    found = words.sparks(report)
     width = max((len(printable(spark.label)) for spark in found), default=0)
     lines = [f"  {printable(spark.label):{width}} {spark.blocks} {spark.scale}" for spark in found]
     return lines or ["  nothing was measured"]

@@ -14,3 +14,13 @@ def grouped(value: float) -> str:
 def rate(value: float) -> str:
     """Three digits that mean something, without an exponent: "0.0412", "98.4", "1 272"."""
     return grouped(value) if abs(value) >= 100 else f"{value:.3g}"
+
+
+def duration_words(seconds: float) -> str:
+    """A duration as people say it: "19 h 40 min", "12 min", "45 s"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if not hours:
+        return f"{minutes} min"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.export.axis import Axis
-from gpuwatch.export.chrome_trace import chrome_trace
 from gpuwatch.export.jsonl import json_lines
-from gpuwatch.export.span import samples_of
+from gpuwatch.export.samples import Axis, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
+from gpuwatch.export.trace import chrome_trace
 from gpuwatch.monitor.clock import VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.recorded_findings import RecordedFindings
@@ -35,8 +34,7 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import checksum
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.types import CannotOpenError
-from gpuwatch.report.minutes_once import MinutesOnce
-from gpuwatch.report.recorded import observe
+from gpuwatch.report.recorded import MinutesOnce, observe
 from gpuwatch.sources.simulator import SimulatorSource
 
 _MAGIC = b"rows"

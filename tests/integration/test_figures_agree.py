@@ -15,19 +15,17 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from gpuwatch.compare.comparison import compare
-from gpuwatch.compare.document import document, tables
+from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.measured import measured
-from gpuwatch.compare.render import render_markdown, render_text
-from gpuwatch.export.axis import Axis
-from gpuwatch.export.chrome_trace import chrome_trace
 from gpuwatch.export.jsonl import json_lines
-from gpuwatch.export.span import samples_of
+from gpuwatch.export.samples import Axis, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
+from gpuwatch.export.trace import chrome_trace
 from gpuwatch.recording.minutes_summary import summarize_minutes
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.recorded import observe
 from gpuwatch.report.recorded_minutes import scene_of_minutes
 from gpuwatch.samples import (

@@ -27,13 +27,11 @@ from gpuwatch.cli.output import OutputFile, say, write_stdout
 from gpuwatch.cli.watch_line import watch_line
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.html.page import render_html
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown
-from gpuwatch.report.profiles.collapsed import collapsed
-from gpuwatch.report.profiles.speedscope import speedscope
-from gpuwatch.report.profiles.tree import tree
+from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.report.text import render_text
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, MachineFacts, PhaseSpan, RunFacts, StepEnd, XidEvent
 from gpuwatch.sources.stacks.capture import Lane, Profile

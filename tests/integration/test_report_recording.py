@@ -21,7 +21,7 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import checksum
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.recorded import observe, process_started
 from gpuwatch.samples import RunFacts, StepEnd, TrainerEnded
 from tests.integration.command_line import gpuwatch

@@ -9,7 +9,7 @@ from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import Clock, VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.text import render_text
 from gpuwatch.sources.base import Source

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.observation import Json, Observation
 from gpuwatch.samples import NvmlState
 from gpuwatch.timeline.series import Chart, Series

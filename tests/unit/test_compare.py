@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.compare.comparison import compare
-from gpuwatch.compare.document import document, tables
+from gpuwatch.compare.comparison import BY_NAME, compare
+from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.gates import judge, parse_gate
 from gpuwatch.compare.measured import CannotCompareError, Measured, Stood
-from gpuwatch.compare.metrics import BY_NAME
-from gpuwatch.compare.render import render_markdown, render_text
 from gpuwatch.compare.report_file import measured_report
 from tests.unit.measured_runs import SUBJECT, run
 

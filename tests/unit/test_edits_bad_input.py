@@ -13,8 +13,7 @@ from gpuwatch.diagnosis.finding import CallEdit, Edit, Fix, IntervalEdit
 from gpuwatch.edits.diff import combined_patch, edit_diff
 from gpuwatch.edits.source import read_source
 from gpuwatch.edits.workspace import Origin
-from gpuwatch.report.finding_section import finding_section
-from gpuwatch.report.patch import fix_patch
+from gpuwatch.report.findings import finding_section, fix_patch
 from tests.file_modes import file_modes_count
 from tests.unit import report_builder
 from tests.unit.edit_sources import FILE, FOLDER, changed, line_of, reader

@@ -7,8 +7,7 @@ import io
 
 import pytest
 
-from gpuwatch.export.table_files import CsvWriter
-from gpuwatch.export.tables import TABLES
+from gpuwatch.export.tables import TABLES, CsvWriter
 
 TABLE = TABLES["gpu_facts"]
 EMPTY = dict.fromkeys(name for name, _ in TABLE.header())

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from gpuwatch.report.curves import OF_GPU, OF_HOST, OF_RUN
+from gpuwatch.report.observation import OF_GPU, OF_HOST, OF_RUN
 from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
 from gpuwatch.timeline.series import Series
 from gpuwatch.timeline.timeline import Timeline

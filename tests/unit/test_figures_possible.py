@@ -36,18 +36,13 @@ from gpuwatch.dashboard.view import WINDOWS_SECONDS, View
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
-from gpuwatch.report.curves import fine_curves, short_history
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.html.charts import HEIGHT, WIDTH, chart_plan, lanes
 from gpuwatch.report.html.page import render_html
 from gpuwatch.report.junit import render_junit
-from gpuwatch.report.markdown import render_markdown
-from gpuwatch.report.observation import Observation
-from gpuwatch.report.profiles.collapsed import collapsed
-from gpuwatch.report.profiles.speedscope import speedscope
-from gpuwatch.report.profiles.tree import tree
-from gpuwatch.report.step_summary import render_step_summary
-from gpuwatch.report.stretches import phase_stretches
+from gpuwatch.report.markdown import render_markdown, render_step_summary
+from gpuwatch.report.observation import Observation, fine_curves, phase_stretches, short_history
+from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.report.text import render_text
 from gpuwatch.samples import Sample
 from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource

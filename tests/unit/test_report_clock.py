@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.observation import Observation
 from gpuwatch.timeline.wall_times import Anchor, WallTimes, wall_time_at

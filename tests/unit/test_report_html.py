@@ -14,12 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.diagnosis.finding import Fix, Severity
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.html.charts import chart_plan, clock, lanes
-from gpuwatch.report.html.page import render_html
-from gpuwatch.report.html.view import page_view
-from gpuwatch.report.observation import Json
-from gpuwatch.report.stretches import Stretch
+from gpuwatch.report.html.page import page_view, render_html
+from gpuwatch.report.observation import Json, Stretch
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import chart, observation, starvation
 from tests.unit.test_report_document import check_schema

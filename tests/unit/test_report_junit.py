@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.report.findings import _TOLD_BY_STACKS
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.observation import Json
-from gpuwatch.report.rule_section import _TOLD_BY_STACKS
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import report, starvation
 from tests.unit.test_report_document import check_schema

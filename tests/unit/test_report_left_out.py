@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwatch.report.about_lines import quality_lines
-from gpuwatch.report.left_out import leave_out
-from gpuwatch.report.stretches import Stretch
+from gpuwatch.report.observation import Stretch, leave_out
+from gpuwatch.report.words import quality_lines
 from tests.unit.report_builder import observation, report, starvation
 
 WHY = "ignored by config (/home/user/pyproject.toml): amp-off, tf32-off"

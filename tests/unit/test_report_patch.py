@@ -7,9 +7,8 @@ from pathlib import Path
 
 from gpuwatch.diagnosis.finding import CallEdit, Fix, SetupEdit
 from gpuwatch.edits.source import UnreadableSourceError
-from gpuwatch.report.finding_section import finding_section
+from gpuwatch.report.findings import finding_section, fix_patch
 from gpuwatch.report.observation import Observation
-from gpuwatch.report.patch import fix_patch
 from tests.unit import report_builder
 
 SOURCE = b"import torch\nloader = DataLoader(data, num_workers=0)\n"

@@ -6,10 +6,7 @@ from array import array
 
 import pytest
 
-from gpuwatch.report.profiles.collapsed import collapsed
-from gpuwatch.report.profiles.labels import label_of
-from gpuwatch.report.profiles.speedscope import speedscope
-from gpuwatch.report.profiles.tree import tree
+from gpuwatch.report.profiles import collapsed, label_of, speedscope, tree
 from gpuwatch.sources.stacks.capture import Lane, Profile
 
 MODULE = ("<module>", "/home/ada/train.py", 40)

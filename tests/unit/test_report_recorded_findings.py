@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.finding_records import to_record
-from gpuwatch.report.recorded_findings import key_of, merged
-from gpuwatch.report.stretches import Stood
+from gpuwatch.report.observation import Stood
+from gpuwatch.report.recorded import key_of, merged
 from tests.unit.report_builder import starvation
 
 SECOND_NS = 1_000_000_000

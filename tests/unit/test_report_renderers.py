@@ -10,9 +10,8 @@ from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.observation import Json
-from gpuwatch.report.sparkline import sparkline
-from gpuwatch.report.tables import run_table
 from gpuwatch.report.text import render_text
+from gpuwatch.report.words import run_table, sparkline
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import chart, report, starvation
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from gpuwatch.report.document import build_report
+from gpuwatch.report.build import build_report
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.observation import Json
 from gpuwatch.report.text import render_text

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.diagnosis.finding import CallEdit, Edit, Fix, IntervalEdit, SetupEdit, TransferEdit
+from gpuwatch.report.findings import trial_command
 from gpuwatch.report.markdown import render_markdown
-from gpuwatch.report.trial_command import trial_command
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import report, starvation
 

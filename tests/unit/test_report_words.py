@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.report.tables import rate, seconds
 from gpuwatch.report.verdict import gain_text
+from gpuwatch.report.words import rate, seconds
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import report
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwatch.report.durations import duration_words
 from gpuwatch.report.observation import Json
-from gpuwatch.text.numbers import rate
+from gpuwatch.text.numbers import duration_words, rate
 
 _GIB = 1024**3
 WIDTH, HEIGHT = 560, 140

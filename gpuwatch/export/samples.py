@@ -1,9 +1,34 @@
-"""The time axis of an export: seconds from the recording's beginning, and the wall time of each moment."""
+"""The samples of a part of a recording, and their time axis: seconds from the recording's beginning, and wall time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from typing import Any
+
+from gpuwatch.recording.reader import Recording
+
+
+def samples_of(recording: Recording, start_ns: int, end_ns: int) -> Iterator[Any]:
+    """The standing facts, the samples in the order in which they came, then the findings.
+
+    Facts keep the time they were read at, which may lie before the stretch.
+    """
+    yield from recording.standing_facts(start_ns)
+    yield from recording.samples(start_ns, end_ns)
+    yield from recording.findings(start_ns, end_ns)
+
+
+def time_of(sample: Any) -> int | None:
+    """When a sample was taken: the end of what it tells of, the beginning of what still lasts.
+
+    None for a GPU's gap, which has the number of its step.
+    """
+    for name in ("time_ns", "end_ns", "start_ns"):
+        value = getattr(sample, name, None)
+        if value is not None:
+            return int(value)
+    return None
 
 
 class Axis:

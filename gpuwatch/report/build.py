@@ -1,0 +1,340 @@
+"""Builds the report, a JSON document; every renderer shows this and nothing else.
+
+The curves of a page with charts are no part of the report that everybody reads: 1 500 points of least, mean and
+greatest for each of 50 curves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpuwatch._version import __version__
+from gpuwatch.diagnosis.wording import seconds
+from gpuwatch.report.findings import finding_section, iso_time, rule_section
+from gpuwatch.report.observation import Json, Observation, Stretch, figure
+from gpuwatch.report.runs import run_section
+from gpuwatch.report.verdict import verdict
+from gpuwatch.report.words import short_gpu_name
+from gpuwatch.text.escape import encodable
+from gpuwatch.timeline.series import Chart
+from gpuwatch.timeline.wall_times import JUMP_SECONDS
+from gpuwatch.timeline.windows import GpuWindow, RankWindow, Scene, Stats
+
+SCHEMA_VERSION = 1
+_SOURCES = {
+    "utilization_percent": "utilization_percent",
+    "power_watts": "power_watts",
+    "memory_bytes": "memory_used_bytes",
+    "temperature_celsius": "temperature_celsius",
+    "sm_clock_mhz": "sm_clock_mhz",
+    "energy_joules": "energy_joules",
+}
+"""Key of the report -> field of the sample under which a device gives its reason."""
+_UNITS = {
+    "gpu.utilization_percent": "%",
+    "gpu.power_watts": "W",
+    "gpu.memory_used_bytes": "bytes",
+    "gpu.temperature_celsius": "°C",
+    "gpu.sm_clock_mhz": "MHz",
+    "run.wait_share": "share",
+    "run.step_seconds": "s",
+    "run.samples_per_second": "1/s",
+    "host.cpu_percent": "%",
+    "host.pressure_io_percent": "%",
+}
+_FORMAT = "%.4g "
+_NAN = math.nan
+
+
+def build_report(seen: Observation, *, with_series: bool = False) -> Json:
+    """The whole report; with the curves of its charts only where they are asked for."""
+    report = _report(seen)
+    if with_series:
+        report["series"] = series_section(seen)
+        report["clock"] = clock_section(seen)
+        report["spans"] = span_section(seen)
+    return report
+
+
+def _report(seen: Observation) -> Json:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "gpuwatch": _about(seen),
+        "verdict": verdict(seen),
+        "findings": finding_section(seen),
+        "rules": rule_section(seen),
+        "checklist": checklist(seen.scene),
+        "gpus": gpu_section(seen.scene.gpus),
+        "runs": run_section(seen),
+        "history": _history(seen.charts),
+        "data_quality": _data_quality(seen),
+        "host": _host(seen),
+    }
+
+
+def _about(seen: Observation) -> Json:
+    snapshot = seen.snapshot
+    return {
+        "version": __version__,
+        "source": snapshot.origin.kind,
+        "label": encodable(snapshot.origin.label),
+        "started_at": iso_time(snapshot.wall_time_at(snapshot.started_ns)),
+        "ended_at": iso_time(snapshot.wall_time),
+        "duration_seconds": figure((snapshot.time_ns - snapshot.started_ns) / 1e9),
+        "incomplete": seen.interrupted,
+        "notes": [encodable(note) for note in seen.notes],
+    }
+
+
+def _host(seen: Observation) -> Json:
+    machine, scene_host, nvml = seen.snapshot.machine, seen.scene.host, seen.snapshot.nvml
+    latest = seen.snapshot.host
+    return {
+        "hostname": encodable(machine.hostname if machine else seen.hostname) or None,
+        "kernel": machine.kernel if machine else None,
+        "cpu_model": encodable(machine.cpu_model) if machine and machine.cpu_model else None,
+        "cpu_count": machine.cpu_count if machine else None,
+        "cpu_quota_cores": figure(machine.cpu_quota_cores) if machine else None,
+        "memory_total_bytes": machine.memory_total_bytes if machine else None,
+        "memory_available_bytes": latest.memory_available_bytes if latest else None,
+        "container": machine.container if machine else None,
+        "wsl": machine.wsl if machine else None,
+        "cpu_percent": figure(scene_host.cpu_percent) if scene_host else None,
+        "pressure_cpu_percent": figure(scene_host.pressure_cpu_percent) if scene_host else None,
+        "pressure_io_percent": figure(scene_host.pressure_io_percent) if scene_host else None,
+        "pressure_memory_percent": figure(scene_host.pressure_memory_percent) if scene_host else None,
+        "driver_version": nvml.driver_version if nvml else None,
+        "cuda_version": nvml.cuda_version if nvml else None,
+    }
+
+
+def _history(charts: Sequence[Chart]) -> list[Json]:
+    return [
+        {
+            "series": chart.series.name,
+            "key": chart.series.key,
+            "bucket_seconds": figure((chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean))),
+            "mean": [figure(value) for value in chart.mean],
+        }
+        for chart in charts
+    ]
+
+
+def _clock_jump(seen: Observation) -> tuple[str, ...]:
+    jump = seen.clock_jump_seconds
+    if abs(jump) <= JUMP_SECONDS:
+        return ()
+    return (
+        f"the machine's clock jumped {seconds(abs(jump))} {'ahead' if jump > 0 else 'back'} (it was set, or the "
+        "machine slept): times of day are as it showed them, durations leave the jump out",
+    )
+
+
+def _data_quality(seen: Observation) -> Json:
+    quality = seen.scene.quality
+    nvml = quality.nvml or seen.snapshot.nvml
+    judged = seen.snapshot.scene
+    return {
+        "problems": [encodable(problem) for problem in (*seen.problems, *_clock_jump(seen))],
+        "window_seconds": figure(seen.scene.window_seconds),
+        "findings_window_seconds": figure(judged.window_seconds) if judged else None,
+        "poll_interval_seconds": figure(quality.poll_interval_seconds),
+        "gpu_samples": quality.gpu_samples,
+        "poll_gap_p95_seconds": figure(quality.poll_gap_p95_seconds),
+        "longest_gap_seconds": figure(quality.longest_gap_seconds),
+        "received_records": quality.received_records,
+        "dropped_records": quality.dropped_records,
+        "malformed_packets": quality.malformed_packets,
+        "nvml": None
+        if nvml is None
+        else {
+            "status": nvml.status,
+            "reason": nvml.reason,
+            "missed_polls": nvml.missed_polls,
+            "restarts": nvml.restarts,
+        },
+        "nvml_calls_per_gpu_second": figure(quality.nvml_calls_per_gpu_second),
+        "own_cpu_share": figure(quality.own_cpu_share),
+    }
+
+
+def gpu_section(gpus: tuple[GpuWindow, ...]) -> list[Json]:
+    """All GPUs, by index."""
+    return [_gpu(gpu) for gpu in gpus]
+
+
+def _gpu(gpu: GpuWindow) -> Json:
+    figures: Json = {
+        "utilization_percent": _part(gpu.utilization, "mean", "sigma", "p5", "p95"),
+        "train_utilization_percent": _part(gpu.train_utilization, "mean", "sigma", "p5", "p95"),
+        "power_watts": _part(gpu.power_watts, "mean", "max"),
+        "memory_bytes": _part(gpu.memory_used_bytes, "mean", "max"),
+        "temperature_celsius": _part(gpu.temperature_celsius, "mean", "max"),
+        "sm_clock_mhz": _part(gpu.sm_clock_mhz, "mean", "max"),
+        "energy_joules": figure(gpu.energy_joules),
+    }
+    unavailable = {
+        metric: gpu.unavailable.get(source, "not measured in this window")
+        for metric, source in _SOURCES.items()
+        if figures[metric] is None
+    }
+    if figures["power_watts"] is not None:
+        figures["power_watts"]["limit"] = figure(gpu.power_limit_watts)
+        if gpu.power_limit_watts is None:
+            unavailable["power_watts.limit"] = gpu.unavailable.get("power_limit_watts", "not reported by the driver")
+    if figures["memory_bytes"] is not None:
+        figures["memory_bytes"]["total"] = gpu.facts.memory_total_bytes
+        if gpu.facts.memory_total_bytes is None:
+            unavailable["memory_bytes.total"] = gpu.unavailable.get("memory_total_bytes", "not reported by the driver")
+    return {
+        "index": gpu.facts.index,
+        "uuid": gpu.facts.uuid,
+        "name": gpu.facts.name,
+        "status": gpu.status,
+        "status_reason": gpu.status_reason,
+        **figures,
+        "throttled_share": {cause: figure(share) for cause, share in gpu.throttle_shares.items()},
+        "sensor_window_seconds": figure(gpu.sensor_window_seconds),
+        "unavailable": unavailable,
+    }
+
+
+def _part(stats: Stats | None, *names: str) -> Json | None:
+    return None if stats is None else {name: figure(getattr(stats, name)) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A measured value, or None; `where` names the GPU that decides."""
+
+    value: float | None
+    where: str | None = None
+    incomplete: bool = False
+    """Some GPU could not answer: the others may fail the target, but they cannot meet it alone."""
+
+
+def checklist(scene: Scene) -> list[Json]:
+    """The targets. Of several GPUs the worst decides; GPUs that no run uses do not count while others are used."""
+    used = {uuid for run in scene.runs for uuid in run.gpu_uuids}
+    gpus = [gpu for gpu in scene.gpus if not used or gpu.facts.uuid in used]
+    ranks = [rank for run in scene.runs for rank in run.ranks]
+    busy = _of_gpus(gpus, lambda gpu: gpu.utilization.mean if gpu.utilization else None, min)
+    swing = _of_gpus(gpus, lambda gpu: gpu.utilization.sigma if gpu.utilization else None, max)
+    heat = _of_gpus(gpus, lambda gpu: gpu.temperature_celsius.max if gpu.temperature_celsius else None, max)
+    cpu = _Value(scene.host.cpu_percent if scene.host else None)
+    return [
+        _target("mean utilization >= 85 %", "%", busy, lambda value: value >= 85),
+        _target("fluctuation (sigma of utilization) < 10 points", "points", swing, lambda value: value < 10),
+        _target("CPU <= 90 %", "%", cpu, lambda value: value <= 90),
+        _target("temperature < 85 °C", "°C", heat, lambda value: value < 85),
+        _target("no out-of-memory error", "errors", _out_of_memory(ranks), lambda value: value == 0),
+    ]
+
+
+def _of_gpus(
+    gpus: Sequence[GpuWindow],
+    read: Callable[[GpuWindow], float | None],
+    worst: Callable[[list[tuple[float, int]]], tuple[float, int]],
+) -> _Value:
+    values = [(value, gpu.facts.index) for gpu in gpus if (value := read(gpu)) is not None]
+    if not values:
+        return _Value(None)
+    value, index = worst(values)
+    return _Value(value, f"GPU {index}" if len(gpus) > 1 else None, incomplete=len(values) < len(gpus))
+
+
+def _out_of_memory(ranks: Sequence[RankWindow]) -> _Value:
+    counts = [
+        rank.memory.out_of_memory for rank in ranks if rank.memory is not None and rank.memory.out_of_memory is not None
+    ]
+    return _Value(float(sum(counts)) if counts else None, incomplete=len(counts) < len(ranks))
+
+
+def _target(text: str, unit: str, measured: _Value, meets: Callable[[float], bool]) -> Json:
+    if measured.value is None:
+        status = "not known"
+    elif not meets(measured.value):
+        status = "not met"
+    else:
+        status = "not known" if measured.incomplete else "met"
+    return {
+        "target": text,
+        "status": status,
+        "value": figure(measured.value),
+        "unit": unit,
+        "where": measured.where,
+    }
+
+
+def series_section(seen: Observation) -> list[Json]:
+    """One object per curve; its points are the middles of equal buckets from `start_seconds` on."""
+    return [_curve(seen, chart) for chart in seen.curves]
+
+
+def clock_section(seen: Observation) -> list[Json]:
+    """What the clock on the wall showed at the beginning, and behind each of its jumps."""
+    snapshot = seen.snapshot
+    start_ns, end_ns = snapshot.started_ns, snapshot.time_ns
+    jumps = [anchor for anchor in snapshot.wall_anchors if start_ns < anchor[0] <= end_ns]
+    return [
+        {"start_seconds": _seconds(seen, time_ns), "wall_time": round(wall_time, 3)}
+        for time_ns, wall_time in ((start_ns, snapshot.wall_time_at(start_ns)), *jumps)
+    ]
+
+
+def span_section(seen: Observation) -> list[Json]:
+    """Phases of runs and the times of findings."""
+    return [_span(seen, each) for each in seen.stretches]
+
+
+def _curve(seen: Observation, chart: Chart) -> Json:
+    mean, least, greatest = map(_short, (chart.mean, chart.min, chart.max))
+    return {
+        "series": chart.series.name,
+        "key": chart.series.key,
+        "subject": _subject(seen, chart.series.key),
+        "unit": _UNITS[chart.series.name],
+        "start_seconds": _seconds(seen, chart.start_ns),
+        "bucket_seconds": round((chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean)), 6),
+        "mean": mean,
+        "min": None if least == mean else least,
+        "max": None if greatest == mean else greatest,  # all of it is the mean: buckets of one value
+    }
+
+
+def _subject(seen: Observation, key: str) -> str:
+    for gpu in seen.scene.gpus:
+        if gpu.facts.uuid == key:
+            return f"GPU {gpu.facts.index} {short_gpu_name(encodable(gpu.facts.name))}"
+    for run in seen.scene.runs:
+        if run.id == key:
+            return encodable(f"{run.title} ({run.critical.facts.pid})")
+    return "host"
+
+
+def _short(values: Sequence[float | None]) -> list[float | None]:
+    """To four digits, all of them at once: a page has 300 000 values, and mostly all of a curve's are known."""
+    if None in values:
+        values = [_NAN if value is None else value for value in values]
+    text = _FORMAT * len(values) % tuple(values)
+    rounded = map(float, text.split())
+    return [None if value != value else value for value in rounded] if "nan" in text else list(rounded)
+
+
+def _seconds(seen: Observation, time_ns: int) -> float:
+    return round((time_ns - seen.zero_ns) / 1e9, 3)
+
+
+def _span(seen: Observation, each: Stretch) -> Json:
+    return {
+        "kind": each.kind,
+        "name": each.name,
+        "run": each.run,
+        "gpu": each.gpu,
+        "severity": each.severity.value if each.severity else None,
+        "series": list(each.series),
+        "start_seconds": _seconds(seen, each.start_ns),
+        "end_seconds": _seconds(seen, each.end_ns),
+    }

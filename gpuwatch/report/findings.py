@@ -1,0 +1,297 @@
+"""The report's `findings` and `rules`, and the fixes as one patch.
+
+A rule that had nothing to judge is no clean bill: a test report shows it as skipped, not as passed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
+from gpuwatch.diagnosis.finding import (
+    CallEdit,
+    Edit,
+    Finding,
+    Fix,
+    Level,
+    LoopEdit,
+    PlanStep,
+    SettingsEdit,
+    SetupEdit,
+    TransferEdit,
+)
+from gpuwatch.diagnosis.gates import may_judge
+from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.report.observation import Json, Observation, figure
+from gpuwatch.text.escape import encodable
+from gpuwatch.timeline.windows import RunWindow, Scene
+
+if TYPE_CHECKING:
+    from gpuwatch.edits.workspace import Origin
+
+NO_EDIT = "the fix is not the change of one call"
+NOT_HERE = "the source file is not on this machine"
+_SETTINGS = frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "in_order"})
+_STATEMENTS = {
+    'torch.set_float32_matmul_precision("high")': "tf32=true",
+    "torch.backends.cudnn.benchmark = True": "cudnn_benchmark=true",
+}
+_RUNG_LEVELS = {"exact": Level.E3, "sampled": Level.E1, "proc": Level.E0, "hardware": Level.E0}
+"""The best evidence that each rung of watching a run gives."""
+
+_TOLD_BY_STACKS = frozenset(
+    {
+        "data-starvation",
+        "epoch-start-stall",
+        "h2d-bound",
+        "launch-bound",
+        "loader-overhead-floor",
+        "pageable-transfer",
+        "straggler-rank",
+        "sync-per-step",
+        "workers-too-few",
+    }
+)
+"""Rules that prefer the hook's timings and judge stacks as well."""
+_SEEN_BY = {"proc": "/proc", "hardware": "its GPU"}
+
+
+def finding_section(seen: Observation) -> list[Json]:
+    """All findings, worst first."""
+    return [_finding(seen, finding) for finding in seen.snapshot.findings]
+
+
+def _finding(seen: Observation, finding: Finding) -> Json:
+    gain = finding.gain
+    stood = seen.stood.get((finding.rule, finding.run, finding.gpu))
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity.value,
+        "level": finding.level.name,
+        "run": finding.run,
+        "gpu": finding.gpu,
+        "summary": encodable(finding.summary),
+        "evidence": {measure.name: _value(measure.value) for measure in finding.evidence},
+        "numbers": [encodable(measure.text) for measure in finding.evidence],
+        "ruled_out": [{"cause": each.cause, "reason": encodable(each.reason)} for each in finding.ruled_out],
+        "fix": _fix(seen, finding),
+        "gain": None if gain is None else {"low": figure(gain.low), "high": figure(gain.high), "cap": gain.cap},
+        "plan": _plan(finding.plan),
+        "hint": finding.hint,
+        "verify": encodable(finding.verify),
+        "since": iso_time(seen.snapshot.wall_time_at(finding.since_ns)),
+        "state": "over" if stood is not None and stood.is_over else finding.state,
+        "stood_seconds": None if stood is None else figure(stood.seconds),
+        "behind": finding.behind,
+        "window_seconds": figure(finding.window_seconds),
+        "confidence_notes": list(finding.confidence_notes),
+    }
+
+
+def _plan(step: PlanStep | None) -> Json | None:
+    if step is None:
+        return None
+    then, together = ({"low": figure(gain.low), "high": figure(gain.high)} for gain in (step.then, step.together))
+    return {"number": step.number, "of": step.of, "then": then, "together": together}
+
+
+def _fix(seen: Observation, finding: Finding) -> Json | None:
+    fix = finding.fix
+    if fix is None:
+        return None
+    diff, reason = _diff(seen, finding, fix)
+    trial = trial_command(fix, next((run for run in seen.scene.runs if run.id == finding.run), None))
+    return {
+        "text": encodable(fix.text),
+        "code": None if fix.code is None else encodable(fix.code),
+        "diff": diff,
+        "no_diff_reason": reason,
+        "file": None if fix.file is None else encodable(fix.file),
+        "line": fix.line,
+        "value": _value(fix.value),
+        "trial": None if trial is None else encodable(trial),
+    }
+
+
+def _value(value: float | int | str | None) -> float | int | str | None:
+    return encodable(value) if isinstance(value, str) else figure(value)
+
+
+def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, str | None]:
+    if fix.edit is None:
+        return None, NO_EDIT
+    origin = origin_of(seen, finding)
+    if origin is None:
+        return None, NOT_HERE
+    from gpuwatch.edits.apart import edit_diff
+
+    diff = edit_diff(edits_of(fix), origin.read, origin.folder, origin.command)
+    return (
+        None if diff.text is None else encodable(diff.text),
+        None if diff.reason is None else encodable(diff.reason),
+    )
+
+
+def iso_time(wall_time: float) -> str:
+    """UTC, to the second."""
+    return datetime.fromtimestamp(wall_time, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def trial_command(fix: Fix, run: RunWindow | None) -> str | None:
+    """`gpuwatch trial num_workers=3 -- python train.py`; None where no trial makes this change of this run.
+
+    Of several ranks it is not known how they were launched.
+    """
+    if run is None or len(run.ranks) != 1 or not run.critical.facts.command or fix.edit is None:
+        return None
+    changes: list[str] = []
+    for edit in (fix.edit, *fix.also):
+        found = _changes(edit)
+        if found is None:
+            return None
+        changes += found
+    return f"gpuwatch trial {' '.join(dict.fromkeys(changes))} -- {shlex.join(run.critical.facts.command)}"
+
+
+def _changes(edit: Edit) -> list[str] | None:
+    if isinstance(edit, TransferEdit):
+        return ["non_blocking=true"]
+    if isinstance(edit, SetupEdit):
+        change = _STATEMENTS.get(edit.statement)
+        return None if change is None else [change]
+    if not isinstance(edit, CallEdit | LoopEdit | SettingsEdit) or edit.call != "DataLoader":
+        return None
+    if not edit.keywords.keys() <= _SETTINGS:
+        return None
+    if not all(re.fullmatch(r"\d+|True|False", value) for value in edit.keywords.values()):
+        return None
+    return [f"{name}={value.lower()}" for name, value in edit.keywords.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class FixPatch:
+    """The patch as bytes, empty where there is none, and one line per fix that it does not hold."""
+
+    data: bytes
+    by_hand: tuple[str, ...]
+
+
+def fix_patch(seen: Observation) -> FixPatch:
+    """The patch of all findings' fixes, worst first; those that come after another finding wait for their turn."""
+    from gpuwatch.edits.apart import combined_patch
+
+    edits: list[tuple[Edit, Origin]] = []
+    owners: list[Finding] = []
+    by_hand: dict[str, list[str]] = {}  # the same fix of several findings is listed once
+    for finding in seen.snapshot.findings:
+        fix = finding.fix
+        if fix is None:
+            continue
+        if finding.behind is not None:
+            why = f"not in the patch: change {finding.behind} first, then look again"
+            by_hand.setdefault(why, []).append(finding.rule)
+            continue
+        origin = origin_of(seen, finding)
+        if fix.edit is None or origin is None:
+            why = NO_EDIT if fix.edit is None else NOT_HERE
+            by_hand.setdefault(f"{fix.text}. Not in the patch: {why}", []).append(finding.rule)
+            continue
+        for edit in edits_of(fix):
+            edits.append((edit, origin))
+            owners.append(finding)
+    patch = combined_patch(edits)
+    for finding, reason in zip(owners, patch.reasons, strict=True):
+        if reason is not None and finding.fix is not None:
+            by_hand.setdefault(f"{finding.fix.text}. Not in the patch: {reason}", []).append(finding.rule)
+    lines = (f"{', '.join(dict.fromkeys(rules))}: {words}" for words, rules in by_hand.items())
+    return FixPatch(patch.data, tuple(lines))
+
+
+def edits_of(fix: Fix) -> tuple[Edit, ...]:
+    """All edits of a fix."""
+    return fix.also if fix.edit is None else (fix.edit, *fix.also)
+
+
+def origin_of(seen: Observation, finding: Finding) -> Origin | None:
+    """The process that a finding is about, for reading its source; None where that is not on this machine."""
+    # These modules take 20 ms to import: only for a report that has an edit to show.
+    from gpuwatch.edits.workspace import Origin
+
+    read = seen.read_source
+    if read is None:
+        return None
+    run = next((run for run in seen.scene.runs if run.id == finding.run), None)
+    facts = run.critical.facts if run else None
+    started = seen.process_started(facts) if facts else None
+    folder = Path(facts.cwd) if facts and facts.cwd else None
+
+    def read_unchanged(path: Path) -> bytes:
+        return read(path if folder is None else folder / path, started, facts)
+
+    return Origin(read_unchanged, folder, facts.command if facts else ())
+
+
+def rule_section(seen: Observation) -> list[Json]:
+    """All rules by id, with what became of each; a run that has ended by now was judged while it ran."""
+    found = {finding.rule for finding in seen.snapshot.findings}
+    scene = replace(seen.scene, runs=tuple(map(_as_it_ran, seen.scene.runs)))
+    rules = sorted(all_rules(), key=lambda rule: rule.id)
+    reasons = {rule.id: None if rule.id in found else _why_not(rule, scene, seen.judged) for rule in rules}
+    reasons |= seen.left_out
+    return [
+        {
+            "rule": rule.id,
+            "family": rule.family,
+            "title": rule.title,
+            "judged": reasons[rule.id] is None,
+            "reason": reasons[rule.id],
+        }
+        for rule in rules
+    ]
+
+
+def _as_it_ran(run: RunWindow) -> RunWindow:
+    return replace(run, ranks=tuple(replace(rank, ended=None) for rank in run.ranks))
+
+
+def _why_not(rule: Rule, scene: Scene, judged: Collection[str]) -> str | None:
+    """Why a rule was silent because it could not judge; None where one case at least was judged and found well."""
+    if rule.subject == "machine":
+        return None if may_judge(rule, machine_case_of(scene)) else "too little was seen of the machine"
+    if rule.subject == "gpu":
+        if not scene.gpus:
+            return "no GPU was seen"
+        is_judged = any(may_judge(rule, gpu_case_of(scene, gpu)) for gpu in scene.gpus)
+        return None if is_judged else "too little was seen of the GPUs and the runs on them"
+    return _first_or_none([_why_not_run(rule, scene, run, run.id in judged) for run in scene.runs])
+
+
+def _first_or_none(reasons: Sequence[str | None]) -> str | None:
+    if not reasons:
+        return "no training run was seen"
+    return None if None in reasons else reasons[0]
+
+
+def _why_not_run(rule: Rule, scene: Scene, run: RunWindow, was_judged: bool) -> str | None:
+    rung = run.critical.facts.rung
+    if rule.level > _RUNG_LEVELS[rung] and not (rung == "sampled" and rule.id in _TOLD_BY_STACKS):
+        return _missing(rule.level, rung)
+    case = run_case_of(scene, run)
+    if may_judge(rule, case):
+        return None
+    if rule.needs_gpu and not case.gpus:
+        return "no GPU of this run was seen"
+    return None if was_judged else "too few steps were seen after the warm-up"
+
+
+def _missing(level: Level, rung: str) -> str:
+    if level > Level.E1:
+        return "needs the hook in the training: start it with gpuwatch run"
+    return f"needs the stacks of the training process, and it was seen by {_SEEN_BY[rung]} only"

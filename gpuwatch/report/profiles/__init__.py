@@ -1,1 +1,0 @@
-"""Captured stacks in the formats that people read and that other tools open."""
