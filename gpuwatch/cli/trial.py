@@ -17,17 +17,12 @@ from gpuwatch.cli.stopping import StopSignals
 from gpuwatch.cli.trial_progress import TrialProgress
 from gpuwatch.edits.source import read_source
 from gpuwatch.text.escape import json_text
-from gpuwatch.trial.changes import arms_of
-from gpuwatch.trial.command import checked_command
-from gpuwatch.trial.document import document
-from gpuwatch.trial.errors import TrialError
+from gpuwatch.trial.changes import TrialError, arms_of, checked_command
 from gpuwatch.trial.experiment import Experiment
 from gpuwatch.trial.patch import ArmPatch, patch_of
-from gpuwatch.trial.remarks import remarks
-from gpuwatch.trial.render import render_markdown, render_text
-from gpuwatch.trial.results import TrialResult
-from gpuwatch.trial.runner import Runner
-from gpuwatch.trial.watching import Enough, Stopping
+from gpuwatch.trial.render import document, render_markdown, render_text
+from gpuwatch.trial.results import TrialResult, remarks
+from gpuwatch.trial.runner import Enough, Runner, Stopping
 
 DEFAULT_SECONDS = 20.0
 

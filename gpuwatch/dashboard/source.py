@@ -19,7 +19,7 @@ def source_of(fix: Fix, trainer: RunFacts | None) -> Source:
         trainer: Whose code it is: its folder, and when it started (a file that changed since is not what runs).
     """
     # Here, not above: few sessions open a finding with an edit.
-    from gpuwatch.edits.apart import edit_diff
+    from gpuwatch.edits.editor import edit_diff
     from gpuwatch.edits.source import UnreadableSourceError, process_started, read_source
 
     folder = Path(trainer.cwd) if trainer is not None and trainer.cwd is not None else None

@@ -1,9 +1,16 @@
-"""Fixes as unified diffs of the user's own files: each by itself, or several as one patch."""
+"""Fixes as unified diffs of the user's own files: each by itself, or several as one patch.
+
+`main` is the child process that makes them for `gpuwatch.edits.editor`: it parses the user's files, which may crash
+libcst or fill memory, and asks its parent for each file.
+"""
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 from gpuwatch.diagnosis.finding import (
     AutocastEdit,
@@ -18,16 +25,14 @@ from gpuwatch.diagnosis.finding import (
     TransferEdit,
     WorkerInitEdit,
 )
-from gpuwatch.edits.exchange import Diff, Patch
-from gpuwatch.edits.kinds.autocast import autocast_changes
-from gpuwatch.edits.kinds.call import call_changes, loop_changes, settings_changes
-from gpuwatch.edits.kinds.interval import interval_changes
-from gpuwatch.edits.kinds.model import model_changes
-from gpuwatch.edits.kinds.setup import setup_changes
-from gpuwatch.edits.kinds.transfer import transfer_changes
-from gpuwatch.edits.kinds.worker_init import worker_init_changes
+from gpuwatch.edits.calls import call_changes, loop_changes, settings_changes, transfer_changes, worker_init_changes
+from gpuwatch.edits.editor import UNREADABLE, Diff, Patch, Request
+from gpuwatch.edits.intervals import interval_changes
 from gpuwatch.edits.module import CannotEditError, Change
+from gpuwatch.edits.source import UnreadableSourceError
+from gpuwatch.edits.statements import autocast_changes, model_changes, setup_changes
 from gpuwatch.edits.workspace import Origin, Workspace
+from gpuwatch.sources.limited_child import Parent, limit_cpu
 
 Attempt = Callable[[int], str | None]
 
@@ -54,7 +59,7 @@ def edit_diff(
 
     Only single calls go through libcst, and only after CPython's parser took the file: libcst 1.9.0 dies of a stack
     overflow (SIGSEGV) on 3000 nested brackets, needs minutes for a sum of 20 000 terms and
-    740 MiB for 2 x 2 500 minus signs. For source that others write: `gpuwatch.edits.apart`.
+    740 MiB for 2 x 2 500 minus signs. For source that others write: `gpuwatch.edits.editor`.
     """
     workspace = Workspace()
     origin = Origin(read, folder, tuple(command))
@@ -130,3 +135,59 @@ def _settled_before(edit: Edit, done: Sequence[Edit]) -> tuple[bool, str | None]
 
 def _same_call(one: KeywordEdit, other: KeywordEdit) -> bool:
     return (one.call, one.file, getattr(one, "line", 0)) == (other.call, other.file, getattr(other, "line", 0))
+
+
+MEMORY_BYTES: Final = 512 << 20
+CPU_SECONDS: Final = 8.0  # for one edit; four passes of ruamel.yaml over a file of 64 KiB take 2.6 s
+
+
+def main() -> None:
+    """Ends when nothing is asked for 10 s, and with its parent."""
+    parent = Parent(MEMORY_BYTES)
+    while (question := parent.receive()) is not None:
+        request: Request = pickle.loads(question)
+        try:
+            answer = _answer(request, parent)
+        except (EOFError, MemoryError):
+            return
+        except Exception as error:  # noqa: BLE001 - for the parent to report: odd source found a fault of ours
+            answer = {"failed": type(error).__name__}
+        limit_cpu(0.0)
+        _send(parent, {**answer, "is_last": parent.is_used_up()})
+
+
+def _answer(request: Request, parent: Parent) -> dict[str, Any]:
+    def attempt(index: int) -> str | None:
+        if index in request.refused:
+            return request.refused[index]
+        _send(parent, {"edit": index})
+        limit_cpu(CPU_SECONDS)
+        return None
+
+    if request.is_patch:
+        edits = [
+            (edit, Origin(_reader(index, parent), folder, command))
+            for index, (edit, folder, command) in enumerate(request.edits)
+        ]
+        patch = combined_patch(edits, attempt)
+        return {"data": patch.data.decode("latin-1"), "reasons": patch.reasons}
+    folder, command = request.edits[0][1:]
+    diff = edit_diff([edit for edit, *_ in request.edits], _reader(0, parent), folder, command, attempt)
+    return {"text": diff.text, "reason": diff.reason}
+
+
+def _reader(index: int, parent: Parent) -> Callable[[Path], bytes]:
+    def read(path: Path) -> bytes:
+        _send(parent, {"read": str(path), "of": index})
+        answer = parent.receive(idle_seconds=None)
+        if answer is None:
+            raise EOFError
+        if answer[:1] == UNREADABLE:
+            raise UnreadableSourceError(answer[1:].decode("utf-8", "surrogateescape"))
+        return answer[1:]
+
+    return read
+
+
+def _send(parent: Parent, message: dict[str, Any]) -> None:
+    parent.send(json.dumps(message).encode("ascii"))

@@ -130,7 +130,7 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
     origin = origin_of(seen, finding)
     if origin is None:
         return None, NOT_HERE
-    from gpuwatch.edits.apart import edit_diff
+    from gpuwatch.edits.editor import edit_diff
 
     diff = edit_diff(edits_of(fix), origin.read, origin.folder, origin.command)
     return (
@@ -185,7 +185,7 @@ class FixPatch:
 
 def fix_patch(seen: Observation) -> FixPatch:
     """The patch of all findings' fixes, worst first; those that come after another finding wait for their turn."""
-    from gpuwatch.edits.apart import combined_patch
+    from gpuwatch.edits.editor import combined_patch
 
     edits: list[tuple[Edit, Origin]] = []
     owners: list[Finding] = []

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpuwatch.trial.errors import TrialError
+from gpuwatch.trial.changes import TrialError
 
 Value = int | bool | str | None
 

@@ -8,8 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuwatch.trial.changes import LOADER, Arm, Value
-from gpuwatch.trial.errors import TrialError
+from gpuwatch.trial.changes import LOADER, Arm, TrialError, Value
 
 Place = tuple[str, int]
 """File and line of the call that builds the training's DataLoader."""

@@ -6,8 +6,7 @@ from typing import Any
 
 from gpuwatch.statistics.interval import Interval, geometric_mean
 from gpuwatch.trial import wording
-from gpuwatch.trial.results import ArmResult, Failure, Metric, RunResult, TrialResult
-from gpuwatch.trial.verdict import scatter
+from gpuwatch.trial.results import ArmResult, Failure, Metric, RunResult, TrialResult, scatter
 
 SCHEMA_VERSION = 1
 Json = dict[str, Any]

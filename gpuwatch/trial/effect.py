@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
-from gpuwatch.trial.changes import LOADER, Arm, Change
-from gpuwatch.trial.command import command_of
+from gpuwatch.trial.changes import LOADER, Arm, Change, command_of
 from gpuwatch.trial.results import RunResult
 
 _TF32 = ("high", "medium")

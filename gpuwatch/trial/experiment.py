@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuwatch.trial.changes import LOADER, Arm
-from gpuwatch.trial.command import Place
-from gpuwatch.trial.effect import already_so, ineffective
-from gpuwatch.trial.errors import TrialError
+from gpuwatch.trial.changes import LOADER, Arm, Place, TrialError
+from gpuwatch.trial.experiment import already_so, ineffective
 from gpuwatch.trial.meter import Steady
 from gpuwatch.trial.prediction import Prediction
-from gpuwatch.trial.results import ArmResult, Judgement, Metric, RunResult
-from gpuwatch.trial.verdict import judge
+from gpuwatch.trial.results import ArmResult, Judgement, Metric, RunResult, judge
 
 OnProgress = Callable[[Steady | None], None]
 

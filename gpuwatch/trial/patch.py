@@ -33,7 +33,7 @@ def patch_of(arm: Arm, look: RunResult, folder: Path, read: Callable[[Path, floa
         read: gives a file as it was when a process started.
     """
     # Here, not above: only for a trial that has something to change.
-    from gpuwatch.edits.apart import combined_patch
+    from gpuwatch.edits.editor import combined_patch
     from gpuwatch.edits.workspace import Origin
 
     facts = look.facts

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from gpuwatch.trial.results import ArmResult, Metric, RunResult
-from gpuwatch.trial.verdict import drift
+from gpuwatch.trial.results import ArmResult, Metric, RunResult, drift
 
 WARMER_CELSIUS = 3.0
 

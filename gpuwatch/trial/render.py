@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gpuwatch.statistics.interval import geometric_mean
 from gpuwatch.text.escape import code_block, code_span, markdown, printable
 from gpuwatch.trial import wording
-from gpuwatch.trial.results import ArmResult, TrialResult
-from gpuwatch.trial.verdict import scatter
+from gpuwatch.trial.results import ArmResult, TrialResult, scatter
 
 _TERMINAL_COLUMNS = 80
 _LONGEST_LABEL = 24

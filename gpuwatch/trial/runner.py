@@ -12,13 +12,11 @@ from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.sources.base import Source
-from gpuwatch.trial.changes import Arm
-from gpuwatch.trial.command import Place, command_of, environment_of, for_scratch, overrides_of
+from gpuwatch.trial.changes import Arm, Place, command_of, environment_of, for_scratch, overrides_of
 from gpuwatch.trial.meter import Steady
 from gpuwatch.trial.prediction import Prediction, predict
 from gpuwatch.trial.results import RunResult
-from gpuwatch.trial.training import Training
-from gpuwatch.trial.watching import Enough, Stopping, watch_run
+from gpuwatch.trial.runner import Enough, Stopping, Training, watch_run
 
 OnProgress = Callable[[Steady | None], None]
 _WINDOW_SECONDS = 60.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gpuwatch.trial import leash
-from gpuwatch.trial.errors import TrialError
+from gpuwatch.trial.changes import TrialError
 
 GRACE_SECONDS = 10.0
 """What a program gets to end after SIGINT, and once more after SIGTERM."""

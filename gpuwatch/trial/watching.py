@@ -14,7 +14,7 @@ from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.trial.meter import Meter, Steady
 from gpuwatch.trial.results import Failure, RunResult, Warmth
-from gpuwatch.trial.training import Training
+from gpuwatch.trial.runner import Training
 
 PATIENCE_SECONDS = 600.0
 """Without a step for so long, a run counts as failed: models and data sets of terabytes take minutes to load."""

@@ -25,7 +25,7 @@ from gpuwatch.diagnosis.finding import (
     TransferEdit,
     WorkerInitEdit,
 )
-from gpuwatch.edits.apart import combined_patch, edit_diff
+from gpuwatch.edits.editor import combined_patch, edit_diff
 from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.edits.workspace import Origin
 from gpuwatch.foreign import stat_fields, status_fields

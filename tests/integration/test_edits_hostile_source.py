@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatch.dashboard.source import source_of
 from gpuwatch.diagnosis.finding import CallEdit, Edit, Fix, TransferEdit
-from gpuwatch.edits.apart import Editor
+from gpuwatch.edits.editor import Editor
 from gpuwatch.edits.workspace import Origin
 from tests.fuzz.configuration import seeds
 from tests.unit.edit_sources import FOLDER, reader
@@ -95,7 +95,7 @@ def test_the_finding_page_shows_the_lines_of_such_a_file(tmp_path: Path) -> None
 
 def test_making_diffs_loads_no_parser_of_others_here() -> None:
     program = (
-        "import sys; from pathlib import Path; from gpuwatch.edits.apart import edit_diff; "
+        "import sys; from pathlib import Path; from gpuwatch.edits.editor import edit_diff; "
         "from gpuwatch.diagnosis.finding import CallEdit; "
         "edit = CallEdit('DataLoader', '/train.py', 1, {'num_workers': '6'}); "
         "print(edit_diff(edit, lambda _: b'loader = DataLoader(data)').text is not None, 'libcst' in sys.modules)"

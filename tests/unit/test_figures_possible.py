@@ -50,11 +50,10 @@ from gpuwatch.sources.stacks.capture import Lane, Profile
 from gpuwatch.timeline.series import Series
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.trial.changes import arms_of
-from gpuwatch.trial.document import document as trial_document
+from gpuwatch.trial.render import document as trial_document
 from gpuwatch.trial.render import render_markdown as trial_markdown
 from gpuwatch.trial.render import render_text as trial_text
-from gpuwatch.trial.results import ArmResult, Judgement, TrialResult
-from gpuwatch.trial.verdict import judge
+from gpuwatch.trial.results import ArmResult, Judgement, TrialResult, judge
 from tests.unit.made_up_machine import MINUTES, SECOND_NS, SHAPES, START_NS, Machine, Shape
 from tests.unit.trial_runs import run as trial_run
 

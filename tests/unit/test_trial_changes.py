@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.trial.changes import Arm, Change, arms_of, parse_argument, parse_change
-from gpuwatch.trial.command import checked_command, command_of, environment_of, for_scratch, overrides_of
-from gpuwatch.trial.errors import TrialError
+from gpuwatch.trial.changes import (
+    Arm,
+    Change,
+    TrialError,
+    arms_of,
+    checked_command,
+    command_of,
+    environment_of,
+    for_scratch,
+    overrides_of,
+    parse_argument,
+    parse_change,
+)
 
 
 def arm(*changes: str) -> Arm:

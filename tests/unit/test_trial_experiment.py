@@ -7,12 +7,9 @@ from dataclasses import replace
 import pytest
 from trial_runs import LOADER_FACTS, FakeRuns, Silent, facts, run, seen_with
 
-from gpuwatch.trial.changes import Arm, arms_of
-from gpuwatch.trial.effect import already_so, ineffective
-from gpuwatch.trial.errors import TrialError
-from gpuwatch.trial.experiment import Experiment
-from gpuwatch.trial.remarks import remarks
-from gpuwatch.trial.results import ArmResult, Failure, RunResult, Warmth
+from gpuwatch.trial.changes import Arm, TrialError, arms_of
+from gpuwatch.trial.experiment import Experiment, already_so, ineffective
+from gpuwatch.trial.results import ArmResult, Failure, RunResult, Warmth, remarks
 
 COMMAND = ["python", "train.py", "--lr", "0.1"]
 WOBBLE = (0.0, 0.4, -0.3, 0.2, -0.1, 0.3, -0.4, 0.1)

@@ -13,11 +13,9 @@ from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.text.escape import json_text
 from gpuwatch.trial.changes import Arm, arms_of
-from gpuwatch.trial.document import document
 from gpuwatch.trial.patch import patch_of
-from gpuwatch.trial.render import render_markdown, render_text
-from gpuwatch.trial.results import ArmResult, Failure, Judgement, TrialResult
-from gpuwatch.trial.verdict import judge
+from gpuwatch.trial.render import document, render_markdown, render_text
+from gpuwatch.trial.results import ArmResult, Failure, Judgement, TrialResult, judge
 from gpuwatch.trial.wording import verdict
 from tests.hostile_text import assert_inert, assert_json, assert_markdown, poisoned
 

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from gpuwatch.trial.verdict import drift, judge, scatter
+from gpuwatch.trial.results import drift, judge, scatter
 
 RUN_SIGMA = 0.01
 STEPS = 300

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
-from gpuwatch.trial.changes import LOADER, Arm
-from gpuwatch.trial.command import Place
+from gpuwatch.trial.changes import LOADER, Arm, Place
 from gpuwatch.trial.meter import Steady
 from gpuwatch.trial.prediction import Prediction
 from gpuwatch.trial.results import Failure, RunResult, Warmth

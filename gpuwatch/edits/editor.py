@@ -8,16 +8,51 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from gpuwatch.diagnosis.finding import Edit
-from gpuwatch.edits.exchange import READABLE, UNREADABLE, Diff, Patch, Request
 from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.sources.limited_child import CLOSE_SECONDS, LimitedChild
 
-_MODULE: Final = "gpuwatch.edits.child"
+READABLE: Final = b"+"
+"""Before the content of a file that the child asked for; UNREADABLE is before the reason why it gets none."""
+UNREADABLE: Final = b"-"
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """The diff, or the reason why there is none; both where only a part of the change could be made."""
+
+    text: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Several edits as one patch, in the bytes of the files' own encodings; empty where nothing is to change.
+
+    `reasons` has one entry per edit: None where the patch holds it.
+    """
+
+    data: bytes
+    reasons: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Edits with the folder and the command line of their process each, and those that are refused for a reason.
+
+    `is_patch` asks for one patch, else for the diff of one fix, whose edits share a process.
+    """
+
+    edits: tuple[tuple[Edit, Path | None, tuple[str, ...]], ...]
+    refused: dict[int, str]
+    is_patch: bool
+
+
+_MODULE: Final = "gpuwatch.edits.diff"
 _ANSWER_SECONDS: Final = 20.0  # of wall time for one edit, on a machine where others compute
 _LONGEST_ANSWER: Final = 16 << 20
 _MOST_READS: Final = 64  # of one edit: its file, and the configuration files on the command line

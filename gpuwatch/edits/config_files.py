@@ -6,9 +6,8 @@ import json
 import re
 from typing import Any
 
-from gpuwatch.edits.follow.command_line import config_files
-from gpuwatch.edits.follow.trail import Trail
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change
+from gpuwatch.edits.trail import Trail, config_files
 
 _LARGEST_CONFIG = 64 * 1024  # characters; ruamel.yaml reads about 100 kB a second, and it reads a file four times
 _MOST_NODES = 20_000  # with each alias counted as all that it repeats
