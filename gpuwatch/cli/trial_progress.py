@@ -10,10 +10,9 @@ from collections.abc import Callable
 from gpuwatch.cli.output import say
 from gpuwatch.text.escape import printable
 from gpuwatch.text.numbers import grouped
-from gpuwatch.trial import wording
 from gpuwatch.trial.changes import Arm
-from gpuwatch.trial.meter import Steady
-from gpuwatch.trial.results import RunResult
+from gpuwatch.trial.render import speed_words
+from gpuwatch.trial.results import RunResult, Steady
 
 
 class TrialProgress:
@@ -67,5 +66,5 @@ class TrialProgress:
 
 def _speed(steady: Steady) -> str:
     known = steady.samples_per_second
-    rate = f"{wording.speed(steady.steps_per_second)} steps/s" if known is None else f"{wording.speed(known)} samples/s"
+    rate = f"{speed_words(steady.steps_per_second)} steps/s" if known is None else f"{speed_words(known)} samples/s"
     return f"{rate} ({grouped(steady.steps)} steps in {steady.seconds:.1f} s)"

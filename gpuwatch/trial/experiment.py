@@ -1,4 +1,4 @@
-"""The order of a trial: a look, then all arms alternately, and what their runs say."""
+"""The order of a trial: a first run, then all arms alternately, whether their changes took effect, and the verdicts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuwatch.trial.changes import LOADER, Arm, Place, TrialError
-from gpuwatch.trial.experiment import already_so, ineffective
-from gpuwatch.trial.meter import Steady
+from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
+from gpuwatch.trial.changes import LOADER, Arm, Change, Place, TrialError, command_of
 from gpuwatch.trial.prediction import Prediction
-from gpuwatch.trial.results import ArmResult, Judgement, Metric, RunResult, judge
+from gpuwatch.trial.results import ArmResult, Judgement, Metric, RunResult, Steady, judge
 
 OnProgress = Callable[[Steady | None], None]
 
@@ -74,7 +73,7 @@ class Experiment:
         self._leave_out_what_is_so(self.look)
         at = self._place(self.look)
         total = len(self.arms) * self.runs_per_arm
-        for place, arm in enumerate(self._turns()):
+        for place, arm in enumerate(self._alternating()):
             run = runs.run(arm, at, place, narrator.begins(arm, place + 1, total))
             narrator.ended(run)
             self._runs.setdefault(arm, []).append(run)
@@ -92,10 +91,10 @@ class Experiment:
         rates = [each.rates(metric) if not self._is_void(each.arm) else [] for each in plain]
         judged = judge(rates[0], rates[1:], self.min_effect)
         return metric, tuple(
-            self._told(each, judgement) for each, judgement in zip(plain, (Judgement("-"), *judged), strict=True)
+            self._judged(each, judgement) for each, judgement in zip(plain, (Judgement("-"), *judged), strict=True)
         )
 
-    def _told(self, each: ArmResult, judgement: Judgement) -> ArmResult:
+    def _judged(self, each: ArmResult, judgement: Judgement) -> ArmResult:
         if self._is_void(each.arm):
             judgement = Judgement("did not take effect")
         elif each.failure is not None and not any(run.counts for run in each.runs):
@@ -110,8 +109,8 @@ class Experiment:
             promised.rule if promised else None,
         )
 
-    def _turns(self) -> Iterator[Arm]:
-        """There and back again, so that what grows or wears off during the trial meets all arms alike."""
+    def _alternating(self) -> Iterator[Arm]:
+        """Forwards, then backwards, so that what grows or wears off during the trial meets all arms alike."""
         for turn in range(self.runs_per_arm):
             for arm in self.arms if turn % 2 == 0 else self.arms[::-1]:
                 if arm not in self._closed:
@@ -166,3 +165,73 @@ class Experiment:
 
     def _is_void(self, arm: Arm) -> bool:
         return bool(arm.changes) and len(self._ineffective.get(arm, ())) == len(arm.changes)
+
+
+_TF32 = ("high", "medium")
+
+
+def ineffective(arm: Arm, run: RunResult) -> tuple[tuple[Change, str], ...]:
+    """The changes that did not take effect in the run, each with the reason."""
+    found = [(change, _missing(change, run)) for change in arm.changes]
+    return tuple((change, reason) for change, reason in found if reason is not None)
+
+
+def already_so(arm: Arm, look: RunResult, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether the program as it is does all that the arm asks for."""
+    return all(_is_so(change, look, command, environment) for change in arm.changes)
+
+
+def _missing(change: Change, run: RunResult) -> str | None:
+    facts = run.facts
+    if facts is None or change.name.startswith(("env.", "arg.")):
+        return None  # given to every process that starts: whether it respects them is its own affair
+    if change.name in LOADER:
+        return _missing_of_loader(change, facts, run.loader)
+    if change.name == "compile":
+        wanted, seen = change.value, facts.model.compiled
+        return None if seen is wanted else ("nothing was compiled" if wanted else "something was compiled all the same")
+    if facts.device == "cpu":
+        return "it trained on the CPU"
+    if change.name == "non_blocking":
+        return None if "non_blocking" in facts.overrides else "no copy of pinned memory to the GPU was seen"
+    return None if _switch_is(change, facts.model) else "the program sets it otherwise after its optimizer is built"
+
+
+def _missing_of_loader(change: Change, facts: RunFacts, loader: LoaderFacts | None) -> str | None:
+    if loader is None:
+        return "no DataLoader was read in training"
+    if change.name in ("prefetch_factor", "persistent_workers") and not loader.num_workers and change.value:
+        return "there are no workers"
+    if change.name not in facts.overrides:
+        return "the training's DataLoader is not built where it was seen to be built"
+    live = getattr(loader, change.name)
+    if live != change.value:
+        had = "has no such setting in this version of torch" if live is None else f"has {change.name}={live}"
+        return f"the training's DataLoader {had}"
+    if change.name == "pin_memory" and change.value and facts.device == "cpu":
+        return "it trained on the CPU, which pins nothing"
+    return None
+
+
+def _is_so(change: Change, look: RunResult, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    kind, _, rest = change.name.partition(".")
+    if kind == "env":
+        return environment.get(rest) == str(change.value)
+    if kind == "arg":
+        return command_of(Arm((change,)), command) == list(command)
+    if change.name in LOADER:
+        loader = look.loader
+        return loader is not None and getattr(loader, change.name) == change.value
+    if look.facts is None or change.name == "non_blocking":
+        return False
+    if change.name == "compile":
+        return look.facts.model.compiled is change.value
+    return _switch_is(change, look.facts.model)
+
+
+def _switch_is(change: Change, model: ModelFacts) -> bool:
+    if change.name == "tf32":
+        return model.float32_matmul_precision is not None and (
+            (model.float32_matmul_precision in _TF32) is change.value
+        )
+    return model.cudnn_benchmark is change.value

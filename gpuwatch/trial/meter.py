@@ -9,26 +9,12 @@ from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.settling import head_batches
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.trial.results import Steady
 
 LEAST_STEPS = 10
 """However long they take, so many steps make a figure."""
 SETTLED_AT_LATEST = 100
 """The step from which on a run counts, settled or not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Steady:
-    """What one run did while it was counted, all ranks together.
-
-    Seconds are of training: evaluation, checkpoints, compilation and garbage collection are left out, epoch starts
-    are not. `samples_per_second` is None where the program did not say how many samples a step takes.
-    """
-
-    steps: int
-    seconds: float
-    steps_per_second: float
-    samples_per_second: float | None
-    batch_size: int | None
 
 
 @dataclass(slots=True)

@@ -1,13 +1,179 @@
-"""The result of a trial for a terminal and for Markdown."""
+"""The result of a trial as JSON, for a terminal and for Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from gpuwatch.statistics.interval import geometric_mean
+from gpuwatch.diagnosis.finding import Gain
+from gpuwatch.statistics.interval import Interval, geometric_mean
+from gpuwatch.text import numbers
 from gpuwatch.text.escape import code_block, code_span, markdown, printable
-from gpuwatch.trial import wording
-from gpuwatch.trial.results import ArmResult, TrialResult, scatter
+from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric, RunResult, TrialResult, scatter
+
+_FACTOR_FROM = 1.5
+"""A change by so much and more is given as a factor: "+190 %" is harder to read than "2.9x"."""
+_HOPELESS = 9.0
+"""A change by ten times would have been missed: that is no figure to plan by."""
+
+UNITS: dict[Metric, str] = {"samples_per_second": "samples/s", "steps_per_second": "steps/s"}
+
+
+def speed_words(rate: float | None) -> str:
+    """Three digits of a speed."""
+    return "-" if rate is None else numbers.rate(rate)
+
+
+def share_words(part: float | None) -> str:
+    """1.2 %."""
+    return "-" if part is None else f"{100 * part:.1f} %"
+
+
+def change_words(judgement: Judgement) -> str:
+    """The change with its interval: "2.90x [2.71, 3.10]" or "+18.4 % [+15.9, +21.0]"."""
+    ratio, interval = judgement.ratio, judgement.interval
+    if ratio is None:
+        return "-"
+    as_factor = max(ratio, 1 / ratio) >= _FACTOR_FROM
+    ends = "" if interval is None else f" [{_one(interval.low, as_factor)}, {_one(interval.high, as_factor)}]"
+    unit = "x" if as_factor else " %"
+    return f"{_one(ratio, as_factor)}{unit}{ends}"
+
+
+def _one(factor: float, as_factor: bool) -> str:
+    return f"{factor:.2f}" if as_factor else f"{round(100 * (factor - 1), 1) + 0.0:+.1f}"
+
+
+def verdict_words(judgement: Judgement) -> str:
+    """The word, with what it leaves open."""
+    if judgement.verdict == "no detectable change" and judgement.detectable is not None:
+        if judgement.detectable > _HOPELESS:
+            return "no detectable change (runs scatter too much to see one: more --runs)"
+        return f"no detectable change (could have seen >= {_least(judgement.detectable)})"
+    if judgement.verdict == "anecdote":
+        return "anecdote, not proof: it takes two runs of each arm for an interval"
+    if judgement.verdict == "too small to matter":
+        return "differs, by less than --min-effect"
+    return judgement.verdict
+
+
+def _least(part: float) -> str:
+    if part >= 1:
+        return f"{1 + part:.2g}x: more --runs"
+    return f"{100 * part:.1f} %" if part < 0.1 else f"{100 * part:.0f} %"
+
+
+def predicted_words(gain: Gain | None) -> str | None:
+    """2.4-3.3x."""
+    if gain is None:
+        return None
+    if gain.high >= _FACTOR_FROM:
+        low, high = f"{gain.low:.1f}", f"{gain.high:.1f}"
+    else:
+        low, high = f"{gain.low:.2f}", f"{gain.high:.2f}"
+    return f"{low}x" if low == high else f"{low}-{high}x"
+
+
+def against_prediction(each: ArmResult) -> str | None:
+    """Such as "predicted 2.4-3.3x, measured 2.90x [2.71, 3.10]"; None where no rule spoke of the change."""
+    said = predicted_words(each.predicted)
+    ratio, interval = each.judgement.ratio, each.judgement.interval
+    if said is None or ratio is None:
+        return None
+    ends = "" if interval is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
+    return f"{each.arm.label}: predicted {said} ({each.predicted_by}), measured {ratio:.2f}x{ends}"
+
+
+def failure_words(each: Failure) -> str:
+    """Why; what it printed last follows."""
+    return f"{each.reason}{'; its last lines:' if each.last_lines else ''}"
+
+
+SCHEMA_VERSION = 1
+Json = dict[str, Any]
+
+
+def document(result: TrialResult, version: str) -> Json:
+    """All of it.
+
+    Args:
+        result: of the trial.
+        version: of gpuwatch.
+    """
+    best = result.best
+    return {
+        "gpuwatch": {"version": version, "schema": SCHEMA_VERSION, "incomplete": result.interrupted},
+        "trial": {
+            "command": list(result.command),
+            "metric": result.metric,
+            "unit": UNITS[result.metric],
+            "runs_per_arm": result.runs_per_arm,
+            "steady_seconds": result.seconds,
+            "steady_steps": result.steps,
+            "min_effect": result.min_effect,
+            "scratch": result.scratch,
+        },
+        "arms": [_arm(each, result.metric) for each in result.arms],
+        "best": None if best is None else best.arm.label,
+        "like_best": [each.arm.label for each in result.like_best],
+        "patch": result.patch.decode("utf-8", "backslashreplace") or None,
+        "by_hand": list(result.by_hand),
+        "notes": list(result.notes),
+    }
+
+
+def _arm(each: ArmResult, metric: Metric) -> Json:
+    rates = each.rates(metric)
+    judgement = each.judgement
+    gain = each.predicted
+    return {
+        "label": each.arm.label,
+        "changes": {change.name: change.value for change in each.arm.changes},
+        "runs": [_run(run, metric) for run in each.runs],
+        "mean": geometric_mean(rates),
+        "scatter": scatter(rates),
+        "verdict": judgement.verdict,
+        "verdict_words": verdict_words(judgement),
+        "change": judgement.ratio,
+        "interval": _interval(judgement.interval),
+        "detectable": judgement.detectable,
+        "predicted": None if gain is None else {"low": gain.low, "high": gain.high, "rule": each.predicted_by},
+        "ineffective": list(each.ineffective),
+        "failure": _failure(each.failure),
+    }
+
+
+def _interval(interval: Interval | None) -> Json | None:
+    if interval is None:
+        return None
+    return {
+        "low": interval.low,
+        "high": interval.high,
+        "confidence": interval.confidence,
+        "p_value": interval.p_value,
+        "runs_before": interval.runs_before,
+        "runs_after": interval.runs_after,
+    }
+
+
+def _run(run: RunResult, metric: Metric) -> Json:
+    steady, thermal = run.steady, run.thermal
+    return {
+        "place": run.place,
+        "counts": run.counts,
+        metric: getattr(steady, metric) if steady is not None else None,
+        "steps": steady.steps if steady is not None else 0,
+        "seconds": round(steady.seconds, 3) if steady is not None else 0.0,
+        "gpu_celsius": thermal.celsius if thermal is not None else None,
+        "gpu_slowed_by": list(thermal.slowed_by) if thermal is not None else [],
+    }
+
+
+def _failure(failure: Failure | None) -> Json | None:
+    if failure is None:
+        return None
+    return {"reason": failure.reason, "exit_code": failure.exit_code, "last_lines": list(failure.last_lines)}
+
 
 _TERMINAL_COLUMNS = 80
 _LONGEST_LABEL = 24
@@ -51,15 +217,15 @@ def _headline(result: TrialResult, escape: Callable[[str], str] = str) -> str:
     best = result.best
     marked = " (INCOMPLETE)" if result.interrupted else ""
     if best is not None:
-        return f"{escape(best.arm.label)} is faster, {escape(wording.change(best.judgement))}{marked}"
+        return f"{escape(best.arm.label)} is faster, {escape(change_words(best.judgement))}{marked}"
     if not result.compares:
         return f"nothing could be compared{marked}"
-    words = list(dict.fromkeys(wording.verdict(each.judgement) for each in result.arms[1:]))
+    words = list(dict.fromkeys(verdict_words(each.judgement) for each in result.arms[1:]))
     return f"{escape(words[0] if len(words) == 1 else 'nothing is faster for sure')}{marked}"
 
 
 def _header(result: TrialResult) -> tuple[str, ...]:
-    return ("arm", wording.UNITS[result.metric], "run to run", "change", "verdict")
+    return ("arm", UNITS[result.metric], "run to run", "change", "verdict")
 
 
 def _row(each: ArmResult, result: TrialResult) -> tuple[str, ...]:
@@ -68,10 +234,10 @@ def _row(each: ArmResult, result: TrialResult) -> tuple[str, ...]:
     is_first = each is result.arms[0]
     return (
         each.arm.label,
-        wording.speed(geometric_mean(rates)),
-        wording.share(scatter(rates)) + runs,
-        "" if is_first else wording.change(each.judgement),
-        "" if is_first else wording.verdict(each.judgement),
+        speed_words(geometric_mean(rates)),
+        share_words(scatter(rates)) + runs,
+        "" if is_first else change_words(each.judgement),
+        "" if is_first else verdict_words(each.judgement),
     )
 
 
@@ -110,13 +276,13 @@ def _sentences(result: TrialResult) -> list[tuple[str, tuple[str, ...]]]:
         alike = result.like_best
         unsure = f"; not distinguishable from {' and '.join(each.arm.label for each in alike)}" if alike else ""
         interval = f"(95 % interval of {_n(best, result)})"
-        found.append((f"Best: {best.arm.label}, {wording.change(best.judgement)} {interval}{unsure}", ()))
+        found.append((f"Best: {best.arm.label}, {change_words(best.judgement)} {interval}{unsure}", ()))
     for each in result.arms:
-        said = wording.against_prediction(each)
+        said = against_prediction(each)
         found += [(said, ())] if said else []
         found += [(f"{each.arm.label}: {sentence}", ()) for sentence in each.ineffective]
         if each.failure is not None:
-            found.append((f"{each.arm.label}: {wording.failure(each.failure)}", each.failure.last_lines))
+            found.append((f"{each.arm.label}: {failure_words(each.failure)}", each.failure.last_lines))
     rest: list[str] = []
     if len(result.arms) > 2 and any(each.judgement.interval is not None for each in result.arms):
         rest.append(f"{len(result.arms) - 1} arms were compared with the first: verdicts are stricter for it (Holm)")

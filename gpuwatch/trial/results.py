@@ -1,15 +1,24 @@
-"""What a trial hands to its printers: frozen, complete, without a process or a clock."""
+"""What a trial measured and what may be said of it: runs, arms, verdicts, and remarks on the conditions."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Literal
 
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.samples import LoaderFacts, RunFacts
-from gpuwatch.statistics.interval import Interval, log_ratio_interval
+from gpuwatch.statistics.interval import (
+    CONFIDENCE,
+    Interval,
+    detectable_effect,
+    geometric_mean,
+    holm,
+    log_ratio_interval,
+)
 from gpuwatch.trial.changes import Arm
-from gpuwatch.trial.meter import Steady
 
 Verdict = Literal[
     "faster", "slower", "no detectable change", "too small to matter", "anecdote", "did not take effect", "failed", "-"
@@ -17,6 +26,21 @@ Verdict = Literal[
 """Of an arm against the first one; "-" where nothing was measured."""
 
 Metric = Literal["samples_per_second", "steps_per_second"]
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What one run did while it was counted, all ranks together.
+
+    Seconds are of training: evaluation, checkpoints, compilation and garbage collection are left out, epoch starts
+    are not. `samples_per_second` is None where the program did not say how many samples a step takes.
+    """
+
+    steps: int
+    seconds: float
+    steps_per_second: float
+    samples_per_second: float | None
+    batch_size: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +53,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Warmth:
+class Thermal:
     """The hottest of a run's GPUs while steps were counted: its mean, and what slowed it down in how many polls."""
 
     celsius: float | None
@@ -46,7 +70,7 @@ class RunResult:
     steady: Steady | None
     facts: RunFacts | None
     failure: Failure | None = None
-    warmth: Warmth | None = None
+    thermal: Thermal | None = None
     interrupted: bool = False
 
     @property
@@ -134,3 +158,148 @@ class TrialResult:
     def compares(self) -> bool:
         """Whether any arm could be compared with the first."""
         return any(each.judgement.ratio is not None for each in self.arms[1:])
+
+
+MIN_EFFECT = 0.02
+_DRIFT_STEPS_OF_ERROR = 3.0
+
+
+def judge(
+    before: Sequence[float], others: Sequence[Sequence[float]], min_effect: float = MIN_EFFECT
+) -> list[Judgement]:
+    """Each set of speeds against the first one.
+
+    A difference is called where Welch's test over run means finds it among all comparisons of the trial (Holm) and
+    it is at least `min_effect`. Steps of one run are never compared: they are not independent (a test over them calls
+    a difference between a program and itself in 42 to 82 of 100 trials).
+    """
+    intervals = [log_ratio_interval(before, after) for after in others]
+    asked = [each for each in intervals if each is not None]
+    adjusted = iter(holm([each.p_value for each in asked]))
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(asked))
+    judgements = []
+    for after, interval in zip(others, intervals, strict=True):
+        if interval is None:
+            ratio = _ratio(before, after)
+            judgements.append(Judgement("-" if ratio is None else "anecdote", ratio))
+            continue
+        detectable = detectable_effect(before, after, confidence)
+        if next(adjusted) >= 1 - CONFIDENCE:
+            judgements.append(Judgement("no detectable change", interval.ratio, interval, detectable))
+        elif abs(math.log(interval.ratio)) < math.log1p(min_effect):
+            judgements.append(Judgement("too small to matter", interval.ratio, interval, detectable))
+        elif interval.ratio > 1:
+            judgements.append(Judgement("faster", interval.ratio, interval, detectable))
+        else:
+            judgements.append(Judgement("slower", interval.ratio, interval, detectable))
+    return judgements
+
+
+def _ratio(before: Sequence[float], after: Sequence[float]) -> float | None:
+    first, second = geometric_mean(before), geometric_mean(after)
+    return None if first is None or second is None else second / first
+
+
+def scatter(rates: Sequence[float]) -> float | None:
+    """From run to run, as a share of the mean; None for a single run."""
+    return stdev(rates) / fmean(rates) if len(rates) > 1 else None
+
+
+def drift(arms: Sequence[Sequence[tuple[int, float]]]) -> float | None:
+    """How much the speed changed from the first run to the last, whatever the arm: -0.08 for 8 % slower.
+
+    Each arm is a sequence of (place of the run, speed). None where no drift stands out of the scatter. Taking turns
+    keeps a drift out of the ratios, but it widens their intervals.
+    """
+    points: list[tuple[float, float]] = []
+    for runs in arms:
+        if len(runs) > 1:
+            usual = fmean(math.log(rate) for _, rate in runs)
+            middle = fmean(place for place, _ in runs)
+            points += [(place - middle, math.log(rate) - usual) for place, rate in runs]
+    spread = sum(place**2 for place, _ in points)
+    freedom = len(points) - sum(len(runs) > 1 for runs in arms) - 1
+    if spread == 0 or freedom < 1:
+        return None
+    slope = sum(place * rest for place, rest in points) / spread
+    error = math.sqrt(sum((rest - slope * place) ** 2 for place, rest in points) / freedom / spread)
+    if abs(slope) <= _DRIFT_STEPS_OF_ERROR * error:
+        return None
+    places = [place for runs in arms for place, _ in runs]
+    return math.expm1(slope * (max(places) - min(places)))
+
+
+WARMER_CELSIUS = 3.0
+
+
+def remarks(arms: Sequence[ArmResult], metric: Metric) -> list[str]:
+    """Sentences, the gravest first."""
+    return [*_metric(arms, metric), *_heat(arms), *_drift(arms, metric), *_workers(arms)]
+
+
+def _metric(arms: Sequence[ArmResult], metric: Metric) -> Iterator[str]:
+    if metric == "steps_per_second":
+        yield "steps per second are compared: how many samples a step takes is not known"
+    sizes = {each.arm.label: size for each in arms if (size := _batch_size(each)) is not None}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{size} with {label}" for label, size in sizes.items())
+        yield f"the batch sizes differ ({listed}): this compares speed, not how much is learned per sample"
+
+
+def _batch_size(each: ArmResult) -> int | None:
+    return next((run.steady.batch_size for run in each.runs if run.counts and run.steady is not None), None)
+
+
+def _heat(arms: Sequence[ArmResult]) -> Iterator[str]:
+    means = {each.arm.label: mean for each in arms if (mean := _celsius(each)) is not None}
+    if len(means) > 1 and max(means.values()) - min(means.values()) > WARMER_CELSIUS:
+        listed = ", ".join(f"{mean:.0f} °C with {label}" for label, mean in means.items())
+        yield f"the GPUs were not equally warm ({listed}): a warmer GPU may clock lower"
+    for each in arms:
+        slowed = [
+            run.thermal for run in each.runs if run.counts and run.thermal is not None and run.thermal.slowed_polls
+        ]
+        if slowed:
+            reasons = sorted({reason for thermal in slowed for reason in thermal.slowed_by})
+            yield (
+                f"{' and '.join(reasons)} slowed the GPU down in {len(slowed)} of {len(_counting(each))} runs"
+                f" with {each.arm.label}"
+            )
+
+
+def _celsius(each: ArmResult) -> float | None:
+    known = [run.thermal.celsius for run in _counting(each) if run.thermal is not None]
+    warm = [celsius for celsius in known if celsius is not None]
+    return fmean(warm) if warm else None
+
+
+def _counting(each: ArmResult) -> list[RunResult]:
+    return [run for run in each.runs if run.counts]
+
+
+def _drift(arms: Sequence[ArmResult], metric: Metric) -> Iterator[str]:
+    points = [
+        [(run.place, rate) for run in _counting(each) if (rate := getattr(run.steady, metric)) is not None]
+        for each in arms
+    ]
+    found = drift(points)
+    if found is not None:
+        way = "quicker" if found > 0 else "slower"
+        yield (
+            f"from the first run to the last everything became {100 * abs(found):.0f} % {way}: the arms took turns, so "
+            "the ratios stand, but the intervals are wider for it"
+        )
+
+
+def _workers(arms: Sequence[ArmResult]) -> Iterator[str]:
+    loader = next((run.loader for each in arms for run in each.runs if run.loader is not None), None)
+    changed = any(change.name == "num_workers" and change.value for each in arms for change in each.arm.changes)
+    if not changed or loader is None:
+        return
+    if loader.iterable or (loader.iterable is None and loader.batches_per_epoch is None):
+        name = loader.dataset or "the dataset"
+        who = f"{name} is an IterableDataset and" if loader.iterable else f"if {name} is an IterableDataset, it"
+        yield (
+            f"{who} must split its items by get_worker_info(), or every worker yields all of them and the samples are "
+            "the same ones again"
+        )

@@ -1,22 +1,32 @@
-"""Starts an arm in a fresh process and watches it with a monitor that other trainings cannot reach."""
+"""Runs an arm in a fresh process: starts it, watches it with its own monitor until it has trained enough, ends it."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 
 from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.monitor import Monitor
-from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.sources.base import Source
-from gpuwatch.trial.changes import Arm, Place, command_of, environment_of, for_scratch, overrides_of
-from gpuwatch.trial.meter import Steady
+from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.trial import process_guard
+from gpuwatch.trial.changes import Arm, Place, TrialError, command_of, environment_of, for_scratch, overrides_of
+from gpuwatch.trial.meter import Meter
 from gpuwatch.trial.prediction import Prediction, predict
-from gpuwatch.trial.results import RunResult
-from gpuwatch.trial.runner import Enough, Stopping, Training, watch_run
+from gpuwatch.trial.results import Failure, RunResult, Steady, Thermal
 
 OnProgress = Callable[[Steady | None], None]
 _WINDOW_SECONDS = 60.0
@@ -109,3 +119,262 @@ class Runner:
 
     def _meeting_place(self) -> Path:
         return Path(self._folder.name)
+
+
+PATIENCE_SECONDS = 600.0
+"""Without a step for so long, a run counts as failed: models and data sets of terabytes take minutes to load."""
+ENOUGH_STEPS = 30
+"""A run that ends before its time counts if it has made so many settled steps."""
+_LAST_WORDS_NS = SECOND_NS
+_HARMFUL = frozenset({"heat", "hardware brake"})
+"""What slows a GPU down because of how it was before; a power limit slows all arms alike."""
+
+
+@dataclass(slots=True)
+class Stopping:
+    """The user's wish to stop, as signal handlers can tell it."""
+
+    asked: bool = False
+    monitor: Monitor | None = None
+
+    def __call__(self) -> None:
+        """Lets the run that is going on end."""
+        self.asked = True
+        if self.monitor is not None:
+            self.monitor.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """When a run has been watched long enough: training seconds, or steps; and how long to wait for a step."""
+
+    seconds: float | None
+    steps: int | None = None
+    patience_seconds: float = PATIENCE_SECONDS
+
+
+@dataclass(slots=True)
+class _Heat:
+    """The polls of the run's GPUs while steps were counted."""
+
+    celsius: list[float] = field(default_factory=list)
+    polls: int = 0
+    slowed: Counter[str] = field(default_factory=Counter)
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Looks at the hottest GPU of the runs, of the machine where they name none."""
+        used = {index for run in snapshot.runs for index in run.gpu_indices}
+        gpus = [gpu for gpu in snapshot.gpus if gpu.latest is not None and (not used or gpu.facts.index in used)]
+        if not gpus:
+            return
+        self.polls += 1
+        known = [gpu.latest.temperature_celsius for gpu in gpus if gpu.latest is not None]
+        warm = [each for each in known if each is not None]
+        if warm:
+            self.celsius.append(max(warm))
+        reasons = {word for gpu in gpus for word in gpu.throttled_by if word in _HARMFUL}
+        self.slowed.update(reasons)
+
+    def result(self) -> Thermal | None:
+        """None where there is no GPU."""
+        if not self.polls:
+            return None
+        slowed_polls = max(self.slowed.values(), default=0)
+        return Thermal(
+            fmean(self.celsius) if self.celsius else None, self.polls, slowed_polls, tuple(sorted(self.slowed))
+        )
+
+
+def watch_run(
+    training: Training,
+    monitor: Monitor,
+    enough: Enough,
+    stopping: Stopping,
+    *,
+    place: int,
+    on_progress: Callable[[Steady | None], None],
+    at_end: Callable[[Monitor], None] = lambda monitor: None,
+) -> RunResult:
+    """Watches a run that has just been started, and ends it.
+
+    Args:
+        training: the run.
+        monitor: that its trainers meet, not yet running; it is stopped with the run.
+        enough: when it may end.
+        stopping: the user's wish to end it before.
+        place: of the run in the trial.
+        on_progress: called about once a second with what has been counted.
+        at_end: called before the run is ended, with all that was seen of it.
+    """
+    meter = Meter(monitor.timeline, enough.seconds, enough.steps)
+    heat = _Heat()
+    started_ns = time.monotonic_ns()
+
+    def on_tick(snapshot: Snapshot) -> None:
+        if meter.began_ns is not None:
+            heat.see(snapshot)
+        on_progress(meter.steady())
+
+    def is_over() -> bool:
+        meter.look()
+        quiet_ns = time.monotonic_ns() - (meter.last_step_ns or started_ns)
+        return meter.is_full or training.exit_code is not None or quiet_ns > enough.patience_seconds * SECOND_NS
+
+    stopping.monitor = monitor
+    try:
+        if not stopping.asked:
+            monitor.run_until(None, on_tick=on_tick, stop=is_over)
+        exit_code = training.exit_code
+        if exit_code is not None and not stopping.asked:  # what it sent last is still to be read
+            monitor.run_until(time.monotonic_ns() + _LAST_WORDS_NS, stop=lambda: _all_ended(monitor))
+            meter.look()
+        at_end(monitor)
+        facts, steady = meter.facts, meter.steady()
+        training.end()
+    finally:
+        stopping.monitor = None
+        monitor.stop()
+    failure = None
+    if not stopping.asked and not meter.is_full:
+        failure = _failure(training, exit_code, steady, facts is not None, enough)
+    return RunResult(place, steady, facts, failure, heat.result(), interrupted=stopping.asked and not meter.is_full)
+
+
+def _all_ended(monitor: Monitor) -> bool:
+    with monitor.timeline.lock:
+        return all(each.ended is not None for each in monitor.timeline.trainers.values())
+
+
+def _failure(
+    training: Training, exit_code: int | None, steady: Steady | None, is_hooked: bool, enough: Enough
+) -> Failure | None:
+    """Why the run gives no figure; None where it ended by itself and gives one."""
+    lines = training.last_lines()
+    if exit_code is None:
+        seen = (
+            "its hook was heard: it loads or hangs (--patience waits longer), or steps without a torch optimizer (call "
+            "gpuwatch.step() once per step)"
+            if is_hooked
+            else "no hook was heard in it: it does not import torch, or what starts it drops PYTHONPATH (sudo, docker)"
+        )
+        return Failure(
+            f"it made no training step for {enough.patience_seconds:.0f} s and was stopped; {seen}", None, lines
+        )
+    if exit_code < 0:
+        return Failure(f"it was killed by {_signal_name(-exit_code)}", exit_code, lines)
+    if exit_code > 0:
+        return Failure(f"it ended with exit code {exit_code}", exit_code, lines)
+    wanted = min(ENOUGH_STEPS, enough.steps or ENOUGH_STEPS)
+    if steady is not None and steady.steps >= wanted:
+        return None
+    steps = steady.steps if steady is not None else 0
+    reason = f"it ended by itself after {steps} settled steps, and {wanted} make a figure: let it train longer"
+    return Failure(reason, exit_code, lines)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+GRACE_SECONDS = 10.0
+"""What a program gets to end after SIGINT, and once more after SIGTERM."""
+_LAST_LINES = 15
+_TAIL_BYTES = 64 * 1024
+
+
+class Training:
+    """A process group of its own, so that Ctrl-C in the terminal reaches the trial and not the program behind its back.
+
+    It does not outlive the trial, however that ends: see `process_guard`.
+
+    Args:
+        command: what is started.
+        environment: all of it.
+        scratch: whether it runs in an empty folder of its own, which goes with it.
+        meeting_place: the trial's folder for all its runs, which goes with the last one if the trial is killed.
+        grace_seconds: between one signal and the next harder one.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        scratch: bool = False,
+        meeting_place: Path | None = None,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        self._grace_seconds = grace_seconds
+        self._folder = Path(tempfile.mkdtemp(prefix="gpuwatch-trial-"))
+        self._log = self._folder / "output.log"
+        self._place = environment.get("GPUWATCH_DIR")
+        work = self._folder / "scratch"
+        work.mkdir()
+        folders = [self._folder] if meeting_place is None else [self._folder, meeting_place]
+        waits, self._guard = os.pipe()
+        python = (sys.executable, "-I", "-S")
+        try:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [*python, process_guard.__file__, str(waits), *map(str, folders), "--", *command],
+                    env=environment,
+                    cwd=work if scratch else None,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(waits,),
+                )
+        except OSError as error:
+            os.close(self._guard)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise TrialError(f"{command[0]} cannot be started: {error.strerror}") from error
+        finally:
+            os.close(waits)
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None or not issubclass(kind, KeyboardInterrupt):  # the second Ctrl-C: do not wait
+                self.end()
+        finally:
+            self._kill_group(signal.SIGKILL)
+            self._process.wait()
+            os.close(self._guard)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that killed it."""
+        return self._process.poll()
+
+    def end(self) -> None:
+        """Asks it to end as Ctrl-C would, then harder; what is left of it is killed."""
+        # Started from a shell's background or by nohup it ignores SIGINT, like everything it starts.
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        for number in (signal.SIGTERM,) if ignored else (signal.SIGINT, signal.SIGTERM):
+            if self._process.poll() is not None:
+                break
+            self._kill_group(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(self._grace_seconds)
+        self._kill_group(signal.SIGKILL)
+        process_guard.send(signal.SIGKILL, self._process.pid, self._place)
+
+    def last_lines(self) -> tuple[str, ...]:
+        """The end of what it printed."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
+            text = log.read().decode("utf-8", "backslashreplace")
+        return tuple(deque((line.rstrip() for line in text.splitlines() if line.strip()), maxlen=_LAST_LINES))
+
+    def _kill_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)

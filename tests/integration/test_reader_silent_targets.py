@@ -25,7 +25,7 @@ from gpuwatch.sources.host.process import read_state
 from gpuwatch.sources.host.procfs import in_time, read_of
 from gpuwatch.sources.nvml_child.processes import PidMap
 from gpuwatch.sources.stacks.source import StackSource, StackTarget
-from gpuwatch.trial import leash
+from gpuwatch.trial import process_guard
 from tests.faults.live import command, dashboard, wait_until
 from tests.integration.interpreters import TARGETS, require_reading
 
@@ -255,6 +255,6 @@ def test_the_nvml_child_does_without_a_command_line_that_never_comes(tmp_path: P
 
 def test_the_end_of_a_trial_passes_over_it(locked: Target, innocent: Target) -> None:
     place = "no-such-place"
-    assert leash.members(innocent.pid, place) == leash.members(innocent.pid, place)
-    assert locked.pid in leash._silent
-    assert innocent.pid not in leash._silent
+    assert process_guard.members(innocent.pid, place) == process_guard.members(innocent.pid, place)
+    assert locked.pid in process_guard._silent
+    assert innocent.pid not in process_guard._silent

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
 
-from gpuwatch.trial import leash
+from gpuwatch.trial import process_guard
 
 LOOP = """\
 import os, sys, time
@@ -262,10 +262,10 @@ def test_a_link_in_the_place_of_a_trials_folder_is_not_followed(tmp_path: Path) 
     kept.mkdir()
     (kept / "checkpoint.pt").write_text("precious")
     link.symlink_to(kept)
-    leash.remove(str(link))
-    leash.remove(str(gone))
+    process_guard.remove(str(link))
+    process_guard.remove(str(gone))
     assert (kept / "checkpoint.pt").read_text() == "precious"
-    leash.remove(str(kept))
+    process_guard.remove(str(kept))
     assert not kept.exists()
 
 
@@ -284,10 +284,10 @@ def test_workers_make_a_slow_dataset_faster_and_reach_its_loader(tmp_path: Path)
 
 
 def test_a_run_gets_the_environment_that_it_was_given_and_no_more() -> None:
-    waits, leash_end = os.pipe()
+    waits, guard_end = os.pipe()
     try:
         started = subprocess.run(
-            [sys.executable, "-I", "-S", leash.__file__, str(waits), "--", "env"],
+            [sys.executable, "-I", "-S", process_guard.__file__, str(waits), "--", "env"],
             env={"PATH": os.environ["PATH"], "A": "1"},
             pass_fds=(waits,),
             start_new_session=True,
@@ -298,5 +298,5 @@ def test_a_run_gets_the_environment_that_it_was_given_and_no_more() -> None:
         )
     finally:
         os.close(waits)
-        os.close(leash_end)
+        os.close(guard_end)
     assert sorted(started.stdout.splitlines()) == ["A=1", f"PATH={os.environ['PATH']}"]

@@ -7,7 +7,7 @@ import pytest
 from gpuwatch.compare import wording as compare_wording
 from gpuwatch.diagnosis import wording
 from gpuwatch.diagnosis.wording import cpu_cores, factors, gibibytes, seconds
-from gpuwatch.trial import wording as trial_wording
+from gpuwatch.trial.render import change_words
 from gpuwatch.trial.results import Judgement
 
 
@@ -63,4 +63,4 @@ def test_a_share_is_no_percent_only_where_it_is_none(share: float) -> None:
 def test_a_change_that_rounds_to_nothing_goes_neither_way(ratio: float) -> None:
     assert compare_wording.percent(ratio) in ("+0.0 %", "+100 %")
     judgement = Judgement("no detectable change", ratio=ratio)
-    assert trial_wording.change(judgement) in ("+0.0 %", "2.00x")
+    assert change_words(judgement) in ("+0.0 %", "2.00x")

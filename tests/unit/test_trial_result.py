@@ -14,9 +14,8 @@ from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.text.escape import json_text
 from gpuwatch.trial.changes import Arm, arms_of
 from gpuwatch.trial.patch import patch_of
-from gpuwatch.trial.render import document, render_markdown, render_text
+from gpuwatch.trial.render import document, render_markdown, render_text, verdict_words
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, TrialResult, judge
-from gpuwatch.trial.wording import verdict
 from tests.hostile_text import assert_inert, assert_json, assert_markdown, poisoned
 
 SPEEDS = {0: (100.0, 101.0, 99.0), 1: (290.0, 288.0, 292.0), 2: (100.2, 100.9, 99.4)}
@@ -76,7 +75,7 @@ def test_the_table_fits_into_a_terminal_of_80_columns() -> None:
 def test_runs_that_scatter_wildly_promise_no_figure() -> None:
     judged = judge((60.0, 120.0), [(100.0, 300.0)])
     assert judged[0].verdict == "no detectable change"
-    assert verdict(judged[0]) == "no detectable change (runs scatter too much to see one: more --runs)"
+    assert verdict_words(judged[0]) == "no detectable change (runs scatter too much to see one: more --runs)"
 
 
 def test_a_second_arm_that_may_be_as_quick_as_the_best_is_named() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
 from gpuwatch.trial.changes import LOADER, Arm, Place
-from gpuwatch.trial.meter import Steady
 from gpuwatch.trial.prediction import Prediction
-from gpuwatch.trial.results import Failure, RunResult, Warmth
+from gpuwatch.trial.results import Failure, RunResult, Steady, Thermal
 
 LOADER_FACTS = LoaderFacts(
     1, "/home/me/train.py", 12, "main", dataset="Images", num_workers=0, batch_size=16, pin_memory=False,
@@ -34,8 +33,8 @@ def run(
     batch_size: int = 16,
 ) -> RunResult:
     steady = None if speed is None else Steady(200, 20.0, speed / batch_size, speed, batch_size)
-    warmth = None if celsius is None else Warmth(celsius, 20, 0)
-    return RunResult(place, steady, facts() if of is None else of, failure, warmth)
+    thermal = None if celsius is None else Thermal(celsius, 20, 0)
+    return RunResult(place, steady, facts() if of is None else of, failure, thermal)
 
 
 def seen_with(arm: Arm) -> RunFacts:

@@ -1,10 +1,11 @@
 """Starts the program of a run so that it ends when the trial does, however that ends.
 
-A script for `python -I -S leash.py DESCRIPTOR FOLDER... -- COMMAND...`. The descriptor reads a pipe of which only the
-trial holds the other end: the kernel closes that one with the trial, killed by SIGKILL too. A parent's death signal
-(PR_SET_PDEATHSIG) would reach one process, and its ranks and workers would train on. So one process stays behind in the
-run's group, waits for the pipe's end, ends the run, and takes the trial's folders away. While it is there, the group's
-number cannot be another's; and it is no child of the program, so that the program has none that it did not start.
+A script for `python -I -S process_guard.py DESCRIPTOR FOLDER... -- COMMAND...`. The descriptor reads a pipe of which
+only the trial holds the other end: the kernel closes that one with the trial, killed by SIGKILL too. A parent's death
+signal (PR_SET_PDEATHSIG) would reach one process, and its ranks and workers would train on. So one process stays behind
+in the run's group, waits for the pipe's end, ends the run, and removes the trial's folders. While it is there, the
+group's number cannot be another's; and it is no child of the program, so that the program has none that it did not
+start.
 """
 
 import os
@@ -23,10 +24,10 @@ _NOT_FOUND = 127
 
 
 def start(pipe: int, folders: list[str], command: list[str]) -> None:
-    """Becomes the command, with somebody at the leash."""
+    """Becomes the command, with a process that guards it."""
     if os.fork() == 0:
         if os.fork() == 0:
-            _hold(pipe, folders)
+            _guard(pipe, folders)
         os._exit(0)
     os.wait()
     os.close(pipe)
@@ -44,7 +45,7 @@ def start(pipe: int, folders: list[str], command: list[str]) -> None:
         sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED)
 
 
-def _hold(pipe: int, folders: list[str]) -> None:
+def _guard(pipe: int, folders: list[str]) -> None:
     """Waits until the trial is gone, then ends the run: asks first. A run that ends before takes this process along."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
