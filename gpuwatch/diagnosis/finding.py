@@ -215,7 +215,7 @@ class Draft:
     hint: str | None = None  # in place of a gain: the published range and its source
     ruled_out: tuple[RuledOut, ...] = ()
     verify: str = ""
-    chart: tuple[str, ...] = ()  # series that show it, such as "gpu.utilization", "run.wait_share"
+    chart: tuple[str, ...] = ()  # series that show it, such as "gpu.power_watts", "run.wait_share"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Literal, Protocol, Union
 
 from gpuwatch.export.samples import Axis, time_of
+from gpuwatch.metrics import GPU_RINGS
 from gpuwatch.recording.types import FindingSpan
 from gpuwatch.samples import (
     BatchCount,
@@ -188,8 +189,7 @@ TABLES: Mapping[str, Table] = {
     each.name: each
     for each in (
         table("gpu", GpuSample),
-        _pairs("utilization_percent", "utilization_ring"),
-        _pairs("power_watts", "power_ring"),
+        *(_pairs(name, ring) for name, ring in GPU_RINGS.items()),
         table("gpu_facts", GpuFacts),
         table("gpu_status", GpuStatus),
         table("gpu_health", GpuHealth),

@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import Any
 
 from gpuwatch.export.samples import Axis
+from gpuwatch.metrics import HOST, Metric, charted
 from gpuwatch.recording.types import FindingSpan
 from gpuwatch.samples import (
     BatchWait,
@@ -31,20 +32,7 @@ from gpuwatch.timeline.runs import title_of
 
 Event = dict[str, Any]
 
-_GIB = 1024**3
-_GPU_COUNTERS: tuple[tuple[str, str, float], ...] = (
-    ("utilization (%)", "utilization_percent", 1.0),
-    ("power (W)", "power_watts", 1.0),
-    ("memory (GiB)", "memory_used_bytes", _GIB),
-    ("temperature (°C)", "temperature_celsius", 1.0),
-    ("SM clock (MHz)", "sm_clock_mhz", 1.0),
-)
-_RINGS = {"utilization_percent": "utilization_ring", "power_watts": "power_ring"}
-_HOST_COUNTERS = (
-    ("CPU (%)", "cpu_percent"),
-    ("CPU pressure (%)", "pressure_cpu_percent"),
-    ("I/O pressure (%)", "pressure_io_percent"),
-)
+_HOST_COUNTERS = ("cpu_percent", "pressure_cpu_percent", "pressure_io_percent")
 _MOST_WAITS = 4_096
 _STANDS = ("firing", "clearing")
 TRACKS = ("training", "waits", "eval", "eval waits", "checkpoint", "compile", "warmup", "gc", "stopped", "user")
@@ -146,15 +134,15 @@ class TraceEvents:
 
     def _gpu(self, sample: GpuSample) -> Iterator[Event]:
         pid = self._tracks.gpu(sample.uuid)
-        for name, field, scale in _GPU_COUNTERS:
-            for time_ns, value in self._readings(sample, field):
+        for metric in charted("gpu"):
+            for time_ns, value in self._readings(sample, metric):
                 if time_ns < self._axis.start_ns:  # a buffer reaches back to before the recording
                     continue
-                yield self._counter(pid, name, time_ns, value / scale)
+                yield self._counter(pid, _name(metric), time_ns, value * metric.shown_factor)
 
-    def _readings(self, sample: GpuSample, field: str) -> list[tuple[int, float]]:
+    def _readings(self, sample: GpuSample, metric: Metric) -> list[tuple[int, float]]:
         """The driver's own buffer where it was drained, each value once; else the poll."""
-        ring = getattr(sample, _RINGS[field]) if field in _RINGS else ()
+        field, ring = metric.name, getattr(sample, metric.ring) if metric.ring else ()
         if ring:
             until = self._drained.get((sample.uuid, field), -1)
             self._drained[sample.uuid, field] = max(until, ring[-1][0])
@@ -163,10 +151,10 @@ class TraceEvents:
         return [] if value is None or not math.isfinite(value) else [(sample.time_ns, float(value))]
 
     def _host(self, sample: HostSample) -> Iterator[Event]:
-        for name, field in _HOST_COUNTERS:
+        for field in _HOST_COUNTERS:
             value = getattr(sample, field)
             if value is not None and math.isfinite(value):
-                yield self._counter(self._tracks.host(), name, sample.time_ns, value)
+                yield self._counter(self._tracks.host(), _name(HOST[field]), sample.time_ns, value)
 
     def _step(self, step: StepEnd) -> Iterator[Event]:
         pid = self._tracks.trainer(step.trainer)
@@ -292,6 +280,11 @@ class TraceEvents:
 
     def _instant(self, pid: int, name: str, time_ns: int) -> Event:
         return {"ph": "i", "s": "p", "name": printable(name), "pid": pid, "tid": 0, "ts": self._axis.micros(time_ns)}
+
+
+def _name(metric: Metric) -> str:
+    """Of a counter, on the track of its subject."""
+    return f"{metric.label.removeprefix('host ')} ({metric.shown_unit})"
 
 
 class Tracks:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from operator import mul
 
+from gpuwatch.metrics import charted
 from gpuwatch.recording import pooled
 from gpuwatch.recording.hours import HOUR_NS
 from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.step_metrics import known_in
 from gpuwatch.timeline.columns import NAN
-from gpuwatch.timeline.gpu_history import TIERED as GPU_METRICS
-from gpuwatch.timeline.host_history import TIERED as HOST_METRICS
 from gpuwatch.timeline.step_tiers import StepTiers
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.timeline import Timeline
@@ -37,7 +36,7 @@ def fill_past(
     """
     start_ns = max(recording.start_ns, until_ns - MINUTES_KEPT * MINUTE_NS)
     last_ns = until_ns // MINUTE_NS * MINUTE_NS
-    metrics = {*GPU_METRICS, *HOST_METRICS, *_RUN_METRICS}
+    metrics = {*_RUN_METRICS, *(metric.name for subject in ("gpu", "host") for metric in charted(subject))}
     while start_ns < last_ns and not stop():
         hour_ns = max(start_ns, (last_ns - 1) // HOUR_NS * HOUR_NS)
         found = recording.minutes(hour_ns, last_ns - 1, metrics=metrics)

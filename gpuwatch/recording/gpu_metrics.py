@@ -4,24 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuwatch import metrics as registry
 from gpuwatch.recording.chunks import Stream
 from gpuwatch.recording.metric_values import Metrics, known_of
-from gpuwatch.timeline.gpu_history import PLAUSIBLE
-
-_GAUGES = (
-    "memory_utilization_percent",
-    "memory_used_bytes",
-    "temperature_celsius",
-    "memory_temperature_celsius",
-    "sm_clock_mhz",
-    "sm_activity_percent",
-    "tensor_activity_percent",
-    "dram_activity_percent",
-)
-_RINGS = {"utilization_percent": "utilization_ring", "power_watts": "power_ring"}
-_AMOUNTS = ("energy_joules",)
-_RATES = {"pcie_tx_bytes": "pcie_tx_bytes_per_second", "pcie_rx_bytes": "pcie_rx_bytes_per_second"}
-_SHARES = ("power", "sw_thermal", "hw_thermal", "power_brake")
 
 Ring = Sequence[Sequence[tuple[int, float]]]
 
@@ -29,16 +14,13 @@ Ring = Sequence[Sequence[tuple[int, float]]]
 def gpu_metrics(stream: Stream, metrics: Metrics) -> None:
     """Derives them from the samples of one GPU, without the impossible values that the timeline leaves out too."""
     uuid, times_ns = stream.subject, stream.column("time_ns")
-    for name, ring in _RINGS.items():
+    for name, ring in registry.GPU_RINGS.items():
         _gauge_with_ring(uuid, name, stream, stream.column(ring), metrics)
-    for name in _GAUGES:
-        metrics.add(uuid, name, _plausible(name, stream.column(name)))
-    for name in _AMOUNTS:
-        metrics.add_growth(uuid, name, times_ns, stream.column(name), None)
-    for name, rate in _RATES.items():
-        metrics.add_growth(uuid, rate, times_ns, stream.column(name), 1e9)
-    for cause in _SHARES:
-        metrics.add_growth(uuid, f"throttled_{cause}_share", times_ns, stream.column(f"throttled_{cause}_ns"), 1.0)
+    for gauge in registry.GPU_GAUGES:
+        if gauge.ring is None:
+            metrics.add(uuid, gauge.name, _plausible(gauge.name, stream.column(gauge.name)))
+    for counter in registry.GPU_COUNTERS.values():
+        metrics.add_growth(uuid, counter.minute, times_ns, stream.column(counter.name), counter.minute_scale)
 
 
 def _gauge_with_ring(uuid: str, name: str, stream: Stream, rings: Ring, metrics: Metrics) -> None:
@@ -60,9 +42,7 @@ def _gauge_with_ring(uuid: str, name: str, stream: Stream, rings: Ring, metrics:
 
 def _plausible(name: str, values: Sequence[float | None]) -> Sequence[float | None]:
     """Without what a driver hands out in place of a value; mostly that is none, which is seen in no time."""
-    if name not in PLAUSIBLE:
-        return values
-    low, high = PLAUSIBLE[name]
+    low, high = registry.GPU[name].low, registry.GPU[name].high
     known = known_of(values)
     if not known or (low <= min(known) and max(known) <= high):
         return known

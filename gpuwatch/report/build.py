@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gpuwatch._version import __version__
 from gpuwatch.diagnosis.wording import seconds
+from gpuwatch.metrics import BY_SERIES
 from gpuwatch.report.findings import finding_section, iso_time, rule_section
 from gpuwatch.report.observation import Json, Observation, Stretch, figure
 from gpuwatch.report.runs import run_section
@@ -32,18 +33,6 @@ _SOURCES = {
     "energy_joules": "energy_joules",
 }
 """Key of the report -> field of the sample under which a device gives its reason."""
-_UNITS = {
-    "gpu.utilization_percent": "%",
-    "gpu.power_watts": "W",
-    "gpu.memory_used_bytes": "bytes",
-    "gpu.temperature_celsius": "°C",
-    "gpu.sm_clock_mhz": "MHz",
-    "run.wait_share": "share",
-    "run.step_seconds": "s",
-    "run.samples_per_second": "1/s",
-    "host.cpu_percent": "%",
-    "host.pressure_io_percent": "%",
-}
 _FORMAT = "%.4g "
 _NAN = math.nan
 
@@ -295,7 +284,7 @@ def _curve(seen: Observation, chart: Chart) -> Json:
         "series": chart.series.name,
         "key": chart.series.key,
         "subject": _subject(seen, chart.series.key),
-        "unit": _UNITS[chart.series.name],
+        "unit": BY_SERIES[chart.series.name].unit,
         "start_seconds": _seconds(seen, chart.start_ns),
         "bucket_seconds": round((chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean)), 6),
         "mean": mean,

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.edits.source import process_started
+from gpuwatch.metrics import charted
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import PhaseSpan, RunFacts
-from gpuwatch.timeline.series import Chart, Series, SeriesName
+from gpuwatch.timeline.series import Chart, Series
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import Scene
 
@@ -25,17 +26,14 @@ MOST_POINTS = 1500
 _LEAST_SECONDS = 0.25  # the drivers' rings tell utilization and power some times a second
 _RING_SECONDS = 540.0  # what is kept of them reaches ten minutes back: beyond it, a fine curve would have a hole
 
-_HISTORY_OF_GPU: tuple[SeriesName, ...] = ("gpu.utilization_percent", "gpu.power_watts")
-_HISTORY_OF_RUN: tuple[SeriesName, ...] = ("run.wait_share", "run.step_seconds")
-OF_GPU: tuple[SeriesName, ...] = (
-    "gpu.utilization_percent",
-    "gpu.power_watts",
-    "gpu.memory_used_bytes",
-    "gpu.temperature_celsius",
-    "gpu.sm_clock_mhz",
-)
-OF_RUN: tuple[SeriesName, ...] = ("run.wait_share", "run.step_seconds", "run.samples_per_second")
-OF_HOST: tuple[SeriesName, ...] = ("host.cpu_percent", "host.pressure_io_percent")
+
+def _names(subject: str, *, only_headline: bool = False) -> tuple[str, ...]:
+    return tuple(metric.series for metric in charted(subject, only_headline=only_headline))
+
+
+_HISTORY_OF_GPU = _names("gpu", only_headline=True)
+_HISTORY_OF_RUN = _names("run", only_headline=True)
+OF_GPU, OF_RUN, OF_HOST = _names("gpu"), _names("run"), _names("host")
 _MOST = 400
 _NARROWEST = 1 / 2000  # of the report's time: less than a column of any screen
 
@@ -163,9 +161,7 @@ def fine_curves(
     return tuple(chart for chart in found if any(value is not None for value in chart.mean))
 
 
-def _series(
-    scene: Scene, of_gpu: Iterable[SeriesName], of_run: Iterable[SeriesName], of_host: Iterable[SeriesName]
-) -> list[Series]:
+def _series(scene: Scene, of_gpu: Iterable[str], of_run: Iterable[str], of_host: Iterable[str]) -> list[Series]:
     wanted = [Series(name, gpu.facts.uuid) for gpu in scene.gpus for name in of_gpu]
     wanted += [Series(name, run.id) for run in scene.runs for name in of_run]
     return wanted + [Series(name) for name in of_host]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from gpuwatch import metrics
 from gpuwatch.recording import pooled
 from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns, Part
 from gpuwatch.recording.minutes_summary import FEWEST_TRAINING_MINUTES, PAUSES, unpaused
@@ -20,7 +21,7 @@ from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, PhaseTotals, RankWindow, RunWindow, Scene, Stats
 
-_GAUGES = ("utilization_percent", "power_watts", "memory_used_bytes", "temperature_celsius", "sm_clock_mhz")
+_GAUGES = tuple(metric.name for metric in metrics.charted("gpu"))
 _CAUSES = {
     "power": "throttled_power_share",
     "sw-thermal": "throttled_sw_thermal_share",

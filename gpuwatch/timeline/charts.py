@@ -14,7 +14,7 @@ from gpuwatch.timeline.gpu_history import GpuHistory, Ring
 from gpuwatch.timeline.host_history import HostHistory
 from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.runs import grouped
-from gpuwatch.timeline.series import Series, SeriesName
+from gpuwatch.timeline.series import Series
 from gpuwatch.timeline.stats import known
 from gpuwatch.timeline.tiers import MINUTE_NS, SECOND_NS, Buckets, ValueBuckets, ValueTiers
 
@@ -101,7 +101,7 @@ def ring_lines(ring: Ring, grid: Grid) -> Lines | None:
 
 def gpu_lines(gpu: GpuHistory, metric: str, grid: Grid, hold_seconds: float) -> Lines:
     """One metric of a GPU, from its ring where that is finer."""
-    ring = {"utilization_percent": gpu.utilization_ring, "power_watts": gpu.power_ring}.get(metric)
+    ring = gpu.rings.get(metric)
     lines = ring_lines(ring, grid) if ring is not None else None
     return lines or value_lines(gpu.tiers[metric], grid, hold_seconds)
 
@@ -134,7 +134,7 @@ def samples_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
     return Lines(together, together, together)
 
 
-RUN_LINES: Mapping[SeriesName, Callable[[Sequence[TrainerHistory], Grid], Lines]] = {
+RUN_LINES: Mapping[str, Callable[[Sequence[TrainerHistory], Grid], Lines]] = {
     "run.wait_share": wait_share_lines,
     "run.step_seconds": step_seconds_lines,
     "run.samples_per_second": samples_lines,

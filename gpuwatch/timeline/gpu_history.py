@@ -1,4 +1,4 @@
-"""The history of one GPU: polls and the driver's rings in full, five metrics in tiers, counters that survive resets."""
+"""The history of one GPU: polls and the driver's rings in full, charted metrics in tiers, counters across resets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter, deque
 from dataclasses import replace
 from operator import attrgetter
 
+from gpuwatch import metrics
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuLost, GpuSample, GpuStatus, XidEvent
 from gpuwatch.timeline.columns import NAN, Table
 from gpuwatch.timeline.link_log import LinkLog
@@ -20,29 +21,9 @@ _DAY_NS = 24 * 3600 * SECOND_NS
 _SPACINGS_KEPT = 128
 _XIDS_KEPT = 256
 
-PLAUSIBLE = {
-    "utilization_percent": (0.0, 100.0),
-    "power_watts": (0.0, 10_000.0),
-    "memory_used_bytes": (0.0, 2.0**50),
-    "temperature_celsius": (-40.0, 150.0),
-    "sm_clock_mhz": (0.0, 10_000.0),
-    "sm_activity_percent": (0.0, 100.0),
-    "tensor_activity_percent": (0.0, 100.0),
-}
-"""Outside of these a driver has handed out a sentinel: dcgm printed 9223372036854775794 as a temperature."""
-
-TIERED = ("utilization_percent", "power_watts", "memory_used_bytes", "temperature_celsius", "sm_clock_mhz")
-"""What charts can show over a day."""
-
-COUNTERS = (
-    "energy_joules",
-    "throttled_power_ns",
-    "throttled_sw_thermal_ns",
-    "throttled_hw_thermal_ns",
-    "throttled_power_brake_ns",
-    "pcie_tx_bytes",
-    "pcie_rx_bytes",
-)
+_WINDOWED = tuple(metric.name for metric in metrics.GPU_GAUGES if metric.windowed)
+_COUNTERS = tuple(metrics.GPU_COUNTERS)
+_CHARTED = tuple(metric.name for metric in metrics.charted("gpu"))
 
 REASON_IDLE = 0x1
 REASON_POWER = 0x4
@@ -54,10 +35,12 @@ SLOWED = REASON_POWER | REASON_HARDWARE | REASON_SW_THERMAL | REASON_HW_THERMAL 
 NO_REASONS_KNOWN = -1
 
 # A poll is taken up 10 times a second for each GPU, and 6 000 times when a replay begins.
-_READINGS = attrgetter(*PLAUSIBLE)
-_RANGES = tuple(PLAUSIBLE.values())
-_TOTALS = attrgetter(*COUNTERS)
-_TIERED_VALUES = attrgetter(*TIERED)
+_READINGS = attrgetter(*(metric.name for metric in metrics.GPU_GAUGES))
+_LIMITS = tuple((metric.low, metric.high) for metric in metrics.GPU_GAUGES)
+_WINDOWED_VALUES = attrgetter(*_WINDOWED)
+_TOTALS = attrgetter(*_COUNTERS)
+_CHARTED_VALUES = attrgetter(*_CHARTED)
+_DRAINED = attrgetter(*metrics.GPU_RINGS.values())
 
 _LOADED_PERCENT = 50.0  # below it the clock may be down because there is nothing to do
 
@@ -109,13 +92,12 @@ class GpuHistory:
         self.seen_ns = 0
         self.dropped_values = 0
         self.xids: deque[XidEvent] = deque(maxlen=_XIDS_KEPT)
-        self.utilization_ring = Ring()
-        self.power_ring = Ring()
-        columns = dict.fromkeys(PLAUSIBLE, "f") | dict.fromkeys(COUNTERS, "d") | {"event_reasons": "q"}
+        self.rings = {name: Ring() for name in metrics.GPU_RINGS}
+        columns = dict.fromkeys(_WINDOWED, "f") | dict.fromkeys(_COUNTERS, "d") | {"event_reasons": "q"}
         self.polls = Table(columns, max_age_ns=RAW_NS, max_rows=_MOST_POLLS)
-        self.marks = Table(dict.fromkeys(COUNTERS, "d"), max_age_ns=_DAY_NS, max_rows=_DAY_NS // _MARK_NS)
-        self.tiers = {name: ValueTiers() for name in TIERED}
-        self.odometers = [Odometer() for _ in COUNTERS]
+        self.marks = Table(dict.fromkeys(_COUNTERS, "d"), max_age_ns=_DAY_NS, max_rows=_DAY_NS // _MARK_NS)
+        self.tiers = {name: ValueTiers() for name in _CHARTED}
+        self.odometers = [Odometer() for _ in _COUNTERS]
         self.cool_clocks: Counter[int] = Counter()
 
     def add_facts(self, facts: GpuFacts) -> None:
@@ -138,7 +120,7 @@ class GpuHistory:
         self.seen_ns = sample.time_ns
         reasons = NO_REASONS_KNOWN if sample.event_reasons is None else sample.event_reasons
         totals = [meter.read(value) for meter, value in zip(self.odometers, _TOTALS(sample), strict=True)]
-        readings = [NAN if value is None else value for value in _READINGS(sample)]
+        readings = [NAN if value is None else value for value in _WINDOWED_VALUES(sample)]
         self.polls.add(sample.time_ns, [*readings, *totals, reasons])
         if not self.marks.times or sample.time_ns - self.marks.times[-1] >= _MARK_NS:
             self.marks.add(sample.time_ns, totals)
@@ -164,20 +146,18 @@ class GpuHistory:
 
     def prune(self, now_ns: int) -> None:
         """Drops raw rows that are too old although no new ones push them out."""
-        for table in (self.polls, self.utilization_ring.rows, self.power_ring.rows):
+        for table in (self.polls, *(ring.rows for ring in self.rings.values())):
             table.trim(now_ns)
 
     def _add_to_tiers(self, sample: GpuSample) -> None:
         """The rings where they were drained, for they hold what happened between the polls; else the poll."""
-        if not sample.utilization_ring and not sample.power_ring:
-            for tiers, value in zip(self.tiers.values(), _TIERED_VALUES(sample), strict=True):
+        drained = _DRAINED(sample)
+        if not any(drained):
+            for tiers, value in zip(self.tiers.values(), _CHARTED_VALUES(sample), strict=True):
                 if value is not None:
                     tiers.add(sample.time_ns, value)
             return
-        rings = {
-            "utilization_percent": self.utilization_ring.drain(sample.utilization_ring),
-            "power_watts": self.power_ring.drain(sample.power_ring),
-        }
+        rings = {name: ring.drain(pairs) for (name, ring), pairs in zip(self.rings.items(), drained, strict=True)}
         for name, tiers in self.tiers.items():
             value = getattr(sample, name)
             pairs = rings.get(name) or ([] if value is None else [(sample.time_ns, value)])
@@ -185,30 +165,28 @@ class GpuHistory:
                 tiers.add(time_ns, each)
 
     def _without_sentinels(self, sample: GpuSample) -> GpuSample:
-        if not sample.utilization_ring and not sample.power_ring:
-            for value, (low, high) in zip(_READINGS(sample), _RANGES, strict=True):
+        if not any(_DRAINED(sample)):
+            for value, (low, high) in zip(_READINGS(sample), _LIMITS, strict=True):
                 if value is not None and not low <= value <= high:
                     break
             else:
                 return sample
         wrong = {
-            name: None
-            for name, (low, high) in PLAUSIBLE.items()
-            if (value := getattr(sample, name)) is not None and not low <= value <= high
+            metric.name: None
+            for metric in metrics.GPU_GAUGES
+            if (value := getattr(sample, metric.name)) is not None and not metric.low <= value <= metric.high
         }
-        rings = {
-            "utilization_ring": _plausible(sample.utilization_ring, *PLAUSIBLE["utilization_percent"]),
-            "power_ring": _plausible(sample.power_ring, *PLAUSIBLE["power_watts"]),
-        }
+        rings = {ring: _plausible(getattr(sample, ring), metrics.GPU[name]) for name, ring in metrics.GPU_RINGS.items()}
         lost = sum(len(getattr(sample, name)) - len(pairs) for name, pairs in rings.items())
         if not wrong and not lost:
             return sample
         self.dropped_values += len(wrong) + lost
-        reasons = dict.fromkeys(wrong, "the driver gave an impossible value")
+        reasons = dict.fromkeys(wrong, metrics.IMPOSSIBLE)
         return replace(sample, **wrong, **rings, unavailable={**sample.unavailable, **reasons})  # type: ignore[arg-type]
 
 
-def _plausible(pairs: tuple[tuple[int, float], ...], low: float, high: float) -> tuple[tuple[int, float], ...]:
+def _plausible(pairs: tuple[tuple[int, float], ...], metric: metrics.Metric) -> tuple[tuple[int, float], ...]:
+    low, high = metric.low, metric.high
     return (
         pairs
         if all(low <= value <= high for _, value in pairs)

@@ -69,7 +69,7 @@ def gpu_window(
         utilization=stats(value for _, value in utilization),
         train_utilization=stats(value for _, value in training),
         train_utilization_series=tuple(training),
-        sensor_window_seconds=history.utilization_ring.sensor_window_seconds(),
+        sensor_window_seconds=history.rings["utilization_percent"].sensor_window_seconds(),
         power_watts=_power(history, start_ns, now_ns),
         power_limit_watts=(health.power_limit_watts if health else None) or facts.power_limit_watts,
         energy_joules=counters.delta("energy_joules"),
@@ -92,7 +92,7 @@ def gpu_window(
 
 def recent_utilization(history: GpuHistory, start_ns: int, now_ns: int) -> list[float]:
     """The utilization values of a short window, from the ring where it is drained."""
-    ring = _ring_values(history, history.utilization_ring, start_ns, now_ns)
+    ring = _ring_values(history, history.rings["utilization_percent"], start_ns, now_ns)
     return list(ring) if ring is not None else known(_slice(history, "utilization_percent", start_ns, now_ns))
 
 
@@ -110,7 +110,7 @@ def _ring_values(history: GpuHistory, ring: Ring, start_ns: int, now_ns: int) ->
 def _utilization_series(history: GpuHistory, start_ns: int, now_ns: int) -> list[tuple[int, float]]:
     if not history.polls.reaches(start_ns):
         return _bucket_series(history, "utilization_percent", start_ns, now_ns)
-    ring = history.utilization_ring
+    ring = history.rings["utilization_percent"]
     values = _ring_values(history, ring, start_ns, now_ns)
     if values is not None:
         return list(zip(ring.rows.times[ring.rows.since(start_ns) : ring.rows.until(now_ns)], values, strict=True))
@@ -133,7 +133,8 @@ def _training_series(
     """Without the samples that a pause overlaps: each one looks back over one sensor window."""
     if not pauses:
         return series
-    window_ns = round((history.utilization_ring.sensor_window_seconds() or USUAL_SENSOR_SECONDS) * SECOND_NS)
+    seconds = history.rings["utilization_percent"].sensor_window_seconds() or USUAL_SENSOR_SECONDS
+    window_ns = round(seconds * SECOND_NS)
     masked = united((start, end + window_ns) for start, end in pauses)
     return [series[place] for place in outside([time_ns for time_ns, _ in series], masked)]
 
@@ -141,7 +142,7 @@ def _training_series(
 def _power(history: GpuHistory, start_ns: int, now_ns: int) -> Stats | None:
     values = None
     if history.polls.reaches(start_ns):
-        values = _ring_values(history, history.power_ring, start_ns, now_ns)
+        values = _ring_values(history, history.rings["power_watts"], start_ns, now_ns)
     return stats(values) if values is not None else _polled(history, "power_watts", start_ns, now_ns)
 
 
@@ -229,7 +230,7 @@ def _bits(mask: int) -> list[int]:
 
 def _seen_ns(history: GpuHistory, start_ns: int, now_ns: int) -> int:
     """How much of the window this GPU has been watched."""
-    first = [rows.times[0] for rows in (history.polls, history.utilization_ring.rows) if rows.times]
+    first = [rows.times[0] for rows in (history.polls, history.rings["utilization_percent"].rows) if rows.times]
     return now_ns - max(start_ns, min(first)) if first and history.polls.reaches(start_ns) else now_ns - start_ns
 
 

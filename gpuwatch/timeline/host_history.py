@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuwatch import metrics
 from gpuwatch.samples import HostSample
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.stats import mean
@@ -11,16 +12,7 @@ from gpuwatch.timeline.windows import HostWindow
 _RAW_NS = 600 * SECOND_NS
 _MOST_ROWS = 2_048
 
-_MEANS = (
-    "cpu_percent",
-    "pressure_cpu_percent",
-    "pressure_io_percent",
-    "pressure_memory_percent",
-    "disk_queue_length",
-    "major_faults_per_second",
-    "swap_in_bytes_per_second",
-)
-TIERED = ("cpu_percent", "pressure_io_percent")
+_MEANS = tuple(metric.name for metric in metrics.HOST.values() if metric.windowed)
 
 
 class HostHistory:
@@ -29,7 +21,7 @@ class HostHistory:
     def __init__(self) -> None:
         columns = dict.fromkeys((*_MEANS, "memory_available_share"), "f")
         self.rows = Table(columns, max_age_ns=_RAW_NS, max_rows=_MOST_ROWS)
-        self.tiers = {name: ValueTiers() for name in TIERED}
+        self.tiers = {metric.name: ValueTiers() for metric in metrics.charted("host")}
         self.latest: HostSample | None = None
 
     def add(self, sample: HostSample) -> None:

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-SeriesName = Literal[
-    "gpu.utilization_percent",
-    "gpu.power_watts",
-    "gpu.memory_used_bytes",
-    "gpu.temperature_celsius",
-    "gpu.sm_clock_mhz",
-    "run.wait_share",
-    "run.step_seconds",
-    "run.samples_per_second",
-    "host.cpu_percent",
-    "host.pressure_io_percent",
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart. `key` is the GPU's UUID or the run's id; empty for the host."""
+    """One line of a chart.
 
-    name: SeriesName
+    `name` is that of a charted metric (gpuwatch.metrics), `key` the GPU's UUID or the run's id; empty for the host.
+    """
+
+    name: str
     key: str = ""
 
 

@@ -240,5 +240,5 @@ def test_a_driver_that_writes_impossible_values_is_not_believed(simulated_driver
         sample, state = reader.until(GpuSample), reader.until(NvmlState)
     for name in ("memory_temperature_celsius", "energy_joules", "power_watts", "memory_used_bytes", "sm_clock_mhz"):
         assert getattr(sample, name) is None
-        assert sample.unavailable[name] == "the driver gave a value that cannot be"
+        assert sample.unavailable[name] == "the driver gave an impossible value"
     assert state.dropped_values >= 5

@@ -27,13 +27,14 @@ from gpuwatch.dashboard.panels.gpu_row import gpu_row
 from gpuwatch.dashboard.panels.host_row import host_row
 from gpuwatch.dashboard.panels.process_page import process_page
 from gpuwatch.dashboard.panels.run_panel import RunTraces, run_panel
-from gpuwatch.dashboard.panels.timeline_page import GPU_SERIES, timeline_grid, timeline_page, timeline_series
+from gpuwatch.dashboard.panels.timeline_page import timeline_grid, timeline_page, timeline_series
 from gpuwatch.dashboard.panels.verdict_box import verdict_box
 from gpuwatch.dashboard.text import plain
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.verdicts import verdicts
 from gpuwatch.dashboard.view import WINDOWS_SECONDS, View
 from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.metrics import charted
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
 from gpuwatch.report.build import build_report
@@ -108,7 +109,7 @@ def screens(about: Seen) -> Iterator[str]:
         grid = Grid.ending_at(snapshot.time_ns, window, cells.chart_width * braille.values_per_cell(True))
         yield "\n".join(plain(verdict_box(verdicts(view), width, 8, LOOK, framed=True)))
         for gpu in snapshot.gpus:
-            pair = [(Series(name, gpu.facts.uuid), 0) for name in GPU_SERIES]
+            pair = [(Series(metric.series, gpu.facts.uuid), 0) for metric in charted("gpu", only_headline=True)]
             use, power = (history.refresh(grid, pair, snapshot.time_ns) or {}).values()
             yield "\n".join(plain(gpu_row(gpu, view, 5, cells, LOOK, use, power)))
             yield "\n".join(plain(gpu_page(gpu, view, width, LOOK, [])))

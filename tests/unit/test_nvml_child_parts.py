@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.metrics import GPU
 from gpuwatch.sources.nvml_child import marker, reasons
 from gpuwatch.sources.nvml_child.calls import CallError, Ledger
 from gpuwatch.sources.nvml_child.lanes import LONGEST_PAUSE_SECONDS, Lanes, Pace, Reading
 from gpuwatch.sources.nvml_child.options import Options
 from gpuwatch.sources.nvml_child.processes import PidMap
 from gpuwatch.sources.nvml_child.rings import StampClock
-from gpuwatch.sources.nvml_child.sanity import LIMITS, Counter, sensible
+from gpuwatch.sources.nvml_child.sanity import Counter, sensible
 
 LANES = Lanes(interval=1.0, slow=5.0, rare=30.0)
 
@@ -74,11 +75,11 @@ def test_sentinels_are_no_counts(sentinel: int) -> None:
     assert Counter(ledger).take(sentinel) is None and ledger.dropped == 1
 
 
-@given(st.sampled_from(sorted(LIMITS)), st.one_of(st.integers(), st.floats(allow_nan=True)))
+@given(st.sampled_from(sorted(GPU)), st.one_of(st.integers(), st.floats(allow_nan=True)))
 def test_no_impossible_value_gets_through(name: str, value: float) -> None:
     ledger = Ledger()
     kept = sensible(name, value, ledger)
-    low, high = LIMITS[name]
+    low, high = GPU[name].low, GPU[name].high
     assert (kept is None) == (ledger.dropped == 1)
     assert kept is None or low <= kept <= high
 

@@ -25,7 +25,7 @@ def sizes(history: Timeline) -> tuple[int, ...]:
     gpu, trainer = history.gpus[GPU], history.trainers["4711.1"]
     return (
         len(gpu.polls),
-        len(gpu.utilization_ring.rows),
+        len(gpu.rings["utilization_percent"].rows),
         gpu.tiers["power_watts"].seconds.length,
         gpu.tiers["power_watts"].minutes.length,
         len(gpu.marks),
@@ -55,7 +55,7 @@ def test_fast_steps_and_rings_are_bounded_by_count() -> None:
     for second in range(200):
         stamps = tuple((at(second) + place * 10_000_000, 50.0) for place in range(100))
         history.add(poll(second + 1, utilization_ring=stamps))
-    assert len(history.gpus[GPU].utilization_ring.rows) <= 8_192 * 1.1
+    assert len(history.gpus[GPU].rings["utilization_percent"].rows) <= 8_192 * 1.1
 
 
 def test_gpu_that_vanished_is_dropped_after_its_last_minute_aged_out() -> None:

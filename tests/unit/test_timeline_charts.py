@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.timeline.series import Chart, Series, SeriesName
+from gpuwatch.timeline.series import Chart, Series
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (
     GPU,
@@ -18,7 +18,7 @@ from tests.unit.sample_builder import (
 )
 
 
-def chart(history: Timeline, name: SeriesName, start: float, end: float, buckets: int, key: str = GPU) -> Chart:
+def chart(history: Timeline, name: str, start: float, end: float, buckets: int, key: str = GPU) -> Chart:
     return history.chart(Series(name, key), at(start), at(end), buckets)
 
 

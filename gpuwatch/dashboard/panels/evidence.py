@@ -12,38 +12,28 @@ from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.text import Line, LineWriter
 from gpuwatch.dashboard.themes import Look
+from gpuwatch.metrics import BY_SERIES
 
 LABEL = 34
 """Cells left of a chart, for its name and its figures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How a series is drawn and said."""
-
-    title: str
-    unit: str  # "%", "W", "s", "GiB", "°C", "MHz", "share", "/s"
-    style: str  # the name of a style of Look
-    high: float | None  # None: a round number above the largest reading
-
-
-SCALES: dict[str, Scale] = {
-    "gpu.utilization_percent": Scale("utilization", "%", "utilization", 100.0),
-    "gpu.power_watts": Scale("power", "W", "power", None),
-    "gpu.memory_used_bytes": Scale("memory", "B", "info", None),
-    "gpu.temperature_celsius": Scale("temperature", "°C", "warning", 100.0),
-    "gpu.sm_clock_mhz": Scale("SM clock", "MHz", "info", None),
-    "run.wait_share": Scale("wait", "share", "wait", 1.0),
-    "run.step_seconds": Scale("step time", "s", "step", None),
-    "run.samples_per_second": Scale("samples", "/s", "compute", None),
-    "host.cpu_percent": Scale("host CPU", "%", "other", 100.0),
-    "host.pressure_io_percent": Scale("I/O pressure", "%", "other", 100.0),
+_STYLES = {
+    "gpu.utilization_percent": "utilization",
+    "gpu.power_watts": "power",
+    "gpu.temperature_celsius": "warning",
+    "run.wait_share": "wait",
+    "run.step_seconds": "step",
+    "run.samples_per_second": "compute",
+    "host.cpu_percent": "other",
+    "host.pressure_io_percent": "other",
 }
+"""The names of styles of Look; "info" for the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One chart of a page; `high` overrides the scale's own top."""
+    """One chart of a page; `high` overrides the metric's own top."""
 
     subject: str
     series: str
@@ -71,21 +61,21 @@ def evidence_lines(charts: Sequence[Evidence], width: int, look: Look, height: i
 
 def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Line]:
     """One chart: its name and figures, the drawing, its range at the right edge."""
-    scale = SCALES[chart.series]
-    style: Style = getattr(look, scale.style)
+    metric = BY_SERIES[chart.series]
+    style: Style = getattr(look, _STYLES.get(chart.series, "info"))
     # A single outlier must not flatten a chart: its top is set by the buckets' means.
-    high = chart.high or scale.high or round_up(max(filter(None, chart.trace.mean), default=0.0), scale.unit)
+    high = chart.high or metric.top or round_up(max(filter(None, chart.trace.mean), default=0.0), metric.unit)
     cells = chart_cells(width)
-    peaks = chart.trace.peak if height > 1 and scale.unit in ("%", "W") else None
+    peaks = chart.trace.peak if height > 1 and metric.unit in ("%", "W") else None
     rows = braille.area(chart.trace.mean, low=0, high=high, height=height, peaks=peaks, unicode=look.glyphs.unicode)
-    figures = figures_of(chart.trace, scale.unit)
+    figures = figures_of(chart.trace, metric.unit)
     lines = []
     for y, row in enumerate(rows):
         writer = LineWriter(width, look).to(1)
         if y == 0:
             if chart.subject:
                 writer.put(f"{chart.subject} ", look.strong, LABEL - 2)
-            writer.put(scale.title, style, LABEL - 1 - writer.cells)
+            writer.put(metric.label, style, LABEL - 1 - writer.cells)
             if height == 1:
                 writer.put(f" {figures}", look.dim, LABEL - 1 - writer.cells)
         elif y == 1:
@@ -93,9 +83,9 @@ def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Li
             writer.put(figures if len(figures) <= LABEL - 2 else figures.removeprefix("mean "), look.dim, LABEL - 2)
         writer.to(LABEL).chart(row, style).to(LABEL + cells + 1)
         if y == 0:
-            writer.put(amount(high, scale.unit), look.faint)
+            writer.put(amount(high, metric.unit), look.faint)
         elif y == height - 1:
-            writer.put(amount(0.0, scale.unit), look.faint)
+            writer.put(amount(0.0, metric.unit), look.faint)
         lines.append(writer.line())
     return lines
 
@@ -143,9 +133,9 @@ def amount(value: float, unit: str) -> str:
         return say.percent(value)
     if unit == "s":
         return say.seconds(value) if value else "0 s"
-    if unit == "B":
+    if unit == "bytes":
         return say.byte_size(value)
-    if unit == "/s":
+    if unit == "1/s":
         return f"{say.count(value)}/s"
     return f"{value:.0f} {unit}"
 
@@ -155,7 +145,7 @@ def round_up(value: float, unit: str) -> float:
     if value <= 0:
         return 1.0
     base = 1.0
-    if unit == "B":
+    if unit == "bytes":
         base = 2.0**30
     target = value * 1.1 / base
     power = 10.0 ** (len(str(int(target))) - 1) if target >= 1 else 1.0

@@ -14,10 +14,8 @@ from gpuwatch.dashboard.text import Line, LineWriter, rule
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.wording import run_name
-from gpuwatch.timeline.series import Series, SeriesName
-
-RUN_SERIES: tuple[SeriesName, ...] = ("run.wait_share", "run.step_seconds", "run.samples_per_second")
-GPU_SERIES: tuple[SeriesName, ...] = ("gpu.utilization_percent", "gpu.power_watts")
+from gpuwatch.metrics import charted
+from gpuwatch.timeline.series import Series
 
 
 def timeline_grid(view: View, width: int, look: Look, pan_seconds: float) -> Grid:
@@ -32,12 +30,10 @@ def timeline_series(view: View, detail: bool) -> list[Series]:
     snapshot = view.snapshot
     if snapshot is None:
         return []
-    names: tuple[SeriesName, ...] = GPU_SERIES
-    if detail:
-        names += ("gpu.memory_used_bytes", "gpu.temperature_celsius", "gpu.sm_clock_mhz")
-    series = [Series(name, run.id) for run in view.runs for name in RUN_SERIES]
-    series += [Series(name, gpu.facts.uuid) for gpu in snapshot.gpus for name in names]
-    return [*series, Series("host.cpu_percent")]
+    of_gpu = charted("gpu", only_headline=not detail)
+    series = [Series(metric.series, run.id) for run in view.runs for metric in charted("run")]
+    series += [Series(metric.series, gpu.facts.uuid) for gpu in snapshot.gpus for metric in of_gpu]
+    return [*series, *(Series(metric.series) for metric in charted("host", only_headline=True))]
 
 
 def timeline_page(

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from gpuwatch.dashboard import braille
 from gpuwatch.dashboard.history import Grid
 from gpuwatch.dashboard.panels.bars import Key
-from gpuwatch.dashboard.panels.evidence import SCALES, Evidence, chart_cells
+from gpuwatch.dashboard.panels.evidence import Evidence, chart_cells
 from gpuwatch.dashboard.panels.finding_page import Source, finding_page
 from gpuwatch.dashboard.panels.gpu_row import power_limit
 from gpuwatch.dashboard.requests import in_background
@@ -20,6 +20,7 @@ from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.wording import gpu_index, run_name
 from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.metrics import BY_SERIES
 from gpuwatch.timeline.series import Series
 
 MAX_CHARTS = 4
@@ -138,12 +139,12 @@ def _series_of(finding: Finding, view: View) -> list[Series]:
         run = next((candidate for candidate in view.snapshot.runs if index in candidate.gpu_indices), None)
     series = []
     for name in finding.chart:
-        if name not in SCALES:
+        if name not in BY_SERIES or not BY_SERIES[name].chart:  # of another version, in a recording
             continue
         if name.startswith("gpu."):
-            series += [Series(name, uuid) for uuid in uuids]  # type: ignore[arg-type]
+            series += [Series(name, uuid) for uuid in uuids]
         elif name.startswith("run."):
-            series += [Series(name, run.id)] if run else []  # type: ignore[arg-type]
+            series += [Series(name, run.id)] if run else []
         else:
-            series.append(Series(name))  # type: ignore[arg-type]
+            series.append(Series(name))
     return series

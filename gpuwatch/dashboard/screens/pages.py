@@ -20,7 +20,7 @@ from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.text import Line
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.timeline.series import Series, SeriesName
+from gpuwatch.timeline.series import Series
 
 PAN_STEP = 0.25
 """How much of the window one press of an arrow moves."""
@@ -119,7 +119,7 @@ class GpuScreen(PageScreen):
             return []
         cells = chart_cells(width) * braille.values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
-        names: tuple[SeriesName, ...] = ("gpu.utilization_percent", "gpu.power_watts", "gpu.temperature_celsius")
+        names = ("gpu.utilization_percent", "gpu.power_watts", "gpu.temperature_celsius")
         hold = round(2.5e9 * (view.interval_seconds or 1.0))
         asked = [(Series(name, self._uuid), hold) for name in names]
         self._traces = self.dashboard.history.refresh(grid, asked, snapshot.time_ns) or self._traces

@@ -6,40 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwatch.metrics import METRICS, Metric
 from gpuwatch.report.observation import Json
 from gpuwatch.text.numbers import duration_words, rate
 
-_GIB = 1024**3
 WIDTH, HEIGHT = 560, 140
 _STATIC_POINTS = 280
 _MOST_LANES = 16
 _NARROWEST_BAND = 0.003  # of the chart: many narrower ones are a grey veil, and the lanes show them
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """One chart: the series it shows, in units that a reader knows."""
-
-    series: str
-    title: str
-    unit: str
-    factor: float = 1.0
-    top: float | None = None  # of the scale; None: of the curves
-    from_zero: bool = True
-
-
-_KINDS = (
-    _Kind("gpu.utilization_percent", "GPU utilization", "%", top=100),
-    _Kind("run.wait_share", "Wait for data", "%", factor=100, top=100),
-    _Kind("run.step_seconds", "Step time", "ms", factor=1000),
-    _Kind("run.samples_per_second", "Samples per second", "1/s"),
-    _Kind("gpu.power_watts", "Power", "W"),
-    _Kind("gpu.memory_used_bytes", "GPU memory", "GiB", factor=1 / _GIB),
-    _Kind("gpu.temperature_celsius", "Temperature", "°C", from_zero=False),
-    _Kind("gpu.sm_clock_mhz", "SM clock", "MHz", from_zero=False),
-    _Kind("host.cpu_percent", "Host CPU", "%", top=100),
-    _Kind("host.pressure_io_percent", "I/O pressure", "%", top=100),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +53,7 @@ class Lane:
 
 def chart_plan(report: Json) -> list[Chart]:
     """All charts of which something is known."""
-    return [chart for kind in _KINDS if (chart := _chart(report, kind)) is not None]
+    return [chart for metric in METRICS if metric.chart and (chart := _chart(report, metric)) is not None]
 
 
 def lanes(report: Json) -> list[Lane]:
@@ -132,8 +106,8 @@ def _extent(report: Json) -> tuple[float, float] | None:
     return (start, end) if end > start else None
 
 
-def _chart(report: Json, kind: _Kind) -> Chart | None:
-    places = [place for place, each in enumerate(report.get("series", ())) if each["series"] == kind.series]
+def _chart(report: Json, metric: Metric) -> Chart | None:
+    places = [place for place, each in enumerate(report.get("series", ())) if each["series"] == metric.series]
     curves = [report["series"][place] for place in places]
     known = [
         value for each in curves for line in ("mean", "min", "max") for value in each[line] or () if value is not None
@@ -141,11 +115,11 @@ def _chart(report: Json, kind: _Kind) -> Chart | None:
     extent = _extent(report)
     if not known or extent is None:
         return None
-    low, high = _scale(kind, min(known) * kind.factor, max(known) * kind.factor)
+    low, high = _scale(metric, min(known) * metric.shown_factor, max(known) * metric.shown_factor)
     start, end = extent
     return Chart(
-        title=kind.title,
-        unit=kind.unit,
+        title=metric.title[0].upper() + metric.title[1:],
+        unit=metric.shown_unit,
         low=rate(low),
         high=rate(high),
         start=clock(start),
@@ -154,7 +128,7 @@ def _chart(report: Json, kind: _Kind) -> Chart | None:
             Line(
                 _subject(report, each["key"]) or each["subject"],
                 color % 8,
-                " ".join(_path(each, kind.factor, low, high, start, end)),
+                " ".join(_path(each, metric.shown_factor, low, high, start, end)),
             )
             for color, each in enumerate(curves)
         ),
@@ -169,21 +143,20 @@ def _chart(report: Json, kind: _Kind) -> Chart | None:
             and span["end_seconds"] - span["start_seconds"] >= (end - start) * _NARROWEST_BAND
         ),
         island={
-            "series": kind.series,
-            "unit": kind.unit,
-            "factor": kind.factor,
+            "series": metric.series,
+            "unit": metric.shown_unit,
+            "factor": metric.shown_factor,
             "places": places,
-            "low": low if kind.top is not None or not kind.from_zero else 0,
+            "low": 0 if metric.from_zero and metric.top is None else low,
             "high": high,
         },
     )
 
 
-def _scale(kind: _Kind, least: float, greatest: float) -> tuple[float, float]:
-    if kind.top is not None:
-        return 0.0, max(kind.top, greatest)
-    if kind.from_zero:
-        return 0.0, greatest * 1.08 or 1.0
+def _scale(metric: Metric, least: float, greatest: float) -> tuple[float, float]:
+    if metric.from_zero:
+        top = greatest * 1.08 or 1.0 if metric.top is None else max(metric.top * metric.shown_factor, greatest)
+        return 0.0, top
     room = max((greatest - least) * 0.15, greatest * 0.02, 1.0)
     return least - room, greatest + room
 

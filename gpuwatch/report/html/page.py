@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpuwatch.metrics import BY_SERIES
 from gpuwatch.report import words
 from gpuwatch.report.findings import NO_EDIT, NOT_HERE
 from gpuwatch.report.html.charts import chart_plan, lanes
@@ -26,12 +27,6 @@ from gpuwatch.text.escape import json_text, printable
 from gpuwatch.text.numbers import rate
 
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
-_SPARKS = {
-    "gpu.utilization_percent": ("utilization", 100.0),
-    "gpu.power_watts": ("power", None),
-    "run.wait_share": ("wait for data", 1.0),
-    "run.step_seconds": ("step time", None),
-}
 _SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js")
 _STYLES = ("vendor/uPlot.min.css", "page.css")
 _IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
@@ -177,9 +172,10 @@ def _sparks(report: Json, key: str) -> list[Spark]:
     found = []
     for history in report["history"]:
         known = [value for value in history["mean"] if value is not None]
-        if history["key"] != key or history["series"] not in _SPARKS or not known:
+        if history["key"] != key or not known:
             continue
-        label, top = _SPARKS[history["series"]]
+        metric = BY_SERIES[history["series"]]
+        label, top = metric.label if metric.subject == "gpu" else metric.title, metric.top
         found.append(Spark(label, tuple(_pieces(history["mean"], top or max(known) * 1.05 or 1.0))))
     return found
 

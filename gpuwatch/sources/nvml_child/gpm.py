@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 METRICS = {2: "sm_activity_percent", 5: "tensor_activity_percent", 10: "dram_activity_percent"}
 _LEAST_SECONDS = 0.1
+_MOST_PERCENT = 100.5
+"""The driver divides two counters that it does not read at the same moment."""
 
 
 class Gpm:
@@ -69,9 +71,10 @@ class Gpm:
         found = {}
         for slot, name in enumerate(METRICS.values()):
             metric = request.metrics[slot]
-            value = sensible(name, metric.value, self._caller.ledger) if metric.nvmlReturn == 0 else None
+            percent = 100.0 if 100.0 < metric.value <= _MOST_PERCENT else metric.value
+            value = sensible(name, percent, self._caller.ledger) if metric.nvmlReturn == 0 else None
             if value is not None:
-                found[name] = round(min(value, 100.0), 2)
+                found[name] = round(value, 2)
         return found
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from gpuwatch.metrics import IMPOSSIBLE
+
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
@@ -64,7 +66,7 @@ _WORDS = {
     UNKNOWN: "the driver says 'Unknown Error'",
     NOT_IN_WHEEL: "the installed nvidia-ml-py is too old for it",
     AVOIDED: "not asked for now: it hung or crashed the driver library",
-    NOT_SENSIBLE: "the driver gave a value that cannot be",
+    NOT_SENSIBLE: IMPOSSIBLE,
     NOT_YET: "needs a second reading",
 }
 

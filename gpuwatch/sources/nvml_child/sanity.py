@@ -5,46 +5,16 @@ DCGM printed 9223372036854775794 as a temperature; a monitor that passes such a 
 
 from __future__ import annotations
 
+from gpuwatch.metrics import COUNTER_LIMIT, GPU
 from gpuwatch.sources.nvml_child.calls import Ledger
-
-LIMITS: dict[str, tuple[float, float]] = {
-    "utilization_percent": (0, 100),
-    "memory_utilization_percent": (0, 100),
-    "power_watts": (0, 20_000),
-    "memory_used_bytes": (0, 1 << 50),
-    "memory_total_bytes": (1, 1 << 50),
-    "temperature_celsius": (-50, 200),
-    "memory_temperature_celsius": (-50, 200),
-    "sm_clock_mhz": (0, 20_000),
-    "memory_clock_mhz": (0, 50_000),
-    "sm_clock_max_mhz": (1, 20_000),
-    "memory_clock_max_mhz": (1, 50_000),
-    "application_clock_mhz": (1, 20_000),
-    "nvlink_count": (0, 64),
-    "nvlink_active": (0, 64),
-    "fan_percent": (0, 200),  # NVML: may exceed 100
-    "performance_state": (0, 15),
-    "pcie_generation": (1, 15),
-    "pcie_width": (1, 32),
-    "pcie_generation_max": (1, 15),
-    "pcie_width_max": (1, 32),
-    "power_limit_watts": (1, 20_000),
-    "power_limit_default_watts": (1, 20_000),
-    "sm_activity_percent": (0, 100.5),
-    "tensor_activity_percent": (0, 100.5),
-    "dram_activity_percent": (0, 100.5),
-    "event_reasons": (0, (1 << 32) - 1),
-}
-
-_COUNTER_LIMIT = 1 << 62
 
 
 def sensible(name: str, value: float | None, ledger: Ledger) -> float | None:
-    """The value, or None (counted) if it lies outside what its name allows."""
+    """The value of a GPU's metric, or None (counted) if it lies outside of that metric's limits."""
     if value is None:
         return None
-    low, high = LIMITS.get(name, (0, _COUNTER_LIMIT))
-    if low <= value <= high:
+    metric = GPU[name]
+    if metric.low <= value <= metric.high:
         return value
     ledger.dropped += 1
     return None
@@ -64,7 +34,7 @@ class Counter:
         """The value, or None (counted) for a sentinel or a value that ran backwards once."""
         if value is None:
             return None
-        if not 0 <= value < _COUNTER_LIMIT:
+        if not 0 <= value < COUNTER_LIMIT:
             self._ledger.dropped += 1
             return None
         if self._last is not None and value < self._last and (self._behind is None or value < self._behind):
