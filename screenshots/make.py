@@ -24,7 +24,7 @@ from rich.console import Console  # noqa: E402 - the repository has to be on the
 from rich.text import Text  # noqa: E402
 
 from gpuwatch.dashboard.app import DashboardApp  # noqa: E402
-from gpuwatch.dashboard.glyphs import UNICODE  # noqa: E402
+from gpuwatch.dashboard.themes import UNICODE  # noqa: E402
 from gpuwatch.diagnosis.engine import Engine  # noqa: E402
 from gpuwatch.monitor.clock import VirtualClock  # noqa: E402
 from gpuwatch.monitor.monitor import Monitor  # noqa: E402

@@ -18,7 +18,7 @@ from gpuwatch.cli.progress import Progress
 from gpuwatch.cli.record_options import check
 from gpuwatch.cli.session import Session, open_session, simulated_session
 from gpuwatch.cli.stopping import StopSignals
-from gpuwatch.dashboard.recording import recorded_words
+from gpuwatch.dashboard.words import recorded_words
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.recorder import default_name
 from gpuwatch.monitor.snapshot import RecordingNow, Snapshot

@@ -9,34 +9,70 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
 
-from gpuwatch.dashboard import opening, requests
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.background import in_background
 from gpuwatch.dashboard.driver import CalmDriver
-from gpuwatch.dashboard.glyphs import Glyphs, glyphs_for_terminal
-from gpuwatch.dashboard.history import History
+from gpuwatch.dashboard.history import History, Timeline
 from gpuwatch.dashboard.launch import return_free_memory, run_dashboard
-from gpuwatch.dashboard.messages import FilterChanged, SnapshotArrived
 from gpuwatch.dashboard.palette import commands
 from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.screens.main import MainScreen
-from gpuwatch.dashboard.themes import DEFAULT_THEME, Look, look, textual_themes
-from gpuwatch.dashboard.view import FindingKey, View, key_of
-from gpuwatch.dashboard.viewing import Viewing
-from gpuwatch.dashboard.watched import MonitorLike
-from gpuwatch.dashboard.widgets.filter_input import FilterInput
-from gpuwatch.dashboard.wording import fix_to_copy, is_starting, place_of
+from gpuwatch.dashboard.themes import DEFAULT_THEME, Glyphs, Look, glyphs_for_terminal, look, textual_themes
+from gpuwatch.dashboard.view import FindingKey, View, Viewing, key_of
+from gpuwatch.dashboard.widgets import FilterChanged, FilterInput
+from gpuwatch.dashboard.words import fix_to_copy, is_starting, place_of, recorded_words
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.recorder import default_name
+from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
 
 if TYPE_CHECKING:
-    from gpuwatch.dashboard.widgets.replay_line import ReplayLine
+    from gpuwatch.dashboard.replay import ReplayLine
+
+
+class MonitorLike(Protocol):
+    """A monitor, as the dashboard sees it."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """The history behind the charts."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest state of everything."""
+
+    def subscribe(self, callback: Callable[[Snapshot], object]) -> object:
+        """Calls back from its own thread with every new snapshot."""
+
+    def record(self, path: Path) -> object:
+        """Records into a file from now on.
+
+        Raises:
+            CannotRecordError, ValueError: with one sentence why not.
+        """
+
+    def stop_recording(self) -> RecordingNow | None:
+        """Ends the recording and says what has become of it."""
+
+    def attach(self, pid: int | None) -> object:
+        """Narrows the watch to a process and those below it; None: watches everything again."""
+
+
+class SnapshotArrived(Message, bubble=False):
+    """The monitor has a new snapshot; it waits in the app, so that of several only the newest is drawn."""
+
+    def can_replace(self, message: Message) -> bool:
+        """A newer one makes an older one pointless."""
+        return isinstance(message, SnapshotArrived)
+
 
 __all__ = ["DashboardApp", "run_dashboard"]
 
@@ -202,41 +238,94 @@ class DashboardApp(App[int]):
         """Ctrl-C leaves with the exit code that shells expect of it."""
         self.exit(INTERRUPTED, return_code=INTERRUPTED)
 
+    # The screens above the main one are imported when they are opened: the first frame needs none of them.
+
     def action_help(self) -> None:
         """Opens the help."""
-        self._open(opening.help_screen())
+        from gpuwatch.dashboard.screens.help import HelpScreen
+
+        self._open(HelpScreen())
 
     def action_timeline(self) -> None:
         """Opens the timeline."""
-        self._open(opening.timeline_screen())
+        from gpuwatch.dashboard.screens.timeline import TimelineScreen
+
+        self._open(TimelineScreen())
 
     def action_processes(self) -> None:
         """Opens the processes."""
-        self._open(opening.processes_screen())
+        from gpuwatch.dashboard.screens.processes import ProcessesScreen
+
+        self._open(ProcessesScreen())
 
     def action_attach(self) -> None:
         """Opens the list of what can be attached to."""
-        self._open(opening.attach_screen())
+        from gpuwatch.dashboard.screens.attach import AttachScreen
+
+        self._open(AttachScreen())
 
     def open_gpu(self, uuid: str) -> None:
         """Opens the page of a GPU."""
-        self._open(opening.gpu_screen(uuid))
+        from gpuwatch.dashboard.screens.gpu import GpuScreen
+
+        self._open(GpuScreen(uuid))
 
     def open_finding(self, key: FindingKey) -> None:
         """Opens a finding."""
-        self._open(opening.finding_screen(key))
+        from gpuwatch.dashboard.screens.finding import FindingScreen
+
+        self._open(FindingScreen(key))
 
     def explain(self, rule_id: str) -> None:
         """Opens a rule's page."""
-        self._open(opening.rule_screen(rule_id))
+        from gpuwatch.dashboard.screens.help import RuleScreen
+        from gpuwatch.diagnosis.registry import rule_by_id
+
+        try:
+            text: str | None = rule_by_id(rule_id).page
+        except KeyError:
+            text = None
+        self._open(RuleScreen(rule_id, text))
 
     def attach(self, pid: int | None, words: str) -> None:
         """Has the monitor watch one process, or everything again; `words` tell the user."""
-        self.run_worker(requests.change_focus(self, pid, words))
+        self.run_worker(self._change_focus(pid, words))
 
     def action_record(self) -> None:
         """Begins a recording, or ends it."""
-        self.run_worker(requests.toggle_recording(self))
+        self.run_worker(self._toggle_recording())
+
+    async def _change_focus(self, pid: int | None, words: str) -> None:
+        """Has the monitor watch one process, or everything again."""
+        try:
+            await in_background(self.monitor.attach, pid)
+        except (ValueError, OSError) as error:  # a simulated machine, a process that is gone
+            self._refuse(str(error))
+            return
+        self.viewing.narrow(None)
+        self.notify(words, markup=False)
+
+    async def _toggle_recording(self) -> None:
+        """Begins a recording in the current folder, or ends the one that is being written."""
+        from gpuwatch.recording.types import CannotRecordError
+
+        snapshot = self.monitor.snapshot()
+        if snapshot.recording is not None:
+            ended = await in_background(self.monitor.stop_recording)
+            if ended is not None:
+                severity = "information" if ended.problem is None else "warning"
+                self.notify(f"{recorded_words(ended)}.", severity=severity, markup=False)  # type: ignore[arg-type]
+            return
+        try:
+            path = Path.cwd() / default_name(time.time())
+            await in_background(self.monitor.record, path)
+        except (CannotRecordError, ValueError, OSError) as error:
+            self._refuse(str(error))
+            return
+        self.notify(f"Recording into {path.name}; r ends it.", markup=False)
+
+    def _refuse(self, sentence: str) -> None:
+        self.notify(say.escape(sentence), severity="error", markup=False)
 
     def _open(self, screen: ViewScreen) -> None:
         """Shows a screen; the same one asked for twice is left again, as pressing its key twice means."""

@@ -177,7 +177,7 @@ def _end_recording(monitor: Any) -> None:
     ended = monitor.stop_recording()
     if ended is None:
         return
-    from gpuwatch.dashboard.recording import recorded_words
+    from gpuwatch.dashboard.words import recorded_words
 
     with suppress(OSError):  # the terminal may be gone
         sys.stderr.write(f"gpuwatch: {recorded_words(ended, 'recorded')}\n")
@@ -258,7 +258,7 @@ def _make_app(monitor: Any, narrowed_to: str | None, origin_label: str, replays:
     _import_asyncio_without_ssl()
     app = _import_app()
     if replays:
-        from gpuwatch.dashboard.replaying import ReplayApp
+        from gpuwatch.dashboard.replay import ReplayApp
 
         return ReplayApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label)
     return app(monitor, narrowed_to=narrowed_to, origin_label=origin_label)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from textual.pilot import Pilot
 
 from gpuwatch.dashboard.app import DashboardApp
-from gpuwatch.dashboard.glyphs import UNICODE, Glyphs
+from gpuwatch.dashboard.themes import UNICODE, Glyphs
 from gpuwatch.monitor.snapshot import Snapshot
 from tests.dashboard import situations
 from tests.dashboard.fake_monitor import FakeMonitor

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuwatch.dashboard.history import Trace
-from gpuwatch.dashboard.panels.columns import columns
-from gpuwatch.dashboard.panels.gpu_row import gpu_row
-from gpuwatch.dashboard.panels.host_row import host_row
-from gpuwatch.dashboard.panels.process_page import process_page
-from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.panels.hardware import gpu_row, host_row
+from gpuwatch.dashboard.panels.layout import columns
+from gpuwatch.dashboard.screens.processes import process_page
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import View
 from gpuwatch.monitor.snapshot import Snapshot

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from gpuwatch.dashboard.glyphs import ASCII
-from gpuwatch.dashboard.widgets.lines import LinesWidget, Pager
+from gpuwatch.dashboard.themes import ASCII
+from gpuwatch.dashboard.widgets import LinesWidget, Pager
 from tests.dashboard import situations
 from tests.dashboard.piloting import Driven, driven
 

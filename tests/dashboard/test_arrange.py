@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.dashboard.panels.arrange import Needs, arrange, too_small
-from gpuwatch.dashboard.panels.columns import columns
+from gpuwatch.dashboard.panels.layout import Needs, arrange, columns, too_small
 
 
 @given(

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwatch.dashboard.panels.verdict import verdicts
 from gpuwatch.dashboard.screens.attach import AttachScreen
 from gpuwatch.dashboard.screens.main import MainScreen
-from gpuwatch.dashboard.verdicts import verdicts
 from gpuwatch.dashboard.view import View
 from gpuwatch.monitor.wiring import simulated_monitor
 from tests.dashboard import situations

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.dashboard.braille import area
+from gpuwatch.dashboard.panels.charts import area
 
 
 def test_a_ramp_fills_from_the_bottom_left_to_the_top_right() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.history import Grid, Trace
-from gpuwatch.dashboard.panels.evidence import Evidence, axis_line, chart_cells, chart_lines, figures_of
-from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.panels.charts import Evidence, axis_line, chart_cells, chart_lines, figures_of
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import WINDOWS_SECONDS
 

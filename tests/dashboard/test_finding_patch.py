@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpuwatch.dashboard.source import source_of
+from gpuwatch.dashboard.screens.finding import source_of
 from gpuwatch.diagnosis.finding import CallEdit, Fix, SetupEdit
 from gpuwatch.foreign import whereabouts
 from gpuwatch.samples import RunFacts

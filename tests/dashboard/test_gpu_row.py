@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.dashboard.glyphs import ASCII
 from gpuwatch.dashboard.history import Trace
-from gpuwatch.dashboard.panels.columns import columns
-from gpuwatch.dashboard.panels.gpu_row import gpu_header, gpu_row
-from gpuwatch.dashboard.text import plain
-from gpuwatch.dashboard.themes import look
+from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.panels.hardware import gpu_header, gpu_row
+from gpuwatch.dashboard.panels.layout import columns
+from gpuwatch.dashboard.themes import ASCII, look
 from gpuwatch.dashboard.view import View
 from gpuwatch.monitor.snapshot import Snapshot
 from tests.dashboard import situations

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 from textual.widgets import Input
 
-from gpuwatch.dashboard.panels.columns import columns
+from gpuwatch.dashboard.panels.layout import columns
 from gpuwatch.dashboard.screens.finding import FindingScreen
+from gpuwatch.dashboard.screens.gpu import GpuScreen
+from gpuwatch.dashboard.screens.help import HelpScreen, RuleScreen
 from gpuwatch.dashboard.screens.main import MainScreen
-from gpuwatch.dashboard.screens.pages import GpuScreen, HelpScreen, ProcessesScreen, RuleScreen, TimelineScreen
+from gpuwatch.dashboard.screens.processes import ProcessesScreen
+from gpuwatch.dashboard.screens.timeline import TimelineScreen
 from tests.dashboard import situations
 from tests.dashboard.fake_monitor import FakeMonitor, later
 from tests.dashboard.piloting import driven

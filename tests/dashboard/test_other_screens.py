@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.dashboard.panels.rule_page import rule_page
+from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.screens.finding import source_of
+from gpuwatch.dashboard.screens.help import rule_page
 from gpuwatch.dashboard.screens.main import MainScreen
-from gpuwatch.dashboard.source import source_of
-from gpuwatch.dashboard.text import plain
 from gpuwatch.dashboard.themes import look
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Level
 from gpuwatch.diagnosis.registry import all_rules

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.dashboard.recording import length, recorded_words, recording_badge
+from gpuwatch.dashboard.words import length, recorded_words, recording_badge
 from gpuwatch.monitor.snapshot import RecordingNow
 from gpuwatch.recording.types import CannotRecordError
 from tests.dashboard import situations

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.dashboard.glyphs import ASCII, UNICODE, Glyphs
-from gpuwatch.dashboard.panels.replay_bar import bar_cells, moment_at, replay_bar
-from gpuwatch.dashboard.replaying import ReplayApp
-from gpuwatch.dashboard.text import plain
-from gpuwatch.dashboard.themes import DEFAULT_THEME, look
+from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.replay import ReplayApp, bar_cells, moment_at, replay_bar
+from gpuwatch.dashboard.themes import ASCII, DEFAULT_THEME, UNICODE, Glyphs, look
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.monitor.snapshot import Origin, ReplayMark, ReplayNow, Snapshot
 from tests.dashboard import situations

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpuwatch.dashboard.requests import in_background
+from gpuwatch.dashboard.background import in_background
 
 PATIENCE_SECONDS = 30.0
 

@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 
 from gpuwatch.dashboard.history import Grid, Trace
-from gpuwatch.dashboard.panels.columns import columns
-from gpuwatch.dashboard.panels.run_panel import RunTraces, run_panel, step_scale
-from gpuwatch.dashboard.text import Line, plain
+from gpuwatch.dashboard.lines import Line, plain
+from gpuwatch.dashboard.panels.layout import columns
+from gpuwatch.dashboard.panels.run import RunTraces, run_panel, step_scale
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import View
 from gpuwatch.monitor.snapshot import RunNow

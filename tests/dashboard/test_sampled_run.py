@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwatch.dashboard.panels.columns import columns
-from gpuwatch.dashboard.panels.run_panel import run_panel
-from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.panels.layout import columns
+from gpuwatch.dashboard.panels.run import run_panel
+from gpuwatch.dashboard.panels.verdict import verdicts
 from gpuwatch.dashboard.themes import look
-from gpuwatch.dashboard.verdicts import verdicts
 from gpuwatch.dashboard.view import View
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.windows import RankWindow

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.dashboard.panels.stacked_bar import Part, parts_of, stacked_bar
-from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.panels.run import Part, parts_of, stacked_bar
 from gpuwatch.dashboard.themes import look
 from tests.dashboard import situations
 

@@ -12,6 +12,7 @@ from tests.dashboard.pseudo_terminal import PATIENCE_SECONDS, ROOT, PseudoTermin
 
 DASHBOARD = "tests.dashboard.fake_main"
 DRAWN = "the GPU idles 41 %"
+LATER_SCREENS = ("attach", "finding", "gpu", "help", "processes", "timeline")
 
 
 @pytest.mark.parametrize(("keys", "code"), [(b"q", 0), (b"\x03", 130)])
@@ -137,8 +138,7 @@ def test_the_first_frame_loads_only_what_it_draws() -> None:
         "libcst",
         "markdown_it",
         "gpuwatch.diagnosis.rules",
-        "gpuwatch.dashboard.screens.finding",
-        "gpuwatch.dashboard.screens.pages",
+        *(f"gpuwatch.dashboard.screens.{name}" for name in LATER_SCREENS),
     }
 
 

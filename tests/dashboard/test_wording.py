@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from gpuwatch.dashboard.lines import plain
 from gpuwatch.dashboard.panels.findings import findings_list
-from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.panels.verdict import Verdict, verdicts
 from gpuwatch.dashboard.themes import look
-from gpuwatch.dashboard.verdicts import Verdict, verdicts
 from gpuwatch.dashboard.view import View, key_of
-from gpuwatch.dashboard.wording import brings_words, change_words, fix_to_copy, plan_words, status_words
+from gpuwatch.dashboard.words import brings_words, change_words, fix_to_copy, plan_words, status_words
 from gpuwatch.diagnosis.finding import CallEdit, Fix, Gain, PlanStep, Severity
 from gpuwatch.samples import NvmlState
 from gpuwatch.timeline.windows import RankWindow

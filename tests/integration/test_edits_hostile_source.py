@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.dashboard.source import source_of
+from gpuwatch.dashboard.screens.finding import source_of
 from gpuwatch.diagnosis.finding import CallEdit, Edit, Fix, TransferEdit
 from gpuwatch.edits.editor import Editor
 from gpuwatch.edits.workspace import Origin

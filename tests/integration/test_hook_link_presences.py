@@ -17,7 +17,7 @@ import pytest
 from link_monitor import LinkMonitor
 from link_peer import start_ticks
 
-from gpuwatch.dashboard.verdicts import _state_sentence
+from gpuwatch.dashboard.panels.verdict import _state_sentence
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
 from gpuwatch.samples import LinkLoss, RunFacts

@@ -18,20 +18,18 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.cli.watch_line import watch_line
-from gpuwatch.dashboard import braille
 from gpuwatch.dashboard.history import Grid, History, Trace
-from gpuwatch.dashboard.panels.columns import columns
-from gpuwatch.dashboard.panels.finding_page import finding_page
-from gpuwatch.dashboard.panels.gpu_page import gpu_page
-from gpuwatch.dashboard.panels.gpu_row import gpu_row
-from gpuwatch.dashboard.panels.host_row import host_row
-from gpuwatch.dashboard.panels.process_page import process_page
-from gpuwatch.dashboard.panels.run_panel import RunTraces, run_panel
-from gpuwatch.dashboard.panels.timeline_page import timeline_grid, timeline_page, timeline_series
-from gpuwatch.dashboard.panels.verdict_box import verdict_box
-from gpuwatch.dashboard.text import plain
+from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.panels.charts import values_per_cell
+from gpuwatch.dashboard.panels.hardware import gpu_row, host_row
+from gpuwatch.dashboard.panels.layout import columns
+from gpuwatch.dashboard.panels.run import RunTraces, run_panel
+from gpuwatch.dashboard.panels.verdict import verdict_box, verdicts
+from gpuwatch.dashboard.screens.finding import finding_page
+from gpuwatch.dashboard.screens.gpu import gpu_page
+from gpuwatch.dashboard.screens.processes import process_page
+from gpuwatch.dashboard.screens.timeline import timeline_grid, timeline_page, timeline_series
 from gpuwatch.dashboard.themes import look
-from gpuwatch.dashboard.verdicts import verdicts
 from gpuwatch.dashboard.view import WINDOWS_SECONDS, View
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.metrics import charted
@@ -106,7 +104,7 @@ def screens(about: Seen) -> Iterator[str]:
     snapshot, history = about.snapshot, History(about.timeline)
     for width, window in ((80, 30), (150, 24 * 3600)):
         view, cells = View(snapshot, window_seconds=window), columns(width)
-        grid = Grid.ending_at(snapshot.time_ns, window, cells.chart_width * braille.values_per_cell(True))
+        grid = Grid.ending_at(snapshot.time_ns, window, cells.chart_width * values_per_cell(True))
         yield "\n".join(plain(verdict_box(verdicts(view), width, 8, LOOK, framed=True)))
         for gpu in snapshot.gpus:
             pair = [(Series(metric.series, gpu.facts.uuid), 0) for metric in charted("gpu", only_headline=True)]

@@ -1,1 +1,1 @@
-"""What the screens show, as lines of styled text: pure functions of a view, a width and a look."""
+"""What the main screen shows, as lines of styled text: pure functions of a view, a width and a look."""

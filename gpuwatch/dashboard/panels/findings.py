@@ -1,14 +1,16 @@
-"""The list of findings, and what stands there when there are none: why that can be believed."""
+"""The list of findings with its cursor, and what stands there when there are none: why that can be believed."""
 
 from __future__ import annotations
 
+from textual.message import Message
+
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.panels.page import Page
-from gpuwatch.dashboard.text import Line, LineWriter, blanks, rule, selected
+from gpuwatch.dashboard.lines import Line, LineWriter, Page, blanks, rule, selected
+from gpuwatch.dashboard.panels.verdict import is_judged
 from gpuwatch.dashboard.themes import Look
-from gpuwatch.dashboard.verdicts import is_judged
-from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import (
+from gpuwatch.dashboard.view import View, key_of
+from gpuwatch.dashboard.widgets import CursorList
+from gpuwatch.dashboard.words import (
     believed,
     brings_words,
     gpu_count,
@@ -20,6 +22,15 @@ from gpuwatch.dashboard.wording import (
     short_summary,
 )
 from gpuwatch.diagnosis.finding import Finding
+
+
+class OpenFinding(Message):
+    """The user wants the finding under the cursor on a screen of its own, or the one behind the first verdict."""
+
+    def __init__(self, *, of_verdict: bool = False) -> None:
+        super().__init__()
+        self.of_verdict = of_verdict
+
 
 WITH_RULE_NAME_FROM = 140
 
@@ -116,3 +127,33 @@ def _reasons(view: View) -> list[tuple[str, bool]]:
         (f"{run_name(run)}: {say.escape(run.how_to_climb)}", False) for run in snapshot.runs if run.how_to_climb
     ]
     return reasons
+
+
+class FindingsList(CursorList[Finding]):
+    """The view's findings, worst first; an untouched cursor is where the verdict's "enter: the fix" leads."""
+
+    FIRST_UNTIL_MOVED = True
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(key_of, lambda _: OpenFinding(), id=id)
+        self._shown: tuple[object, ...] = ()
+
+    def update(self, view: View, width: int, height: int, look: Look) -> None:
+        """Shows the view's findings in `height` lines below the head."""
+        self.hold(view.findings, height)
+        shown = (
+            self.entries,
+            view.filter,
+            view.snoozed_count,
+            self.cursor,
+            self.top,
+            width,
+            height,
+            look,
+            self.has_focus,
+        )
+        if self.entries and shown == self._shown:
+            return
+        self._shown = shown
+        head = findings_head(view, width, look, focused=self.has_focus)
+        self.show([head, *findings_list(view, width, height, self.top, self.cursor, look)], width)

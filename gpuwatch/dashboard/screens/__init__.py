@@ -1,1 +1,1 @@
-"""The screens: each asks its panels for lines and hands them to widgets."""
+"""The screens, each with its page, its keys and its widgets."""

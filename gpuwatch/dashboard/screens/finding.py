@@ -1,27 +1,326 @@
-"""One finding, full screen."""
+"""One finding, full screen: what is wrong, what to change, what it brings, how it is known, how to verify it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from gpuwatch.dashboard import braille
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.background import in_background
 from gpuwatch.dashboard.history import Grid
-from gpuwatch.dashboard.panels.bars import Key
-from gpuwatch.dashboard.panels.evidence import Evidence, chart_cells
-from gpuwatch.dashboard.panels.finding_page import Source, finding_page
-from gpuwatch.dashboard.panels.gpu_row import power_limit
-from gpuwatch.dashboard.requests import in_background
-from gpuwatch.dashboard.screens.base import PageScreen
-from gpuwatch.dashboard.source import source_of
-from gpuwatch.dashboard.text import Line
+from gpuwatch.dashboard.lines import MARGIN, Line, LineWriter, Page
+from gpuwatch.dashboard.panels.charts import Evidence, chart_cells, evidence_lines, values_per_cell
+from gpuwatch.dashboard.panels.hardware import power_limit
+from gpuwatch.dashboard.screens.base import Key, PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import FindingKey, View, key_of
-from gpuwatch.dashboard.wording import gpu_index, run_name
-from gpuwatch.diagnosis.finding import Finding, Fix
+from gpuwatch.dashboard.words import (
+    LEVELS,
+    change_words,
+    gain_words,
+    gpu_index,
+    line_place,
+    plan_words,
+    run_name,
+    standing_words,
+)
+from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
 from gpuwatch.metrics import BY_SERIES
+from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.windows import LineShare, RunWindow
+
+MOST_LINES = 5
+
+_LOADING = ("wait", "item", "collate", "send")
+_PHASES: Mapping[str, tuple[str, ...]] = {
+    "data-starvation": _LOADING,
+    "workers-zero": _LOADING,
+    "workers-too-few": _LOADING,
+    "worker-cpu-bound": ("item", "collate"),
+    "too-many-workers": _LOADING,
+    "thread-oversubscription": _LOADING,
+    "worker-affinity-pinned": _LOADING,
+    "bursty-prefetch": _LOADING,
+    "slow-samples": _LOADING,
+    "slow-collate-ipc": ("collate", "send"),
+    "io-bound": _LOADING,
+    "cpu-quota-throttled": _LOADING,
+    "sync-per-step": ("sync",),
+    "pageable-transfer": ("copy", "sync"),
+    "launch-bound": ("sync", "log", "forward", "backward", "other"),
+    "eval-stall": ("eval",),
+    "checkpoint-stall": ("save",),
+    "log-stall": ("log",),
+    "epoch-start-stall": ("start",),
+}
+"""Rule -> what a thread does on the lines that can be to blame."""
+
+_STANDING = ("step-stalled", "collective-hang")
+
+
+def finding_lines(page: Page, finding: Finding, run: RunWindow | None) -> None:
+    """A section of the lines, where stacks were read and show some."""
+    stacks = run.critical.stacks if run is not None else None
+    if run is not None and finding.rule in _STANDING:
+        _standing(page, run)
+    phases = _PHASES.get(finding.rule, ())
+    if run is None or stacks is None or not phases:
+        return
+    own = [line for line in stacks.lines if line.phase in phases]
+    workers = [line for line in stacks.worker_lines if line.phase in phases]
+    if workers:
+        own = []  # the training thread stands on its `for` statement then
+    seen = f"{say.count(stacks.worker_samples)} samples"
+    if any(loader.role == "eval" and loader.num_workers for loader in run.critical.facts.loaders):
+        seen += ", evaluation's included"
+    _table(page, "Lines of the workers, shares of their busy time", workers, seen)
+    _table(
+        page,
+        "Lines of the training thread, shares of its time",
+        own,
+        f"{say.count(stacks.samples)} samples, {say.span(stacks.seconds)}",
+    )
+
+
+def _table(page: Page, title: str, lines: list[LineShare], right: str) -> None:
+    if not lines:
+        return
+    page.heading(title, right=right)
+    width = max(len(line_place(line)) for line in lines[:MOST_LINES])
+    page.add([_row(line, min(width, 32), page.width, page.look) for line in lines[:MOST_LINES]])
+
+
+def _row(line: LineShare, place_width: int, width: int, look: Look) -> Line:
+    writer = LineWriter(width, look).to(MARGIN)
+    writer.right(say.share(line.share.value), 6, look.strong).left(f" ±{say.points(line.share)}", 6, look.dim)
+    writer.gap(1).left(line_place(line), place_width, look.accent).gap(2)
+    writer.put(say.escape((line.text or f"in {line.function}()").strip().expandtabs(4)), look.text)
+    below = f"  in {say.escape(line.leaf)}" if line.leaf else ""
+    return writer.put(below if len(below) <= writer.room else "", look.dim).line()
+
+
+def _standing(page: Page, run: RunWindow) -> None:
+    """The line on which each rank stands: the one that stands elsewhere is the one that the others wait for."""
+    ranks = [(rank, rank.stacks.standing) for rank in run.ranks if rank.stacks is not None]
+    if not any(standing for _, standing in ranks):
+        return
+    page.heading("Where it stands")
+    for rank, standing in ranks:
+        name = "" if rank.facts.rank is None else f"rank {rank.facts.rank}"
+        if standing is None:
+            continue
+        writer = LineWriter(page.width, page.look).to(MARGIN)
+        writer.put(f"{name} ".lstrip(), page.look.dim).put(f"{standing_words(standing)}  ", page.look.warning)
+        page.lines.append(writer.put(say.escape((standing.text or "").strip()), page.look.text).line())
+
+
+BASES = {
+    Level.E0: "what the GPU itself reports",
+    Level.E1: "samples of this run's stack",
+    Level.E2: "this run's own timings",
+    Level.E3: "this run's own timings",
+}
+"""What a computed gain rests on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the user's file says around the line to change: a diff, else the lines, else why neither is there."""
+
+    diff: str | None = None
+    first_line: int = 1
+    lines: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def finding_page(
+    finding: Finding,
+    view: View,
+    width: int,
+    look: Look,
+    *,
+    still_there: bool,
+    source: Source | None,
+    evidence: Sequence[Evidence],
+) -> list[Line]:
+    """The whole page."""
+    snapshot = view.snapshot
+    assert snapshot is not None, "a finding came with a snapshot"
+    page = Page(width, look)
+    _sentence(page, finding, snapshot, still_there)
+    if finding.fix is not None:
+        _change(page, finding, finding.fix, snapshot, source)
+    _gain(page, finding)
+    _numbers(page, finding)
+    finding_lines(page, finding, _window(finding, snapshot))
+    if evidence:
+        page.heading("Seen over time")
+        page.add(evidence_lines(evidence, width, look))
+    if finding.ruled_out:
+        page.heading("Ruled out")
+        names = [say.escape(other.cause) for other in finding.ruled_out]
+        for name, other in zip(names, finding.ruled_out, strict=True):
+            page.pair(name, other.reason, name_width=min(40, max(24, *map(len, names)) + 2))
+    if finding.confidence_notes:
+        page.heading("Less certain because")
+        for note in finding.confidence_notes:
+            page.prose(note)
+    if finding.verify:
+        page.heading("How to verify")
+        page.prose(finding.verify)
+    page.gap()
+    return page.lines
+
+
+def _window(finding: Finding, snapshot: Snapshot) -> RunWindow | None:
+    windows = snapshot.scene.runs if snapshot.scene is not None else ()
+    return next((window for window in windows if window.id == finding.run), None)
+
+
+def _sentence(page: Page, finding: Finding, snapshot: Snapshot, still_there: bool) -> None:
+    look = page.look
+    style = look.severity(finding.severity)
+    page.gap()
+    title = f"{look.glyphs.severity(finding.severity)} {finding.severity.value.upper()}  {finding.rule}"
+    writer = LineWriter(page.width, look).to(2).put(title, style)
+    since = say.since(snapshot.wall_time_at(finding.since_ns), snapshot.wall_time)
+    ages = say.age(snapshot.time_ns - finding.since_ns)
+    words = f"since {since} ({ages})" if still_there else f"no longer there; began {since}"
+    if finding.state == "clearing":
+        words += ", clearing"
+    if finding.incidents > 1:
+        words += f", came {finding.incidents} times"
+    page.lines.append(writer.at_right(words, look.dim, margin=1).line())
+    page.lines.append(LineWriter(page.width, look).line())
+    page.prose(finding.summary, look.strong)
+    subject = _subject(finding, snapshot)
+    if subject:
+        page.prose(subject, look.dim)
+    if finding.behind is not None:
+        page.prose(f"Comes after {finding.behind}: change that first, then see whether this is still there.", look.dim)
+
+
+def _subject(finding: Finding, snapshot: Snapshot) -> str:
+    for run in snapshot.runs:
+        if run.id == finding.run:
+            return f"{run_name(run)}: {say.command_line(run.command)}"
+    if finding.gpu is not None:
+        index = gpu_index(finding.gpu, snapshot)
+        return finding.gpu if index is None else f"GPU {index} ({finding.gpu})"
+    return ""
+
+
+def _change(page: Page, finding: Finding, fix: Fix, snapshot: Snapshot, source: Source | None) -> None:
+    look = page.look
+    place = "" if fix.file is None else fix.file if fix.line is None else f"{fix.file}:{fix.line}"
+    page.heading("What to change", right=say.escape(place))
+    page.prose(fix.text)
+    if source is not None and source.diff:
+        page.gap()
+        names = [line[6:] for line in source.diff.split("\n") if line.startswith("+++ b/")]
+        elsewhere = any(not (fix.file or "").endswith(name) for name in names)
+        for line in source.diff.removesuffix("\n").split("\n"):
+            if elsewhere and line.startswith("+++ b/"):
+                page.code(line[6:], look.dim)
+            if not line.startswith(("---", "+++")):
+                style = look.added if line.startswith("+") else look.removed if line.startswith("-") else look.dim
+                page.code(line, style)
+        if source.reason:
+            page.gap()
+            page.prose(source.reason, look.dim)
+        return
+    if source is not None and source.lines:
+        page.gap()
+        page.add(_excerpt_lines(source, fix, page.width, look))
+    page.gap()
+    if isinstance(fix.edit, KeywordEdit):
+        page.code(change_words(finding, snapshot), look.added)
+    elif fix.code:
+        page.code(fix.code, look.added)
+    if source is not None and source.reason:
+        page.gap()
+        page.prose(source.reason, look.dim)
+
+
+def _excerpt_lines(source: Source, fix: Fix, width: int, look: Look) -> list[Line]:
+    lines = []
+    for number, text in enumerate(source.lines, start=source.first_line):
+        here = number == fix.line
+        writer = LineWriter(width, look).to(2).put(look.glyphs.cursor if here else " ", look.accent)
+        writer.right(str(number), 5, look.accent if here else look.faint).put("  ", look.text)
+        writer.put(say.escape(text.rstrip("\n").expandtabs(4)), look.strong if here else look.dim)
+        lines.append(writer.line())
+    return lines
+
+
+def _gain(page: Page, finding: Finding) -> None:
+    look = page.look
+    page.heading("What it brings")
+    if finding.gain is not None:
+        cap = f", {finding.gain.cap}" if finding.gain.cap else ""
+        basis = BASES[finding.level]
+        page.prose(f"{gain_words(finding)}{cap}. Computed from {basis}.", look.good)
+        if finding.plan is not None and finding.plan.of > 1:
+            page.prose(plan_words(finding.plan))
+    elif finding.hint:
+        page.prose(f"A hint, not a measurement: {finding.hint}. Prove it with a trial before you keep it.")
+    else:
+        page.prose("No figure: this finding describes a state, its cost was not measured.", look.dim)
+
+
+def _numbers(page: Page, finding: Finding) -> None:
+    window = f"over {say.span(finding.window_seconds)}" if finding.window_seconds else ""
+    page.heading("How it is known", right=window)
+    page.pair("evidence", f"{LEVELS[finding.level]} (level {finding.level.name})")
+    for measure in finding.evidence:
+        name = measure.name.replace("_", " ")
+        page.pair(name, measure.text.removeprefix(f"{name}: "))
+
+
+LINES_AROUND = 3
+
+
+def source_of(fix: Fix, trainer: RunFacts | None) -> Source:
+    """A diff, else the lines around the place, else the reason. To be called off the UI thread: disks can be slow.
+
+    Args:
+        fix: With an edit, or with a file and a line.
+        trainer: Whose code it is: its folder, and when it started (a file that changed since is not what runs).
+    """
+    # Here, not above: few sessions open a finding with an edit.
+    from gpuwatch.edits.editor import edit_diff
+    from gpuwatch.edits.source import UnreadableSourceError, process_started, read_source
+
+    folder = Path(trainer.cwd) if trainer is not None and trainer.cwd is not None else None
+    started = process_started(trainer.start_ticks) if trainer is not None else None
+
+    def read(asked: Path) -> bytes:
+        return read_source((folder or Path("/")) / asked, started, trainer)
+
+    reason = ""
+    if fix.edit is not None:
+        diff = edit_diff((fix.edit, *fix.also), read, folder, trainer.command if trainer is not None else ())
+        if diff.text is not None:
+            return Source(diff=diff.text, reason=f"By hand: {diff.reason}." if diff.reason else "")
+        reason = diff.reason or ""
+    if fix.file is None or fix.line is None:
+        return Source(reason=f"No diff: {reason}." if reason else "")
+    try:
+        lines = read(Path(fix.file)).decode("utf-8", "backslashreplace").split("\n")
+    except UnreadableSourceError as error:
+        return Source(reason=f"{error}.")
+    first = max(1, fix.line - LINES_AROUND)
+    shown = tuple(lines[first - 1 : fix.line + LINES_AROUND])
+    if len(shown) <= fix.line - first:
+        return Source(reason=f"{fix.file} has no line {fix.line}.")
+    return Source(first_line=first, lines=shown, reason=f"No diff: {reason}." if reason else "")
+
 
 MAX_CHARTS = 4
 
@@ -97,7 +396,7 @@ class FindingScreen(PageScreen):
         snapshot = view.snapshot
         if snapshot is None:
             return []
-        cells = chart_cells(width) * braille.values_per_cell(look.glyphs.unicode)
+        cells = chart_cells(width) * values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
         wanted = _series_of(finding, view)[:MAX_CHARTS]
         hold = round(2.5e9 * (view.interval_seconds or 1.0))

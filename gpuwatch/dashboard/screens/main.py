@@ -9,25 +9,19 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from gpuwatch.dashboard import braille
 from gpuwatch.dashboard.history import Grid, Trace
-from gpuwatch.dashboard.messages import OpenFinding, OpenGpu
-from gpuwatch.dashboard.panels.arrange import FRAMED_FROM, Arrangement, Needs, arrange
-from gpuwatch.dashboard.panels.bars import Key
-from gpuwatch.dashboard.panels.columns import Columns, columns
-from gpuwatch.dashboard.panels.gpu_row import gpu_header
-from gpuwatch.dashboard.panels.host_row import host_row
-from gpuwatch.dashboard.panels.run_panel import RunTraces, run_panel
-from gpuwatch.dashboard.panels.verdict_box import verdict_box, wanted_lines
-from gpuwatch.dashboard.screens.base import ViewScreen
-from gpuwatch.dashboard.text import Line
+from gpuwatch.dashboard.lines import Line
+from gpuwatch.dashboard.panels.charts import values_per_cell
+from gpuwatch.dashboard.panels.findings import FindingsList, OpenFinding
+from gpuwatch.dashboard.panels.hardware import GpuTable, OpenGpu, Traces, gpu_header, host_row
+from gpuwatch.dashboard.panels.layout import FRAMED_FROM, Arrangement, Columns, Needs, arrange, columns
+from gpuwatch.dashboard.panels.run import RunTraces, run_panel
+from gpuwatch.dashboard.panels.verdict import Verdict, verdict_box, verdicts, wanted_lines
+from gpuwatch.dashboard.screens.base import Key, ViewScreen
 from gpuwatch.dashboard.themes import Look
-from gpuwatch.dashboard.verdicts import Verdict, verdicts
 from gpuwatch.dashboard.view import View, key_of
-from gpuwatch.dashboard.widgets.findings_list import FindingsList
-from gpuwatch.dashboard.widgets.gpu_table import GpuTable, Traces
-from gpuwatch.dashboard.widgets.lines import LinesWidget, set_height
-from gpuwatch.dashboard.wording import no_gpu_reason
+from gpuwatch.dashboard.widgets import LinesWidget, set_height
+from gpuwatch.dashboard.words import no_gpu_reason
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.timeline.series import Series
@@ -169,7 +163,7 @@ class MainScreen(ViewScreen):
         self, view: View, snapshot: Snapshot, plan: Arrangement, cells: Columns, look: Look, visible: set[str]
     ) -> Grid:
         """Asks for the values of all charts in sight; while the timeline is busy, those of the last frame stay."""
-        per_cell = braille.values_per_cell(look.glyphs.unicode)
+        per_cell = values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells.chart_width * per_cell)
         hold = round(HOLD_POLLS * 1e9 * (view.interval_seconds or 1.0))
         wanted = [(Series("gpu.utilization_percent", uuid), hold) for uuid in sorted(visible)]

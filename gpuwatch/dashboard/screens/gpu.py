@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from typing import ClassVar
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.panels.evidence import Evidence, evidence_lines
-from gpuwatch.dashboard.panels.gpu_row import power_limit, slowed_by
-from gpuwatch.dashboard.panels.page import Page
-from gpuwatch.dashboard.text import Line
+from gpuwatch.dashboard.history import Grid, Trace
+from gpuwatch.dashboard.lines import Line, Page
+from gpuwatch.dashboard.panels.charts import Evidence, chart_cells, evidence_lines, values_per_cell
+from gpuwatch.dashboard.panels.hardware import power_limit, slowed_by
+from gpuwatch.dashboard.screens.base import BACK, HELP, QUIT, ZOOM, Key, PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import status_words
+from gpuwatch.dashboard.words import status_words
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
+from gpuwatch.timeline.series import Series
 from gpuwatch.timeline.windows import GpuWindow
 
 _HIDDEN = {
@@ -148,3 +151,40 @@ def _said(value: object, unit: str) -> str:
     if isinstance(value, (int, float)):
         return _UNITS[unit](value) if unit else say.count(value)
     return str(value)
+
+
+class GpuScreen(PageScreen):
+    """All that is known of one GPU."""
+
+    KEYS: ClassVar[list[Key]] = [BACK, ZOOM, Key("t", "timeline", "app.timeline"), HELP, QUIT]
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__()
+        self._uuid = uuid
+        self._traces: dict[Series, Trace] = {}
+
+    def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
+        """Facts, history, readings with their age, and reasons."""
+        gpu = view.gpu(self._uuid)
+        snapshot = view.snapshot
+        if gpu is None or snapshot is None:
+            return []
+        cells = chart_cells(width) * values_per_cell(look.glyphs.unicode)
+        grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
+        names = ("gpu.utilization_percent", "gpu.power_watts", "gpu.temperature_celsius")
+        hold = round(2.5e9 * (view.interval_seconds or 1.0))
+        asked = [(Series(name, self._uuid), hold) for name in names]
+        self._traces = self.dashboard.history.refresh(grid, asked, snapshot.time_ns) or self._traces
+        subject, limit = f"GPU {gpu.facts.index}", power_limit(gpu)
+        charts = [
+            Evidence(
+                subject,
+                series.name,
+                self._traces.get(series, Trace()),
+                grid,
+                snapshot.wall_time_at,
+                limit if series.name == "gpu.power_watts" else None,
+            )
+            for series, _ in asked
+        ]
+        return gpu_page(gpu, view, width, look, charts)

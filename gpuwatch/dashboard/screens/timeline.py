@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from gpuwatch.dashboard import braille
+from textual.binding import Binding, BindingType
+
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.history import Grid, Trace, Values
-from gpuwatch.dashboard.panels.bands import phase_runs
-from gpuwatch.dashboard.panels.evidence import LABEL, Evidence, axis_line, chart_cells, chart_lines
-from gpuwatch.dashboard.panels.gpu_row import power_limit
-from gpuwatch.dashboard.text import Line, LineWriter, rule
+from gpuwatch.dashboard.lines import Line, LineWriter, rule
+from gpuwatch.dashboard.panels.charts import (
+    LABEL,
+    Evidence,
+    axis_line,
+    chart_cells,
+    chart_lines,
+    phase_runs,
+    values_per_cell,
+)
+from gpuwatch.dashboard.panels.hardware import power_limit
+from gpuwatch.dashboard.screens.base import BACK, HELP, QUIT, ZOOM, Key, PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import run_name
+from gpuwatch.dashboard.words import run_name
 from gpuwatch.metrics import charted
 from gpuwatch.timeline.series import Series
 
@@ -21,7 +31,7 @@ from gpuwatch.timeline.series import Series
 def timeline_grid(view: View, width: int, look: Look, pan_seconds: float) -> Grid:
     """The axis: the view's window, moved back by `pan_seconds`."""
     now_ns = view.snapshot.time_ns if view.snapshot else 0
-    cells = chart_cells(width) * braille.values_per_cell(look.glyphs.unicode)
+    cells = chart_cells(width) * values_per_cell(look.glyphs.unicode)
     return Grid.ending_at(now_ns - round(pan_seconds * 1e9), view.window_seconds, cells)
 
 
@@ -96,3 +106,61 @@ def _band(run_id: str, view: View, grid: Grid, width: int, look: Look, steps: Va
         for text, style in phase_runs(run.phases, grid, chart_cells(width), view.snapshot.time_ns, look, steps):
             writer.chart(text, style)
     return writer.line()
+
+
+PAN_STEP = 0.25
+"""How much of the window one press of an arrow moves."""
+
+
+class TimelineScreen(PageScreen):
+    """Everything on one axis, as far back as the timeline reaches."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,H", "pan(1)", "Back in time", show=False),
+        Binding("right,L", "pan(-1)", "Forward in time", show=False),
+        Binding("end", "live", "Now", show=False, priority=True),
+        Binding("d", "detail", "More series per GPU", show=False),
+    ]
+    KEYS: ClassVar[list[Key]] = [
+        BACK,
+        ZOOM,
+        Key("left right", "move", "pan(1)"),
+        Key("end", "now", "live"),
+        Key("d", "detail", "detail"),
+        Key("space", "pause", "app.pause"),
+        HELP,
+        QUIT,
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pan_seconds = 0.0
+        self.detail = False
+        self._traces: dict[Series, Trace] = {}
+
+    def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
+        """The charts of the chosen stretch of time."""
+        grid = timeline_grid(view, width, look, self.pan_seconds)
+        wanted = timeline_series(view, self.detail)
+        hold = round(2.5e9 * (view.interval_seconds or 1.0))
+        steps = {run.id: run.step_seconds_p50 or run.step_seconds or 0.0 for run in view.runs}
+        asked = [(series, max(hold, round(2.5e9 * steps.get(series.key, 0.0)))) for series in wanted]
+        now_ns = view.snapshot.time_ns if view.snapshot is not None else 0
+        self._traces = self.dashboard.history.refresh(grid, asked, now_ns) or self._traces
+        return timeline_page(view, width, height, look, grid, self._traces, wanted, self.pan_seconds)
+
+    def action_pan(self, steps: int) -> None:
+        """Moves the window; never past now."""
+        view = self.dashboard.view
+        self.pan_seconds = max(0.0, self.pan_seconds + steps * PAN_STEP * view.window_seconds)
+        self.show()
+
+    def action_live(self) -> None:
+        """Back to now."""
+        self.pan_seconds = 0.0
+        self.show()
+
+    def action_detail(self) -> None:
+        """Shows or hides memory, temperature and clock."""
+        self.detail = not self.detail
+        self.show()

@@ -1,13 +1,13 @@
-"""The help: the keys, and how to read what is on the screen."""
+"""The help: the keys, and how to read what is on the screen; and the page of a rule."""
 
 from __future__ import annotations
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.panels.page import Page
-from gpuwatch.dashboard.text import Line
+from gpuwatch.dashboard.lines import Line, Page
+from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import LEVELS, RUNG_MEANINGS, RUNGS
+from gpuwatch.dashboard.words import LEVELS, RUNG_MEANINGS, RUNGS
 from gpuwatch.diagnosis.finding import Severity
 
 KEYS = (
@@ -103,3 +103,57 @@ def _own_cost(page: Page, view: View) -> None:
         f"{say.count(quality.dropped_records)} dropped, {quality.malformed_packets} malformed packets",
         name_width=22,
     )
+
+
+def rule_page(rule_id: str, text: str | None, width: int, look: Look) -> list[Line]:
+    """The page: the sentence, then the sections that the docstring indents under their names."""
+    page = Page(width, look)
+    page.heading(rule_id)
+    if text is None:
+        page.prose("There is no page for this rule.", look.dim)
+        return page.lines
+    paragraph: list[str] = []
+    indent = 0
+
+    def flush() -> None:
+        if paragraph:
+            page.prose(" ".join(paragraph), indent=2 if indent == 0 else 4)
+            paragraph.clear()
+
+    for line in text.splitlines():
+        stripped = line.strip()
+        depth = len(line) - len(line.lstrip())
+        if stripped and depth == 0 and stripped.endswith(":") and len(stripped) < 30:
+            flush()
+            page.gap()
+            page.prose(stripped.rstrip(":"), look.title)
+            indent = 4
+            continue
+        if not stripped or depth != indent:
+            flush()
+            indent = depth if stripped else indent
+        if stripped:
+            paragraph.append(stripped)
+    flush()
+    return page.lines
+
+
+class HelpScreen(PageScreen):
+    """Keys and words."""
+
+    def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
+        """The help."""
+        return help_page(view, width, look)
+
+
+class RuleScreen(PageScreen):
+    """A rule's page."""
+
+    def __init__(self, rule_id: str, text: str | None) -> None:
+        super().__init__()
+        self._rule_id = rule_id
+        self._text = text
+
+    def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
+        """The rule's docstring."""
+        return rule_page(self._rule_id, self._text, width, look)

@@ -3,36 +3,214 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from rich.segment import Segment
 from rich.style import Style
 
-from gpuwatch.dashboard import braille
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.history import Grid, Trace
-from gpuwatch.dashboard.panels.bands import phase_runs
-from gpuwatch.dashboard.panels.columns import Columns
-from gpuwatch.dashboard.panels.evidence import round_up
-from gpuwatch.dashboard.panels.run_words import (
-    NOTABLE_WAIT,
-    about,
-    band_legend,
-    climb_lines,
-    line_lines,
-    standing_lines,
-    wait_error,
-    words,
-)
-from gpuwatch.dashboard.panels.stacked_bar import LEAST, legend, parts_of, stacked_bar
-from gpuwatch.dashboard.text import Line, LineWriter
+from gpuwatch.dashboard.lines import Line, LineWriter
+from gpuwatch.dashboard.panels.charts import area, band_fill, phase_runs, round_up
+from gpuwatch.dashboard.panels.layout import RANK_FIELD, Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.wording import COUNTING_RUNGS, RUNGS, gpus_of, run_name
-from gpuwatch.monitor.snapshot import ACCUMULATES, RankNow, RunNow, Snapshot
+from gpuwatch.dashboard.words import (
+    COUNTING_RUNGS,
+    RUNGS,
+    costly_line,
+    gpus_of,
+    line_place,
+    run_name,
+    standing_of,
+    standing_words,
+    window_of,
+)
+from gpuwatch.monitor.snapshot import ACCUMULATES, STEPLESS, RankNow, RunNow, Snapshot
 from gpuwatch.text.numbers import rate as rate_words
 
-RANK_FIELD = 26
-"""Cells of one rank: "rank 12 1.04 s wait 100 %"."""
+LEAST = 0.0005
+"""A smaller share reads as 0.0 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the bar; `kind` names its colour."""
+
+    kind: str
+    label: str
+    short: str
+    share: float
+
+
+def parts_of(run: RunNow) -> list[Part]:
+    """The measured parts of training time, and what is left of it; empty where not even the wait is measured."""
+    if run.wait_share is None:
+        return []
+    forward, backward = run.forward_share, run.backward_share
+    parts = [Part("wait", "waits in next()", "wait", run.wait_share)]
+    if run.start_share is not None:
+        parts.append(Part("wait", "starts workers", "start", run.start_share))
+    if run.copy_share is not None:
+        parts.append(Part("copy", "copy", "copy", run.copy_share))
+    if forward is not None or backward is not None:
+        names = [name for name, known in (("forward", forward), ("backward", backward)) if known is not None]
+        short = "fwd+bwd" if len(names) == 2 else names[0]
+        parts.append(Part("compute", "+".join(names), short, (forward or 0.0) + (backward or 0.0)))
+    if run.sync_share is not None:
+        parts.append(Part("sync", "asks the device", "sync", run.sync_share))
+    if run.optimizer_share is not None:
+        parts.append(Part("optimizer", "optimizer", "opt", run.optimizer_share))
+    rest = 1.0 - sum(part.share for part in parts)
+    if rest > LEAST:
+        split = any(part.kind == "compute" for part in parts)
+        unsplit = Part("compute", "compute and other", "comp+other", rest)
+        parts.append(Part("other", "other", "other", rest) if split else unsplit)
+    return [part for part in parts if part.share >= LEAST]
+
+
+def stacked_bar(parts: list[Part], width: int, look: Look) -> Line:
+    """The bar, every part with the longest label that fits into it."""
+    cells = _cells(parts, width)
+    segments = []
+    for index, (part, room) in enumerate(zip(parts, cells, strict=True)):
+        if room:
+            segments.append(Segment(_part_label(part, room, index > 0, look), look.fills[part.kind]))
+    return tuple(segments)
+
+
+def legend(parts: list[Part], width: int, look: Look) -> list[tuple[str, Style]]:
+    """The parts in short words, each with its swatch, as many as fit."""
+    out: list[tuple[str, Style]] = []
+    used = 0
+    for part in parts:
+        text = f" {part.short} {say.share(part.share)}  "
+        if used + 1 + len(text) > width:
+            break
+        out += [(look.glyphs.bar, getattr(look, part.kind)), (text, look.text)]
+        used += 1 + len(text)
+    return out
+
+
+def _cells(parts: list[Part], width: int) -> list[int]:
+    """Whole cells per part, together exactly `width`: the largest remainders get the cells that rounding left."""
+    total = sum(part.share for part in parts) or 1.0
+    exact = [part.share / total * width for part in parts]
+    cells = [int(value) for value in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda index: exact[index] - cells[index], reverse=True)
+    for index in by_remainder[: width - sum(cells)]:
+        cells[index] += 1
+    return cells
+
+
+def _part_label(part: Part, room: int, edged: bool, look: Look) -> str:
+    edge = look.glyphs.edge if edged else ""
+    inner = room - len(edge)
+    amount = say.share(part.share)
+    for text in (f" {part.label} {amount} ", f" {part.short} {amount} ", f"{amount}", ""):
+        if len(text) <= inner:
+            return (edge + text).ljust(room)
+    return edge
+
+
+NOTABLE_WAIT = 0.1
+"""Where data starvation begins to be judged a fault."""
+
+
+def words(parts: list[tuple[str, Style]], width: int, look: Look) -> Line:
+    """One line of differently styled words."""
+    writer = LineWriter(width, look)
+    for text, style in parts:
+        writer.put(text, style)
+    return writer.line()
+
+
+def line_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[Line]:
+    """The line of the user's code that costs most of what can be had back, if there is one."""
+    window = window_of(run, snapshot) if run.state not in STEPLESS else None
+    found = costly_line(window.critical, NOTABLE_WAIT) if window is not None else None
+    if found is None:
+        return []
+    share = f"{say.share(found.line.share.value)} {found.of}"
+    named = "hot line " if found.line.callee is None else f"hot function {say.escape(found.line.callee)}() at "
+    parts = [(named, look.dim), (line_place(found.line), look.accent), (f"  {share}  ", look.wait)]
+    return [words([*parts, (say.escape((found.line.text or "").strip()), look.text)], width, look)]
+
+
+def standing_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[Line]:
+    """Where a run that makes no steps stands, and since when."""
+    standing = standing_of(run, snapshot) if run.state in STEPLESS else None
+    if standing is None:
+        return []
+    code = say.escape((standing.text or "").strip())
+    return [words([(f"{standing_words(standing)}  ", look.warning), (code, look.text)], width, look)]
+
+
+def climb_lines(run: RunNow, width: int, most: int, style: Style, look: Look) -> list[Line]:
+    """How to see more of it, where it is not seen exactly."""
+    if not run.how_to_climb:
+        return []
+    parts = say.wrap(say.escape(run.how_to_climb), width)
+    shown = [*parts[: most - 1], " ".join(parts[most - 1 :])] if len(parts) > most else parts
+    return [words([(part, style)], width, look) for part in shown]
+
+
+def wait_error(run: RunNow, snapshot: Snapshot) -> str:
+    """Half the 95 % interval of a sampled wait, in points: " ±2.4"."""
+    window = window_of(run, snapshot)
+    stacks = window.critical.stacks if window is not None and run.rung == "sampled" else None
+    wait = stacks.train_phases.get("wait") if stacks is not None else None
+    return "" if wait is None else f" ±{say.points(wait)}"
+
+
+def about(run: RunNow) -> list[str]:
+    """What runs: the command, the loader it trains from, the model's precision."""
+    texts = [say.command_line(run.command)]
+    facts = run.ranks[0].facts if run.ranks else None
+    if facts is None:
+        return texts
+    for loader in facts.loaders:
+        if loader.role != "train":
+            continue
+        place = f"{PurePath(loader.file).name}:{loader.line}" if loader.file else "not known where"
+        settings = (
+            ("num_workers", loader.num_workers),
+            ("batch_size", loader.batch_size),
+            ("prefetch_factor", loader.prefetch_factor),
+            ("pin_memory", loader.pin_memory),
+        )
+        said = ", ".join(f"{name}={value}" for name, value in settings if value is not None)
+        texts.append(say.escape(f"loader {place}  {said}"))
+    model = facts.model
+    words = []
+    if model.parameters is not None:
+        words.append(f"{_parameters(model.parameters)} parameters")
+    if model.autocast is not None:
+        words.append(f"autocast {model.autocast_dtype or 'on'}" if model.autocast else "no autocast")
+    if model.compiled is not None:
+        words.append("compiled" if model.compiled else "not compiled")
+    if model.optimizer is not None:
+        words.append(model.optimizer + (" fused" if model.optimizer_fused else ""))
+    return [*texts, say.escape(f"model {', '.join(words)}")] if words else texts
+
+
+def band_legend(run: RunNow, look: Look) -> list[tuple[str, Style]]:
+    """What the band under the charts is made of, as far as it occurs."""
+    kinds = {phase.kind for phase in run.phases}
+    legend: list[tuple[str, Style]] = []
+    for kind, word in (("eval", "evaluation"), ("checkpoint", "checkpoint")):
+        if kind in kinds:
+            legend += [(band_fill(kind, look), look.phase), (f" {word}   ", look.dim)]
+    if kinds - {"eval", "checkpoint"}:
+        legend += [(band_fill("", look), look.phase), (" other pauses", look.dim)]
+    return legend
+
+
+def _parameters(number: int) -> str:
+    """In millions from where they are not 0.0 of them."""
+    return f"{number / 1e6:.1f} M" if number >= 1e5 else say.count(number)
+
+
 NOTABLY_SLOWER = 1.05
 """A rank is marked when it is this much slower than the fastest; in step, ranks differ by their clocks' noise."""
 LONG_PAUSE_SECONDS = 10.0
@@ -243,8 +421,8 @@ def _right(
     unicode = look.glyphs.unicode
     wait_height = chart_height if offset is not None else max(1, chart_height // 2)
     step_height = chart_height if offset is not None else chart_height - wait_height
-    wait = braille.area(traces.wait.mean, low=0, high=1, height=wait_height, unicode=unicode)
-    step = braille.area(traces.step.mean, low=0, high=scale, height=step_height, unicode=unicode)
+    wait = area(traces.wait.mean, low=0, high=1, height=wait_height, unicode=unicode)
+    step = area(traces.step.mean, low=0, high=scale, height=step_height, unicode=unicode)
     lines = []
     for y in range(chart_height):
         writer = LineWriter(width, look)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.attaching import gpu_indices, unhooked
-from gpuwatch.dashboard.panels.page import Page
-from gpuwatch.dashboard.text import Line, LineWriter
+from gpuwatch.dashboard.lines import Line, LineWriter, Page
+from gpuwatch.dashboard.screens.base import BACK, HELP, QUIT, Key, PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import OLD_STATUS_NS, View
-from gpuwatch.dashboard.wording import RUNGS
+from gpuwatch.dashboard.words import RUNGS, gpu_indices, unhooked
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts
 
@@ -123,3 +123,19 @@ def _reasons(page: Page, snapshot: Snapshot) -> None:
         elif snapshot.time_ns - status.time_ns > OLD_STATUS_NS:
             age = say.age(snapshot.time_ns - status.time_ns)
             page.prose(f"GPU {gpu.facts.index}: its processes are those of {age} ago.", page.look.warning)
+
+
+class ProcessesScreen(PageScreen):
+    """Who uses the GPUs."""
+
+    CAN_FILTER = True
+    KEYS: ClassVar[list[Key]] = [BACK, Key("a", "attach", "app.attach"), Key("/", "filter", "app.filter"), HELP, QUIT]
+
+    def keys(self, view: View) -> list[Key]:
+        """Less attaching, where there is nothing to attach to."""
+        replays = view.snapshot is not None and view.snapshot.replay is not None
+        return [key for key in self.KEYS if not (replays and key.key == "a")]
+
+    def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
+        """The table."""
+        return process_page(view, width, look)

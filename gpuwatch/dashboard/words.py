@@ -1,16 +1,70 @@
-"""Words of the screen: the line to change, how far a figure can be believed, why there is nothing."""
+"""Words of the screen: runs, processes, recordings, the line to change, how far a figure can be believed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.attaching import offer
 from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, PlanStep, Severity
 from gpuwatch.diagnosis.wording import factors
-from gpuwatch.monitor.snapshot import GpuNow, RunNow, Snapshot
-from gpuwatch.timeline.windows import RunWindow
+from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
+from gpuwatch.samples import Candidate, Standing
+from gpuwatch.timeline.hot_line import hot_line
+from gpuwatch.timeline.runs import title_of
+from gpuwatch.timeline.windows import LineShare, RankWindow, RunWindow
+
+
+def candidate_name(candidate: Candidate) -> str:
+    """How a sentence names a process: its pid to act on, and its script."""
+    return f"{candidate.pid} {say.escape(title_of(candidate.command))}"
+
+
+def candidates_of(snapshot: Snapshot, wanted: str = "") -> tuple[Candidate, ...]:
+    """The processes that can be attached to and hold this text, in the order in which they were found worth it."""
+    wanted = wanted.casefold()
+    return tuple(
+        candidate
+        for candidate in snapshot.candidates
+        if wanted in f"{candidate.pid} {candidate.user} {' '.join(candidate.command)}".casefold()
+    )
+
+
+def unhooked(snapshot: Snapshot) -> tuple[Candidate, ...]:
+    """The processes that train without a hook and are not watched yet."""
+    seen = {rank.facts.pid for run in snapshot.runs for rank in run.ranks if rank.facts.rung in ("exact", "sampled")}
+    return tuple(
+        candidate
+        for candidate in snapshot.candidates
+        if candidate.rung != "exact" and candidate.pid not in seen and candidate.pid != snapshot.attached_pid
+    )
+
+
+def gpu_indices(candidate: Candidate, snapshot: Snapshot) -> str:
+    """The GPUs that it computes on: "0,1"."""
+    used = [gpu.facts.index for gpu in snapshot.gpus if gpu.facts.uuid in candidate.gpu_uuids]
+    return ",".join(map(str, sorted(used))) or say.UNKNOWN
+
+
+def offer(snapshot: Snapshot) -> str:
+    """What the user can do about processes that train unseen; empty where there is none, and in a replay."""
+    count = len(unhooked(snapshot))
+    if not count or snapshot.origin.kind == "recording":
+        return ""
+    return f"{count} process{' trains' if count == 1 else 'es train'} here without a hook: press a to attach"
+
+
+def attached_words(snapshot: Snapshot) -> str:
+    """Whom the watch is narrowed to: "attached to 4711 train.py"; empty where it is not."""
+    pid = snapshot.attached_pid
+    if pid is None:
+        return ""
+    named = [candidate_name(candidate) for candidate in snapshot.candidates if candidate.pid == pid]
+    named += [f"{pid} {say.escape(run.title)}" for run in snapshot.runs if pid in (r.facts.pid for r in run.ranks)]
+    return f"attached to {named[0] if named else pid}"
+
 
 LEVELS = {
     Level.E0: "hardware counters only",
@@ -227,3 +281,87 @@ def short_summary(finding: Finding, snapshot: Snapshot) -> str:
         for prefix in (f"{run.title} ({run.pid}): ", f"{run.title}: "):
             summary = summary.removeprefix(prefix)
     return say.escape(summary)
+
+
+AVOIDABLE = ("sync", "log", "copy")
+"""What the training thread does besides waiting that a change of one line can take away."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostlyLine:
+    """A line, and what its share is of: the training thread's time, or the workers' busy time."""
+
+    line: LineShare
+    of: str
+
+
+def costly_line(rank: RankWindow, notable: float) -> CostlyLine | None:
+    """The line that makes the batches slow where waits cost; else one that asks, logs or copies as much."""
+    stacks = rank.stacks
+    if stacks is None:
+        return None
+    if rank.wait_share is not None and rank.wait_share >= notable:
+        found = hot_line(rank)
+        if found is None:
+            return None
+        return CostlyLine(found.line, "of the workers' time" if found.where == "workers" else "of the time")
+    avoidable = (line for line in stacks.lines if line.phase in AVOIDABLE and line.share.value >= notable)
+    top = max(avoidable, key=lambda line: line.samples, default=None)
+    return CostlyLine(top, "of the time") if top is not None else None
+
+
+def standing_of(run: RunNow, snapshot: Snapshot) -> Standing | None:
+    """Where the run's training thread stands, as far as stacks are read."""
+    if run.standing is not None:
+        return run.standing
+    window = window_of(run, snapshot)
+    return window.critical.stacks.standing if window is not None and window.critical.stacks is not None else None
+
+
+def standing_words(standing: Standing) -> str:
+    """Where and for how long: "stands at train.py:140 for 3 min", in which no look saw it elsewhere."""
+    return f"stands at {place(standing.file, standing.line)} for {say.age(standing.time_ns - standing.since_ns)}"
+
+
+def line_place(line: LineShare) -> str:
+    """Its file's name and number."""
+    return place(line.file, line.line)
+
+
+def place(file: str, line: int) -> str:
+    """A file's name and a line: "train.py:88"."""
+    return f"{say.escape(PurePath(file).name)}:{line}"
+
+
+def recording_badge(recording: RecordingNow) -> str:
+    """What the top bar says: "REC 00:12 3.1 MiB"."""
+    if recording.problem is not None:
+        return "NOT RECORDING"
+    return f"REC {length(recording.seconds, minutes=2)} {size(recording.bytes)}"
+
+
+def recorded_words(recording: RecordingNow, verb: str = "Recorded") -> str:
+    """What has become of one that was ended: its file, length and size, and what is missing of it."""
+    words = f"{verb} {length(recording.seconds)} into {say.escape(str(recording.path))}"
+    words += f" ({size(recording.bytes)})"
+    return f"{words}. {say.escape(recording.problem).rstrip('.')}" if recording.problem else words
+
+
+def length(seconds: float, minutes: int = 1) -> str:
+    """A length as players show it: "0:12", "1:02:03"; minutes with at least so many digits."""
+    whole = round(seconds)
+    hours, rest = divmod(whole, 3600)
+    if hours:
+        return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    return f"{rest // 60:0{minutes}}:{rest % 60:02}"
+
+
+def size(count: int) -> str:
+    """Bytes of a file that grows slowly: "3.1 MiB"."""
+    mebibytes = count / 2**20
+    return f"{mebibytes:.1f} MiB" if 1 <= mebibytes < 1000 else say.byte_size(count)
+
+
+def day_and_time(wall_time: float) -> str:
+    """A recorded moment in local time, with its day: "20 Nov 14:03:27"."""
+    return time.strftime("%d %b %H:%M:%S", time.localtime(wall_time))

@@ -1,4 +1,4 @@
-"""Lines of styled text with known cell widths: what panels make and widgets paint."""
+"""Lines of styled text with known cell widths, which panels make and widgets paint, and pages of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from gpuwatch.dashboard.formatting import escape, fit
+from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.themes import Look
 
 Line = tuple[Segment, ...]
@@ -50,7 +50,7 @@ class LineWriter:
         text = self._said(text)
         cells = len(text) if text.isascii() else cell_len(text)
         if cells > room:
-            text = fit(text, room, self._glyphs.ellipsis)
+            text = say.fit(text, room, self._glyphs.ellipsis)
             cells = len(text) if text.isascii() else cell_len(text)
         if cells:
             self._segments.append(Segment(text, style))
@@ -94,7 +94,7 @@ class LineWriter:
             self._segments.append(Segment(" " * (width - cells) + text, style))
             self._cells += width
             return self
-        text = fit(text, width, self._glyphs.ellipsis)
+        text = say.fit(text, width, self._glyphs.ellipsis)
         return self.to(self._cells + width - _cells(text), style).put(text, style)
 
     def at_right(self, text: str, style: Style, margin: int = 0, filler: Style | None = None) -> LineWriter:
@@ -108,7 +108,7 @@ class LineWriter:
     def _said(self, text: str) -> str:
         """Text as this terminal may have it; most was escaped before it was wrapped or cut, and is as it was."""
         if not text.isprintable():
-            text = escape(text)
+            text = say.escape(text)
         return text if text.isascii() else self._glyphs.say(text)
 
     def line(self, style: Style | None = None) -> Line:
@@ -159,3 +159,54 @@ def selected(line: Line, look: Look) -> Line:
 
 def _cells(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
+
+
+MARGIN = 2
+READABLE = 110
+"""Longer lines of prose are hard to read, whatever the terminal's width."""
+
+
+class Page:
+    """Collects a page's lines."""
+
+    def __init__(self, width: int, look: Look) -> None:
+        self.width = width
+        self.look = look
+        self.lines: list[Line] = []
+
+    def gap(self) -> None:
+        """An empty line, unless there is one."""
+        if self.lines and self.lines[-1] != blank(self.width, self.look):
+            self.lines.append(blank(self.width, self.look))
+
+    def heading(self, title: str, right: str = "") -> None:
+        """A section's head."""
+        self.gap()
+        self.lines.append(rule(title, self.width, self.look, right=right))
+
+    def prose(self, text: str, style: Style | None = None, indent: int = MARGIN, first: str = "") -> None:
+        """A paragraph; `first` stands before its first line."""
+        room = min(READABLE, self.width - indent - 1)
+        for index, part in enumerate(say.wrap(say.escape(text), room)):
+            writer = LineWriter(self.width, self.look)
+            if index == 0 and first:
+                writer.to(indent - len(first)).put(first, self.look.dim)
+            self.lines.append(writer.to(indent).put(part, style or self.look.text).line())
+
+    def pair(self, name: str, text: str, style: Style | None = None, name_width: int = 26) -> None:
+        """A name and what belongs to it."""
+        room = min(READABLE, self.width - MARGIN - name_width - 1)
+        for index, part in enumerate(say.wrap(say.escape(text), max(10, room))):
+            writer = LineWriter(self.width, self.look).to(MARGIN)
+            writer.put(name if index == 0 else "", self.look.dim, name_width - 2).to(MARGIN + name_width)
+            self.lines.append(writer.put(part, style or self.look.text).line())
+
+    def code(self, text: str, style: Style | None = None) -> None:
+        """Code, line by line, cut at the page's edge."""
+        for part in text.expandtabs(4).split("\n"):
+            writer = LineWriter(self.width, self.look).to(2 * MARGIN)
+            self.lines.append(writer.put(say.escape(part), style or self.look.text).line())
+
+    def add(self, lines: list[Line]) -> None:
+        """Ready lines."""
+        self.lines += lines

@@ -1,0 +1,306 @@
+"""Charts as rows of text: the drawing, one series with its range and figures, the band of phases, the axis of time.
+
+The range is always given: a chart that scales itself shows a steady 94 % like a starved GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rich.style import Style
+
+from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.history import Grid, Trace
+from gpuwatch.dashboard.lines import Line, LineWriter
+from gpuwatch.dashboard.themes import Look
+from gpuwatch.metrics import BY_SERIES
+from gpuwatch.samples import PhaseSpan
+
+# A column of four dots from the bottom up, as bits 0..3, to the bits of its braille pattern (Unicode chapter 21).
+_LEFT_DOTS = (0x40, 0x04, 0x02, 0x01)
+_RIGHT_DOTS = (0x80, 0x20, 0x10, 0x08)
+
+
+def _pattern(left: int, right: int) -> str:
+    code = sum(dot for bit, dot in enumerate(_LEFT_DOTS) if left >> bit & 1)
+    code += sum(dot for bit, dot in enumerate(_RIGHT_DOTS) if right >> bit & 1)
+    return chr(0x2800 + code) if code else " "
+
+
+_CELLS = tuple(_pattern(pair >> 4, pair & 15) for pair in range(256))
+_ASCII_LEVELS = " _.-=#"
+
+
+def values_per_cell(unicode: bool) -> int:
+    """How many values one cell of a chart's row shows."""
+    return 2 if unicode else 1
+
+
+@lru_cache(maxsize=512)
+def area(
+    values: tuple[float | None, ...],
+    *,
+    low: float,
+    high: float,
+    height: int = 1,
+    peaks: tuple[float | None, ...] | None = None,
+    headroom: bool = True,
+    unicode: bool = True,
+) -> tuple[str, ...]:
+    """A filled chart, `height` rows from the top down.
+
+    A measured value shows at least its lowest dot; None and NaN show nothing: a gap is not a zero. `peaks` adds
+    one dot per value above the area, which makes swings inside one value's bucket visible. Cached: most charts of a
+    frame are those of the frame before.
+
+    Args:
+        values: Oldest first; one dot column each.
+        low: The value at the bottom edge.
+        high: The value at the top edge.
+        height: Rows of text.
+        peaks: The largest reading inside each value's bucket.
+        headroom: Leaves the topmost dots free, so that full charts in lines below each other stay apart.
+        unicode: False draws with ASCII characters, one value per cell.
+    """
+    if not unicode:
+        return _ascii_area(values, low, high, height)
+    top = 4 * height - (1 if headroom else 0)
+    scale = top / (high - low) if high > low else 0.0
+    # One comprehension per chart: 20 charts of 90 values a second cost 40 ms a minute this way, thrice with calls.
+    levels = [
+        0 if value is None or value != value else max(1, min(top, int((value - low) * scale + 0.5))) for value in values
+    ]
+    columns = [(1 << level) - 1 for level in levels]
+    if peaks is not None:
+        tops = [0 if peak is None or peak != peak else int((peak - low) * scale + 0.5) for peak in peaks]
+        columns = [
+            column | 1 << max(0, min(top, peak) - 1) if column else 0
+            for column, peak in zip(columns, tops, strict=True)
+        ]
+    if len(columns) % 2:
+        columns.append(0)
+    rows = []
+    for row in range(height - 1, -1, -1):
+        shift = 4 * row
+        rows.append(
+            "".join(
+                [
+                    _CELLS[(left >> shift & 15) << 4 | right >> shift & 15]
+                    for left, right in zip(columns[::2], columns[1::2], strict=True)
+                ]
+            )
+        )
+    return tuple(rows)
+
+
+def _ascii_area(values: tuple[float | None, ...], low: float, high: float, height: int) -> tuple[str, ...]:
+    steps = len(_ASCII_LEVELS) - 1
+    scale = steps * height / (high - low) if high > low else 0.0
+    rows = []
+    for row in range(height - 1, -1, -1):
+        cells = []
+        for value in values:
+            if value is None or value != value:
+                cells.append(" ")
+                continue
+            level = max(1, int((value - low) * scale + 0.5)) - steps * row
+            cells.append(_ASCII_LEVELS[max(0, min(steps, level))])
+        rows.append("".join(cells))
+    return tuple(rows)
+
+
+_WORDS = {"checkpoint": "save", "warmup": "warm-up"}
+
+
+def phase_runs(
+    phases: Sequence[PhaseSpan],
+    grid: Grid,
+    cells: int,
+    now_ns: int,
+    look: Look,
+    steps: Sequence[float | None],
+) -> list[tuple[str, Style]]:
+    """The band as stretches of text and style, `cells` wide in all; each stretch says its kind where it fits.
+
+    Args:
+        phases: What was not training.
+        grid: The chart's time.
+        cells: The chart's width.
+        now_ns: Where a phase that lasts ends for now.
+        look: How it is written.
+        steps: A series of the run's steps on the grid: where it has no value, the run is not said to have trained.
+    """
+    per_cell = grid.count / max(1, cells)
+    kinds = [
+        "train" if any(value is not None for value in steps[int(cell * per_cell) : int((cell + 1) * per_cell)]) else ""
+        for cell in range(cells)
+    ]
+    for phase in phases:
+        first = int(grid.index_of(phase.start_ns) / per_cell)
+        last = int(grid.index_of(phase.end_ns if phase.end_ns is not None else now_ns) / per_cell)
+        for cell in range(max(0, first), min(cells - 1, last) + 1):
+            kinds[cell] = phase.kind
+    stretches: list[tuple[str, Style]] = []
+    start = 0
+    for cell in range(1, cells + 1):
+        if cell == cells or kinds[cell] != kinds[start]:
+            stretches.append(_stretch(kinds[start], cell - start, look))
+            start = cell
+    return stretches
+
+
+def _stretch(kind: str, cells: int, look: Look) -> tuple[str, Style]:
+    if kind in ("train", ""):
+        return (look.glyphs.training if kind else " ") * cells, look.faint
+    fill = band_fill(kind, look)
+    word = _WORDS.get(kind, kind)
+    text = word.center(cells, fill) if len(word) <= cells else fill * cells
+    return text, look.phase
+
+
+def band_fill(kind: str, look: Look) -> str:
+    """The character that stands for a kind of phase."""
+    glyphs = look.glyphs
+    return {"eval": glyphs.evaluating, "checkpoint": glyphs.saving}.get(kind, glyphs.other_phase)
+
+
+LABEL = 34
+"""Cells left of a chart, for its name and its figures."""
+
+
+_STYLES = {
+    "gpu.utilization_percent": "utilization",
+    "gpu.power_watts": "power",
+    "gpu.temperature_celsius": "warning",
+    "run.wait_share": "wait",
+    "run.step_seconds": "step",
+    "run.samples_per_second": "compute",
+    "host.cpu_percent": "other",
+    "host.pressure_io_percent": "other",
+}
+"""The names of styles of Look; "info" for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One chart of a page; `high` overrides the metric's own top."""
+
+    subject: str
+    series: str
+    trace: Trace
+    grid: Grid
+    wall_time_at: Callable[[int], float]
+    high: float | None = None
+
+
+def chart_cells(width: int) -> int:
+    """How many cells a page's charts have."""
+    return max(8, width - LABEL - 10)
+
+
+def evidence_lines(charts: Sequence[Evidence], width: int, look: Look, height: int = 4) -> list[Line]:
+    """All charts, one above the other, and the axis below them."""
+    lines: list[Line] = []
+    for chart in charts:
+        lines += chart_lines(chart, width, height, look)
+    if charts:
+        first = charts[0]
+        lines.append(axis_line(first.grid, first.wall_time_at, width, look))
+    return lines
+
+
+def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Line]:
+    """One chart: its name and figures, the drawing, its range at the right edge."""
+    metric = BY_SERIES[chart.series]
+    style: Style = getattr(look, _STYLES.get(chart.series, "info"))
+    # A single outlier must not flatten a chart: its top is set by the buckets' means.
+    high = chart.high or metric.top or round_up(max(filter(None, chart.trace.mean), default=0.0), metric.unit)
+    cells = chart_cells(width)
+    peaks = chart.trace.peak if height > 1 and metric.unit in ("%", "W") else None
+    rows = area(chart.trace.mean, low=0, high=high, height=height, peaks=peaks, unicode=look.glyphs.unicode)
+    figures = figures_of(chart.trace, metric.unit)
+    lines = []
+    for y, row in enumerate(rows):
+        writer = LineWriter(width, look).to(1)
+        if y == 0:
+            if chart.subject:
+                writer.put(f"{chart.subject} ", look.strong, LABEL - 2)
+            writer.put(metric.label, style, LABEL - 1 - writer.cells)
+            if height == 1:
+                writer.put(f" {figures}", look.dim, LABEL - 1 - writer.cells)
+        elif y == 1:
+            # A figure that is cut is another figure, or has no unit.
+            writer.put(figures if len(figures) <= LABEL - 2 else figures.removeprefix("mean "), look.dim, LABEL - 2)
+        writer.to(LABEL).chart(row, style).to(LABEL + cells + 1)
+        if y == 0:
+            writer.put(amount(high, metric.unit), look.faint)
+        elif y == height - 1:
+            writer.put(amount(0.0, metric.unit), look.faint)
+        lines.append(writer.line())
+    return lines
+
+
+def axis_line(grid: Grid, wall_time_at: Callable[[int], float], width: int, look: Look) -> Line:
+    """Times of day under a chart, at most one every 20 cells; the last is the moment up to which it is drawn.
+
+    In a window of a day a bucket is six minutes wide, and its right edge as far ahead of that moment.
+    """
+    cells = chart_cells(width)
+    span_seconds = grid.count * grid.bucket_ns / 1e9
+    writer = LineWriter(width, look)
+    marks = max(1, cells // 20)
+    for mark in range(marks):
+        column = LABEL + mark * cells // marks
+        at_ns = grid.start_ns + grid.count * grid.bucket_ns * mark // marks
+        text = say.clock(wall_time_at(at_ns), seconds_too=span_seconds < 3600)
+        writer.to(column).put(look.glyphs.edge + text, look.faint)
+    end = say.clock(wall_time_at(min(grid.end_ns, grid.until_ns)), seconds_too=span_seconds < 3600)
+    column = LABEL + cells - len(end)
+    if column > writer.cells:
+        writer.to(column).put(end, look.faint)
+    return writer.line()
+
+
+def figures_of(trace: Trace, unit: str) -> str:
+    """Mean, least and most of what is seen in the window; single precision may not put the mean outside of them."""
+    means = [value for value in trace.mean if value is not None]
+    if not means:
+        return "nothing measured here"
+    low = min((value for value in trace.low if value is not None), default=min(means))
+    high = trace.largest if trace.largest is not None else max(means)
+    mean = min(max(sum(means) / len(means), low), high)
+    least, most = amount(low, unit), amount(high, unit)
+    suffix = most[most.rfind(" ") :] if " " in most else ""
+    least = least.removesuffix(suffix) if suffix else least
+    return f"mean {amount(mean, unit)}, {least} to {most}"
+
+
+def amount(value: float, unit: str) -> str:
+    """A value of a series with its unit."""
+    if unit == "share":
+        return say.share(value)
+    if unit == "%":
+        return say.percent(value)
+    if unit == "s":
+        return say.seconds(value) if value else "0 s"
+    if unit == "bytes":
+        return say.byte_size(value)
+    if unit == "1/s":
+        return f"{say.count(value)}/s"
+    return f"{value:.0f} {unit}"
+
+
+def round_up(value: float, unit: str) -> float:
+    """A round number above a value, for the top of a chart without a natural limit."""
+    if value <= 0:
+        return 1.0
+    base = 1.0
+    if unit == "bytes":
+        base = 2.0**30
+    target = value * 1.1 / base
+    power = 10.0 ** (len(str(int(target))) - 1) if target >= 1 else 1.0
+    while power > target:
+        power /= 10
+    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= target) * base

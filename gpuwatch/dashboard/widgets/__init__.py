@@ -1,1 +1,0 @@
-"""The widgets: thin, own Line-API painters of the panels' lines."""
