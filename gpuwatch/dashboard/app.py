@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from textual import events
 from textual.app import App, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.actions import bindings, palette_rows
 from gpuwatch.dashboard.background import in_background
 from gpuwatch.dashboard.driver import CalmDriver
 from gpuwatch.dashboard.history import History, Timeline
 from gpuwatch.dashboard.launch import return_free_memory, run_dashboard
-from gpuwatch.dashboard.palette import commands
 from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Glyphs, Look, glyphs_for_terminal, look, textual_themes
@@ -102,21 +102,8 @@ class DashboardApp(App[int]):
     TITLE = "gpuwatch"
     ALLOW_SELECT = False
     ENABLE_COMMAND_PALETTE = True
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit", show=False),
-        Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True),
-        Binding("h,question_mark,f1", "help", "Help", show=False),
-        Binding("t", "timeline", "Timeline", show=False),
-        Binding("p", "processes", "Processes", show=False),
-        Binding("a", "attach", "Attach", show=False),
-        Binding("r", "record", "Record", show=False),
-        Binding("space", "pause", "Hold the picture", show=False),
-        Binding("plus,equals_sign", "zoom(-1)", "Zoom in", show=False),
-        Binding("minus", "zoom(1)", "Zoom out", show=False),
-        Binding("slash", "filter", "Filter", show=False),
-        Binding("ctrl+z", "suspend_process", "Suspend", show=False),
-        Binding("ctrl+l", "repaint", "Repaint", show=False),
-    ]
+    REPLAYS: ClassVar[bool] = False
+    BINDINGS: ClassVar[list[BindingType]] = bindings("app")
 
     def __init__(
         self,
@@ -389,7 +376,8 @@ class DashboardApp(App[int]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette's commands: only ours."""
-        return commands(self)
+        for title, words, run in palette_rows(replays=self.REPLAYS):
+            yield SystemCommand(title, words, partial(self.run_action, run))
 
     @property
     def available_themes(self) -> dict[str, Theme]:

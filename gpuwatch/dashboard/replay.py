@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar, Protocol
 
 from rich.style import Style
 from textual import events
-from textual.app import SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Input
 
+from gpuwatch.dashboard.actions import bindings
 from gpuwatch.dashboard.app import DashboardApp, MonitorLike
 from gpuwatch.dashboard.history import History
 from gpuwatch.dashboard.lines import Line, LineWriter
-from gpuwatch.dashboard.palette import LIVE_ONLY
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
@@ -171,16 +168,8 @@ class ReplayApp(DashboardApp):
         options: as for the dashboard.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left_square_bracket", "seek(-10)", "Back 10 s", show=False),
-        Binding("right_square_bracket", "seek(10)", "Forward 10 s", show=False),
-        Binding("left_curly_bracket", "seek(-300)", "Back 5 min", show=False),
-        Binding("right_curly_bracket", "seek(300)", "Forward 5 min", show=False),
-        Binding("less_than_sign", "speed(-1)", "Slower", show=False),
-        Binding("greater_than_sign", "speed(1)", "Faster", show=False),
-        Binding("home", "seek_start", "To the beginning", show=False, priority=True),
-        Binding("end", "seek_end", "To the end", show=False, priority=True),
-    ]
+    REPLAYS = True
+    BINDINGS: ClassVar[list[BindingType]] = bindings("player")
 
     def __init__(self, monitor: Player, **options: Any) -> None:
         super().__init__(monitor, **options)
@@ -239,7 +228,3 @@ class ReplayApp(DashboardApp):
     def action_record(self) -> None:
         """There is nothing that is not recorded."""
         self.notify(REFUSED.format(what="it is recorded already"), severity="warning", markup=False)
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette's commands, less those that need a living machine."""
-        return (command for command in super().get_system_commands(screen) if command.title not in LIVE_ONLY)

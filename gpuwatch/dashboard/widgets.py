@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -19,6 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input
 
+from gpuwatch.dashboard.actions import bindings
 from gpuwatch.dashboard.lines import Line
 
 
@@ -144,15 +145,6 @@ def line_regions(rows: Sequence[int], width: int) -> list[Region]:
 
 Entry = TypeVar("Entry")
 
-CURSOR_KEYS: tuple[Binding, ...] = (
-    Binding("up,k", "cursor(-1)", "Up", show=False),
-    Binding("down,j", "cursor(1)", "Down", show=False),
-    Binding("pageup", "cursor(-8)", "Page up", show=False),
-    Binding("pagedown", "cursor(8)", "Page down", show=False),
-    Binding("home", "cursor(-9999)", "First", show=False),
-    Binding("end", "cursor(9999)", "Last", show=False),
-)
-
 
 class CursorList(LinesWidget, Generic[Entry], can_focus=True):
     """Head and entries in one widget. The cursor stays on its entry while others come and go.
@@ -167,7 +159,7 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
 
     HEAD_LINES: ClassVar[int] = 1
     FIRST_UNTIL_MOVED: ClassVar[bool] = False
-    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, Binding("enter", "open", "Open", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("list")
 
     def __init__(
         self, key_of: Callable[[Entry], Hashable], opened: Callable[[Entry], Message], *, id: str | None = None
@@ -247,7 +239,7 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
 class FilterInput(Input):
     """Filters while one types; enter keeps the filter, escape clears it, both put the line away."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Clear", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("filter")
 
     def __init__(self, text: str) -> None:
         super().__init__(text, placeholder="filter: rule, file, run, command", id="filter")

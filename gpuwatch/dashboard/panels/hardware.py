@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.message import Message
@@ -18,13 +18,14 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.actions import bindings
 from gpuwatch.dashboard.history import Trace
 from gpuwatch.dashboard.lines import Line, LineWriter, blanks, selected
 from gpuwatch.dashboard.panels.charts import area
 from gpuwatch.dashboard.panels.layout import Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import OLD_STATUS_NS, View
-from gpuwatch.dashboard.widgets import CURSOR_KEYS, RepaintWanted, line_regions, without_ansi
+from gpuwatch.dashboard.widgets import RepaintWanted, line_regions, without_ansi
 from gpuwatch.dashboard.words import no_gpu_reason, status_words
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuSample
@@ -262,7 +263,7 @@ class GpuTable(ScrollView, can_focus=True):
     """The rows of all GPUs, with a cursor while it has the focus; only rows in sight are made."""
 
     ALLOW_SELECT = False
-    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, Binding("enter", "open", "All about this GPU", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("list")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 from textual.widget import Widget
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.actions import Key, bindings, bottom_line
 from gpuwatch.dashboard.lines import Line, LineWriter, Page, blanks, rule, selected
-from gpuwatch.dashboard.screens.base import Key, ViewScreen
+from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.widgets import CursorList, LinesWidget, set_height
@@ -194,23 +194,13 @@ def _entries(view: View) -> tuple[Entry, ...]:
 DETAIL_LINES, LEAST_ENTRIES = 9, 6
 
 
-@cache
-def _keys(has_entries: bool, detaches: bool) -> list[Key]:
-    return [
-        Key("esc", "back", "back"),
-        *([Key("enter", "detach" if detaches else "attach", "attach")] if has_entries else []),
-        Key("/", "filter", "app.filter"),
-        Key("?", "help", "app.help"),
-        Key("q", "quit", "app.quit"),
-    ]
-
-
 class AttachScreen(ViewScreen):
     """Lists who trains here; enter attaches, or ends the attachment."""
 
     AUTO_FOCUS = "#candidates"
     CAN_FILTER = True
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace", "back", "Back", show=False)]
+    PLACE = "attach"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("attach")
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +213,9 @@ class AttachScreen(ViewScreen):
 
     def keys(self, view: View) -> list[Key]:
         """What enter does depends on the entry."""
-        return _keys(bool(self._list.entries), bool(self._list.entries) and self._list.current is None)
+        if not self._list.entries:
+            return bottom_line(self.PLACE)
+        return bottom_line(self.PLACE, frozenset({"everything" if self._list.current is None else "process"}))
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         """The details follow the list, which is scrolled where it would take more than they leave it."""
@@ -245,7 +237,7 @@ class AttachScreen(ViewScreen):
         self.dashboard.set_filter("")  # it was for this list, and would hide the findings
         self.dashboard.pop_screen()
 
-    def action_attach(self) -> None:
+    def action_open(self) -> None:
         """Attaches to the entry under the cursor."""
         self._list.action_open()
 

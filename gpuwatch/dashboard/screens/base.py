@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.css.query import NoMatches
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.actions import Key, Place, bindings, bottom_line
 from gpuwatch.dashboard.lines import Line, LineWriter
 from gpuwatch.dashboard.panels.layout import too_small
 from gpuwatch.dashboard.themes import Look
@@ -26,27 +26,6 @@ from gpuwatch.monitor.snapshot import Snapshot
 if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp
     from gpuwatch.dashboard.replay import ReplayLine
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key of the bottom line; `action` is what a click on it does."""
-
-    key: str
-    words: str
-    action: str
-
-
-BACK = Key("esc", "back", "app.pop_screen")
-
-
-ZOOM = Key("+ -", "zoom", "app.zoom(-1)")
-
-
-HELP = Key("?", "help", "app.help")
-
-
-QUIT = Key("q", "quit", "app.quit")
 
 
 class KeyPressed(Message):
@@ -168,13 +147,13 @@ class KeyBar(LinesWidget):
         """Does what the clicked key does."""
         key = key_at(self._keys, event.x)
         if key is not None:
-            self.post_message(KeyPressed(key.action))
+            self.post_message(KeyPressed(key.run))
 
 
 class ViewScreen(Screen[None]):
     """A screen that is drawn again whenever the app has a new view."""
 
-    KEYS: ClassVar[list[Key]] = []
+    PLACE: ClassVar[Place] = "page"
     CAN_FILTER: ClassVar[bool] = False
     AUTO_FOCUS = "*"
     _player: Sequence[ReplayLine] = ()
@@ -221,7 +200,7 @@ class ViewScreen(Screen[None]):
 
     def keys(self, view: View) -> list[Key]:
         """The keys that do something now."""
-        return self.KEYS
+        return bottom_line(self.PLACE)
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         """Brings the content up to date."""
@@ -250,8 +229,7 @@ class ViewScreen(Screen[None]):
 class PageScreen(ViewScreen):
     """A screen of one page of lines, left with escape."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace", "app.pop_screen", "Back", show=False)]
-    KEYS: ClassVar[list[Key]] = [Key("esc", "back", "app.pop_screen"), Key("q", "quit", "app.quit")]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("page")
 
     def content(self) -> Iterable[Widget]:
         """The page."""

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.actions import bindings
 from gpuwatch.dashboard.background import in_background
 from gpuwatch.dashboard.history import Grid
 from gpuwatch.dashboard.lines import MARGIN, Line, LineWriter, Page
 from gpuwatch.dashboard.panels.charts import Evidence, chart_cells, evidence_lines, values_per_cell
 from gpuwatch.dashboard.panels.hardware import power_limit
-from gpuwatch.dashboard.screens.base import Key, PageScreen
+from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.words import (
@@ -328,21 +329,8 @@ MAX_CHARTS = 4
 class FindingScreen(PageScreen):
     """Follows its finding through the snapshots, and keeps its last state when it is gone."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "copy_fix", "Copy the fix", show=False),
-        Binding("s", "snooze", "Snooze", show=False),
-        Binding("e", "explain", "Explain the rule", show=False),
-    ]
-    KEYS: ClassVar[list[Key]] = [
-        Key("esc", "back", "app.pop_screen"),
-        Key("c", "copy fix", "copy_fix"),
-        Key("s", "snooze", "snooze"),
-        Key("e", "explain", "explain"),
-        Key("t", "timeline", "app.timeline"),
-        Key("+ -", "zoom", "app.zoom(-1)"),
-        Key("?", "help", "app.help"),
-        Key("q", "quit", "app.quit"),
-    ]
+    PLACE = "finding"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("finding")
 
     def __init__(self, key: FindingKey) -> None:
         super().__init__()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import ClassVar
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.lines import Line, Page
 from gpuwatch.dashboard.panels.charts import Evidence, chart_cells, evidence_lines, values_per_cell
 from gpuwatch.dashboard.panels.hardware import power_limit, slowed_by
-from gpuwatch.dashboard.screens.base import BACK, HELP, QUIT, ZOOM, Key, PageScreen
+from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import status_words
@@ -156,7 +155,7 @@ def _said(value: object, unit: str) -> str:
 class GpuScreen(PageScreen):
     """All that is known of one GPU."""
 
-    KEYS: ClassVar[list[Key]] = [BACK, ZOOM, Key("t", "timeline", "app.timeline"), HELP, QUIT]
+    PLACE = "gpu"
 
     def __init__(self, uuid: str) -> None:
         super().__init__()

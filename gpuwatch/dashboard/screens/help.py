@@ -3,42 +3,13 @@
 from __future__ import annotations
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.actions import help_rows
 from gpuwatch.dashboard.lines import Line, Page
 from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import LEVELS, RUNG_MEANINGS, RUNGS
 from gpuwatch.diagnosis.finding import Severity
-
-KEYS = (
-    ("up down, j k", "move in the findings or the GPUs; tab changes between them"),
-    ("enter, click", "open the finding or the GPU"),
-    ("c", "copy the fix to the clipboard (OSC 52: works over SSH where the terminal allows it)"),
-    ("s, u", "snooze a finding for an hour; bring the last one back"),
-    ("e", "explain the rule behind a finding"),
-    ("t", "timeline: GPUs, steps, waits and phases on one axis"),
-    ("p", "processes"),
-    ("a", "attach to a training that already runs; again a: everything (detach)"),
-    ("r", "begin or end a recording in the current folder; `gpuwatch replay FILE` plays it"),
-    ("space", "hold the picture; collection goes on"),
-    ("+ -", "zoom the time axis: 30 s to 24 h"),
-    ("left right", "in the timeline: move through time; end returns to now"),
-    ("/", "filter findings, runs and processes; esc clears"),
-    ("ctrl+l", "repaint the screen, after another program wrote over it"),
-    ("ctrl+p", "command palette: themes (one is safe for colour-blind eyes), all commands"),
-    ("esc", "back"),
-    ("q, ctrl+c", "quit"),
-)
-
-REPLAY_KEYS = (
-    ("space", "hold the replay, or let it go on; at the end: play it from the start"),
-    ("[ ]", "10 s back, 10 s forward"),
-    ("{ }", "5 min back, 5 min forward"),
-    ("home end", "on the main screen: to the beginning, to the end; a click on the line: to that moment"),
-    ("< >", "slower, faster: a quarter of the recorded speed up to 60 times"),
-)
-LIVE_KEYS = frozenset({"a", "r", "space"})
-"""Not in a replay, or with another meaning."""
 
 WORDS = (
     ("util 60 s", "mean and standard deviation of the driver's utilization samples of the last 60 s"),
@@ -59,14 +30,12 @@ WORDS = (
 def help_page(view: View, width: int, look: Look) -> list[Line]:
     """The whole page."""
     page = Page(width, look)
-    if view.snapshot is not None and view.snapshot.replay is not None:
+    replays = view.snapshot is not None and view.snapshot.replay is not None
+    if replays:
         page.heading("Keys of the replay")
-        for key, meaning in REPLAY_KEYS:
-            page.pair(key, meaning, name_width=18)
+        _keys(page, help_rows("replay"))
     page.heading("Keys")
-    for key, meaning in KEYS:
-        if view.snapshot is None or view.snapshot.replay is None or key not in LIVE_KEYS:
-            page.pair(key, meaning, name_width=18)
+    _keys(page, help_rows(None) if replays else help_rows(None, "live"))
     page.heading("What the words mean")
     for word, meaning in WORDS:
         page.pair(word, meaning, name_width=22)
@@ -84,6 +53,11 @@ def help_page(view: View, width: int, look: Look) -> list[Line]:
         page.pair(words, RUNG_MEANINGS[rung], name_width=22)
     _own_cost(page, view)
     return page.lines
+
+
+def _keys(page: Page, rows: list[tuple[str, str]]) -> None:
+    for keys, meaning in rows:
+        page.pair(keys, meaning, name_width=18)
 
 
 def _own_cost(page: Page, view: View) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widget import Widget
 
+from gpuwatch.dashboard.actions import Key, State, bindings, bottom_line
 from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.lines import Line
 from gpuwatch.dashboard.panels.charts import values_per_cell
@@ -17,7 +17,7 @@ from gpuwatch.dashboard.panels.hardware import GpuTable, OpenGpu, Traces, gpu_he
 from gpuwatch.dashboard.panels.layout import FRAMED_FROM, Arrangement, Columns, Needs, arrange, columns
 from gpuwatch.dashboard.panels.run import RunTraces, run_panel
 from gpuwatch.dashboard.panels.verdict import Verdict, verdict_box, verdicts, wanted_lines
-from gpuwatch.dashboard.screens.base import Key, ViewScreen
+from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.widgets import LinesWidget, set_height
@@ -29,6 +29,7 @@ from gpuwatch.timeline.series import Series
 HOST_CPU = Series("host.cpu_percent")
 HOST_IO = Series("host.pressure_io_percent")
 NO_TRACE = Trace()
+_PLAYS: dict[str, State] = {"playing": "running", "paused": "held", "ended": "ended"}
 
 HOLD_POLLS = 2.5
 """A value stands until the next one, for so many polls or steps at most: later is a gap."""
@@ -47,47 +48,6 @@ def _needs(view: View, verdict_lines: int) -> Needs:
     )
 
 
-@cache
-def _keys(on_finding: bool, paused: bool, can_attach: bool, recording: bool) -> list[Key]:
-    """The most needed first: what does not fit is left out."""
-    pause = Key("space", "resume" if paused else "pause", "app.pause")
-    return [
-        *([Key("enter", "open", "open"), Key("c", "copy fix", "copy_fix")] if on_finding else []),
-        *([Key("a", "attach", "app.attach")] if can_attach else []),
-        Key("t", "timeline", "app.timeline"),
-        Key("p", "processes", "app.processes"),
-        *([] if can_attach else [pause]),
-        Key("?", "help", "app.help"),
-        Key("q", "quit", "app.quit"),
-        *([pause] if can_attach else []),
-        Key("r", "end recording" if recording else "record", "app.record"),
-        *([Key("s", "snooze", "snooze"), Key("e", "explain", "explain")] if on_finding else []),
-        Key("+ -", "zoom", "app.zoom(-1)"),
-        Key("/", "filter", "app.filter"),
-        Key("tab", "GPUs", "app.focus_next"),
-    ]
-
-
-@cache
-def _replay_keys(on_finding: bool, state: str) -> list[Key]:
-    """A player's first."""
-    space = {"playing": "pause", "paused": "play", "ended": "from start"}[state]
-    return [
-        Key("space", space, "app.pause"),
-        Key("[ ]", "10 s", "app.seek(10)"),
-        Key("{ }", "5 min", "app.seek(300)"),
-        Key("< >", "speed", "app.speed(1)"),
-        *([Key("enter", "open", "open")] if on_finding else []),
-        Key("t", "timeline", "app.timeline"),
-        Key("?", "help", "app.help"),
-        Key("q", "quit", "app.quit"),
-        Key("p", "processes", "app.processes"),
-        *([Key("c", "copy fix", "copy_fix"), Key("e", "explain", "explain")] if on_finding else []),
-        Key("+ -", "zoom", "app.zoom(-1)"),
-        Key("/", "filter", "app.filter"),
-    ]
-
-
 class VerdictBox(LinesWidget):
     """The verdicts; a click opens the finding behind the first."""
 
@@ -103,13 +63,7 @@ class MainScreen(ViewScreen):
 
     AUTO_FOCUS = "#findings"
     CAN_FILTER = True
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "clear_filter", "Clear the filter", show=False),
-        Binding("c", "copy_fix", "Copy the fix", show=False),
-        Binding("s", "snooze", "Snooze the finding", show=False),
-        Binding("u", "app.undo_snooze", "Undo the snooze", show=False),
-        Binding("e", "explain", "Explain the rule", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("main")
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,11 +84,15 @@ class MainScreen(ViewScreen):
     def keys(self, view: View) -> list[Key]:
         """What can be done here and now."""
         snapshot = view.snapshot
-        can_attach = snapshot is not None and (bool(snapshot.candidates) or snapshot.attached_pid is not None)
+        states: set[State] = {"finding"} if view.findings else set()
         if snapshot is not None and snapshot.replay is not None:
-            return _replay_keys(bool(view.findings), snapshot.replay.state)
+            return bottom_line("player", frozenset(states | {_PLAYS[snapshot.replay.state]}))
+        can_attach = snapshot is not None and (bool(snapshot.candidates) or snapshot.attached_pid is not None)
         is_recording = snapshot is not None and snapshot.recording is not None
-        return _keys(bool(view.findings), view.paused_seconds is not None, can_attach, is_recording)
+        states.add("candidates" if can_attach else "alone")
+        states.add("running" if view.paused_seconds is None else "held")
+        states.add("recording" if is_recording else "idle")
+        return bottom_line("main", frozenset(states))
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         """Shares out the height, gets the charts' values, and lets every widget show its lines."""

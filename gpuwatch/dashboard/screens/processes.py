@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.actions import Key, bottom_line
 from gpuwatch.dashboard.lines import Line, LineWriter, Page
-from gpuwatch.dashboard.screens.base import BACK, HELP, QUIT, Key, PageScreen
+from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import OLD_STATUS_NS, View
 from gpuwatch.dashboard.words import RUNGS, gpu_indices, unhooked
@@ -129,12 +129,12 @@ class ProcessesScreen(PageScreen):
     """Who uses the GPUs."""
 
     CAN_FILTER = True
-    KEYS: ClassVar[list[Key]] = [BACK, Key("a", "attach", "app.attach"), Key("/", "filter", "app.filter"), HELP, QUIT]
+    PLACE = "processes"
 
     def keys(self, view: View) -> list[Key]:
         """Less attaching, where there is nothing to attach to."""
         replays = view.snapshot is not None and view.snapshot.replay is not None
-        return [key for key in self.KEYS if not (replays and key.key == "a")]
+        return bottom_line(self.PLACE, frozenset() if replays else frozenset({"live"}))
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         """The table."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from gpuwatch.dashboard import formatting as say
+from gpuwatch.dashboard.actions import bindings
 from gpuwatch.dashboard.history import Grid, Trace, Values
 from gpuwatch.dashboard.lines import Line, LineWriter, rule
 from gpuwatch.dashboard.panels.charts import (
@@ -20,7 +21,7 @@ from gpuwatch.dashboard.panels.charts import (
     values_per_cell,
 )
 from gpuwatch.dashboard.panels.hardware import power_limit
-from gpuwatch.dashboard.screens.base import BACK, HELP, QUIT, ZOOM, Key, PageScreen
+from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import run_name
@@ -115,22 +116,8 @@ PAN_STEP = 0.25
 class TimelineScreen(PageScreen):
     """Everything on one axis, as far back as the timeline reaches."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,H", "pan(1)", "Back in time", show=False),
-        Binding("right,L", "pan(-1)", "Forward in time", show=False),
-        Binding("end", "live", "Now", show=False, priority=True),
-        Binding("d", "detail", "More series per GPU", show=False),
-    ]
-    KEYS: ClassVar[list[Key]] = [
-        BACK,
-        ZOOM,
-        Key("left right", "move", "pan(1)"),
-        Key("end", "now", "live"),
-        Key("d", "detail", "detail"),
-        Key("space", "pause", "app.pause"),
-        HELP,
-        QUIT,
-    ]
+    PLACE = "timeline"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("timeline")
 
     def __init__(self) -> None:
         super().__init__()
