@@ -151,8 +151,9 @@ def _age(run: RunNow, now_ns: int) -> str:
 
 
 def _rate(run: RunNow) -> list[str]:
-    """Batches counted from outside, where steps are not seen one by one."""
+    """Batches or iterations counted from outside, where steps are not seen one by one."""
     if run.batches_per_second is None:
         return []
     least = "" if run.batches_exact else "at least "
-    return [f"{least}{rate(run.batches_per_second)} batches/s"]
+    unit = "batches" if run.batches_of_loader else "iterations"
+    return [f"{least}{rate(run.batches_per_second)} {unit}/s"]

@@ -128,6 +128,7 @@ def run_now(
         gap_share=share(critical.sums, "gap", "gap_train"),
         **_bar(critical, stacks, rows),
         batches_per_second=stacks.batches_per_second if stacks else None,
+        batches_of_loader=stacks.batches_of_loader if stacks else True,
         batches_exact=stacks.batches_exact if stacks else True,
         samples=stacks.samples if stacks else 0,
         standing=critical.trainer.stacks.standing,

@@ -124,6 +124,7 @@ class RunNow:
     other_share: float | None = None  # of the user's own Python and its logging
     step_seconds: float | None = None  # mean training seconds per step, on every rung that tells
     batches_per_second: float | None = None  # counted from outside, over training and phases alike
+    batches_of_loader: bool = True  # else iterations of a loop without one
     batches_exact: bool = True  # read from the loader's own counter; else entries into next(), which miss short ones
     pause_seconds: float | None = None  # how long the pause lasts that its state is of
     samples: int = 0  # looks at the training thread

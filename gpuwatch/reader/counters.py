@@ -22,6 +22,7 @@ from gpuwatch.reader.object_layout import object_layout
 from gpuwatch.reader.objects import Objects
 from gpuwatch.reader.slots import SlotReader
 from gpuwatch.reader.types import Frame, LoaderState, Stack
+from gpuwatch.reader.variables import Variables
 
 _NEXT, _DELETE = "__next__", "__del__"
 _IDENTITY = ("_index_sampler", "_dataset")
@@ -79,6 +80,7 @@ class LoaderReader:
         self._slots = SlotReader(self._objects)
         self._finder = LoopFinder(self._objects, self._attributes, self._types, self._slots)
         self._loops = FrameLoops(self._objects, self._slots, self._finder)
+        self._variables = Variables(self._objects, self._attributes, self._slots)
         self._anchors = Anchors()
         self._known: dict[int, _Known] = {}
         self._looks = 0
@@ -129,8 +131,18 @@ class LoaderReader:
             return None
         return known.count.read()
 
+    @contained
+    def integer(self, frame: Frame, name: str) -> int | None:
+        """The int that a variable of the frame holds, by its name as the code has it ("step", "self.step").
+
+        Raises:
+            CannotReadError: The process is gone, or is not to be read any more.
+        """
+        return None if self._layout is None else self._variables.integer(frame, name)
+
     def _forget(self) -> None:
-        for part in (self._objects, self._attributes, self._types, self._slots, self._finder, self._loops):
+        own = self._objects, self._attributes, self._types, self._slots, self._finder, self._loops, self._variables
+        for part in own:
             part.forget()
 
     def _running(self, stack: Stack) -> _Running | None:

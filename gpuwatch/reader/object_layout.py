@@ -35,10 +35,12 @@ class ObjectLayout:
     code_locals: int  # co_nlocalsplus, co_nlocals before 3.11
     code_cells: tuple[int, ...]  # the tuples whose lengths come on top of co_nlocals before 3.11
     code_stack: int  # co_stacksize
+    code_names: int  # co_localsplusnames, co_varnames before 3.11
     generator_frame: int
     generator_frame_inline: bool
     frame_code: int
     frame_locals: int
+    frame_globals: int
     frame_top: int | None  # where the number of used slots stands, None where the version tells it less plainly
     frame_top_pointer: bool = False  # 3.14 and later: a pointer behind the last used slot instead
     tuple_items: int = 24
@@ -58,10 +60,12 @@ _PYTHON_3_8 = ObjectLayout(
     code_locals=28,
     code_cells=(88, 80),
     code_stack=32,
+    code_names=72,
     generator_frame=16,
     generator_frame_inline=False,
     frame_code=32,
     frame_locals=360,
+    frame_globals=48,
     frame_top=None,
 )
 _PYTHON_3_9 = replace(_PYTHON_3_8, version=(3, 9), cached_keys=864)
@@ -74,9 +78,11 @@ _PYTHON_3_11 = replace(
     code_locals=76,
     code_cells=(),
     code_stack=68,
+    code_names=96,
     generator_frame=80,
     generator_frame_inline=True,
     frame_locals=72,
+    frame_globals=8,
     frame_top=64,
 )
 _PYTHON_3_12 = replace(
@@ -92,6 +98,7 @@ _PYTHON_3_12 = replace(
     code_stack=64,
     generator_frame=72,
     frame_code=0,
+    frame_globals=24,
 )
 _PYTHON_3_13 = replace(
     _PYTHON_3_12,

@@ -235,6 +235,8 @@ def steps_per_second(rank: RankWindow) -> tuple[float | None, str | None]:
     stacks = rank.stacks
     if stacks is None or stacks.batches_per_second is None:
         return None, None
+    if not stacks.batches_of_loader:
+        return stacks.batches_per_second, "loop counter"
     return stacks.batches_per_second, "loader counter" if stacks.batches_exact else "estimated from stacks"
 
 

@@ -219,6 +219,9 @@ def _wait_error(run: Json) -> str:
     return "" if wait is None else f" ±{(wait['high'] - wait['low']) * 50:.1f}"
 
 
+_SOURCES = {"loader counter": "the loader's own counter", "loop counter": "the variable that the loop counts with"}
+
+
 def _ended(run: Json) -> str:
     how = run["ended"]
     if how is None:
@@ -228,7 +231,7 @@ def _ended(run: Json) -> str:
 
 def _sentences(run: Json) -> Iterator[str]:
     if run["steps_per_second"] is not None and run["steps_source"] != "hook":
-        source = {"loader counter": "the loader's own counter"}.get(run["steps_source"], run["steps_source"])
+        source = _SOURCES.get(run["steps_source"], run["steps_source"])
         yield f"{pace(run)} (from {source}, {_window(run)})"
     hot = run["hot_line"]
     if hot is not None:
@@ -246,9 +249,9 @@ def _sentences(run: Json) -> Iterator[str]:
 
 
 def pace(run: Json) -> str:
-    """Steps per second with their unit: the loader's counter counts batches."""
+    """Steps per second with their unit: a loader's counter counts batches, a loop's its iterations."""
     value = run["steps_per_second"]
-    unit = "steps/s" if run["steps_source"] == "hook" else "batches/s"
+    unit = {"hook": "steps/s", "loop counter": "iterations/s"}.get(run["steps_source"], "batches/s")
     return UNKNOWN if value is None else f"{rate(value)} {unit}"
 
 

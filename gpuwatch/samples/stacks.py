@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from gpuwatch.samples.run import Role
 
@@ -110,16 +110,20 @@ class Standing:
     in_loop: bool | None = None  # of a training; None while no loop that trains has been seen
 
 
+NO_LOADER: Final = 0
+
+
 @dataclass(frozen=True, slots=True)
 class BatchCount:
     """Batches that one loop over a loader took since watching began; the number only grows.
 
     `exact`: read from the loader's own counter. Else entries into its next() were counted, which misses short ones.
+    Of a training loop without a loader it is the iterations, from the variable that the loop counts them with.
     """
 
     trainer: str
     time_ns: int
-    loader: int  # LoaderFacts.loader
+    loader: int  # LoaderFacts.loader, or NO_LOADER
     role: Role
     batches: int
     epochs: int = 0  # iterators that began while watched

@@ -1,4 +1,7 @@
-"""The batches that a trainer's loops took, read from outside: the loaders' own counters over 15 min."""
+"""The batches that a trainer's loops took, read from outside: the loaders' own counters over 15 min.
+
+Of a loop without a loader they are its iterations.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpuwatch.samples import BatchCount, Role
+from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.timeline.columns import Table
 from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -36,6 +40,7 @@ class Counted:
     epochs: int
     seconds: float
     exact: bool
+    of_loader: bool  # else the loop's own count of its iterations
 
     @property
     def per_second(self) -> float | None:
@@ -141,6 +146,7 @@ class BatchCounts:
             epochs=_grown(training, "epochs", first_ns, last_ns),
             seconds=max(0, last_ns - first_ns - covered_ns(stops, first_ns, last_ns)) / SECOND_NS,
             exact=all(all(each.rows["exact"][each.rows.since(start_ns) :]) for each in training),
+            of_loader=self.train_loader != NO_LOADER,
         )
 
     def _training(self) -> list[_Loader]:

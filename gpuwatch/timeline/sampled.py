@@ -67,7 +67,7 @@ def sampled_figures(history: TrainerHistory, stacks: StackWindow | None, start_n
 def _wait_share(stacks: StackWindow) -> float | None:
     """A loop that reads no loader may load its data anywhere: that it waits for none is not known."""
     share_of = stacks.train_phases.get("wait")
-    is_loop_seen = stacks.batches_per_second is not None
+    is_loop_seen = stacks.batches_per_second is not None and stacks.batches_of_loader
     return share_of.value if share_of is not None and (is_loop_seen or share_of.value > 0.0) else None
 
 

@@ -218,6 +218,7 @@ class StackLog:
             standing=self.standing if is_fresh else None,
             batches_per_second=counted.per_second if counted else None,
             batches_exact=counted.exact if counted else True,
+            batches_of_loader=counted.of_loader if counted else True,
             batches=counted.batches if counted else 0,
             epochs=counted.epochs if counted else 0,
             cpu_share=total.cpu_seconds / seconds,

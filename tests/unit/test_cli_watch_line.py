@@ -92,6 +92,8 @@ def test_run_seen_from_outside_says_its_rung_and_its_batches() -> None:
     assert parts(runs=(sampled,))[1:] == ["step 250 ms", "3.88 batches/s", "wait 41 %", "sampled"]
     entries = run(rung="sampled", batches_per_second=3.9, batches_exact=False)
     assert "at least 3.9 batches/s" in parts(runs=(entries,))
+    own = run(rung="sampled", batches_per_second=3.9, batches_of_loader=False)
+    assert "3.9 iterations/s" in parts(runs=(own,))
     assert parts(runs=(run(rung="proc", step_seconds_p50=None, wait_share=None),))[1:] == [
         "step n/a",
         "wait n/a",

@@ -87,11 +87,12 @@ def test_a_sampled_run_gives_its_shares_with_intervals_and_counts() -> None:
     [
         (seen.sampled_rank(), 12.34, "loader counter"),
         (seen.sampled_rank(seen.stacks(batches_exact=False)), 12.34, "estimated from stacks"),
+        (seen.sampled_rank(seen.stacks(batches_of_loader=False)), 12.34, "loop counter"),
         (seen.sampled_rank(seen.stacks(batches_per_second=None)), None, None),
         (build.rank(step=0.2, stacks=seen.stacks()), 5.0, "hook"),
         (build.rank(facts={"rung": "proc"}, steps=1), None, None),
     ],
-    ids=["counter", "estimate", "no loader", "hook", "proc"],
+    ids=["counter", "estimate", "no loader", "uncounted", "hook", "proc"],
 )
 def test_the_pace_says_where_it_comes_from(rank: RankWindow, pace: float | None, source: str | None) -> None:
     section = run_of(rank)

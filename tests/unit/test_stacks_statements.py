@@ -99,6 +99,28 @@ def test_loops_around_a_line_end_at_the_function() -> None:
     assert [loop.first for loop in source.loops(6)] == [1]
 
 
+@pytest.mark.parametrize(
+    ("loop", "counters"),
+    [
+        ("for i in range(n):\n  f()", ("i",)),
+        ("for i in trange(1, n):\n  f()", ("i",)),
+        ("for i in range(0, n, bptt):\n  f()", ()),
+        ("for batch, i in enumerate(range(0, n, bptt)):\n  f()", ("batch",)),
+        ("for i, x in tqdm(enumerate(xs), total=9):\n  f()", ("i",)),
+        ("for (a, b), x in enumerate(xs):\n  f()", ()),
+        ("for x in xs:\n  f()\n  step += 1", ("step",)),
+        ("while True:\n  f()\n  iter_num += 1\n  local += 1", ("iter_num", "local")),
+        ("while True:\n  with scope:\n    self.step += 1", ("self.step",)),
+        ("while True:\n  if good:\n    step += 1", ()),
+        ("while True:\n  for x in xs:\n    step += 1", ()),
+        ("while True:\n  step += 1\n  if bad:\n    step += 1", ()),
+        ("while True:\n  step += n\n  other -= 1\n  a[0] += 1\n  a.b.c += 1", ()),
+    ],
+)
+def test_a_loops_counters_grow_by_one_each_time_around(loop: str, counters: tuple[str, ...]) -> None:
+    assert SourceFile(loop).loops(1)[0].counters == counters
+
+
 def test_loops_are_found_within_other_blocks() -> None:
     source = SourceFile(
         "with a:\n  try:\n    for x in b:\n      c\n  except E:\n    for y in d:\n      e\n  finally:\n    f\n"

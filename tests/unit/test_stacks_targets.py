@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stack_looks import BACKWARD, MAIN, NEXT, STDLIB, Place, frame, loader_state, stack
 
-from gpuwatch.reader.types import CannotReadError, LoaderState, Reason, Stack
+from gpuwatch.reader.types import CannotReadError, Frame, LoaderState, Reason, Stack
 from gpuwatch.samples import BatchCount, RunFacts, Sample, StackTally, Standing, TrainerEnded
 from gpuwatch.sources.stacks.asked import StackTarget
 from gpuwatch.sources.stacks.facts import ProcessFacts, ranks
@@ -55,6 +55,9 @@ class FakeCounters:
         return loader_state(self.batches, len(stack.frames) - 2)
 
     def recheck(self, state: LoaderState) -> int | None:
+        return None
+
+    def integer(self, frame: Frame, name: str) -> int | None:
         return None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stack_looks import MAIN, stack
 
-from gpuwatch.reader.types import CannotReadError, LoaderState, Reason, Stack
+from gpuwatch.reader.types import CannotReadError, Frame, LoaderState, Reason, Stack
 from gpuwatch.sources.stacks.schedule import Ration
 from gpuwatch.sources.stacks.workers import Workers
 
@@ -37,6 +37,9 @@ class FakeProcess:
         return None
 
     def recheck(self, state: LoaderState) -> int | None:
+        return None
+
+    def integer(self, frame: Frame, name: str) -> int | None:
         return None
 
 

@@ -326,7 +326,8 @@ def _speed(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
     if run.rung == "sampled":
         rate = say.UNKNOWN if run.batches_per_second is None else rate_words(run.batches_per_second)
-        writer.put("" if run.batches_exact else "about ", look.dim).put(rate, look.step).put(" batches/s", look.dim)
+        unit = " batches/s" if run.batches_of_loader else " iterations/s"
+        writer.put("" if run.batches_exact else "about ", look.dim).put(rate, look.step).put(unit, look.dim)
     else:
         writer.put("step ", look.dim).put(say.seconds(run.step_seconds_p50), look.step)
         writer.put("  p95 ", look.dim).put(say.seconds(run.step_seconds_p95), look.text)

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
-
-from gpuwatch.reader.types import LoaderState
+from typing import Final, Protocol
 
 _MARGIN: Final = 1.5
 _RATE_WINDOW_NS: Final = 20_000_000_000
 _LENGTHS_KEPT: Final = 8
 _ITERATORS_KEPT: Final = 4
+
+
+class Counted(Protocol):
+    """An iterator that counts: a loader's, as the reader gives it."""
+
+    @property
+    def iterator(self) -> int:
+        """What identifies it."""
+
+    @property
+    def batches_yielded(self) -> int:
+        """Its count so far."""
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """At which count it ends, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,7 @@ class BatchCounter:
         self._lengths: deque[int] = deque(maxlen=_LENGTHS_KEPT)
         self._waiting = False
 
-    def see(self, state: LoaderState, now_ns: int) -> None:
+    def see(self, state: Counted, now_ns: int) -> None:
         """Takes note of an iterator's counter."""
         self.exact = True
         yielded = state.batches_yielded
@@ -68,7 +82,7 @@ class BatchCounter:
         while now_ns - self._rates[0][0] > _RATE_WINDOW_NS:
             self._rates.popleft()
 
-    def _returned_to(self, state: LoaderState) -> _Left | None:
+    def _returned_to(self, state: Counted) -> _Left | None:
         """What is known of an iterator that was read before; a new one at its address begins below its count."""
         left = self._left.get(state.iterator)
         if left is None or state.iterator == self._iterator or state.batches_yielded < left.seen:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from gpuwatch.reader.types import LoaderState, Stack
+from gpuwatch.reader.types import Frame, LoaderState, Stack
 
 
 class Readable(Protocol):
@@ -34,6 +34,9 @@ class Counters(Protocol):
 
     def recheck(self, state: LoaderState) -> int | None:
         """The same iterator's count now; None where it is gone."""
+
+    def integer(self, frame: Frame, name: str) -> int | None:
+        """The int that a variable of the frame holds."""
 
 
 Attach = Callable[[int, Path], "tuple[Readable, Counters]"]

@@ -12,9 +12,12 @@ from typing import Final
 from gpuwatch.reader.refusals import expensive
 from gpuwatch.reader.types import CannotReadError, LoaderState, Stack
 from gpuwatch.samples import BatchCount, Sample
-from gpuwatch.samples.run import LoaderFacts
+from gpuwatch.samples.run import LoaderFacts, Role
+from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.sources.stacks.classify import Classifier, Reading
+from gpuwatch.sources.stacks.counts import BatchCounter
 from gpuwatch.sources.stacks.facts import ProcessFacts
+from gpuwatch.sources.stacks.iterations import Iterations
 from gpuwatch.sources.stacks.loader_facts import LoaderCatalogue
 from gpuwatch.sources.stacks.looks import HeldLooks, Look
 from gpuwatch.sources.stacks.loops import Loops
@@ -88,6 +91,7 @@ class Session:
         self._classifier = Classifier(places, self._text)
         self._worker_classifier = WorkerClassifier(places, self._text)
         self._loops = Loops(self._classifier, self._text, counters.recheck)
+        self._iterations = Iterations(self._classifier, self._text, counters.integer)
         self._training_loops = TrainingLoops(places, self._text)
         self._held = HeldLooks(self._loops)
         self._tally = TallyBuilder(facts.trainer, now_ns)
@@ -193,6 +197,8 @@ class Session:
         self._thread.note(reading, now_ns)
         look = self._make_look(stack, state, reading, now_ns)
         self._held.put(look)
+        if not self.hooked and not self._reads_a_loader():
+            self._iterations.see(stack.frames, reading, now_ns)
         self._standing.see(stack, look, self._training_loops.hold(stack.frames, reading))
 
     def _make_look(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> Look:
@@ -310,18 +316,17 @@ class Session:
             except CannotReadError as error:
                 self._lose(error)
         for site in self._loops.named():
-            count = site.counter
-            self._settings.emit(
-                BatchCount(
-                    self.facts.trainer,
-                    now_ns,
-                    site.number or 0,
-                    site.told_role,
-                    count.batches,
-                    epochs=count.epochs,
-                    exact=count.exact,
-                )
-            )
+            self._tell_count(now_ns, site.number or NO_LOADER, site.told_role, site.counter)
+        if self._iterations.read_ns is not None and not self._reads_a_loader():
+            self._tell_count(self._iterations.read_ns, NO_LOADER, "train", self._iterations.counter)
+
+    def _reads_a_loader(self) -> bool:
+        """Whether a loop over a loader was seen that may train: its batches are the steps then."""
+        return any(site.role != "eval" for site in self._loops)
+
+    def _tell_count(self, time_ns: int, loader: int, role: Role, count: BatchCounter) -> None:
+        trainer = self.facts.trainer
+        self._settings.emit(BatchCount(trainer, time_ns, loader, role, count.batches, count.epochs, count.exact))
 
     def _tell_facts(self, now_ns: int) -> None:
         changed = False

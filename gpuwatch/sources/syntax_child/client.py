@@ -54,8 +54,8 @@ class Parser:
         found = self._ask(text, TABLES)
         if found is None:
             return None
-        loops = (Loop._make([*row[:5], frozenset(row[5]), frozenset(row[6])]) for row in found["loops"])
-        return Tables(dict(found["requests"]), [(first, last) for first, last in found["scopes"]], list(loops))
+        scopes = [(first, last) for first, last in found["scopes"]]
+        return Tables(dict(found["requests"]), scopes, [Loop.of_row(row) for row in found["loops"]])
 
     def loader_line(self, text: str, loop_line: int | None) -> int | None:
         """The line of the `DataLoader(...)` call that the loop at `loop_line` reads; None where it is not sure.

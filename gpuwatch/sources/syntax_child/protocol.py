@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 Request = Literal["sync", "copy", "save", "log", "forward"]
 
@@ -26,7 +26,8 @@ class Loop(NamedTuple):
     """A `for` or `while` statement: its first line, the last line of its header, and its last line.
 
     `over` is what a `for` iterates over, as text, and `over_names` the names in it; `calls` are the names of all
-    functions that the loop calls.
+    functions that the loop calls. `counters` are the variables that grow by one each time around ("step",
+    "self.step"), surest first.
     """
 
     first: int
@@ -36,10 +37,16 @@ class Loop(NamedTuple):
     over: str
     over_names: frozenset[str]
     calls: frozenset[str]
+    counters: tuple[str, ...] = ()
 
     def as_row(self) -> list[object]:
         """As JSON has it."""
-        return [*self[:5], sorted(self.over_names), sorted(self.calls)]
+        return [*self[:5], sorted(self.over_names), sorted(self.calls), self.counters]
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> Loop:
+        """From what JSON has."""
+        return cls._make([*row[:5], frozenset(row[5]), frozenset(row[6]), tuple(row[7])])
 
 
 _IN_TEXT: Final[tuple[tuple[Request, re.Pattern[str]], ...]] = (

@@ -67,6 +67,7 @@ class StackWindow:
     standing: Standing | None = None
     batches_per_second: float | None = None  # of the training loader, over training time and phases alike
     batches_exact: bool = True
+    batches_of_loader: bool = True  # else iterations of a loop without one, by its own count
     batches: int = 0  # in the window
     epochs: int = 0  # iterators that began in the window
     cpu_share: float | None = None  # what the looks cost gpuwatch, of one core

@@ -247,7 +247,8 @@ def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
         )
     elif rank.stacks is not None and rank.stacks.batches_per_second:
         rate = rank.stacks.batches_per_second
-        measures.append(Measure("batches_per_second", round(rate, 3), f"{rate_words(rate)} batches a second"))
+        unit = "batches" if rank.stacks.batches_of_loader else "iterations"
+        measures.append(Measure("batches_per_second", round(rate, 3), f"{rate_words(rate)} {unit} a second"))
     if len(case.run.ranks) > 1:
         waiting = "unknown" if rank.facts.rank is None else str(rank.facts.rank)
         measures.append(Measure("rank", rank.facts.rank, f"rank {waiting} waits longest, the others wait for it"))
