@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from gpuwatch.samples import NvmlState
-from gpuwatch.sources.nvml import NvmlSource
+from gpuwatch.sources.nvml.source import NvmlSource
 from tests import nvml_sim
 
 MOST_CALLS = 8.0

@@ -25,7 +25,7 @@ from gpuwatch.sources.discovery import DiscoverySource
 from gpuwatch.sources.hook_link.presences import names_its_own
 from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
-from gpuwatch.sources.nvml import NvmlSource
+from gpuwatch.sources.nvml.source import NvmlSource
 from gpuwatch.timeline.runs import title_of
 
 _PROC = Path("/proc")

@@ -13,7 +13,7 @@ from gpuwatch.dashboard.launch import use_one_heap
 from gpuwatch.dashboard.splash import show_on_splash
 from gpuwatch.monitor.waker import Waker
 from gpuwatch.samples import GpuFacts, GpuSample, Sample
-from gpuwatch.sources.nvml import NvmlSource
+from gpuwatch.sources.nvml.source import NvmlSource
 from gpuwatch.text.escape import printable
 
 _FIRST_LINE = 4

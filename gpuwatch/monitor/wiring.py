@@ -20,7 +20,7 @@ from gpuwatch.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from gpuwatch.samples import Sample
-    from gpuwatch.sources.nvml import NvmlSource
+    from gpuwatch.sources.nvml.source import NvmlSource
 
 _VIRTUAL_START_NS = 86_400_000_000_000  # any, but always the same: a simulated report is reproducible
 
@@ -83,7 +83,7 @@ def live_monitor(
 
 
 def _started_nvml(interval_seconds: float) -> TakeNvml:
-    from gpuwatch.sources.nvml import NvmlSource
+    from gpuwatch.sources.nvml.source import NvmlSource
 
     source = NvmlSource(interval_seconds)
     said = list(source.collect(time.monotonic_ns()))

@@ -84,7 +84,7 @@ class Runner:
     def run(self, arm: Arm, at: Place | None, place: int, on_progress: OnProgress) -> RunResult:
         """One run that counts: only its steps and the GPUs are watched, for every arm alike."""
         from gpuwatch.sources.hook_link.source import HookLinkSource
-        from gpuwatch.sources.nvml import NvmlSource
+        from gpuwatch.sources.nvml.source import NvmlSource
 
         sources: list[Source] = [NvmlSource(1.0), HookLinkSource(self._meeting_place())]
         monitor = Monitor(sources, origin=Origin("live", "TRIAL"), clock=SystemClock())

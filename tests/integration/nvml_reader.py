@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 import nvml_sim
 
 from gpuwatch.samples import GpuSample, Sample
-from gpuwatch.sources.nvml import NvmlSource, PollPlan
-from gpuwatch.sources.nvml_decode import Message
-from gpuwatch.sources.nvml_process import Activity
+from gpuwatch.sources.nvml.process import Activity, Message
+from gpuwatch.sources.nvml.source import NvmlSource, PollPlan
 
 BRISK = PollPlan(
     slow_seconds=0.4,

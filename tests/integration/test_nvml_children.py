@@ -12,13 +12,13 @@ from nvml_reader import BRISK, DEADLINE_SECONDS, SilentChild, launching, reading
 from nvml_sim import SimulatedDriver
 
 from gpuwatch.samples import GpuLost, NvmlState
-from gpuwatch.sources.nvml import MOST_OUTSTANDING, NvmlSource
-from gpuwatch.sources.nvml_process import Activity
+from gpuwatch.sources.nvml.process import Activity
+from gpuwatch.sources.nvml.source import MOST_OUTSTANDING, NvmlSource
 
 PARENT = """
 import os, sys, time
 from gpuwatch.samples import GpuSample
-from gpuwatch.sources.nvml import NvmlSource
+from gpuwatch.sources.nvml.source import NvmlSource
 source = NvmlSource(0.1, kernel_log=None)
 while not any(isinstance(sample, GpuSample) for sample in source.collect(time.monotonic_ns())):
     time.sleep(0.01)

@@ -15,7 +15,7 @@ from nvml_reader import BRISK, HASTY, Reader, child_pids, reading, wait_until
 from nvml_sim import SimulatedDriver
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, NvmlState
-from gpuwatch.sources.nvml import MOST_OUTSTANDING
+from gpuwatch.sources.nvml.source import MOST_OUTSTANDING
 
 
 def until_status(reader: Reader, status: str) -> NvmlState:

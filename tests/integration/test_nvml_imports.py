@@ -16,13 +16,13 @@ def modules_after(statement: str) -> set[str]:
     return set(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.split())
 
 
-@pytest.mark.parametrize("module", ["nvml", "nvml_survey"])
+@pytest.mark.parametrize("module", ["source", "process"])
 def test_the_monitor_never_loads_nvml(module: str) -> None:
-    assert not {"pynvml", "ctypes"} & modules_after(f"import gpuwatch.sources.{module}")
+    assert not {"pynvml", "ctypes"} & modules_after(f"import gpuwatch.sources.nvml.{module}")
 
 
 def test_the_child_loads_only_the_standard_library_and_pynvml() -> None:
-    loaded = modules_after("import gpuwatch.sources.nvml_child.__main__, gpuwatch.sources.nvml_child.watch")
+    loaded = modules_after("import gpuwatch.sources.nvml.child, gpuwatch.sources.nvml.machine")
     names = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names)
     assert names - {"__main__", "sitecustomize", "_distutils_hack"} <= {"gpuwatch", "pynvml"}
     heavy = {"argparse", "asyncio", "dataclasses", "inspect", "logging", "multiprocessing", "statistics", "unittest"}
@@ -36,8 +36,7 @@ def test_the_child_loads_only_the_standard_library_and_pynvml() -> None:
 def test_the_child_does_without_what_costs_it_megabytes() -> None:
     """typing, pathlib, and what ctypes.util brings along, which pynvml asks on Windows only."""
     statement = (
-        "from gpuwatch.sources.nvml_child import __main__, run\nrun._import_pynvml()\n"
-        "from gpuwatch.sources.nvml_child import watch"
+        "from gpuwatch.sources.nvml import child\nchild._import_pynvml()\nfrom gpuwatch.sources.nvml import machine"
     )
     loaded = modules_after(statement)
     assert "pynvml" in loaded

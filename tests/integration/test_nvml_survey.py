@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nvml_sim import SimulatedDriver
 
-from gpuwatch.sources.nvml_survey import NvmlSurvey, survey
+from gpuwatch.sources.nvml.process import NvmlSurvey, survey
 
 
 def ask(driver: SimulatedDriver, timeout_seconds: float = 120.0) -> NvmlSurvey:
@@ -57,7 +57,7 @@ def test_no_driver_is_one_sentence(simulated_driver: SimulatedDriver, tmp_path: 
 
 def test_the_module_prints_json_by_hand(simulated_driver: SimulatedDriver) -> None:
     env = {**os.environ, **simulated_driver.env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "gpuwatch.sources.nvml_child", "--survey"]
+    command = [sys.executable, "-m", "gpuwatch.sources.nvml.child", "--survey"]
     output = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
     *_, last = map(json.loads, output.splitlines())
     assert last["done"]["driver_version"] == "580.95.05"

@@ -23,7 +23,7 @@ from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples import RunFacts, StackTally
 from gpuwatch.sources.host.process import read_state
 from gpuwatch.sources.host.procfs import in_time, read_of
-from gpuwatch.sources.nvml_child.processes import PidMap
+from gpuwatch.sources.nvml.readings import PidMap
 from gpuwatch.sources.stacks.source import StackSource, StackTarget
 from gpuwatch.trial import process_guard
 from tests.faults.live import command, dashboard, wait_until

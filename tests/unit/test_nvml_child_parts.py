@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.metrics import GPU
-from gpuwatch.sources.nvml_child import marker, reasons
-from gpuwatch.sources.nvml_child.calls import CallError, Ledger
-from gpuwatch.sources.nvml_child.lanes import LONGEST_PAUSE_SECONDS, Lanes, Pace, Reading
-from gpuwatch.sources.nvml_child.options import Options
-from gpuwatch.sources.nvml_child.processes import PidMap
-from gpuwatch.sources.nvml_child.rings import StampClock
-from gpuwatch.sources.nvml_child.sanity import Counter, sensible
+from gpuwatch.sources.nvml import reasons, wire
+from gpuwatch.sources.nvml.device import LONGEST_PAUSE_SECONDS, Counter, Lanes, Pace, Reading, sensible
+from gpuwatch.sources.nvml.driver import CallError, Ledger
+from gpuwatch.sources.nvml.readings import PidMap, StampClock
+from gpuwatch.sources.nvml.wire import Options
 
 LANES = Lanes(interval=1.0, slow=5.0, rare=30.0)
 
@@ -169,15 +167,15 @@ def test_every_code_has_words(code: int) -> None:
 
 def test_the_marker_is_read_by_whoever_holds_the_file(tmp_path: Path) -> None:
     with (tmp_path / "marker").open("w+b") as file:
-        file.truncate(marker.SIZE)
-        mark = marker.Marker(file.fileno())
-        assert marker.read(file.fileno()) is None
-        mark.set(marker.line("GPU-a", "nvmlDeviceGetTemperature"), 1.0)
-        mark.set(marker.line("GPU-b", "nvmlDeviceGetName"), 2.5)
-        assert marker.read(file.fileno()) == ("GPU-b", "nvmlDeviceGetName")
-        assert marker.began(file.fileno()) == 2.5
+        file.truncate(wire.MARKER_SIZE)
+        mark = wire.Marker(file.fileno())
+        assert wire.read_marker(file.fileno()) is None
+        mark.set(wire.marker_line("GPU-a", "nvmlDeviceGetTemperature"), 1.0)
+        mark.set(wire.marker_line("GPU-b", "nvmlDeviceGetName"), 2.5)
+        assert wire.read_marker(file.fileno()) == ("GPU-b", "nvmlDeviceGetName")
+        assert wire.marker_began(file.fileno()) == 2.5
         mark.clear()
-        assert marker.read(file.fileno()) is None
+        assert wire.read_marker(file.fileno()) is None
 
 
 def test_options_come_as_json() -> None:

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuProcess, GpuSample, GpuStatus, NvmlState, Sample
-from gpuwatch.sources.nvml_blame import Blame
-from gpuwatch.sources.nvml_decode import _CHECKS, _TYPES, Message, decode
-from gpuwatch.sources.nvml_process import environment
-from gpuwatch.sources.nvml_roster import Roster
+from gpuwatch.sources.nvml.process import _CHECKS, _TYPES, Message, decode, environment
+from gpuwatch.sources.nvml.source import Blame, Roster
 
 MINUTE_NS = 60 * 10**9
 

@@ -15,8 +15,8 @@ import pynvml
 
 from benchmarks.gpu.facts.answer import Answer, ask, attempt
 from gpuwatch.samples import GpuSample, NvmlState
-from gpuwatch.sources.nvml import NvmlSource
-from gpuwatch.sources.nvml_child.driver import Driver
+from gpuwatch.sources.nvml.driver import Driver
+from gpuwatch.sources.nvml.source import NvmlSource
 
 FIELDS = (186, 185, 83, 82, 197, 198, 74, 76, 269, 270, 271, 230)
 RINGS = {"utilization": 1, "power": 0}

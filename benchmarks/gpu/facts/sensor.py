@@ -18,7 +18,7 @@ from typing import Any
 import pynvml
 
 from benchmarks.gpu.facts.answer import Answer, ask, attempt, rank_at
-from gpuwatch.sources.nvml_child.driver import Driver
+from gpuwatch.sources.nvml.driver import Driver
 
 WAVES = {0.05: 3.0, 0.1: 3.0, 0.2: 3.0, 0.3: 3.0, 0.5: 4.0, 1.0: 4.0, 2.0: 6.0, 5.0: 10.0, 10.0: 20.0}
 """Period -> seconds."""

@@ -18,7 +18,7 @@ from gpuwatch.cli.doctor_checks.surroundings import check_surroundings
 from gpuwatch.cli.doctor_checks.system import check_system
 from gpuwatch.cli.doctor_checks.terminal import Terminal, check_terminal
 from gpuwatch.cli.doctor_checks.torch_found import check_torch
-from gpuwatch.sources.nvml_survey import survey
+from gpuwatch.sources.nvml.process import survey
 
 _SURVEY_SECONDS = 10.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwatch.cli.doctor_checks.check import Check, State
-from gpuwatch.sources.nvml_child import reasons
-from gpuwatch.sources.nvml_survey import NvmlAnswer, NvmlSurvey
+from gpuwatch.sources.nvml import reasons
+from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey
 
 _SLOW_MICROSECONDS = 5000.0  # above this the NVML source asks less often
 _CURES = {

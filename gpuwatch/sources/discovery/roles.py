@@ -63,7 +63,7 @@ def role_of(name: str, arguments: Sequence[str]) -> Role:
     program = os.path.basename(script)  # noqa: PTH119 - another process's text, not a path of ours
     if program in _LAUNCHER_PROGRAMS:
         return Role.LAUNCHER
-    if program == "gpuwatch" or script.endswith(("/gpuwatch/__main__.py", "/gpuwatch/sources/nvml_child/__main__.py")):
+    if program == "gpuwatch" or script.endswith(("/gpuwatch/__main__.py", "/gpuwatch/sources/nvml/child.py")):
         return Role.HELPER
     return Role.NOTEBOOK if program.removesuffix(".py") in _NOTEBOOK_MODULES else Role.PROGRAM
 

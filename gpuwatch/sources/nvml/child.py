@@ -1,16 +1,18 @@
-"""Starting NVML, and starting it again."""
+"""The program of the NVML child: `python child.py [OPTIONS-AS-JSON] [--survey]`."""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import importlib
+import os
+import signal
 import sys
 import time
 from types import ModuleType
 
-from gpuwatch.sources.nvml_child import reasons
-from gpuwatch.sources.nvml_child.marker import Marker
-from gpuwatch.sources.nvml_child.options import Options
-from gpuwatch.sources.nvml_child.output import Output
+from gpuwatch.sources.nvml import reasons
+from gpuwatch.sources.nvml.wire import Marker, Options, Output
 
 _NOTHING_LOADED = frozenset({reasons.LIBRARY_NOT_FOUND, reasons.DRIVER_NOT_LOADED})
 """After these the same process can try again. Other failures want a fresh one, because a library that an
@@ -48,9 +50,8 @@ def _import_pynvml() -> None:
 
 def _run_with(options: Options, output: Output, marker: Marker) -> None:
     """The part that needs pynvml, imported here and not above because it may be missing."""
-    from gpuwatch.sources.nvml_child.calls import Ledger
-    from gpuwatch.sources.nvml_child.machine import Machine, StartOverError, costs, start, stop
-    from gpuwatch.sources.nvml_child.watch import Watch
+    from gpuwatch.sources.nvml.driver import Ledger
+    from gpuwatch.sources.nvml.machine import Machine, StartOverError, Watch, costs, start, stop, survey
 
     ledger = Ledger()
     while True:
@@ -64,8 +65,6 @@ def _run_with(options: Options, output: Output, marker: Marker) -> None:
             machine = Machine(options, output, marker, ledger)
             machine.enumerate()
             if options.survey:
-                from gpuwatch.sources.nvml_child.survey import survey
-
                 survey(machine)
                 return
             Watch(machine).run()
@@ -78,3 +77,20 @@ def _run_with(options: Options, output: Output, marker: Marker) -> None:
                 return
             time.sleep(end.seconds)
             stop(marker, ledger)
+
+
+def main() -> None:
+    """Ends when its reader does. Ctrl-C is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()  # the parent reads in which thread the driver crashed
+    output = Output()
+    output.end_with_reader()
+    with contextlib.suppress(BrokenPipeError):  # the reader has gone
+        run(Options.from_arguments(sys.argv[1:]), output)
+    with contextlib.suppress(OSError):  # a library has filled the pipe
+        sys.stderr.flush()
+    os._exit(0)  # an interpreter that winds down under a thread in NVML crashes (nvitop#222)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,47 +1,154 @@
-"""One whole GPU: its readings by lane, and the samples made of them.
+"""One whole GPU, or one MIG instance: its facts, its readings by lane, and the samples made of them.
 
-At the default interval this is 6.8 to 7.7 calls a second (benchmarks/nvml_calls.py): 4 on every poll (utilization
-ring, fields, memory, SM clock), 3 to 5 on every other one, 5 to 7 every 5 to 10 s, 8 every 30 to 60 s.
+At the default interval a GPU takes 6.8 to 7.7 calls a second (benchmarks/nvml_calls.py): 4 on every poll (utilization
+ring, fields, memory, SM clock), 3 to 5 on every other one, 5 to 7 every 5 to 10 s, 8 every 30 to 60 s. Its facts take
+about 12 calls, once.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pynvml
 
-from gpuwatch.sources.nvml_child import fields, reasons, rings
-from gpuwatch.sources.nvml_child.calls import Caller
-from gpuwatch.sources.nvml_child.device import Device, Draft, Record
-from gpuwatch.sources.nvml_child.driver import Driver
-from gpuwatch.sources.nvml_child.fields import Fields
-from gpuwatch.sources.nvml_child.gpm import METRICS, Gpm
-from gpuwatch.sources.nvml_child.lanes import Lanes, Reading
-from gpuwatch.sources.nvml_child.nvlink import TOTALS, NvLink
-from gpuwatch.sources.nvml_child.processes import PidMap, Processes, unmapped_reason
-from gpuwatch.sources.nvml_child.rings import Ring, StampClock
-from gpuwatch.sources.nvml_child.sanity import Counter
+from gpuwatch.sources.nvml import readings, reasons
+from gpuwatch.sources.nvml.device import Counter, Device, Draft, Lanes, Reading, Record, sensible
+from gpuwatch.sources.nvml.driver import Caller, Driver, attempt, wheel
+from gpuwatch.sources.nvml.readings import (
+    GPM_METRICS,
+    NVLINK_TOTALS,
+    Fields,
+    Gpm,
+    NvLink,
+    PidMap,
+    Processes,
+    Ring,
+    StampClock,
+    unmapped_reason,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+
+INTEGRATED_CAPABILITIES = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
+"""Jetson Nano, TX2, Xavier, Orin, Thor (two numberings) and GB10: their memory is the host's.
+
+Only these are called unified when MemoryInfo is not supported; nvitop and nvtop show host memory as the GPU's
+on any GPU whose call fails.
+"""
+
+
+def read_facts(caller: Caller, index: int, proc_root: str) -> tuple[dict[str, Any], bool]:
+    """The fields of GpuFacts for one whole GPU, and whether those that are missing may still come."""
+    found = _Found(caller)
+    facts: dict[str, Any] = {"time_ns": time.monotonic_ns(), "uuid": caller.device, "index": index}
+    facts["name"] = text(found.plain("name", "nvmlDeviceGetName")) or f"GPU {index}"
+    facts["pci_bus_id"] = text(found.plain("pci_bus_id", "nvmlDeviceGetPciInfo", using=_pci_bus_id))
+    facts["compute_capability"] = found.plain("compute_capability", "nvmlDeviceGetCudaComputeCapability")
+    mig, _ = caller.ask("nvmlDeviceGetMigMode")
+    facts["mig"] = bool(mig and mig[0])
+    facts.update(_memory(found, facts, proc_root))
+    facts["power_limit_watts"] = found.number("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", scale=1e-3)
+    facts["power_limit_default_watts"] = found.number(
+        "power_limit_default_watts", "nvmlDeviceGetPowerManagementDefaultLimit", scale=1e-3
+    )
+    facts["sm_clock_max_mhz"] = found.number("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
+    facts["memory_clock_max_mhz"] = found.number(
+        "memory_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM
+    )
+    facts["pcie_generation_max"] = found.number("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration")
+    facts["pcie_width_max"] = found.number("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
+    facts["unavailable"] = found.unavailable
+    return facts, found.may_come
+
+
+def text(value: Any) -> str | None:
+    """A string of the driver's; some wheels return bytes."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    return str(value) if value is not None else None
+
+
+def host_memory_bytes(proc_root: str) -> int | None:
+    """MemTotal of the host."""
+    try:
+        with open(f"{proc_root}/meminfo", encoding="ascii", errors="replace") as file:
+            return next(int(row.split()[1]) * 1024 for row in file if row.startswith("MemTotal:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
+def _pci_bus_id(handle: Any) -> Any:
+    """The attribute is decoded when it is read, which fails for bytes that are no text."""
+    return attempt(wheel("nvmlDeviceGetPciInfo"), handle).busId
+
+
+class _Found:
+    """Answers, and for what is missing the reason under the field's name."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self.unavailable: dict[str, str] = {}
+        self.may_come = False
+
+    def plain(self, field: str, name: str, *arguments: Any, using: Callable[..., Any] | None = None) -> Any:
+        value, code = self._caller.ask(name, *arguments, using=using)
+        if code:
+            self.miss(field, code)
+        return value
+
+    def miss(self, field: str, code: int) -> None:
+        self.unavailable[field] = reasons.reason_of(code)
+        self.may_come = self.may_come or code not in reasons.PERMANENT
+
+    def number(self, field: str, name: str, *arguments: Any, scale: float = 1) -> float | None:
+        value = self.plain(field, name, *arguments)
+        if value is None:
+            return None
+        number = sensible(field, value * scale, self._caller.ledger)
+        if number is None:
+            self.unavailable[field] = reasons.reason_of(reasons.NOT_SENSIBLE)
+        return number
+
+    def memory(self) -> tuple[float | None, int]:
+        value, code = self._caller.ask("nvmlDeviceGetMemoryInfo")
+        if value is None:
+            self.miss("memory_total_bytes", code)
+            return None, code
+        return sensible("memory_total_bytes", value.total, self._caller.ledger), 0
+
+
+def _memory(found: _Found, facts: dict[str, Any], proc_root: str) -> dict[str, Any]:
+    total, code = found.memory()
+    unified = code == reasons.NOT_SUPPORTED and facts["compute_capability"] in INTEGRATED_CAPABILITIES
+    if unified:
+        total = host_memory_bytes(proc_root)
+        found.unavailable.pop("memory_total_bytes", None)
+    return {"memory_total_bytes": total, "memory_unified": unified}
+
+
 _COUNTERS = {
-    "energy_joules": fields.ENERGY,
-    "pcie_tx_bytes": fields.PCIE_TX,
-    "pcie_rx_bytes": fields.PCIE_RX,
-    "throttled_power_ns": fields.THROTTLED_POWER,
-    "throttled_sw_thermal_ns": fields.THROTTLED_SW_THERMAL,
-    "throttled_hw_thermal_ns": fields.THROTTLED_HW_THERMAL,
-    "throttled_power_brake_ns": fields.THROTTLED_POWER_BRAKE,
+    "energy_joules": readings.ENERGY,
+    "pcie_tx_bytes": readings.PCIE_TX,
+    "pcie_rx_bytes": readings.PCIE_RX,
+    "throttled_power_ns": readings.THROTTLED_POWER,
+    "throttled_sw_thermal_ns": readings.THROTTLED_SW_THERMAL,
+    "throttled_hw_thermal_ns": readings.THROTTLED_HW_THERMAL,
+    "throttled_power_brake_ns": readings.THROTTLED_POWER_BRAKE,
 }
 _HEALTH = {
-    "ecc_corrected_volatile": (fields.ECC_CORRECTED,),
-    "ecc_uncorrected_volatile": (fields.ECC_UNCORRECTED,),
-    "remapped_rows_uncorrectable": (fields.REMAPPED_UNCORRECTABLE,),
-    "pcie_replays": (fields.PCIE_REPLAYS,),
-    "remap_pending": (fields.REMAP_PENDING,),
-    "remap_failed": (fields.REMAP_FAILED,),
-    "recovery_action": (fields.RECOVERY_ACTION,),
-    "retired_pages": (fields.RETIRED_UNCORRECTABLE, fields.RETIRED_CORRECTABLE),
+    "ecc_corrected_volatile": (readings.ECC_CORRECTED,),
+    "ecc_uncorrected_volatile": (readings.ECC_UNCORRECTED,),
+    "remapped_rows_uncorrectable": (readings.REMAPPED_UNCORRECTABLE,),
+    "pcie_replays": (readings.PCIE_REPLAYS,),
+    "remap_pending": (readings.REMAP_PENDING,),
+    "remap_failed": (readings.REMAP_FAILED,),
+    "recovery_action": (readings.RECOVERY_ACTION,),
+    "retired_pages": (readings.RETIRED_UNCORRECTABLE, readings.RETIRED_CORRECTABLE),
 }
 """What is the sum of which fields: unknown as soon as one of them is."""
 _RECOVERY = ("none", "reset the GPU", "restart the machine", "drain peer-to-peer traffic", "drain and reset the GPU",
@@ -67,9 +174,9 @@ class Gpu(Device):
 
     def _every_poll(self, caller: Caller, lanes: Lanes, driver: Driver) -> None:
         often, alternate = lanes.every_poll, lanes.alternate
-        self._sensors = Fields(caller, fields.SENSORS)
+        self._sensors = Fields(caller, readings.SENSORS)
         stamps = StampClock()
-        self._utilization_ring = Ring(caller, driver, rings.UTILIZATION, stamps)
+        self._utilization_ring = Ring(caller, driver, readings.UTILIZATION_RING, stamps)
         self._utilizations = self.made(often, self._utilization_ring.drain)
         self._rates = self.reading(often, ("nvmlDeviceGetUtilizationRates",))
         self._values = self.made(often, self._sensors.read)
@@ -86,7 +193,7 @@ class Gpu(Device):
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
         )
-        self._powers = self.made(alternate, Ring(caller, driver, rings.POWER, stamps).drain, offset=0.5)
+        self._powers = self.made(alternate, Ring(caller, driver, readings.POWER_RING, stamps).drain, offset=0.5)
         self._gpm = self.made(alternate, Gpm(caller).read, offset=0.5)
 
     def _slower(self, lanes: Lanes, driver: Driver) -> None:
@@ -97,7 +204,7 @@ class Gpu(Device):
         self._performance_state = self.reading(lanes.slow, ("nvmlDeviceGetPerformanceState",))
         self._pcie_generation = self.reading(lanes.lazy, ("nvmlDeviceGetCurrPcieLinkGeneration",))
         self._pcie_width = self.reading(lanes.lazy, ("nvmlDeviceGetCurrPcieLinkWidth",))
-        self._health = Fields(self.caller, fields.HEALTH)
+        self._health = Fields(self.caller, readings.HEALTH)
         self._health_values = self.made(lanes.rare, self._health.read)
         self._power_limit = self.reading(lanes.rare, ("nvmlDeviceGetEnforcedPowerLimit",))
         self._application_clock = self.reading(2 * lanes.rare, ("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_SM))
@@ -130,13 +237,13 @@ class Gpu(Device):
 
     def reason(self, name: str, code: int) -> str:
         """MIG has its own answer to what is not supported."""
-        if code == reasons.NOT_SUPPORTED and self.facts["mig"] and name in (*_UTILIZATION, *METRICS.values()):
+        if code == reasons.NOT_SUPPORTED and self.facts["mig"] and name in (*_UTILIZATION, *GPM_METRICS.values()):
             return "MIG is on: only its instances report it"
         return super().reason(name, code)
 
     def _lacks_power_fields(self) -> bool:
         codes = self._sensors.codes
-        return bool(codes[fields.POWER_INSTANT] and codes[fields.POWER_AVERAGE])
+        return bool(codes[readings.POWER_INSTANT] and codes[readings.POWER_AVERAGE])
 
     def _sample(self, now: float, utilizations: Entries, powers: Entries) -> Record:
         draft = Draft("GpuSample", self, now)
@@ -149,7 +256,7 @@ class Gpu(Device):
         draft.take("sm_clock_mhz", self._sm_clock)
         draft.take("temperature_celsius", self._temperature)
         draft.take("event_reasons", self._event_reasons)
-        for name in METRICS.values():
+        for name in GPM_METRICS.values():
             if self._gpm.code or name not in self._gpm.value:
                 draft.miss(name, self._gpm.code or reasons.NOT_FOUND)
             else:
@@ -168,7 +275,7 @@ class Gpu(Device):
 
     def _put_power(self, draft: Draft) -> None:
         values = self._values.value or {}
-        for number, window in ((fields.POWER_INSTANT, 0.0), (fields.POWER_AVERAGE, 1.0)):
+        for number, window in ((readings.POWER_INSTANT, 0.0), (readings.POWER_AVERAGE, 1.0)):
             if number in values:
                 draft.put("power_watts", values[number] / 1000, self._values.when)
                 draft.set("power_window_seconds", window)
@@ -181,10 +288,10 @@ class Gpu(Device):
 
     def _put_fields(self, draft: Draft) -> None:
         values = self._values.value or {}
-        if values.get(fields.MEMORY_TEMPERATURE):  # 0 is what boards without the sensor say
-            draft.put("memory_temperature_celsius", values[fields.MEMORY_TEMPERATURE], self._values.when)
+        if values.get(readings.MEMORY_TEMPERATURE):  # 0 is what boards without the sensor say
+            draft.put("memory_temperature_celsius", values[readings.MEMORY_TEMPERATURE], self._values.when)
         else:
-            code = self._sensors.codes[fields.MEMORY_TEMPERATURE]
+            code = self._sensors.codes[readings.MEMORY_TEMPERATURE]
             draft.miss("memory_temperature_celsius", code or reasons.NOT_SUPPORTED)
         for name, number in _COUNTERS.items():
             count = self._counters[name].take(int(values[number])) if number in values else None
@@ -247,7 +354,7 @@ class Gpu(Device):
         links, errors = self._links.value, self._link_errors.value or {}
         draft.take("nvlink_count", self._links, getattr(links, "total", None))
         draft.take("nvlink_active", self._links, getattr(links, "active", None))
-        for name in TOTALS:
+        for name in NVLINK_TOTALS:
             if name in errors:
                 draft.set(name, errors[name])
             else:
@@ -265,3 +372,92 @@ def _health_value(name: str, value: int) -> object:
     if name == "recovery_action":
         return _RECOVERY[value] if value < len(_RECOVERY) else f"action {value}"
     return value
+
+
+_OF_THE_WHOLE = (
+    "utilization_percent",
+    "memory_utilization_percent",
+    "power_watts",
+    "energy_joules",
+    "temperature_celsius",
+    "sm_clock_mhz",
+    "event_reasons",
+)
+
+_MOST_SLOTS = 64
+"""A GPU has 7; a driver that claims four thousand million is asked no further."""
+
+Instance = tuple[Caller, "dict[str, Any]"]
+"""The caller of a MIG device and its facts."""
+
+
+def find_instances(parent: Caller, facts: dict[str, Any], make_caller: Callable[[Any, str], Caller]) -> list[Instance]:
+    """The MIG devices of a GPU; slots may be empty, so all of them are looked at."""
+    count, code = parent.ask("nvmlDeviceGetMaxMigDeviceCount")
+    found = []
+    for slot in range(0 if code else min(count, _MOST_SLOTS)):
+        handle, code = parent.ask("nvmlDeviceGetMigDeviceHandleByIndex", slot)
+        if code:
+            continue
+        uuid, _ = make_caller(handle, parent.device).ask("nvmlDeviceGetUUID")
+        caller = make_caller(handle, text(uuid) or f"{parent.device}/{slot}")
+        found.append((caller, _facts(caller, facts)))
+    return found
+
+
+def _facts(caller: Caller, parent: dict[str, Any]) -> dict[str, Any]:
+    name, _ = caller.ask("nvmlDeviceGetName")
+    memory, code = caller.ask("nvmlDeviceGetMemoryInfo")
+    return {
+        "time_ns": time.monotonic_ns(),
+        "uuid": caller.device,
+        "index": parent["index"],
+        "name": text(name) or f"{parent['name']} MIG",
+        "pci_bus_id": parent["pci_bus_id"],
+        "compute_capability": parent["compute_capability"],
+        "memory_total_bytes": memory.total if memory is not None else None,
+        "mig": True,
+        "mig_parent": parent["uuid"],
+        "unavailable": {"memory_total_bytes": reasons.reason_of(code)} if code else {},
+    }
+
+
+class MigInstance(Device):
+    """One instance: memory, processes, and what GPM says of it on Hopper and later."""
+
+    def __init__(self, caller: Caller, whole: Caller, lanes: Lanes, driver: Driver, pids: PidMap) -> None:
+        super().__init__(caller, lanes)
+        self._pids = pids
+        number, _ = caller.ask("nvmlDeviceGetGpuInstanceId")
+        self._memory = self.reading(
+            lanes.every_poll, ("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2), ("nvmlDeviceGetMemoryInfo",)
+        )
+        self._gpm = self.made(lanes.alternate, Gpm(whole, number).read, offset=0.5)
+        self._processes = self.made(lanes.slow, Processes(caller, driver, pids, None).read)
+
+    def read(self, now: float) -> list[Record]:
+        """A GpuSample on every poll, a GpuStatus with the processes in the slow lane."""
+        asked = [reading for reading in (self._memory, self._processes) if reading.poll(now)]
+        self.judge(asked)
+        if self.lost_code:
+            return []
+        self._gpm.poll(now)
+        draft = Draft("GpuSample", self, now)
+        draft.take("memory_used_bytes", self._memory, getattr(self._memory.value, "used", None))
+        for name in GPM_METRICS.values():
+            if self._gpm.code or name not in self._gpm.value:
+                draft.miss(name, self._gpm.code or reasons.NOT_FOUND)
+            else:
+                draft.put(name, self._gpm.value[name], self._gpm.when)
+        for name in _OF_THE_WHOLE:
+            draft.explain(name, "a MIG instance has none of its own")
+        status = self._status(now) if self._processes in asked else []
+        return [draft.record(), *status]
+
+    def _status(self, now: float) -> list[Record]:
+        draft = Draft("GpuStatus", self, now)
+        draft.set("processes", self._processes.value)
+        missing = unmapped_reason(self._pids, self._processes.code)
+        if missing:
+            draft.explain("processes" if self._processes.code else "pid", missing)
+        return [draft.record()]
