@@ -39,6 +39,11 @@ WORKER_PHASE_WORDS = {
     "idle": "idle: waits for work",
     "other": "other",
 }
+_TIMES = {
+    "main thread while waiting": "of the training thread's time",
+    "loading thread": "of the loading thread's time",
+    "workers": "of the workers' busy time",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +240,7 @@ def _sentences(run: Json) -> Iterator[str]:
         yield f"{pace(run)} (from {source}, {_window(run)})"
     hot = run["hot_line"]
     if hot is not None:
-        of = "of the workers' busy time" if hot["where"] == "workers" else "of the training thread's time"
+        of = _TIMES[hot["where"]]
         code = f": {_shortened(hot['text'])}" if hot["text"] else ""
         what = f"line of loading: {_place(hot, run)}"
         if hot["callee"] is not None:

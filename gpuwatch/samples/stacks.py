@@ -12,7 +12,7 @@ from typing import Final, Literal
 from gpuwatch.samples.run import Role
 
 StackPhase = Literal[
-    "wait",  # in the training loader's next(), the first of an epoch too
+    "wait",  # in the training loader's next(), the first of an epoch too, or for a queue that another thread fills
     "start",  # in iter() of the training loader: its workers start
     "forward",
     "backward",
@@ -30,6 +30,9 @@ StackPhase = Literal[
 WorkerPhase = Literal["item", "collate", "send", "idle", "other"]
 """What a DataLoader worker does: `item` is the dataset's own code, `idle` waits for work, `send` ships a batch."""
 
+FeederPhase = Literal["make", "wait", "idle"]
+"""What a thread does that feeds the training thread: `wait` is in a loader's next() with workers, `idle` on a queue."""
+
 
 @dataclass(frozen=True, slots=True)
 class LineCount:
@@ -39,7 +42,7 @@ class LineCount:
     `leaf` names the library function at work below it ("PIL/Image.py:resize"), None where the line itself runs.
     """
 
-    phase: str  # StackPhase or WorkerPhase
+    phase: str  # StackPhase, WorkerPhase or FeederPhase
     file: str
     line: int
     function: str
@@ -92,6 +95,11 @@ class StackTally:
     cpu_seconds: float = 0.0  # what the looks cost gpuwatch
     calls: tuple[CallCount, ...] = ()  # below the loader's next(), and in the loop's own Python and copies
     worker_calls: tuple[CallCount, ...] = ()
+    handed_samples: int = 0  # of phase "wait": for what another thread or process hands over, in no loader's next()
+    feeder_looks: int = 0  # times that the threads which feed the training thread were sampled
+    feeder_phases: Mapping[str, int] = field(default_factory=dict)  # one count for each thread that feeds a queue
+    feeder_lines: tuple[LineCount, ...] = ()
+    feeder_calls: tuple[CallCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

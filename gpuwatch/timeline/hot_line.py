@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
+from gpuwatch.timeline.feeding import is_fed
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.windows import LineShare, RankWindow
 
-HotPlace = Literal["main thread while waiting", "workers"]
+HotPlace = Literal["main thread while waiting", "loading thread", "workers"]
 _MOST_LINES = 4  # of a function; more say nothing that its name does not
 
 
 @dataclass(frozen=True, slots=True)
 class HotLine:
-    """The line and who runs it. Its share is of the training thread's time, or of the workers' busy time."""
+    """The line and who runs it. Its share is of that thread's time, or of the workers' busy time."""
 
     line: LineShare
     where: HotPlace
@@ -35,6 +36,9 @@ def hot_line(rank: RankWindow) -> HotLine | None:
     stacks = rank.stacks
     if stacks is None:
         return None
+    if is_fed(stacks):
+        in_thread = hottest(stacks.feeder_lines, stacks.feeder_calls, ("make",))
+        return HotLine(in_thread, "loading thread") if in_thread is not None else None
     in_workers = hottest(stacks.worker_lines, stacks.worker_calls, ("item",))
     if in_workers is not None:
         return HotLine(in_workers, "workers")

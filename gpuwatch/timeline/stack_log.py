@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from gpuwatch.samples import CallCount, LineCount, StackPhase, StackTally, Standing, WorkerPhase
+from gpuwatch.samples import CallCount, FeederPhase, LineCount, StackPhase, StackTally, Standing, WorkerPhase
 from gpuwatch.timeline.batch_counts import BatchCounts
 from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.stack_stretches import Stretch, pauses_of_logging, waits_of
@@ -24,6 +24,7 @@ _LINES_SHOWN = 20
 
 PHASES: tuple[str, ...] = get_args(StackPhase)
 WORKER_PHASES: tuple[str, ...] = get_args(WorkerPhase)
+FEEDER_PHASES: tuple[str, ...] = get_args(FeederPhase)
 NOT_TRAINING = frozenset({"eval", "save", "compile"})
 _AT_WORK = ("wait", "forward", "backward", "optimizer", "sync", "copy")
 
@@ -39,7 +40,12 @@ class _Block:
         "cpu_seconds",
         "end_ns",
         "eval_waiting",
+        "feeder_calls",
+        "feeder_lines",
+        "feeder_looks",
+        "feeder_phases",
         "first_wait",
+        "handed",
         "lines",
         "phases",
         "receiving",
@@ -59,6 +65,7 @@ class _Block:
         self.end_ns = end_ns
         self.span_ns = 0
         self.samples = self.rejected = self.eval_waiting = self.receiving = self.first_wait = self.worker_samples = 0
+        self.handed = self.feeder_looks = 0
         self.cpu_seconds = 0.0
         self.workers: Counter[int] = Counter()
         self.phases: Counter[str] = Counter()
@@ -67,11 +74,14 @@ class _Block:
         self.worker_lines: Counter[int] = Counter()
         self.calls: Counter[int] = Counter()
         self.worker_calls: Counter[int] = Counter()
+        self.feeder_phases: Counter[str] = Counter()
+        self.feeder_lines: Counter[int] = Counter()
+        self.feeder_calls: Counter[int] = Counter()
 
     @property
     def all_lines(self) -> tuple[Counter[int], ...]:
         """All counts of lines and calls."""
-        return self.lines, self.worker_lines, self.calls, self.worker_calls
+        return self.lines, self.worker_lines, self.calls, self.worker_calls, self.feeder_lines, self.feeder_calls
 
     def __lt__(self, other: _Block) -> bool:
         return self.end_ns < other.end_ns
@@ -87,10 +97,13 @@ class _Block:
         self.receiving += other.receiving
         self.first_wait += other.first_wait
         self.worker_samples += other.worker_samples
+        self.handed += other.handed
+        self.feeder_looks += other.feeder_looks
         self.cpu_seconds += other.cpu_seconds
         self.workers.update(other.workers)
         self.phases.update(other.phases)
         self.worker_phases.update(other.worker_phases)
+        self.feeder_phases.update(other.feeder_phases)
         if with_lines:
             for lines, others in zip(self.all_lines, other.all_lines, strict=True):
                 lines.update(others)
@@ -146,6 +159,10 @@ class StackLog:
         block.worker_lines.update(self._counted(tally.worker_lines))
         block.calls.update(self._counted(tally.calls))
         block.worker_calls.update(self._counted(tally.worker_calls))
+        block.handed, block.feeder_looks = tally.handed_samples, tally.feeder_looks
+        block.feeder_phases.update(tally.feeder_phases)
+        block.feeder_lines.update(self._counted(tally.feeder_lines))
+        block.feeder_calls.update(self._counted(tally.feeder_calls))
         block.forget_rare_lines()
         self._newest_ns = max(self._newest_ns, tally.end_ns)
         insort(self._singles, block)
@@ -190,6 +207,7 @@ class StackLog:
             return None
         training = total.samples - sum(total.phases[phase] for phase in NOT_TRAINING)
         busy = total.worker_samples - total.worker_phases["idle"]
+        fed = total.feeder_phases.total()
         seconds = total.span_ns / SECOND_NS
         counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
         is_fresh = self.standing is not None and start_ns < self.standing.time_ns <= end_ns + SECOND_NS
@@ -215,6 +233,12 @@ class StackLog:
             worker_phases=_shares(total.worker_phases, WORKER_PHASES, total.worker_samples),
             worker_lines=self._lines(total.worker_lines, busy),
             worker_calls=self._lines(total.worker_calls, busy),
+            handed_samples=total.handed,
+            feeder_looks=total.feeder_looks,
+            feeder_samples=fed,
+            feeder_phases=_shares(total.feeder_phases, FEEDER_PHASES, fed),
+            feeder_lines=self._lines(total.feeder_lines, fed),
+            feeder_calls=self._lines(total.feeder_calls, fed),
             standing=self.standing if is_fresh else None,
             batches_per_second=counted.per_second if counted else None,
             batches_exact=counted.exact if counted else True,

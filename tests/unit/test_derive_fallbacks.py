@@ -145,6 +145,19 @@ def test_reads_of_a_background_thread_are_no_waits_of_the_training() -> None:
     assert len(steps) >= 18
     assert steps[-1].wait_seconds is None
     assert "background thread" in derivation.notes()[0]
+    assert derivation.roles() == {0: "train"}  # what else reads none must live on it
+
+
+def test_a_loader_that_a_thread_reads_beside_the_trainings_own_has_no_known_role() -> None:
+    loop = RecordStream()
+    loop.iter()
+    for _ in range(20):
+        loop.step()
+        with loop.on_thread(200):
+            loop.next(1, 100, milliseconds=2)
+    derivation = RunDerivation("1.1")
+    derive(loop, derivation)
+    assert derivation.roles()[1] == "unknown"
 
 
 def test_script_that_names_its_steps_is_taken_at_its_word() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +23,10 @@ from scene_builder import (
     scene,
     workers,
 )
-from stack_windows import from_outside, line, sampled, watched
+from stack_windows import from_outside, line, sampled, share, watched
 
 from gpuwatch.diagnosis.finding import Draft, Finding, Level, LoopEdit, Severity
-from gpuwatch.timeline.windows import ProcessTotals, RankWindow, Scene, StackWindow
+from gpuwatch.timeline.windows import LineShare, ProcessTotals, RankWindow, Scene, StackWindow
 
 STARVED = frozenset({"data-starvation"})
 BLUR = line(
@@ -148,6 +149,75 @@ class TestStarvation:
             return {(f.rule, f.summary) for f in findings(scene(run(member), gpus=[gpu(utilization=50)]))}
 
         assert said() == said(stacks=watched({"wait": 0.5}, samples=20, lines=[BLUR]))
+
+
+class TestThreadsThatMakeBatches:
+    """A thread of the training process fills a queue; the training waits for that."""
+
+    def fed(self, *, making: float = 0.95, looks: int = 400, handed: int | None = None, **fields: Any) -> StackWindow:
+        waits = round(1500 * fields.get("wait", 0.5))
+        made = round(looks * making)
+        usual: dict[str, Any] = {
+            "handed_samples": waits if handed is None else handed,
+            "feeder_looks": looks,
+            "feeder_samples": looks,
+            "feeder_phases": {
+                "make": share(making, looks),
+                "wait": share(0.0, looks),
+                "idle": share(1 - making, looks),
+            },
+            "feeder_lines": (self.decoding(made, looks),),
+        }
+        wait = fields.pop("wait", 0.5)
+        return watched({"wait": wait}, **(usual | fields))
+
+    def decoding(self, samples: int, of: int) -> LineShare:
+        text = "image = decode(path)"
+        return LineShare("make", SCRIPT, 44, "_run", samples, share(samples / of, of), text=text)
+
+    def test_without_a_loader_the_thread_and_its_line_are_the_cause(self) -> None:
+        member = replace(sampled(self.fed(batches_per_second=None), device="cpu"), train_loader=None)
+        moment = scene(run(member), gpus=[], machine=machine(4))
+        finding = of(findings(moment), "data-starvation")
+        assert finding.summary == (
+            "Training waits about 50 % of the time for the next batch: "
+            "100 % of the loading thread's time is train.py:44"
+        )
+        fix = finding.fix
+        assert fix is not None and (fix.file, fix.line, fix.value) == (SCRIPT, 44, 3)
+        assert fix.text.startswith("Let 3 worker processes make them") and "interpreter" in fix.text
+        assert finding.gain is not None and finding.gain.cap == "as far as cores are free"
+
+    def test_of_a_loader_without_workers_it_is_that_and_the_thread_counts_as_one(self) -> None:
+        moment = on_cpu(self.fed(), loader=from_outside(num_workers=0))
+        finding = of(findings(moment), "workers-zero")
+        assert finding.summary.startswith("Batches are loaded by a thread of the training process: each takes 190 ms")
+        assert "shares the interpreter with the training" in (finding.fix.text if finding.fix else "")
+
+    def test_a_hooked_run_that_reads_no_loader_is_starved_too(self) -> None:
+        seen = self.fed(batches_per_second=None)
+        unseen = {"wait_share": None, "settled_wait_share": None, "wait_seconds": None}
+        member = rank(step=0.2, wait=math.nan, device="cpu", stacks=seen, loader=loader(num_workers=0), **unseen)
+        moment = scene(run(member), gpus=[], machine=machine(4))
+        finding = of(findings(moment), "data-starvation")
+        assert (finding.level, finding.severity) == (Level.E1, Severity.WARNING)
+        assert "the loading thread's time is train.py:44" in finding.summary
+
+    @pytest.mark.parametrize(
+        ("case", "said"),
+        [
+            pytest.param({"making": 0.2}, False, id="the threads only pass on what worker processes make"),
+            pytest.param({"looks": 10}, False, id="too few looks at the threads"),
+            pytest.param({"handed": 100}, False, id="most waits are for a loader"),
+            pytest.param({}, True, id="they make batches"),
+        ],
+    )
+    def test_the_thread_is_named_only_where_it_makes_what_is_waited_for(self, case: dict[str, Any], said: bool) -> None:
+        finding = of(findings(on_cpu(self.fed(**case), loader=from_outside(num_workers=0))), "data-starvation")
+        assert ("loading thread" in finding.summary) is said
+
+    def test_a_thread_that_keeps_up_is_no_finding(self) -> None:
+        assert fired(on_cpu(self.fed(wait=0.03), loader=from_outside(num_workers=0))) == set()
 
 
 class TestLoopsOwnLoading:

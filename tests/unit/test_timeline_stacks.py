@@ -89,6 +89,22 @@ def test_parts_of_the_wait_are_of_all_looks() -> None:
     assert (seen.receiving_share, seen.first_wait_share) == (pytest.approx(0.1), pytest.approx(0.2))
 
 
+def test_threads_that_feed_the_training_are_counted_apart_and_add_up() -> None:
+    looks = {"handed_samples": 40, "feeder_looks": 10, "feeder_phases": {"make": 9, "idle": 1}}
+    seen = window(
+        log(*tallies(10, {"wait": 50, "other": 50}, feeder_lines=(line(7, 9, phase="make"),), **looks)), 0, 10
+    )
+    assert (seen.handed_samples, seen.feeder_looks, seen.feeder_samples) == (400, 100, 100)
+    assert {phase: share.value for phase, share in seen.feeder_phases.items()} == {
+        "make": 0.9,
+        "wait": 0.0,
+        "idle": 0.1,
+    }
+    (hot,) = seen.feeder_lines
+    assert (hot.line, hot.samples, hot.share.value) == (7, 90, pytest.approx(0.9))
+    assert seen.lines == () and seen.worker_lines == ()
+
+
 def test_waits_are_reported_tally_by_tally_without_phases_and_first_batches() -> None:
     first = tally(1, {"wait": 60, "forward": 40}, first_wait_samples=20)
     made = log(first, tally(2, {"eval": 100}), tally(3, {"wait": 10, "forward": 40, "eval": 50}))

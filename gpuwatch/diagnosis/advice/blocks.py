@@ -9,6 +9,7 @@ from gpuwatch.diagnosis.advice.sampled import batch_period, epoch_start_share, t
 from gpuwatch.diagnosis.advice.starvation import Starvation
 from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
 from gpuwatch.diagnosis.finding import Level
+from gpuwatch.timeline.feeding import is_fed, making_threads
 from gpuwatch.timeline.windows import RankWindow, Share
 
 BLOCKS = 12
@@ -81,6 +82,8 @@ def _sampled(rank: RankWindow, starvation: Starvation, wait: Share, workers: int
     """
     stacks = rank.stacks
     period = batch_period(stacks) if stacks else None
+    if period is None and rank.step_seconds is not None:
+        period = rank.step_seconds.mean
     if stacks is None or not period:
         return (), 0.0
     edge = epoch_start_share(stacks)
@@ -93,6 +96,10 @@ def _sampled(rank: RankWindow, starvation: Starvation, wait: Share, workers: int
             low, high = period * (1.0 - edge - idle), period * (1.0 - edge - idle / 2)
         else:
             low = high = period * (1.0 - edge - waited)
-        batch = period * waited if workers == 0 else workers * worked * wall
+        if workers:
+            batch = workers * worked * wall
+        else:
+            # A thread makes batches while the training computes as well.
+            batch = wall * making_threads(stacks) if is_fed(stacks) else period * waited
         found.append(Block(period * (1.0 - edge), max(low, 0.0), max(high, 0.0), batch))
     return tuple(found), found[1].compute_low

@@ -7,7 +7,8 @@ from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores
-from gpuwatch.timeline.windows import HostWindow, RankWindow
+from gpuwatch.timeline.feeding import is_fed, making_threads
+from gpuwatch.timeline.windows import HostWindow, RankWindow, StackWindow
 
 FOREIGN_SHARE = 0.30
 
@@ -115,6 +116,8 @@ def worker_line_factor(rank: RankWindow) -> float:
 def batch_cpu_share(rank: RankWindow, workers: int, *, on_gpu: bool) -> float | None:
     """CPU seconds per second of making a batch, 0..1; None where neither workers nor samples show it."""
     if workers == 0:
+        if rank.stacks is not None and is_fed(rank.stacks):
+            return _thread_cpu_share(rank, rank.stacks)
         if rank.wait_cpu_share is not None:
             return min(1.0, max(0.0, rank.wait_cpu_share))
         main = rank.process.main_thread_cores if rank.process else None
@@ -133,6 +136,14 @@ def batch_cpu_share(rank: RankWindow, workers: int, *, on_gpu: bool) -> float | 
         return None
     busy = totals.busy_share if totals.busy_share is not None else _seen_busy(rank)
     return min(1.0, totals.cpu_cores / max(busy or 1.0, 0.05))
+
+
+def _thread_cpu_share(rank: RankWindow, stacks: StackWindow) -> float | None:
+    """CPU seconds per second of a thread that makes batches, at most: what the process uses beside its main thread."""
+    process = rank.process
+    if process is None or process.tree_cores is None or process.main_thread_cores is None:
+        return None
+    return min(1.0, max(0.0, process.tree_cores - process.main_thread_cores) / making_threads(stacks))
 
 
 def worker_cores(rank: RankWindow) -> float | None:

@@ -24,7 +24,9 @@ def is_early(rank: RankWindow) -> bool:
     if not is_sampled(rank):
         return not (rank.warm and rank.steps >= STEPS)
     stacks = enough(rank)
-    return stacks is not None and rank.steps < STEPS and stacks.seconds < WATCHED_SECONDS
+    if stacks is None or (stacks.batches_per_second is None and not rank.steps_total):
+        return False  # batches that nothing counts will never be enough
+    return rank.steps < STEPS and stacks.seconds < WATCHED_SECONDS
 
 
 def has_some_steps(rank: RankWindow) -> bool:

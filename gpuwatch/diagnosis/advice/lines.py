@@ -10,11 +10,14 @@ from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.wording import listed, percent
 from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline import hot_line as timeline_hot_line
+from gpuwatch.timeline.feeding import is_fed, making_samples
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
 
 LEAST_SAMPLES = 20
 LEAST_SHARE = 0.10
 LONGEST_TEXT = 60
+FEEDING = "make"
+"""What a thread of the training process does that makes its batches."""
 MAKING = ("item", "collate", "send", "other")
 """What a worker does that is not waiting for work."""
 
@@ -50,6 +53,11 @@ class HotLine:
             numbers = listed(map(str, self.callee_lines))
             inside = f" (mostly line{'s' if len(self.callee_lines) > 1 else ''} {numbers})"
         return f"{self._called}{quoted(self.file, self.line, self.text)}{inside}"
+
+    @property
+    def whose(self) -> str:
+        """What its share is a share of: the waits, or the time of those that make the batches."""
+        return {"wait": "the waits", FEEDING: "the loading thread's time"}.get(self.phase, "the workers' time")
 
     @property
     def _called(self) -> str:
@@ -140,10 +148,15 @@ def hottest_of_workers(stacks: StackWindow | None, *phases: str) -> HotLine | No
 
 
 def loading_line(rank: RankWindow) -> HotLine | None:
-    """The line that loading spends most of its time in: of the waits without workers, else of the workers' work."""
+    """The line that loading spends most of its time in: of the waits without workers, else of the workers' work.
+
+    Where a thread of the training process makes the batches, it is that one's.
+    """
     stacks, loader = rank.stacks, rank.train_loader
     if stacks is None:
         return None
+    if is_fed(stacks):
+        return hottest(stacks.feeder_lines, making_samples(stacks), FEEDING, calls=stacks.feeder_calls)
     count = loader.num_workers if loader is not None and loader.num_workers is not None else stacks.workers
     if count:
         return hottest_of_workers(stacks, "item") or hottest_of_workers(stacks, *MAKING)
@@ -155,4 +168,4 @@ def loading_measures(rank: RankWindow) -> tuple[Measure, ...]:
     line = loading_line(rank)
     if line is None:
         return ()
-    return (line.measure("hot_line", "the waits" if line.phase == "wait" else "the workers' time"),)
+    return (line.measure("hot_line", line.whose),)

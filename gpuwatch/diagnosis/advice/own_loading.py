@@ -7,14 +7,21 @@ is lost, if another core is free to do it meanwhile.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.lines import HotLine, hottest
+from gpuwatch.diagnosis.advice.cores import allowed_cores
+from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE
+from gpuwatch.diagnosis.advice.lines import HotLine, hottest, loading_line
 from gpuwatch.diagnosis.advice.rivals import free_cores
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, train_samples, trains_on
-from gpuwatch.diagnosis.advice.starvation import train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import Starvation, train_busy_percent
+from gpuwatch.diagnosis.advice.workers import MARGIN
+from gpuwatch.diagnosis.finding import Fix
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.wording import percent
+from gpuwatch.timeline.feeding import is_fed, making_threads
 from gpuwatch.timeline.windows import LineShare, Share, StackWindow
 
 PHASES = ("other", "copy")
@@ -65,6 +72,33 @@ def own_loading(case: RunCase) -> OwnLoading | None:
     if line is None:
         return None
     return OwnLoading(function, share_of(count, train_samples(stacks)), line, busy)
+
+
+def thread_fix(case: RunCase, starvation: Starvation) -> Fix | None:
+    """What to do where a thread of the training process makes the batches, and no DataLoader's settings change that.
+
+    So many workers make a batch in the time that the training computes on one.
+    """
+    rank = case.run.critical
+    stacks, loader, line = rank.stacks, rank.train_loader, loading_line(rank)
+    if stacks is None or not is_fed(stacks) or line is None or (loader is not None and loader.num_workers is not None):
+        return None
+    busy = making_threads(stacks)
+    needed = math.ceil(MARGIN * busy / (1.0 - min(starvation.share, HIGHEST_SHARE)))
+    count = max(1, min(needed, math.floor(allowed_cores(case))))
+    pinned = ", pin_memory=True" if starvation.on_gpu else ""
+    return Fix(
+        text=(
+            f"Let {count} worker process{'es' if count > 1 else ''} make them: put what the thread does into a "
+            "Dataset that a DataLoader with workers reads. The thread is busy "
+            f"{percent(min(busy, 1.0))} of the time, and it shares the interpreter with the training: while one of "
+            "them runs Python, the other stands still"
+        ),
+        code=f"DataLoader(dataset, batch_size=None, num_workers={count}{pinned})",
+        file=line.file,
+        line=line.line,
+        value=count,
+    )
 
 
 def _functions(stacks: StackWindow) -> set[_Function]:

@@ -148,12 +148,10 @@ def busy_worker_samples(stacks: StackWindow) -> int:
 
 
 def trains_on(case: RunCase) -> Literal["cuda", "cpu"] | None:
-    """Where the run computes. From outside that is known by the GPUs it holds, or by a machine that has none."""
+    """Where the run computes. Where no hook has seen it, that shows in the GPUs it holds, or in a machine without."""
     facts, nvml = case.run.critical.facts, case.quality.nvml
     if facts.device in ("cuda", "cpu"):
         return "cuda" if facts.device == "cuda" else "cpu"
-    if not is_sampled(case.run.critical):
-        return None
     if facts.gpu_uuids or case.gpus:
         return "cuda"
     return "cpu" if nvml is not None and nvml.status == "absent" else None

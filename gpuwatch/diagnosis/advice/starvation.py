@@ -25,6 +25,7 @@ from gpuwatch.diagnosis.advice.sampled import (
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.timeline.feeding import is_handed_over
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, Share
 
 HANDOVER_SECONDS = 0.0012
@@ -60,7 +61,7 @@ class Starvation:
 def starvation_of(case: RunCase) -> Starvation | None:
     """The figure of the run's critical rank; None where it cannot be measured (hardware alone never can)."""
     rank = case.run.critical
-    if is_sampled(rank):
+    if is_sampled(rank) or _is_unseen_by_hook(rank):
         return _sampled(case)
     wait = rank.settled_wait_share if rank.settled_wait_share is not None else rank.wait_share
     if rank.facts.device == "cpu":
@@ -73,6 +74,11 @@ def starvation_of(case: RunCase) -> Starvation | None:
     if wait is None or busy is None:
         return None
     return _of(rank, min(wait, 1.0 - busy / 100.0), Level.E2, on_gpu=True, wait=wait, busy=busy)
+
+
+def _is_unseen_by_hook(rank: RankWindow) -> bool:
+    """Whether the training reads no loader, but waits for a thread that does: its stack alone shows that."""
+    return rank.wait_share is None and rank.stacks is not None and is_handed_over(rank.stacks)
 
 
 def _sampled(case: RunCase) -> Starvation | None:

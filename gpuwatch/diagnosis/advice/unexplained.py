@@ -55,5 +55,6 @@ def _unknown(rank: RankWindow) -> str:
 
 
 def _where(line: HotLine) -> str:
-    whose = "the waits are spent" if line.phase == "wait" else "the workers' time is spent"
-    return f"{percent(line.share.value)} of {whose} in {line.words}"
+    return (
+        f"{percent(line.share.value)} of {line.whose} {'are' if line.phase == 'wait' else 'is'} spent in {line.words}"
+    )

@@ -55,6 +55,7 @@ class Reading:
     computes: bool = False  # some of torch.nn is at work
     waits: bool = False  # in a loader's next()
     receiving: bool = False  # unpickling and mapping what a worker sent
+    handed: bool = False  # waits for what another thread or process hands over, not in a loader's next()
     next_frame: int | None = None  # the outermost frame of that next(), or of iter()
     where: int = 0  # stands for the lines of all frames but torch's and the standard library's
     around: int = 0  # stands for the lines of all frames around torch's own work, of which loops are written in some
@@ -112,6 +113,7 @@ class Classifier:
         waits = Mark.NEXT in marks
         pulled = Mark.NEXT if waits else Mark.START
         next_frame = _last(marks, pulled) if pulled in marks else None
+        handed = phase == "other" and Mark.HANDOVER in (marks if index is None else marks[:index])
         outside = max((index + 1 for index, mark in enumerate(marks) if mark in _NO_LOOPS_BELOW), default=0)
         return Reading(
             phase=phase,
@@ -122,6 +124,7 @@ class Classifier:
             computes=phase == "forward" or Mark.MODULE in marks,
             waits=waits or phase == "wait",
             receiving=waits and self._receives(frames, places),
+            handed=handed,
             next_frame=next_frame,
             where=_where(frames, places),
             around=hash((phase == "start", waits, *((id(frame.code), frame.line) for frame in frames[outside:]))),
@@ -172,6 +175,8 @@ class Classifier:
         for mark in below:
             if mark in _DECIDING:
                 return _DECIDING[mark]
+        if Mark.HANDOVER in below and not any(mark in _FORWARD for mark in marks):
+            return "other"  # whatever the line does with what it gets: `queue.get().to(device)`
         leaf = _innermost_caller(places)
         request: StackPhase | None = None
         if leaf is not None and (user is None or leaf < user):

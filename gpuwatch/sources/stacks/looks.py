@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gpuwatch.samples.stacks import StackPhase
 from gpuwatch.sources.stacks.classify import Reading
 from gpuwatch.sources.stacks.loops import Loops
 from gpuwatch.sources.stacks.sites import CodeKey, Site
@@ -27,6 +28,7 @@ class Look:
     yielded: int = 0  # batches of this iterator
     first_wait: bool = False
     starts_in: CodeKey | None = None
+    handed: StackPhase | None = None  # what waiting for another thread or process is, where it does
 
     @property
     def phase(self) -> str:
@@ -36,7 +38,7 @@ class Look:
             return "eval"
         if role == "neither":
             return "other"
-        return reading.phase
+        return self.handed or reading.phase
 
 
 class HeldLooks:

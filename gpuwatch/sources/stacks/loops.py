@@ -26,6 +26,8 @@ _ANCHORS: Final = 3
 _ASKED_LOOKS: Final = 4
 _MEMO_KEPT: Final = 1024
 _UNCOUNTED_LOOKS: Final = 20
+_FED_NS: Final = 60_000_000_000
+"""A loop in another thread is seen while the training thread waits for it, which a loader that keeps up makes rare."""
 
 
 class LoopText(Protocol):
@@ -80,15 +82,27 @@ class Loops:
             self._credit_by_anchor(frames)
         return site
 
-    def recount(self, now_ns: int) -> None:
-        """Reads the count of the loop that was seen last once more."""
-        site = self._last
-        if site is None or site.state is None:
+    def feed(self, stack: Stack, state: LoaderState, reading: Reading, now_ns: int) -> None:
+        """Takes note of a loop over a loader in a thread whose batches the training thread waits for: it trains."""
+        site = self._find(stack.frames, state, reading, now_ns)
+        if site is None:
             return
-        count = self._recheck(site.state)
-        if count is not None and count >= site.state.batches_yielded:
-            site.state, site.counted_ns = replace(site.state, batches_yielded=count), now_ns
-            site.counter.see(site.state, now_ns)
+        site.last_ns = site.counted_ns = now_ns
+        site.looks += 1
+        site.trained += 1
+        site.state = state
+        site.fed_ns = now_ns
+        site.counter.see(state, now_ns)
+        self.decide(site)
+
+    def recount(self, now_ns: int) -> None:
+        """Reads the count of the loop that was seen last once more, and of those in other threads."""
+        fed = [site for site in self._sites if site.fed_ns and now_ns - site.fed_ns < _FED_NS]
+        for site in {id(site): site for site in (self._last, *fed) if site is not None}.values():
+            count = self._recheck(site.state) if site.state is not None else None
+            if site.state is not None and count is not None and count >= site.state.batches_yielded:
+                site.state, site.counted_ns = replace(site.state, batches_yielded=count), now_ns
+                site.counter.see(site.state, now_ns)
 
     def decide(self, site: Site) -> bool:
         """Settles a role that the looks so far prove; whether it is settled."""

@@ -32,6 +32,7 @@ class Mark(Enum):
     EVALUATION = auto()
     NO_GRAD = auto()  # calls a function that was decorated with torch.no_grad or inference_mode
     IMPORT = auto()
+    HANDOVER = auto()  # waits for what another thread or process makes: a queue's get(), a future's result()
     NEUTRAL = auto()  # below a line without changing what the line is
 
 
@@ -82,6 +83,9 @@ _EVALUATIONS: Final = re.compile(
     r"|ultralytics/engine/validator\.py"
 )
 _HF_EVALUATIONS: Final = frozenset({"evaluate", "evaluation_loop", "prediction_loop", "predict"})
+_HANDOVERS: Final = frozenset(
+    {("queue.py", "get"), ("multiprocessing/queues.py", "get"), ("concurrent/futures/_base.py", "result")}
+)
 _CLOSURE: Final = re.compile(r"(?:.*_)?closure")
 
 
@@ -92,6 +96,8 @@ def mark_of(place: Place, function: str) -> Mark | None:
     if function == "<module>" and place.owner is Owner.LIBRARY:
         return Mark.IMPORT
     if place.owner is Owner.STANDARD:
+        if (place.module, function) in _HANDOVERS:
+            return Mark.HANDOVER
         return Mark.LOG if place.package == "logging" else None
     if place.owner is Owner.GPUWATCH:
         return Mark.NEXT if place.module == "gpuwatch/hook/api.py" and function == "__next__" else None  # its loader()

@@ -17,6 +17,7 @@ from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.counts import BatchCounter
 from gpuwatch.sources.stacks.facts import ProcessFacts
+from gpuwatch.sources.stacks.feeders import Feeders
 from gpuwatch.sources.stacks.iterations import Iterations
 from gpuwatch.sources.stacks.loader_facts import LoaderCatalogue
 from gpuwatch.sources.stacks.looks import HeldLooks, Look
@@ -82,6 +83,7 @@ class Session:
         """What a look met that no process should bring about; what follows the process says so and ends this."""
         self._process = process
         self._counters = SteadyCounters(counters)
+        self._loader_in = counters.state
         self._settings = settings
         self._closed = False
         self._stopped = False
@@ -98,6 +100,7 @@ class Session:
         self._spans = Spans(facts.trainer)
         self._standing = StandingLine(facts.trainer)
         self._thread = TrainingThread(process, self._classifier)
+        self._feeders = Feeders(process, self._classifier, self._text)
         self._workers = Workers(
             facts.pid, settings.proc_root, settings.attach, settings.chance, settings.budget.attaching
         )
@@ -196,10 +199,26 @@ class Session:
         state = self._counters.state(stack, reading, now_ns)
         self._thread.note(reading, now_ns)
         look = self._make_look(stack, state, reading, now_ns)
+        in_loop = self._training_loops.hold(stack.frames, reading)
+        if in_loop:
+            self._look_at_feeders(stack, now_ns, waits=reading.handed)
+            look.handed = self._feeders.waited_for if reading.handed else None
         self._held.put(look)
         if not self.hooked and not self._reads_a_loader():
             self._iterations.see(stack.frames, reading, now_ns)
-        self._standing.see(stack, look, self._training_loops.hold(stack.frames, reading))
+        self._standing.see(stack, look, in_loop)
+
+    def _look_at_feeders(self, trainer: Stack, now_ns: int, *, waits: bool) -> None:
+        """Samples the threads that the training thread waits for, as often as workers, and counts their batches."""
+        rate = self._settings.worker_rate_hz * self._settings.budget.worker_factor
+        found = self._feeders.look(trainer, now_ns) if self._feeders.is_due(now_ns, rate, waits=waits) else None
+        if found is None:
+            return
+        self._tally.add_feeders(found)
+        for look in found:
+            state = self._loader_in(look.stack) if look.reading.waits and not look.reading.evaluates else None
+            if state is not None:
+                self._loops.feed(look.stack, state, look.reading, now_ns)
 
     def _make_look(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> Look:
         if reading.phase == "start":

@@ -39,6 +39,7 @@ class Site:
     computed: int = 0
     no_gradients: bool = False
     switches: int = 0
+    fed_ns: int = 0  # when a thread was last seen in it that makes batches for the training thread
     anchors: tuple[tuple[int, CodeKey], ...] = ()
     counter: BatchCounter = field(default_factory=BatchCounter)
 

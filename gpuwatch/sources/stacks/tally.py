@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from gpuwatch.samples.stacks import CallCount, LineCount, StackTally
 from gpuwatch.sources.stacks.culprit import Call, Culprit
+from gpuwatch.sources.stacks.feeders import FeederLook
 from gpuwatch.sources.stacks.looks import Look
 
 _LINES_TOLD: Final = 200
@@ -31,6 +33,7 @@ class TallyBuilder:
         if phase == "eval":
             self._eval_waiting += look.reading.waits
         elif phase == "wait":
+            self._handed += look.handed is not None
             self._receiving += look.reading.receiving
             self._first_waits += look.first_wait
 
@@ -42,6 +45,16 @@ class TallyBuilder:
             self._worker_lines[phase, culprit] += 1
         for call in calls:
             self._worker_calls[phase, call] += 1
+
+    def add_feeders(self, looks: Sequence[FeederLook]) -> None:
+        """One look at the threads that feed the training thread."""
+        self._feeder_looks += 1
+        for look in looks:
+            self._feeder_phases[look.phase] += 1
+            if look.phase != "idle" and look.reading.culprit is not None:
+                self._feeder_lines[look.phase, look.reading.culprit] += 1
+            for call in look.reading.calls if look.phase != "idle" else ():
+                self._feeder_calls[look.phase, call] += 1
 
     def reject(self, count: int = 1) -> None:
         """Looks at the training thread that were torn."""
@@ -81,6 +94,11 @@ class TallyBuilder:
             cpu_seconds=self._cpu_ns / 1e9,
             calls=_call_counts(self._calls),
             worker_calls=_call_counts(self._worker_calls),
+            handed_samples=self._handed,
+            feeder_looks=self._feeder_looks,
+            feeder_phases=dict(self._feeder_phases),
+            feeder_lines=_line_counts(self._feeder_lines),
+            feeder_calls=_call_counts(self._feeder_calls),
         )
         self._start(now_ns)
         return tally if seen else None
@@ -93,8 +111,12 @@ class TallyBuilder:
         self._worker_lines: Counter[tuple[str, Culprit]] = Counter()
         self._calls: Counter[tuple[str, Call]] = Counter()
         self._worker_calls: Counter[tuple[str, Call]] = Counter()
+        self._feeder_phases: Counter[str] = Counter()
+        self._feeder_lines: Counter[tuple[str, Culprit]] = Counter()
+        self._feeder_calls: Counter[tuple[str, Call]] = Counter()
         self._samples = self._rejected = self._worker_samples = self._worker_rejected = 0
         self._eval_waiting = self._receiving = self._first_waits = self._cpu_ns = 0
+        self._handed = self._feeder_looks = 0
 
 
 def _line_counts(counter: Counter[tuple[str, Culprit]]) -> tuple[LineCount, ...]:

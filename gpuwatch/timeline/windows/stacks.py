@@ -64,6 +64,12 @@ class StackWindow:
     worker_phases: Mapping[str, Share] = field(default_factory=dict)
     worker_lines: tuple[LineShare, ...] = ()
     worker_calls: tuple[LineShare, ...] = ()
+    handed_samples: int = 0  # waits for what another thread or process hands over, in no loader's next()
+    feeder_looks: int = 0  # times that the threads which feed the training thread were sampled
+    feeder_samples: int = 0  # one for each such thread
+    feeder_phases: Mapping[str, Share] = field(default_factory=dict)
+    feeder_lines: tuple[LineShare, ...] = ()
+    feeder_calls: tuple[LineShare, ...] = ()
     standing: Standing | None = None
     batches_per_second: float | None = None  # of the training loader, over training time and phases alike
     batches_exact: bool = True

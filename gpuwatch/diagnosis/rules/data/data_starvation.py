@@ -8,8 +8,10 @@ Evidence:
     loader's next(), or a hooked run that computes on the CPU, where nothing is queued. Estimated: the smaller of the
     wait in next() and of 100 % less utilization. Without a hook the wait is the share of at least 600 samples of the
     training thread's stack that stand in next(), said with its 95 % interval; waits for an epoch's first batch left
-    out. Of a loop that makes its batches itself it is the share of the function that does. Stacks name the line of
-    loading that costs most. From the hardware alone nothing is claimed.
+    out. Of a loop that makes its batches itself it is the share of the function that does. Where a thread makes them
+    ahead, the wait is for its queue or task, which the hook does not see: then it is the share of samples, hooked or
+    not, and the threads are sampled meanwhile. Stacks name the line of loading that costs most. From the hardware alone
+    nothing is claimed.
 Fires:
     S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
     steps. From eight settled steps on where the 95 % interval of S lies above 20 %, and then at once.
@@ -27,7 +29,8 @@ Causes:
     epochs shorter than their workers; single slow items; memory too short for the page cache; storage; a CPU quota;
     pinned workers; too many threads; too many workers; busy cores; too few workers; batches expensive to build or
     ship; expensive items; bursts. The first that fires is the cause; the others are listed with the number that rules
-    them out.
+    them out. Asked before them: a thread of the training process that makes the batches without any DataLoader, one at
+    a time, and shares the interpreter with the training.
 Fix:
     That of the cause found: no workers, too few, too many, pinned to a core or with too many threads, busy cores, a
     CPU quota, storage, memory too short for the page cache, shared memory that is full, single slow items, short
@@ -50,7 +53,7 @@ from gpuwatch.diagnosis.advice.evidence import is_early, lost_interval
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
 from gpuwatch.diagnosis.advice.lull import is_over, wavers
-from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading
+from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading, thread_fix
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
@@ -124,7 +127,8 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     has_ended = share < limits.clear_share and not wavers(rank, starvation, share, limits.clear_share)
     if has_ended or (is_over(rank, starvation, share) and not _pauses_between_slow_items(case)):
         return None
-    cause, draft = _cause(case)
+    by_thread = thread_fix(case, starvation)
+    cause, draft = _cause(case) if by_thread is None else ("a thread that makes the batches", None)
     return Draft(
         summary=_summary(starvation, loading_line(rank)),
         severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
@@ -132,13 +136,17 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
         evidence=(*_evidence(case, starvation), Measure("cause", cause, f"cause: {cause or 'not found'}")),
         fires=share >= limits.fire_share,
         is_certain=is_certain,
-        fix=draft.fix if draft is not None else how_to_find_out(case, is_complete=_asks_all(case)),
-        gain=draft.gain if draft is not None else from_share(0.0, starvation.share, "once the cause is found"),
+        fix=draft.fix if draft is not None else by_thread or how_to_find_out(case, is_complete=_asks_all(case)),
+        gain=draft.gain if draft is not None else from_share(0.0, starvation.share, _cap(by_thread)),
         hint=draft.hint if draft is not None else None,
         ruled_out=draft.ruled_out if draft is not None else rivals(case),
         verify=_verify(limits),
         chart=_chart(starvation),
     )
+
+
+def _cap(by_thread: Fix | None) -> str:
+    return "once the cause is found" if by_thread is None else "as far as cores are free"
 
 
 def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Thresholds) -> Draft:
@@ -206,8 +214,8 @@ def _summary(starvation: Starvation, line: HotLine | None) -> str:
     share = f"{about}{percent(starvation.share)}"
     where = ""
     if line is not None:
-        whose = "of the wait is" if line.phase == "wait" else "of the workers' time is"
-        where = f": {percent(line.share.value)} {whose} {line.place}"
+        whose = "the wait" if line.phase == "wait" else line.whose
+        where = f": {percent(line.share.value)} of {whose} is {line.place}"
     if starvation.on_gpu:
         return f"The GPU idles {share} of the time waiting for the next batch{where}"
     return f"Training waits {share} of the time for the next batch{where}"

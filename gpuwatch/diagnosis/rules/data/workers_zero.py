@@ -6,7 +6,8 @@ Means:
 Evidence:
     The loader's own num_workers (the hook's word, or read from the live object), and a run that loses time to waits
     for data. The wait for a batch is what one worker would take for it. Where stacks can be read, the line of
-    loading that takes most of the waits.
+    loading that takes most of the waits. Where a thread of the training process reads the
+    loader ahead and the training waits for that, a batch takes it as long as a step, as far as stacks show it busy.
 Fires:
     data-starvation holds and the training loader has no workers.
 Clears:
@@ -52,6 +53,8 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, factors, percent, seconds
 from gpuwatch.samples import LoaderFacts
+from gpuwatch.timeline.feeding import is_fed
+from gpuwatch.timeline.windows import RankWindow
 
 PICKLING = ("spawn", "forkserver")
 
@@ -77,14 +80,14 @@ def workers_zero(case: RunCase, limits: Thresholds) -> Draft | None:
     if middle(advice.gain) < limits.least_gain:
         return None
     return Draft(
-        summary=_summary(cost, starvation),
+        summary=_summary(case.run.critical, cost, starvation),
         severity=Severity.WARNING,
         level=starvation.level,
         evidence=(*_evidence(cost), *loading_measures(case.run.critical)),
         fix=loader_fix(
             loader,
             worker_keywords(loader, advice.count, on_gpu=starvation.on_gpu),
-            _text(loader, cost, advice, affinity_cores(case)),
+            _text(loader, cost, advice, affinity_cores(case), by_thread=_by_thread(case.run.critical)),
             advice.count,
         ),
         gain=advice.promise,
@@ -108,13 +111,18 @@ def _promised(gain: Gain | None) -> str:
     return "up" if gain is None else f"{factors(gain.low, gain.high)} of now"
 
 
-def _summary(cost: StepCost, starvation: Starvation) -> str:
+def _summary(rank: RankWindow, cost: StepCost, starvation: Starvation) -> str:
     per_batch = cost.batch_seconds / cost.batches_per_step
-    text = f"Batches are loaded in the training process itself: each takes {seconds(per_batch)}"
+    whose = "by a thread of the training process" if _by_thread(rank) else "in the training process itself"
+    text = f"Batches are loaded {whose}: each takes {seconds(per_batch)}"
     if not starvation.on_gpu:
         return f"{text}, and training waits for it"
     idle = starvation.share * cost.period_seconds / cost.batches_per_step
     return f"{text}, and the GPU idles for {seconds(idle)} of it"
+
+
+def _by_thread(rank: RankWindow) -> bool:
+    return rank.stacks is not None and is_fed(rank.stacks)
 
 
 def _evidence(cost: StepCost) -> tuple[Measure, ...]:
@@ -145,11 +153,13 @@ def _rest(cost: StepCost) -> str:
     return f"{percent(in_line)} it stands in line for a core" if in_line >= 0.05 else "the rest it waits"
 
 
-def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen: int | None) -> str:
+def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen: int | None, *, by_thread: bool) -> str:
     text = (
         f"Load in {advice.count} worker process{'es' if advice.count > 1 else ''}: {batch_against_step(cost)}; "
         f"{advice.arithmetic}"
     )
+    if by_thread:
+        text += "; a thread shares the interpreter with the training, so while one runs Python the other stands still"
     if advice.cap is not None and advice.cap.name == "cpu":
         text += (
             f"; beyond that make an item cheaper (decode smaller, cache{', augment on the GPU' if cost.on_gpu else ''})"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from gpuwatch.sources.hook_link.derive.steps import StepMachine
-
-_STEPS_UNTIL_NOTED: Final = 8
 
 
 def notes_of(machine: StepMachine) -> tuple[str, ...]:
     """Says that waits are not seen, once enough steps came without a loader."""
-    if machine.writer.fed or machine.writer.steps_without_loader < _STEPS_UNTIL_NOTED:
+    if not machine.reads_no_loader:
         return ()
     if any(state.background for state in machine.loaders.loaders.values()):
         return (

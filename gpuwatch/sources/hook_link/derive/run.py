@@ -140,8 +140,12 @@ class RunDerivation:
         return self._take()
 
     def roles(self) -> dict[int, Role]:
-        """The loaders that were iterated, and what for."""
-        return {loader: state.role for loader, state in self._machine.loaders.loaders.items()}
+        """The loaders that were iterated, and what for: one that a thread reads feeds a training that reads none."""
+        machine = self._machine
+        return {
+            loader: "train" if state.background and state.role == "unknown" and machine.reads_no_loader else state.role
+            for loader, state in machine.loaders.loaders.items()
+        }
 
     def notes(self) -> tuple[str, ...]:
         """What the reader of this run must know about its figures."""

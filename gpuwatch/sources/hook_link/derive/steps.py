@@ -21,6 +21,7 @@ SILENCE_NS: Final = 1_000_000_000
 _UNTRAINED_NS: Final = 10_000_000_000
 _FOLD_LIMIT: Final = 64
 _NEXT_MODE_RUN: Final = 20
+_STEPS_UNTIL_BELIEVED: Final = 8
 
 
 class Mode(Enum):
@@ -56,6 +57,11 @@ class StepMachine:
         self._next_loader: int | None = None
         self._over_ns = 0  # when a pass over a loader ended that nothing has followed yet, 0: none
         self._is_outside = False  # and that this was emitted
+
+    @property
+    def reads_no_loader(self) -> bool:
+        """Whether the training thread has taken no batch from a loader in enough steps to believe it."""
+        return not self.writer.fed and self.writer.steps_without_loader >= _STEPS_UNTIL_BELIEVED
 
     def train_on(self, thread: int) -> None:
         """Settles the training thread; what others read from loaders no longer counts."""
