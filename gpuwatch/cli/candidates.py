@@ -21,7 +21,7 @@ from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.exit_codes import ExitCode
 from gpuwatch.cli.output import is_terminal, say, write_stdout
 from gpuwatch.samples import Candidate, GpuFacts, GpuStatus, NvmlState
-from gpuwatch.sources.discovery import DiscoverySource
+from gpuwatch.sources.discovery.source import DiscoverySource
 from gpuwatch.sources.hook_link.presences import names_its_own
 from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError

@@ -14,8 +14,8 @@ from gpuwatch.reader.attach import attach
 from gpuwatch.reader.types import CannotReadError
 from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.sources.host.identify import CannotAttachError, identify
-from gpuwatch.sources.host.process import TreeWalker, read_arguments, read_stat
-from gpuwatch.sources.host.workers import WORKER_NAME
+from gpuwatch.sources.host.procfs import TreeWalker, read_arguments, read_stat
+from gpuwatch.sources.host.run import WORKER_NAME
 from gpuwatch.sources.stacks.capture import Capture, Profile
 from gpuwatch.text.escape import json_text
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from gpuwatch.sources.discovery.tree import TreeTrainers
+from gpuwatch.sources.discovery.census import TreeTrainers
 from gpuwatch.sources.host.identify import is_python, is_same_process
-from gpuwatch.sources.host.process import TreeWalker, read_stat
+from gpuwatch.sources.host.procfs import TreeWalker, read_stat
 from gpuwatch.timeline.runs import Identity, ProcessSet
 
 _WALK_NS = 1_000_000_000

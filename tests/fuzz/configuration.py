@@ -29,8 +29,7 @@ from gpuwatch.edits.editor import combined_patch, edit_diff
 from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.edits.workspace import Origin
 from gpuwatch.foreign import stat_fields, status_fields
-from gpuwatch.sources.host.process import parse_stat
-from gpuwatch.sources.host.procfs import shown
+from gpuwatch.sources.host.procfs import parse_stat, shown
 from gpuwatch.sources.stacks.source_text import SourceFile
 from gpuwatch.text.escape import code_block, code_span, json_text, markdown, printable, terminal_text
 from gpuwatch.timeline.runs import title_of

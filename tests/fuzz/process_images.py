@@ -30,11 +30,9 @@ from gpuwatch.reader.lines import line_table
 from gpuwatch.reader.maps import Mapping, mapped_files, mapped_paths
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.types import CannotReadError
-from gpuwatch.sources.host.cpu import parse_cpu_ticks
-from gpuwatch.sources.host.disk_network import parse_disks, parse_network
-from gpuwatch.sources.host.process import parse_stat
-from gpuwatch.sources.host.procfs import keyed_int, shown
-from gpuwatch.sources.host.started_with import VARIABLES, variable
+from gpuwatch.sources.host.identify import VARIABLES, variable
+from gpuwatch.sources.host.machine import parse_cpu_ticks, parse_disks, parse_network
+from gpuwatch.sources.host.procfs import keyed_int, parse_stat, shown
 
 MEMORY, PROGRAM, TABLE, TEXT = b"M", b"P", b"T", b"F"
 """The first byte of an input: what the rest is."""

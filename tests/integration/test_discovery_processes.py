@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.samples import Candidate
-from gpuwatch.sources.discovery import DiscoverySource, looks_like_training, trainers_below
-from gpuwatch.sources.host.process import TreeWalker
+from gpuwatch.sources.discovery.census import looks_like_training, trainers_below
+from gpuwatch.sources.discovery.source import DiscoverySource
+from gpuwatch.sources.host.procfs import TreeWalker
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc, which only Linux has"),

@@ -16,16 +16,16 @@ import pytest
 from child_processes import BLOCKED, BURNER, BUSY, SLEEPER, THREADED, child, trainer
 
 from gpuwatch.samples import HostSample, ProcessSample
-from gpuwatch.sources.host import HostSource
 from gpuwatch.sources.host.identify import (
+    VARIABLES,
     CannotAttachError,
     Refusal,
     descendants,
     identify,
     is_same_process,
 )
-from gpuwatch.sources.host.started_with import VARIABLES
-from gpuwatch.sources.host.turns import private_dirty_bytes
+from gpuwatch.sources.host.run import private_dirty_bytes
+from gpuwatch.sources.host.source import HostSource
 from tests.integration.command_line import PATIENCE_SECONDS
 
 PROC = Path("/proc")

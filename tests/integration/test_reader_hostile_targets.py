@@ -18,8 +18,8 @@ from gpuwatch.reader.interpreter import Interpreter
 from gpuwatch.reader.threads import main_interpreter
 from gpuwatch.reader.types import CannotReadError
 from gpuwatch.samples import RunFacts, StackTally
-from gpuwatch.sources.discovery import DiscoverySource
-from gpuwatch.sources.host.process import TreeWalker
+from gpuwatch.sources.discovery.source import DiscoverySource
+from gpuwatch.sources.host.procfs import TreeWalker
 from gpuwatch.sources.stacks.source import StackSource, StackTarget
 from tests.integration.interpreters import TARGETS, require_reading
 

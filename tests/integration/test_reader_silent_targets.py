@@ -21,8 +21,7 @@ from gpuwatch.foreign import answered, cpu_time_ns
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples import RunFacts, StackTally
-from gpuwatch.sources.host.process import read_state
-from gpuwatch.sources.host.procfs import in_time, read_of
+from gpuwatch.sources.host.procfs import in_time, read_of, read_state
 from gpuwatch.sources.nvml.readings import PidMap
 from gpuwatch.sources.stacks.source import StackSource, StackTarget
 from gpuwatch.trial import process_guard

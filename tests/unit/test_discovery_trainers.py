@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from recorded_trainers import COMPILE_WORKER, FORKSERVER, SPAWNED, TORCH, TRACKER, TRAIN, RecordedTrainers
 
-from gpuwatch.sources.discovery import TreeTrainers, looks_like_training, trainers_below
+from gpuwatch.sources.discovery.census import TreeTrainers, looks_like_training, trainers_below
 
 IDLE = {"cpu_seconds": 5.0}
 NOTEBOOK = (b"python", b"-m", b"ipykernel_launcher", b"-f", b"/run/kernel.json")

@@ -27,7 +27,7 @@ from gpuwatch.cli.doctor_checks.system import check_system
 from gpuwatch.cli.doctor_checks.terminal import Terminal, check_terminal
 from gpuwatch.cli.doctor_checks.torch_found import check_torch
 from gpuwatch.reader.types import CannotReadError, Reason
-from gpuwatch.sources.host.memory import SharedMemory
+from gpuwatch.sources.host.machine import SharedMemory
 from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey
 
 

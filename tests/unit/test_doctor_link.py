@@ -11,7 +11,7 @@ import pytest
 from gpuwatch.cli.doctor_checks.check import State
 from gpuwatch.cli.doctor_checks.link import check_link
 from gpuwatch.sources.hook_link import processes
-from gpuwatch.sources.host.process import read_stat
+from gpuwatch.sources.host.procfs import read_stat
 
 PROC = Path("/proc")
 

@@ -9,10 +9,9 @@ import pytest
 from recorded_proc import Clock, RecordedHost
 
 from gpuwatch.samples import HostSample, MachineFacts
-from gpuwatch.sources.host import HostSource
-from gpuwatch.sources.host.cpu import shares
-from gpuwatch.sources.host.disk_network import parse_disks, parse_network
+from gpuwatch.sources.host.machine import parse_disks, parse_network, shares
 from gpuwatch.sources.host.procfs import keyed_int, rate, shown
+from gpuwatch.sources.host.source import HostSource
 
 
 @pytest.fixture

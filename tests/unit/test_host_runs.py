@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from recorded_proc import Clock, RecordedHost
 
 from gpuwatch.samples import ProcessSample
-from gpuwatch.sources.host import HostSource
-from gpuwatch.sources.host.process import TreeCpu, TreeWalker, parse_stat, read_arguments, read_program, tree_cpu_ticks
+from gpuwatch.sources.host.procfs import TreeCpu, TreeWalker, parse_stat, read_arguments, read_program, tree_cpu_ticks
+from gpuwatch.sources.host.source import HostSource
 
 WORKER = "pt_data_worker"
 

@@ -10,8 +10,8 @@ import pytest
 from recorded_proc import Clock, RecordedHost
 
 from gpuwatch.samples import MachineFacts, ProcessSample
-from gpuwatch.sources.host import HostSource
-from gpuwatch.sources.host.numa import core_list
+from gpuwatch.sources.host.machine import core_list
+from gpuwatch.sources.host.source import HostSource
 
 WORKER = "pt_data_worker"
 

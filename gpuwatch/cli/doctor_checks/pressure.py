@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuwatch.cli.doctor_checks.check import Check, State
-from gpuwatch.sources.host.pressure import read_pressure
+from gpuwatch.sources.host.machine import read_pressure
 
 
 def check_pressure(proc_root: Path = Path("/proc")) -> Check:

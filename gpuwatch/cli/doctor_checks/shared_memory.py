@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuwatch.cli.doctor_checks.check import Check, State
-from gpuwatch.sources.host.memory import read_shared_memory
+from gpuwatch.sources.host.machine import read_shared_memory
 
 _NAME = "shared-memory"
 _SMALL_BYTES = 1 << 30

@@ -1,24 +1,23 @@
-"""All Python processes of this machine, looked at seldom: most never change what they are.
+"""All Python processes of this machine, read seldom because most never change what they are, and those of one tree.
 
-A new process is looked at once, and again after 2, 10 and 60 s, because a script first imports and a shell first
-execs; then every minute. What is no Python costs one readlink, 5 us, at each look.
+A new process is read once, and again after 2, 10 and 60 s, because a script first imports and a shell first execs; then
+every minute. What is no Python costs one readlink, 5 us, at each reading.
 """
 
 from __future__ import annotations
 
 import heapq
 import os
+import time
 from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpuwatch.foreign import cpu_time_ns
-from gpuwatch.sources.discovery.judge import CpuUse
-from gpuwatch.sources.discovery.libraries import torch_version
-from gpuwatch.sources.discovery.process import Process, has_training_threads, look, owner, runs_python
+from gpuwatch.sources.discovery.judge import CpuUse, Signs, Verdict, judge
+from gpuwatch.sources.discovery.process import Process, has_training_threads, look, owner, runs_python, torch_version
 from gpuwatch.sources.host.identify import is_python
-from gpuwatch.sources.host.process import ProcessKey, boot_ticks
-from gpuwatch.sources.host.procfs import shown
+from gpuwatch.sources.host.procfs import ProcessKey, TreeWalker, boot_ticks, read_stat, shown
 
 _SECOND_NS: Final = 1_000_000_000
 _PAUSES_NS: Final = (2 * _SECOND_NS, 10 * _SECOND_NS, 60 * _SECOND_NS)
@@ -222,3 +221,48 @@ def all_pids(proc_root: Path | str) -> set[int]:
         return set()
     me = {os.getpid()} if str(proc_root) == "/proc" else set()
     return {int(name) for name in names if name.isdecimal() and name.isascii()} - me
+
+
+_PROC = Path("/proc")
+
+
+class TreeTrainers:
+    """Finds the training processes among given ones, again and again; what was seen before is cheap.
+
+    Args:
+        proc_root: /proc, or a recorded one.
+        clock: CLOCK_MONOTONIC in nanoseconds.
+    """
+
+    def __init__(self, proc_root: Path = _PROC, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._census = Census(proc_root, user=0)
+        self._clock = clock
+
+    def among(self, pids: Iterable[int]) -> list[int]:
+        """The pids of those that train, surest first. Workers, helpers and launchers are none of them."""
+        return [verdict.process.pid for verdict in self.judged(pids)]
+
+    def judged(self, pids: Iterable[int]) -> list[Verdict]:
+        """Those that train, with what gives them away."""
+        census, now_ns = self._census, self._clock()
+        census.update(frozenset(pids), now_ns)
+        census.inspect(now_ns)
+        census.settle(now_ns)
+        signs = Signs(
+            cpu_use=census.cpu_use, has_training_threads=census.has_training_threads, torch_version=census.torch_version
+        )
+        return judge(census.processes, signs)
+
+
+def trainers_below(root: int, proc_root: Path = _PROC) -> list[int]:
+    """The pids of the training processes at and below `root`, surest first."""
+    return TreeTrainers(proc_root).among((root, *TreeWalker(proc_root).descendants(root)))
+
+
+def looks_like_training(pid: int, proc_root: Path = _PROC) -> str | None:
+    """What gives a process away as one that trains, in words; None where nothing does."""
+    stat = read_stat(proc_root, pid)
+    if stat is None:
+        return None
+    around = (stat.parent, pid, *TreeWalker(proc_root).descendants(pid))
+    return next((each.why for each in TreeTrainers(proc_root).judged(around) if each.process.pid == pid), None)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from gpuwatch.sources.discovery.process import Process
-from gpuwatch.sources.discovery.roles import Role
+from gpuwatch.sources.discovery.process import Process, Role
 
 _IDLE_CORES = 0.02
 """A process at rest uses none; a training of 16 batches a second that waits 98 % of its time still uses 0.04."""

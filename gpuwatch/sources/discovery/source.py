@@ -1,24 +1,159 @@
-"""Discovery as a source: who trains on this machine, about every 3 s, a few milliseconds at a time."""
+"""Discovery as a source: who trains on this machine and how well it can be seen, about every 3 s, some ms at a time."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
+from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates
-from gpuwatch.sources.discovery.access import Access, CanRead, try_to_read
 from gpuwatch.sources.discovery.census import Census, all_pids
-from gpuwatch.sources.discovery.gpu_pids import GpuPids
 from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
 from gpuwatch.sources.discovery.process import Process
-from gpuwatch.sources.host.identify import login_name
-from gpuwatch.sources.host.process import read_program
-from gpuwatch.sources.host.started_with import HOOK_SILENT, carries_hook
+from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook, login_name, user_name
+from gpuwatch.sources.host.procfs import ProcessKey, read_once, read_program
+
+Rung = Literal["exact", "sampled", "proc", "hardware"]
+CanRead = Callable[[int], CannotReadError | None]
+"""Tries to read a process: None where that works, else why it does not."""
+
+CLIMB_TO_EXACT: Final = "start it with `gpuwatch run` the next time: then every step and wait is measured"
+_RETRY_NS: Final = 30_000_000_000
+_LAST_RETRY_NS: Final = 3_600_000_000_000
+_TRY_SECONDS: Final = 0.25
+"""CPU time of one try, in which the monitor's thread does nothing else; 2 to 30 ms are usual."""
+_SOON_NS: Final = 2_000_000_000
+_GONE = (Reason.GONE, Reason.ZOMBIE)
+
+
+class Visibility(NamedTuple):
+    """The best rung of a process, why it is not a better one, and how to climb."""
+
+    rung: Rung
+    refusal: str | None = None
+    climb: str | None = None
+
+
+class _Try(NamedTuple):
+    time_ns: int
+    error: CannotReadError | None
+    pause_ns: int = _RETRY_NS
+
+
+class Access:
+    """Tries each candidate once, a few milliseconds each, and those that were refused again now and then.
+
+    Args:
+        can_read: the try.
+        user: who asks; root may look at everybody's.
+    """
+
+    def __init__(self, can_read: CanRead, user: int | None = None) -> None:
+        self._can_read = can_read
+        self._user = os.geteuid() if user is None else user
+        self._tries: dict[ProcessKey, _Try] = {}
+
+    def needs_try(self, process: Process, now_ns: int) -> bool:
+        """Whether nothing is known of it, or a refusal has grown old."""
+        if self._is_foreign(process):
+            return False
+        known = self._tries.get(process.key)
+        if known is None:
+            return True
+        if known.error is None:
+            return False
+        return now_ns - known.time_ns >= known.pause_ns
+
+    def attempt(self, process: Process, now_ns: int) -> None:
+        """Tries to read it, ever more seldom where what it holds is the reason for the refusal."""
+        before, error = self._tries.get(process.key), self._can_read(process.pid)
+        pause_ns = _RETRY_NS
+        if error is not None and error.reason is Reason.NOT_READY:
+            pause_ns = _SOON_NS
+        elif error is not None and error.is_lasting and before is not None:
+            pause_ns = min(4 * before.pause_ns, _LAST_RETRY_NS)
+        self._tries[process.key] = _Try(now_ns, error, pause_ns)
+
+    def forget_all_but(self, keys: Collection[ProcessKey]) -> None:
+        """Keeps only what is known of these."""
+        self._tries = {key: known for key, known in self._tries.items() if key in keys}
+
+    def visibility(self, process: Process, hooked: bool) -> Visibility | None:
+        """How it stands; None for one that has ended meanwhile."""
+        if hooked:
+            return Visibility("exact")
+        if self._is_foreign(process):
+            owner = user_name(process.uid)
+            who = f"{owner} or as root" if process.uid else "root"
+            return Visibility("hardware", f"belongs to {owner}", f"run gpuwatch as {who} (sudo)")
+        known = self._tries.get(process.key)
+        if known is None or known.error is None:
+            return Visibility("sampled", climb=CLIMB_TO_EXACT)
+        if known.error.reason in _GONE:
+            return None
+        return Visibility("proc", known.error.sentence, known.error.cure or CLIMB_TO_EXACT)
+
+    def _is_foreign(self, process: Process) -> bool:
+        return self._user not in (0, process.uid)
+
+
+def try_to_read(pid: int, proc_root: Path = Path("/proc")) -> CannotReadError | None:
+    """Attaches to a process and lets go of it: permission, build and version at once, without touching it.
+
+    The reader takes 30 ms to import, which a machine without candidates is spared.
+    """
+    from gpuwatch.reader.attach import attach
+
+    try:
+        attach(pid, proc_root=proc_root, cpu_seconds=_TRY_SECONDS).close()
+    except CannotReadError as error:
+        return error
+    return None
+
+
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, a constant of the kernel
+
+
+class GpuPids:
+    """Maps pids through `NSpid:`, which lists a process's pid in each namespace, from the outermost visible inwards.
+
+    On the host they are the same. A container's own /proc lists no host pids; there no process can be mapped, and a
+    pid that happens to exist on both sides must not be taken for one.
+    """
+
+    def __init__(self, proc_root: Path | str) -> None:
+        self._proc_root = proc_root
+        self._level = len(self._namespace_pids("self"))
+        self.can_map = self._is_on_host() or self._level > 1
+
+    def ours(self, by_host_pid: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+        """What is known by host pid, by our pid; without those that are gone or cannot be mapped."""
+        if not self.can_map:
+            return {}
+        mapped = ((self._own_pid(host_pid), value) for host_pid, value in by_host_pid.items())
+        return {pid: value for pid, value in mapped if pid is not None}
+
+    def _own_pid(self, host_pid: int) -> int | None:
+        pids = self._namespace_pids(str(host_pid))
+        return pids[self._level - 1] if len(pids) >= self._level > 0 else None
+
+    def _is_on_host(self) -> bool:
+        try:
+            return os.readlink(f"{self._proc_root}/self/ns/pid") == _FIRST_PID_NAMESPACE  # noqa: PTH115 - names no file
+        except OSError:
+            return False
+
+    def _namespace_pids(self, name: str) -> list[int]:
+        for line in (read_once(f"{self._proc_root}/{name}/status") or b"").split(b"\n"):
+            if line.startswith(b"NSpid:"):
+                return [int(word) for word in line.split()[1:] if word.isdigit()]
+        return []
+
 
 _PERIOD_NS: Final = 3_000_000_000
 _BUDGET_NS: Final = 4_000_000
@@ -157,21 +292,21 @@ class DiscoverySource:
 
     def _candidate(self, verdict: Verdict) -> Candidate | None:
         process = verdict.process
-        standing = self._access.standing(process, process.pid in self._signs.hooked)
-        if standing is None:
+        visibility = self._access.visibility(process, process.pid in self._signs.hooked)
+        if visibility is None:
             return None
-        climb = HOOK_SILENT if standing.climb and self._carries_hook(process) else standing.climb
+        climb = HOOK_SILENT if visibility.climb and self._carries_hook(process) else visibility.climb
         return Candidate(
             pid=process.pid,
             start_ticks=process.stat.start_ticks,
             command=read_program(self._proc_root, process.pid) or (process.stat.command_name,),
             user=login_name(process.uid) or str(process.uid),
             age_seconds=self._census.age_seconds(process),
-            rung=standing.rung,
+            rung=visibility.rung,
             why=verdict.why,
             workers=verdict.workers,
             gpu_uuids=verdict.gpu_uuids,
-            refusal=standing.refusal,
+            refusal=visibility.refusal,
             climb=climb,
         )
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.foreign import status_fields
-from gpuwatch.sources.host.process import read_stat
-from gpuwatch.sources.host.procfs import read_of
+from gpuwatch.sources.host.procfs import read_of, read_stat
 
 _MAX_ANCESTORS: Final = 16
 _MAX_ENVIRONMENT: Final = 256 * 1024

@@ -1,18 +1,373 @@
-"""What the machine is: name, kernel, processors, memory, and whether we sit in a container or in WSL."""
+"""The whole machine, from /proc and /sys: its facts, cores, memory, pressure (PSI), disks, network and NUMA nodes."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpuwatch.samples import MachineFacts
 from gpuwatch.sources.host.cgroup import Cgroups
-from gpuwatch.sources.host.cpu import parse_cpu_ticks
-from gpuwatch.sources.host.memory import meminfo_bytes
-from gpuwatch.sources.host.numa import NumaNodes
-from gpuwatch.sources.host.procfs import read_all, read_once, shown
+from gpuwatch.sources.host.procfs import in_time, keyed_int, rate, read_all, read_int, read_once, shown
+
+_IDLE, _IOWAIT = 3, 4
+_COUNTED = 8  # user nice system idle iowait irq softirq steal; guest time is already inside user and nice
+
+CoreTicks = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUsage:
+    """Shares of all cores' time since the previous read; None and empty at the first."""
+
+    percent: float | None = None
+    percent_by_core: tuple[float, ...] = ()
+    iowait_percent: float | None = None
+    load_1m: float | None = None
+
+
+def parse_cpu_ticks(raw: bytes) -> dict[str, CoreTicks]:
+    """Ticks by kind of time, by line name: "cpu" is the whole machine, "cpu0" a core."""
+    lines: dict[str, CoreTicks] = {}
+    for line in raw.split(b"\n"):
+        if not line.startswith(b"cpu"):
+            break  # the cpu lines come first; the interrupt lines behind them are long
+        name, *fields = line.split()
+        try:
+            ticks = tuple(int(field) for field in fields[:_COUNTED])
+        except ValueError:
+            continue
+        if len(ticks) > _IDLE:
+            lines[name.decode("ascii", "replace")] = ticks
+    return lines
+
+
+def shares(current: CoreTicks, previous: CoreTicks) -> tuple[float, float] | None:
+    """(busy, iowait) percent between two reads, None when no time passed.
+
+    idle and iowait may run backwards (proc(5) calls iowait unreliable), so no difference goes below zero.
+    """
+    spent = [max(0, now - before) for now, before in zip(current, previous, strict=False)]
+    total = sum(spent)
+    if total == 0:
+        return None
+    iowait = spent[_IOWAIT] if len(spent) > _IOWAIT else 0
+    return 100.0 * (total - spent[_IDLE] - iowait) / total, 100.0 * iowait / total
+
+
+class CpuReader:
+    """Turns the growing tick counters of /proc/stat into shares."""
+
+    def __init__(self, proc_root: Path) -> None:
+        self._stat = f"{proc_root}/stat"
+        self._loadavg = f"{proc_root}/loadavg"
+        self._previous: dict[str, CoreTicks] = {}
+
+    def read(self) -> CpuUsage:
+        """The use of the cores since the previous call."""
+        load = self._load()
+        raw = read_all(self._stat)
+        current = parse_cpu_ticks(raw) if raw else {}
+        previous, self._previous = self._previous, current
+        if "cpu" not in current or "cpu" not in previous:
+            return CpuUsage(load_1m=load)
+        whole = shares(current["cpu"], previous["cpu"])
+        if whole is None:
+            return CpuUsage(load_1m=load)
+        return CpuUsage(whole[0], _by_core(current, previous), whole[1], load)
+
+    def _load(self) -> float | None:
+        raw = read_once(self._loadavg, 64)
+        try:
+            return float(raw.split(None, 1)[0]) if raw else None
+        except (ValueError, IndexError):
+            return None
+
+
+def _by_core(current: dict[str, CoreTicks], previous: dict[str, CoreTicks]) -> tuple[float, ...]:
+    if current.keys() != previous.keys():  # a core came or went: positions would name other cores
+        return ()
+    busy = []
+    for name, ticks in current.items():
+        if name != "cpu":
+            share = shares(ticks, previous[name])
+            busy.append(share[0] if share else 0.0)
+    return tuple(busy)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """Memory now, and paging rates since the previous read."""
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    swap_in_bytes_per_second: float | None = None
+    major_faults_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """Size and use of one /dev/shm."""
+
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+
+
+def meminfo_bytes(raw: bytes | None, key: bytes) -> int | None:
+    """One line of /proc/meminfo, which counts in KiB."""
+    kibibytes = keyed_int(raw, key + b":") if raw else None
+    return None if kibibytes is None else kibibytes * 1024
+
+
+class MemoryReader:
+    """Reads /proc/meminfo and the paging counters of /proc/vmstat."""
+
+    def __init__(self, proc_root: Path) -> None:
+        self._meminfo = f"{proc_root}/meminfo"
+        self._vmstat = f"{proc_root}/vmstat"
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._previous: tuple[int, int | None, int | None] | None = None
+
+    def read(self, now_ns: int) -> MemoryState:
+        """Memory now, and paging since the previous call."""
+        meminfo = read_once(self._meminfo)
+        vmstat = read_all(self._vmstat) or b""
+        swapped_in_pages = keyed_int(vmstat, b"pswpin ")
+        major_faults = keyed_int(vmstat, b"pgmajfault ")
+        previous, self._previous = self._previous, (now_ns, swapped_in_pages, major_faults)
+        swap_in_pages_rate = fault_rate = None
+        if previous is not None:
+            seconds = (now_ns - previous[0]) / 1e9
+            swap_in_pages_rate = rate(swapped_in_pages, previous[1], seconds)
+            fault_rate = rate(major_faults, previous[2], seconds)
+        return MemoryState(
+            total_bytes=meminfo_bytes(meminfo, b"MemTotal"),
+            available_bytes=meminfo_bytes(meminfo, b"MemAvailable"),
+            swap_in_bytes_per_second=(None if swap_in_pages_rate is None else swap_in_pages_rate * self._page_bytes),
+            major_faults_per_second=fault_rate,
+        )
+
+
+def read_shared_memory(proc_root: Path, pid: int | str) -> SharedMemory:
+    """/dev/shm as process `pid` sees it: a container has its own, by Docker's default of 64 MB.
+
+    The way through /proc/PID/root needs the right to trace that process; without it nothing is known. A process may
+    have mounted a file system there that does not answer.
+    """
+    folder = f"{proc_root}/{pid}/root/dev/shm"
+    try:
+        mount = os.statvfs(folder) if isinstance(pid, str) else in_time(pid, partial(os.statvfs, folder))
+    except OSError:
+        return SharedMemory()
+    if mount is None:
+        return SharedMemory()
+    return SharedMemory(mount.f_blocks * mount.f_frsize, (mount.f_blocks - mount.f_bfree) * mount.f_frsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Share of the last 10 s in which some task waited; None where the kernel keeps no account."""
+
+    cpu_percent: float | None = None
+    io_percent: float | None = None
+    memory_percent: float | None = None
+
+
+def parse_some_avg10(raw: bytes | None) -> float | None:
+    """`avg10` of the "some" line."""
+    if raw is None:
+        return None
+    for line in raw.split(b"\n"):
+        words = line.split()
+        if words[:1] == [b"some"]:
+            for word in words[1:]:
+                key, _, value = word.partition(b"=")
+                if key == b"avg10":
+                    try:
+                        return float(value)
+                    except ValueError:
+                        return None
+    return None
+
+
+def read_pressure(proc_root: Path) -> Pressure:
+    """The three pressures of the whole machine; kernels before 4.20 or booted with psi=0 have none."""
+    return Pressure(
+        *(parse_some_avg10(read_once(f"{proc_root}/pressure/{name}", 512)) for name in ("cpu", "io", "memory"))
+    )
+
+
+_SECTOR_BYTES = 512  # /proc/diskstats counts in these whatever the device's own sector is
+_STACKED_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")
+_PARTITION_TAIL = re.compile(r"p?\d+")
+_VIRTUAL_INTERFACE = re.compile(
+    r"(lo|veth|docker|br-|virbr|cni|flannel|cali|cilium|lxc|tun|tap|tailscale|wg|dummy|ifb|bond|team|kube-)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCounters:
+    """Growing counters of one whole disk."""
+
+    read_bytes: int
+    write_bytes: int
+    queue_milliseconds: int  # sum over requests of their time in flight
+
+
+@dataclass(frozen=True, slots=True)
+class DiskNetworkRates:
+    """Rates since the previous read. `queue_length` is the mean one of the most loaded disk (aqu-sz of iostat)."""
+
+    disk_read_bytes_per_second: float | None = None
+    disk_write_bytes_per_second: float | None = None
+    disk_queue_length: float | None = None
+    network_receive_bytes_per_second: float | None = None
+    network_send_bytes_per_second: float | None = None
+
+
+def parse_disks(raw: bytes) -> dict[str, DiskCounters]:
+    """Whole physical disks only: partitions and stacked devices (dm, md, loop) would count bytes twice."""
+    disks: dict[str, DiskCounters] = {}
+    for line in raw.decode("utf-8", "replace").split("\n"):
+        words = line.split()
+        if len(words) < 14 or _STACKED_DISK.match(words[2]):
+            continue
+        try:
+            disks[words[2]] = DiskCounters(int(words[5]) * _SECTOR_BYTES, int(words[9]) * _SECTOR_BYTES, int(words[13]))
+        except ValueError:
+            continue
+    return {name: disk for name, disk in disks.items() if not _is_partition(name, disks)}
+
+
+def _is_partition(name: str, disks: dict[str, DiskCounters]) -> bool:
+    """sda1 of sda, nvme0n1p2 of nvme0n1; a lone xvda1, as some clouds give, is a disk of its own."""
+    return any(
+        name != disk and name.startswith(disk) and _PARTITION_TAIL.fullmatch(name[len(disk) :]) for disk in disks
+    )
+
+
+def parse_network(raw: bytes) -> dict[str, tuple[int, int]]:
+    """(received, sent) bytes by interface; virtual ones carry what a physical one or memory carries anyway."""
+    interfaces: dict[str, tuple[int, int]] = {}
+    for line in raw.decode("utf-8", "replace").split("\n"):
+        name, separator, counters = line.partition(":")
+        name, words = name.strip(), counters.split()
+        if not separator or len(words) < 9 or _VIRTUAL_INTERFACE.match(name) or "." in name:
+            continue
+        try:
+            interfaces[name] = (int(words[0]), int(words[8]))
+        except ValueError:
+            continue
+    return interfaces
+
+
+class DiskNetworkReader:
+    """Turns the counters of /proc/diskstats and /proc/net/dev into rates."""
+
+    def __init__(self, proc_root: Path) -> None:
+        self._diskstats = f"{proc_root}/diskstats"
+        self._interfaces = f"{proc_root}/net/dev"
+        self._previous: tuple[int, dict[str, DiskCounters], dict[str, tuple[int, int]]] | None = None
+
+    def read(self, now_ns: int) -> DiskNetworkRates:
+        """Rates since the previous call, over the devices that were there both times."""
+        disks = parse_disks(read_all(self._diskstats) or b"")
+        interfaces = parse_network(read_all(self._interfaces) or b"")
+        previous, self._previous = self._previous, (now_ns, disks, interfaces)
+        if previous is None:
+            return DiskNetworkRates()
+        seconds = (now_ns - previous[0]) / 1e9
+        if seconds <= 0.0:
+            return DiskNetworkRates()
+        disk_pairs = [(disk, previous[1][name]) for name, disk in disks.items() if name in previous[1]]
+        net_pairs = [(net, previous[2][name]) for name, net in interfaces.items() if name in previous[2]]
+        queues = [
+            length
+            for now, before in disk_pairs
+            if (length := rate(now.queue_milliseconds, before.queue_milliseconds, seconds * 1e3)) is not None
+        ]
+        return DiskNetworkRates(
+            _summed([(now.read_bytes, before.read_bytes) for now, before in disk_pairs], seconds),
+            _summed([(now.write_bytes, before.write_bytes) for now, before in disk_pairs], seconds),
+            max(queues, default=None),
+            _summed([(now[0], before[0]) for now, before in net_pairs], seconds),
+            _summed([(now[1], before[1]) for now, before in net_pairs], seconds),
+        )
+
+
+def _summed(pairs: list[tuple[int, int]], seconds: float) -> float | None:
+    rates = [value for now, before in pairs if (value := rate(now, before, seconds)) is not None]
+    return sum(rates) if rates else None
+
+
+_NODE = re.compile(r"node(\d+)")
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
+_MOST_CORES = 1 << 16
+
+
+class NumaNodes:
+    """The node of each core, read once: cores that come later belong to none that is known."""
+
+    def __init__(self, sys_root: Path) -> None:
+        self._sys_root = sys_root
+        self._by_core: dict[int, int] = {}
+        for name in _listed(f"{sys_root}/devices/system/node"):
+            node = _NODE.fullmatch(name)
+            if node is not None:
+                cores = core_list(read_once(f"{sys_root}/devices/system/node/{name}/cpulist", 4096))
+                self._by_core.update(dict.fromkeys(cores, int(node[1])))
+        self.count = len(set(self._by_core.values())) or None
+
+    def node_of(self, core: int | None) -> int | None:
+        """The node of a core."""
+        return None if core is None else self._by_core.get(core)
+
+    def by_node(self, used: Iterable[tuple[int | None, float | None]]) -> tuple[float, ...]:
+        """(core it ran on, cores it used) of several, added up by node.
+
+        Empty where there is one node only, or a core or its use is not known.
+        """
+        if self.count is None or self.count < 2:
+            return ()
+        totals = [0.0] * (max(self._by_core.values()) + 1)
+        for core, cores in used:
+            node = self.node_of(core)
+            if node is None or cores is None:
+                return ()
+            totals[node] += cores
+        return tuple(totals)
+
+    def of_gpus(self) -> tuple[tuple[str, int], ...]:
+        """The node of each NVIDIA GPU by its PCI address; a GPU without one (-1) is left out."""
+        folder = f"{self._sys_root}/bus/pci/drivers/nvidia"
+        found = ((name, read_int(f"{folder}/{name}/numa_node")) for name in sorted(_listed(folder)) if _is_pci(name))
+        return tuple((name.lower(), node) for name, node in found if node is not None and node >= 0)
+
+
+def core_list(raw: bytes | None) -> list[int]:
+    """0-3,8 -> [0, 1, 2, 3, 8]; what is no list of cores is none."""
+    cores: list[int] = []
+    for part in (raw or b"").decode("ascii", "replace").strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()):
+            cores.extend(range(int(first), min(int(last or first), _MOST_CORES) + 1))
+    return cores
+
+
+def _is_pci(name: str) -> bool:
+    return _PCI_ADDRESS.fullmatch(name) is not None
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names only
+    except OSError:
+        return []
+
 
 _CONTAINER_GROUP = re.compile(rb"/(docker|kubepods|containerd|crio|libpod|lxc|machine\.slice/libpod)\b|docker-")
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")

@@ -1,30 +1,264 @@
-"""One training process and its tree, read once per poll."""
+"""One training process, its tree and its DataLoader workers, read once per poll.
+
+Expensive reads of workers (their threads' CPU, their private memory) are done round-robin.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Container
+from collections import deque
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch.samples import ProcessSample
+from gpuwatch.samples import ProcessSample, WorkerSample
 from gpuwatch.sources.host.cgroup import Cgroups, CpuLimit, MemoryLimit, read_throttling
-from gpuwatch.sources.host.memory import read_shared_memory
-from gpuwatch.sources.host.numa import NumaNodes
-from gpuwatch.sources.host.process import (
+from gpuwatch.sources.host.identify import read_environment, read_libraries
+from gpuwatch.sources.host.machine import NumaNodes, read_shared_memory
+from gpuwatch.sources.host.procfs import (
     ProcessKey,
     ProcessStat,
     TreeCpu,
     TreeWalker,
     boot_ticks,
+    in_time,
+    keyed_int,
+    parse_stat,
+    rate,
     read_arguments,
+    read_of,
+    read_once,
     read_stat,
+    read_state,
+    to_int,
     tree_cpu_ticks,
 )
-from gpuwatch.sources.host.procfs import in_time, keyed_int, rate, read_once
-from gpuwatch.sources.host.started_with import read_environment, read_libraries
-from gpuwatch.sources.host.workers import WORKER_NAME, Workers
+
+WORKERS_IN_TURN = 8
+"""Workers of one loader are alike: of more than these the rest is never asked."""
+WORKERS_MEASURED = 2
+"""Of their memory only two tell: the kernel walks all pages for it, 14 ms for 1 GB."""
+ACTIVE_SHARE = 0.1
+"""Of the busiest thread's time: the thread that sends a worker's batches runs as well, and fights for nothing."""
+_MOST_THREADS = 512
+_MEMORY_NS = 30_000_000_000
+_MOST_RESIDENT_BYTES = 4 << 30
+
+
+class Turns:
+    """Takes one worker's turn every few seconds, so that a poll never pays for all of them.
+
+    A turn of a worker with 64 threads costs 0.9 ms in each of two polls, every 5 s. Memory is looked at every 30 s,
+    which costs 14 ms for each GB, and not at all above 4 GB.
+    """
+
+    def __init__(self, proc_root: Path | str) -> None:
+        self._proc_root = proc_root
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._place = self._memory_place = 0
+        self._memory_due_ns = 0
+        self._watched: tuple[ProcessKey, dict[int, int]] | None = None
+        self._active: dict[ProcessKey, int] = {}
+        self._private: dict[ProcessKey, int] = {}
+
+    def take(self, stats: Mapping[int, ProcessStat], now_ns: int, thorough: bool) -> None:
+        """Ends the turn that the previous poll began; a `thorough` poll begins the next worker's."""
+        keys = sorted((pid, stat.start_ticks) for pid, stat in stats.items())
+        present = set(keys)
+        self._active = {key: count for key, count in self._active.items() if key in present}
+        self._private = {key: size for key, size in self._private.items() if key in present}
+        watched, self._watched = self._watched, None
+        if watched is not None and watched[0] in present:
+            self._note_active(watched[0], watched[1])
+        if not thorough or not keys:
+            return
+        key = keys[self._place % min(len(keys), WORKERS_IN_TURN)]
+        self._place += 1
+        self._watched = key, self._threads(key[0])
+        if now_ns >= self._memory_due_ns:
+            self._memory_due_ns = now_ns + _MEMORY_NS
+            self._measure(keys[self._memory_place % min(len(keys), WORKERS_MEASURED)], stats)
+            self._memory_place += 1
+
+    def _measure(self, key: ProcessKey, stats: Mapping[int, ProcessStat]) -> None:
+        private = None
+        if stats[key[0]].rss_pages * self._page_bytes <= _MOST_RESIDENT_BYTES:
+            private = private_dirty_bytes(self._proc_root, key[0])
+        if private is None:
+            self._private.pop(key, None)
+        else:
+            self._private[key] = private
+
+    def active_threads(self, key: ProcessKey) -> int | None:
+        """Threads of a worker that were at work in its last turn's second; None before it had one."""
+        return self._active.get(key)
+
+    def private_dirty_bytes(self, key: ProcessKey) -> int | None:
+        """Its own memory at its last turn."""
+        return self._private.get(key)
+
+    def _note_active(self, key: ProcessKey, before: Mapping[int, int]) -> None:
+        spent = [ticks - before.get(thread, 0) for thread, ticks in self._threads(key[0]).items()]
+        if not before or not spent:
+            self._active.pop(key, None)  # its threads could not be listed, which is not that none ran
+            return
+        least = max(1.0, ACTIVE_SHARE * max(spent))
+        self._active[key] = sum(ticks >= least for ticks in spent)
+
+    def _threads(self, pid: int) -> dict[int, int]:
+        """CPU ticks by thread."""
+        folder = f"{self._proc_root}/{pid}/task"
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - 64 Path objects cost ten times the listing
+        except OSError:
+            return {}
+        ticks = {}
+        for name in names[:_MOST_THREADS]:
+            stat = parse_stat(read_once(f"{folder}/{name}/stat", 1024))
+            if stat is not None and name.isdecimal():
+                ticks[int(name)] = stat.own_ticks
+        return ticks
+
+
+def private_dirty_bytes(proc_root: Path | str, pid: int) -> int | None:
+    """Memory that only this process has and that no file holds: what an object that is touched after a fork costs.
+
+    Resident memory does not show it, because a page counts there before the copy and after. Clean pages are left out:
+    those are the page cache of mapped files.
+    """
+    raw = read_of(proc_root, pid, "smaps_rollup", 4096)
+    kibibytes = keyed_int(raw, b"Private_Dirty:") if raw else None
+    return None if kibibytes is None else kibibytes * 1024
+
+
+WORKER_NAME = "pt_data_worker"  # set by torch/utils/data/_utils/worker.py
+
+_LOOKS_KEPT = 10
+_FEWEST_LOOKS = 5
+
+
+class _Worker:
+    """What is remembered of one worker between polls."""
+
+    __slots__ = (
+        "affinity_cores",
+        "blocked",
+        "delay_ns",
+        "delay_share",
+        "own_ticks",
+        "read_ns",
+        "switch_rate",
+        "switches",
+        "switches_ns",
+        "system_ticks",
+    )
+
+    def __init__(self) -> None:
+        self.blocked: deque[bool] = deque(maxlen=_LOOKS_KEPT)
+        self.own_ticks: int | None = None
+        self.system_ticks: int | None = None
+        self.read_ns = 0
+        self.affinity_cores: int | None = None
+        self.switches: int | None = None
+        self.switches_ns = 0
+        self.switch_rate: float | None = None
+        self.delay_ns: int | None = None
+        self.delay_share: float | None = None
+
+
+class Workers:
+    """Follows the workers of one run from poll to poll."""
+
+    def __init__(
+        self, proc_root: Path | str, ticks_per_second: int, affinity_cores: Callable[[int], int | None]
+    ) -> None:
+        self._proc_root = proc_root
+        self._ticks_per_second = ticks_per_second
+        self._affinity_cores = affinity_cores
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._known: dict[ProcessKey, _Worker] = {}
+        self._ever_seen: set[ProcessKey] = set()
+        self._turns = Turns(proc_root)
+        self.changed = False
+        self.involuntary_switches_per_second: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def pids(self) -> set[int]:
+        """The workers of the last poll."""
+        return {pid for pid, _ in self._known}
+
+    def look(self) -> None:
+        """One quick look at each worker's state, in between polls: D shows only while it lasts."""
+        for (pid, _), worker in self._known.items():
+            state = read_state(self._proc_root, pid)
+            if state is not None:
+                worker.blocked.append(state == "D")
+
+    def poll(self, stats: Mapping[int, ProcessStat], now_ns: int, thorough: bool) -> tuple[WorkerSample, ...]:
+        """The workers among `stats` now; sets `changed` and `involuntary_switches_per_second` for this poll.
+
+        `changed`: a worker is new although others were seen before, so workers are started again and again.
+        """
+        keys = {(pid, stat.start_ticks) for pid, stat in stats.items()}
+        self.changed = bool(self._ever_seen) and not self._ever_seen.issuperset(keys)
+        # Of those that ended only the latest generation is kept: a month of epochs must not grow this set.
+        if keys:
+            self._ever_seen = keys if self.changed else self._ever_seen | keys
+        known, self._known = self._known, {}
+        self._turns.take(stats, now_ns, thorough)
+        samples = []
+        for pid, stat in sorted(stats.items()):
+            key = pid, stat.start_ticks
+            worker = self._known[key] = known.get(key) or _Worker()
+            if thorough or key not in known:
+                self._read_slow(pid, worker, now_ns)
+            samples.append(self._sample(pid, stat, worker, now_ns))
+        rates = [worker.switch_rate for worker in self._known.values() if worker.switch_rate is not None]
+        self.involuntary_switches_per_second = sum(rates) if rates else None
+        return tuple(samples)
+
+    def _read_slow(self, pid: int, worker: _Worker, now_ns: int) -> None:
+        """What is renewed every few seconds only: status is the dearest of a process's files, 11 us."""
+        status = read_once(f"{self._proc_root}/{pid}/status") or b""
+        switches = keyed_int(status, b"nonvoluntary_ctxt_switches:")
+        worker.switch_rate = rate(switches, worker.switches, (now_ns - worker.switches_ns) / 1e9)
+        delay_ns = run_delay_ns(self._proc_root, pid)
+        worker.delay_share = rate(delay_ns, worker.delay_ns, now_ns - worker.switches_ns)
+        worker.delay_ns, worker.switches, worker.switches_ns = delay_ns, switches, now_ns
+        worker.affinity_cores = self._affinity_cores(pid)
+
+    def _sample(self, pid: int, stat: ProcessStat, worker: _Worker, now_ns: int) -> WorkerSample:
+        worker.blocked.append(stat.state == "D")
+        seconds, key = (now_ns - worker.read_ns) / 1e9, (pid, stat.start_ticks)
+        ticks_rate = rate(stat.own_ticks, worker.own_ticks, seconds)
+        system_rate = rate(stat.system_ticks, worker.system_ticks, seconds)
+        worker.own_ticks, worker.system_ticks, worker.read_ns = stat.own_ticks, stat.system_ticks, now_ns
+        looks = len(worker.blocked)
+        return WorkerSample(
+            pid=pid,
+            cpu_cores=None if ticks_rate is None else ticks_rate / self._ticks_per_second,
+            state=stat.state,
+            blocked_share=sum(worker.blocked) / looks if looks >= _FEWEST_LOOKS else None,
+            threads=stat.threads,
+            rss_bytes=stat.rss_pages * self._page_bytes,
+            affinity_cores=worker.affinity_cores,
+            system_cores=None if system_rate is None else system_rate / self._ticks_per_second,
+            last_core=stat.last_core,
+            active_threads=self._turns.active_threads(key),
+            private_dirty_bytes=self._turns.private_dirty_bytes(key),
+            run_delay_share=worker.delay_share,
+        )
+
+
+def run_delay_ns(proc_root: Path | str, pid: int) -> int | None:
+    """How long the main thread could run and did not, since it started; None where the kernel keeps no such account."""
+    words = (read_once(f"{proc_root}/{pid}/schedstat", 128) or b"").split()
+    has_account = len(words) == 3 and to_int(words[2])  # all zeros where it was built or booted without it
+    return to_int(words[1]) if has_account else None
+
 
 _SLOW_LANE_NS = 5_000_000_000  # limits, command line, all threads' children: what seldom changes
 _STARTED_WITH_NS = 60_000_000_000

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 from gpuwatch.foreign import cpu_time_ns
 from gpuwatch.samples import HostSample, MachineFacts, Sample
 from gpuwatch.sources.host.cgroup import Cgroups
-from gpuwatch.sources.host.cpu import CpuReader
-from gpuwatch.sources.host.disk_network import DiskNetworkReader
-from gpuwatch.sources.host.machine import read_machine_facts
-from gpuwatch.sources.host.memory import MemoryReader, read_shared_memory
-from gpuwatch.sources.host.numa import NumaNodes
-from gpuwatch.sources.host.pressure import read_pressure
-from gpuwatch.sources.host.process import read_stat
+from gpuwatch.sources.host.machine import (
+    CpuReader,
+    DiskNetworkReader,
+    MemoryReader,
+    NumaNodes,
+    read_machine_facts,
+    read_pressure,
+    read_shared_memory,
+)
+from gpuwatch.sources.host.procfs import read_stat
 from gpuwatch.sources.host.run import HostAccess, Run
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
 from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples.run import LoaderFacts, RunFacts
 from gpuwatch.sources.hook_link.processes import Processes
-from gpuwatch.sources.host.numa import core_list
-from gpuwatch.sources.host.process import read_program
-from gpuwatch.sources.host.procfs import read_all, read_of
-from gpuwatch.sources.host.started_with import HOOK_SILENT, carries_hook
+from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook
+from gpuwatch.sources.host.machine import core_list
+from gpuwatch.sources.host.procfs import read_all, read_of, read_program
 
 _GPU_DEVICES: Final = re.compile(r"/dev/(?:nvidia\d+|nvidia-uvm|dxg)")
 _MOST_DESCRIPTORS: Final = 65_536  # 0.1 s

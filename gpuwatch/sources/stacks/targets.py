@@ -9,7 +9,7 @@ from gpuwatch.reader.permissions import access_to, explain
 from gpuwatch.reader.refusals import malformed, silent
 from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples.run import TrainerEnded
-from gpuwatch.sources.host.process import read_stat
+from gpuwatch.sources.host.procfs import read_stat
 from gpuwatch.sources.stacks.asked import StackTarget
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.session import Session, Settings

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.reader.types import CannotReadError
-from gpuwatch.sources.host.process import read_arguments, read_stat
-from gpuwatch.sources.host.procfs import read_all, to_int
-from gpuwatch.sources.host.workers import WORKER_NAME
+from gpuwatch.sources.host.procfs import read_all, read_arguments, read_stat, to_int
+from gpuwatch.sources.host.run import WORKER_NAME
 from gpuwatch.sources.stacks.reading import Attach, Readable
 from gpuwatch.sources.stacks.schedule import Jitter, Ration
 
