@@ -14,8 +14,7 @@ from gpuwatch.cli.step_summary import append_step_summary
 from gpuwatch.compare.comparison import compare as compared
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.gates import judge, parse_gate
-from gpuwatch.compare.measured import CannotCompareError, Measured, measured
-from gpuwatch.compare.report_file import measured_report
+from gpuwatch.compare.measured import CannotCompareError, Measured, measured, measured_report
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.types import CannotOpenError

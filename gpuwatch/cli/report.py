@@ -10,7 +10,8 @@ from gpuwatch.cli.output import OutputFile, check_stdout, say, write_stdout
 from gpuwatch.cli.report_options import check
 from gpuwatch.cli.step_summary import append_step_summary, is_asked_for
 from gpuwatch.report.build import build_report
-from gpuwatch.report.observation import Json, Observation, leave_out
+from gpuwatch.report.model import Report, as_json
+from gpuwatch.report.observation import Observation, leave_out
 from gpuwatch.text.escape import json_text
 
 _FAILING = {None: (), "warning": ("critical", "warning"), "critical": ("critical",)}
@@ -44,10 +45,10 @@ def _report(arguments: argparse.Namespace) -> int:
         from gpuwatch.report.markdown import render_step_summary, short_step_summary
 
         append_step_summary([render_step_summary(document), short_step_summary(document)])
-    if document["gpuwatch"]["incomplete"]:
+    if document.gpuwatch.incomplete:
         return ExitCode.INTERRUPTED
     failing = _FAILING[arguments.fail_on]
-    return ExitCode.FINDINGS if any(each["severity"] in failing for each in document["findings"]) else ExitCode.OK
+    return ExitCode.FINDINGS if any(each.severity in failing for each in document.findings) else ExitCode.OK
 
 
 def _seen(arguments: argparse.Namespace, with_curves: bool) -> Observation:
@@ -60,7 +61,7 @@ def _seen(arguments: argparse.Namespace, with_curves: bool) -> Observation:
     return watch_for_report(arguments, with_curves=with_curves)
 
 
-def _patch(seen: Observation, document: Json) -> bytes:
+def _patch(seen: Observation, document: Report) -> bytes:
     """The patch; what is not in it goes to stderr."""
     from gpuwatch.report.findings import fix_patch
 
@@ -68,17 +69,17 @@ def _patch(seen: Observation, document: Json) -> bytes:
     for line in (*seen.notes, *patch.by_hand):
         say(f"gpuwatch: {line}")
     if not patch.data:
-        sentences = [] if patch.by_hand else [str(each["sentence"]) for each in document["verdict"]]
+        sentences = [] if patch.by_hand else [each.sentence for each in document.verdict]
         why = "nothing of it can be changed safely" if patch.by_hand else "; ".join(sentences).rstrip(".")
         say(f"gpuwatch: the patch is empty: {why}")
     return patch.data
 
 
-def _rendered(document: Json, arguments: argparse.Namespace) -> str:
+def _rendered(document: Report, arguments: argparse.Namespace) -> str:
     """Each renderer is imported only where it is asked for."""
     match arguments.format:
         case "json":
-            return json_text(document, indent=None if arguments.series else 2) + "\n"
+            return json_text(as_json(document), indent=None if arguments.series else 2) + "\n"
         case "md":
             from gpuwatch.report.markdown import render_markdown
 

@@ -1,15 +1,22 @@
-"""One measured run as a comparison sees it: what it was, its figures, and what was found wrong with it."""
+"""One measured run as a comparison sees it: what it was, its figures, and what was found wrong with it.
+
+It comes from a recording, or from the JSON of a report.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from gpuwatch.recording.session_summary import GpuSummary, RunSummary, SessionSummary
+import msgspec
 
-GIB = 1024**3
+from gpuwatch.recording.session_summary import FindingSummary, GpuSummary, Level, SessionSummary
+from gpuwatch.report.model import Finding, Gpu, Memory, Report, Run
+
+_GIB = 1024**3
+_SEVERITIES = ("critical", "warning", "info", "hint")
 
 
 class CannotCompareError(Exception):
@@ -58,31 +65,84 @@ def measured(name: str, summary: SessionSummary) -> Measured:
     used = set(run.gpu_uuids) if run else set()
     on_cpu = run is not None and run.facts.device == "cpu"
     gpus = [gpu for gpu in summary.gpus if gpu.facts.uuid in used or not (used or on_cpu)]
-    stood = by_rule(
-        Stood(finding.rule, finding.severity, finding.stood_seconds)
-        for finding in summary.findings
-        if finding.run in (None, run.id if run else None) and (finding.gpu is None or not used or finding.gpu in used)
-    )
-    return Measured(
-        name=name,
-        label=summary.label,
-        seconds=summary.seconds,
-        subject=_subject(run, gpus),
-        values={**_gpu_values(gpus), **(_run_values(run) if run else {})},
-        findings=stood,
-        notes=tuple(_notes(summary, run)),
-    )
+    notes = [] if summary.problem is None else [summary.problem]
+    if not summary.ended:
+        notes.append("it is still being written, or was cut off: this is what it holds so far")
+    if run is None:
+        notes.append("no training run is in it")
+    elif len(summary.runs) > 1:
+        notes.append(f"of {len(summary.runs)} runs, {run.title} ({run.facts.pid}) trained longest and is compared")
+    subject = Subject(gpu_names=tuple(sorted(gpu.facts.name for gpu in gpus)) or (("CPU",) if on_cpu else ()))
+    values = _gpu_values(gpus, [gpu.memory_used_bytes for gpu in gpus])
+    if run is not None:
+        subject = replace(
+            subject,
+            title=run.title,
+            batch_size=run.batch_size,
+            model_parameters=run.model_parameters,
+            parameter_bits=run.parameter_bits,
+            autocast=run.autocast,
+            torch=run.facts.torch,
+            command=shlex.join(run.facts.command),
+        )
+        values |= {
+            "samples_per_second": run.samples_per_second,
+            "wait_ms_per_batch": _times(run.wait_seconds_per_batch, 1e3),
+            "wait_share_percent": _times(run.wait_share, 100),
+            "step_p50_ms": _times(run.step_p50_seconds, 1e3),
+            "step_p95_ms": _times(run.step_p95_seconds, 1e3),
+            "energy_joules_per_sample": run.energy_joules_per_sample,
+        }
+    stood = _stood(summary.findings, run.id if run else None, used)
+    return Measured(name, summary.label, summary.seconds, subject, values, stood, tuple(notes))
 
 
-def by_rule(found: Iterable[Stood]) -> tuple[Stood, ...]:
-    """One for each rule, of however many GPUs and severities: the worst, and the longest."""
-    rules: dict[str, Stood] = {}
-    for each in found:
-        before = rules.get(each.rule, each)
-        known = [seconds for seconds in (before.seconds, each.seconds) if seconds is not None]
-        severity = min(before.severity, each.severity, key=severity_order)
-        rules[each.rule] = Stood(each.rule, severity, max(known, default=None))
-    return tuple(rules.values())
+def measured_report(name: str, data: bytes) -> Measured:
+    """The run of a report with the most steps, its GPUs and findings.
+
+    Raises:
+        CannotCompareError: it is no report.
+    """
+    try:
+        report = msgspec.json.decode(data, type=Report)
+    except msgspec.MsgspecError as error:
+        raise CannotCompareError(
+            f"{name} is neither a recording nor a report's JSON ({error}): "
+            "make one with `gpuwatch record` or `gpuwatch report --format json`"
+        ) from None
+    run = max(report.runs, key=lambda each: each.steps or 0, default=None)
+    used = set(run.gpus) if run else set()
+    on_cpu = run is not None and run.device == "cpu"
+    gpus = [gpu for gpu in report.gpus if gpu.uuid in used or not (used or on_cpu)]
+    notes = ["it was cut short: this is what was seen so far"] if report.gpuwatch.incomplete else []
+    if run is None:
+        notes.append("no training run is in it")
+    elif len(report.runs) > 1:
+        notes.append(f"of {len(report.runs)} runs, {run.title} ({run.pid}) made the most steps and is compared")
+    subject = Subject(gpu_names=tuple(sorted(gpu.name for gpu in gpus)) or (("CPU",) if on_cpu else ()))
+    values = _gpu_values(gpus, [gpu.memory_bytes for gpu in gpus])
+    if run is not None:
+        subject = replace(
+            subject,
+            title=run.title,
+            batch_size=run.batch_size,
+            model_parameters=run.model.parameters,
+            parameter_bits=run.model.parameter_bits,
+            autocast=run.model.autocast,
+            torch=run.torch,
+            command=run.command,
+        )
+        values |= {
+            "samples_per_second": run.samples_per_second,
+            "wait_ms_per_batch": _times(run.wait_seconds_per_batch, 1e3),
+            "wait_share_percent": _times(run.data_wait_share, 100),
+            "step_p50_ms": run.step_seconds.p50 * 1e3 if run.step_seconds else None,
+            "step_p95_ms": run.step_seconds.p95 * 1e3 if run.step_seconds else None,
+            "energy_joules_per_sample": _joules_per_sample(run, gpus),
+        }
+    stood = _stood([each for each in report.findings if each.state != "pending"], run.id if run else None, used)
+    about = report.gpuwatch
+    return Measured(name, about.label, about.duration_seconds, subject, values, stood, tuple(notes))
 
 
 def severity_order(severity: str) -> int:
@@ -90,63 +150,39 @@ def severity_order(severity: str) -> int:
     return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
 
 
-_SEVERITIES = ("critical", "warning", "info", "hint")
+def _stood(found: Iterable[FindingSummary | Finding], run: str | None, used: Collection[str]) -> tuple[Stood, ...]:
+    """Those of this run and its GPUs; one for each rule, of however many GPUs: the worst, and the longest."""
+    rules: dict[str, Stood] = {}
+    for each in found:
+        if each.run not in (None, run) or (each.gpu is not None and used and each.gpu not in used):
+            continue
+        before = rules.get(each.rule, Stood(each.rule, each.severity))
+        known = [seconds for seconds in (before.seconds, each.stood_seconds) if seconds is not None]
+        severity = min(before.severity, each.severity, key=severity_order)
+        rules[each.rule] = Stood(each.rule, severity, max(known, default=None))
+    return tuple(rules.values())
 
 
-def _notes(summary: SessionSummary, run: RunSummary | None) -> list[str]:
-    notes = [] if summary.problem is None else [summary.problem]
-    if not summary.ended:
-        notes.append("it is still being written, or was cut off: this is what it holds so far")
-    if run is None:
-        notes.append("no training run is in it")
-    if run is not None and len(summary.runs) > 1:
-        notes.append(f"of {len(summary.runs)} runs, {run.title} ({run.facts.pid}) trained longest and is compared")
-    return notes
-
-
-def _subject(run: RunSummary | None, gpus: Sequence[GpuSummary]) -> Subject:
-    names = tuple(sorted(gpu.facts.name for gpu in gpus))
-    if run is None:
-        return Subject(gpu_names=names)
-    return Subject(
-        title=run.title,
-        gpu_names=names or (("CPU",) if run.facts.device == "cpu" else ()),
-        batch_size=run.batch_size,
-        model_parameters=run.model_parameters,
-        parameter_bits=run.parameter_bits,
-        autocast=run.autocast,
-        torch=run.facts.torch,
-        command=shlex.join(run.facts.command),
-    )
-
-
-def _run_values(run: RunSummary) -> dict[str, float | None]:
-    return {
-        "samples_per_second": run.samples_per_second,
-        "wait_ms_per_batch": times(run.wait_seconds_per_batch, 1e3),
-        "wait_share_percent": times(run.wait_share, 100),
-        "step_p50_ms": times(run.step_p50_seconds, 1e3),
-        "step_p95_ms": times(run.step_p95_seconds, 1e3),
-        "energy_joules_per_sample": run.energy_joules_per_sample,
-    }
-
-
-def _gpu_values(gpus: Sequence[GpuSummary]) -> dict[str, float | None]:
+def _gpu_values(gpus: Sequence[GpuSummary | Gpu], memories: Sequence[Level | Memory | None]) -> dict[str, float | None]:
     """Means over the GPUs; utilization while training, where that can be told."""
     swings = [gpu.train_utilization_percent or gpu.utilization_percent for gpu in gpus]
     return {
-        "utilization_percent": mean([swing.mean for swing in swings if swing]),
-        "utilization_sigma": mean([swing.sigma for swing in swings if swing]),
-        "power_watts": mean([gpu.power_watts.mean for gpu in gpus if gpu.power_watts]),
-        "memory_peak_gib": mean([gpu.memory_used_bytes.max / GIB for gpu in gpus if gpu.memory_used_bytes]),
+        "utilization_percent": _mean([swing.mean for swing in swings if swing]),
+        "utilization_sigma": _mean([swing.sigma for swing in swings if swing]),
+        "power_watts": _mean([gpu.power_watts.mean for gpu in gpus if gpu.power_watts]),
+        "memory_peak_gib": _mean([memory.max / _GIB for memory in memories if memory]),
     }
 
 
-def mean(values: Sequence[float]) -> float | None:
-    """The mean of what is known; None where nothing is."""
+def _joules_per_sample(run: Run, gpus: Sequence[Gpu]) -> float | None:
+    energies = [gpu.energy_joules for gpu in gpus if gpu.energy_joules is not None]
+    samples = (run.samples_per_second or 0.0) * (run.train_seconds or 0.0)
+    return sum(energies) / samples if energies and len(energies) == len(gpus) and samples > 0 else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def times(value: float | None, factor: float) -> float | None:
-    """The product; None stays None."""
+def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor

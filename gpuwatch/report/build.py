@@ -10,11 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from gpuwatch._version import __version__
 from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.metrics import BY_SERIES
+from gpuwatch.report import model
 from gpuwatch.report.findings import finding_section, iso_time, rule_section
-from gpuwatch.report.observation import Json, Observation, Stretch, figure
+from gpuwatch.report.observation import Observation, Stretch, figure
 from gpuwatch.report.runs import run_section
 from gpuwatch.report.verdict import verdict
 from gpuwatch.report.words import short_gpu_name
@@ -23,8 +26,8 @@ from gpuwatch.timeline.series import Chart
 from gpuwatch.timeline.wall_times import JUMP_SECONDS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, Scene, Stats
 
-SCHEMA_VERSION = 1
-_SOURCES = {
+_NOT_REPORTED = "not reported by the driver"
+_SAMPLED_AS = {
     "utilization_percent": "utilization_percent",
     "power_watts": "power_watts",
     "memory_bytes": "memory_used_bytes",
@@ -37,76 +40,70 @@ _FORMAT = "%.4g "
 _NAN = math.nan
 
 
-def build_report(seen: Observation, *, with_series: bool = False) -> Json:
+def build_report(seen: Observation, *, with_series: bool = False) -> model.Report:
     """The whole report; with the curves of its charts only where they are asked for."""
-    report = _report(seen)
-    if with_series:
-        report["series"] = series_section(seen)
-        report["clock"] = clock_section(seen)
-        report["spans"] = span_section(seen)
-    return report
+    return model.Report(
+        schema_version=model.SCHEMA_VERSION,
+        gpuwatch=_about(seen),
+        verdict=verdict(seen),
+        findings=finding_section(seen),
+        rules=rule_section(seen),
+        checklist=checklist(seen.scene),
+        gpus=[_gpu(gpu) for gpu in seen.scene.gpus],
+        runs=run_section(seen),
+        history=_history(seen.charts),
+        data_quality=_data_quality(seen),
+        host=_host(seen),
+        series=[_curve(seen, chart) for chart in seen.curves] if with_series else UNSET,
+        clock=_clock(seen) if with_series else UNSET,
+        spans=[_span(seen, each) for each in seen.stretches] if with_series else UNSET,
+    )
 
 
-def _report(seen: Observation) -> Json:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "gpuwatch": _about(seen),
-        "verdict": verdict(seen),
-        "findings": finding_section(seen),
-        "rules": rule_section(seen),
-        "checklist": checklist(seen.scene),
-        "gpus": gpu_section(seen.scene.gpus),
-        "runs": run_section(seen),
-        "history": _history(seen.charts),
-        "data_quality": _data_quality(seen),
-        "host": _host(seen),
-    }
-
-
-def _about(seen: Observation) -> Json:
+def _about(seen: Observation) -> model.About:
     snapshot = seen.snapshot
-    return {
-        "version": __version__,
-        "source": snapshot.origin.kind,
-        "label": encodable(snapshot.origin.label),
-        "started_at": iso_time(snapshot.wall_time_at(snapshot.started_ns)),
-        "ended_at": iso_time(snapshot.wall_time),
-        "duration_seconds": figure((snapshot.time_ns - snapshot.started_ns) / 1e9),
-        "incomplete": seen.interrupted,
-        "notes": [encodable(note) for note in seen.notes],
-    }
+    return model.About(
+        version=__version__,
+        source=snapshot.origin.kind,
+        label=encodable(snapshot.origin.label),
+        started_at=iso_time(snapshot.wall_time_at(snapshot.started_ns)),
+        ended_at=iso_time(snapshot.wall_time),
+        duration_seconds=figure((snapshot.time_ns - snapshot.started_ns) / 1e9),
+        incomplete=seen.interrupted,
+        notes=[encodable(note) for note in seen.notes],
+    )
 
 
-def _host(seen: Observation) -> Json:
+def _host(seen: Observation) -> model.Host:
     machine, scene_host, nvml = seen.snapshot.machine, seen.scene.host, seen.snapshot.nvml
     latest = seen.snapshot.host
-    return {
-        "hostname": encodable(machine.hostname if machine else seen.hostname) or None,
-        "kernel": machine.kernel if machine else None,
-        "cpu_model": encodable(machine.cpu_model) if machine and machine.cpu_model else None,
-        "cpu_count": machine.cpu_count if machine else None,
-        "cpu_quota_cores": figure(machine.cpu_quota_cores) if machine else None,
-        "memory_total_bytes": machine.memory_total_bytes if machine else None,
-        "memory_available_bytes": latest.memory_available_bytes if latest else None,
-        "container": machine.container if machine else None,
-        "wsl": machine.wsl if machine else None,
-        "cpu_percent": figure(scene_host.cpu_percent) if scene_host else None,
-        "pressure_cpu_percent": figure(scene_host.pressure_cpu_percent) if scene_host else None,
-        "pressure_io_percent": figure(scene_host.pressure_io_percent) if scene_host else None,
-        "pressure_memory_percent": figure(scene_host.pressure_memory_percent) if scene_host else None,
-        "driver_version": nvml.driver_version if nvml else None,
-        "cuda_version": nvml.cuda_version if nvml else None,
-    }
+    return model.Host(
+        hostname=encodable(machine.hostname if machine else seen.hostname) or None,
+        kernel=machine.kernel if machine else None,
+        cpu_model=encodable(machine.cpu_model) if machine and machine.cpu_model else None,
+        cpu_count=machine.cpu_count if machine else None,
+        cpu_quota_cores=figure(machine.cpu_quota_cores) if machine else None,
+        memory_total_bytes=machine.memory_total_bytes if machine else None,
+        memory_available_bytes=latest.memory_available_bytes if latest else None,
+        container=machine.container if machine else None,
+        wsl=machine.wsl if machine else None,
+        cpu_percent=figure(scene_host.cpu_percent) if scene_host else None,
+        pressure_cpu_percent=figure(scene_host.pressure_cpu_percent) if scene_host else None,
+        pressure_io_percent=figure(scene_host.pressure_io_percent) if scene_host else None,
+        pressure_memory_percent=figure(scene_host.pressure_memory_percent) if scene_host else None,
+        driver_version=nvml.driver_version if nvml else None,
+        cuda_version=nvml.cuda_version if nvml else None,
+    )
 
 
-def _history(charts: Sequence[Chart]) -> list[Json]:
+def _history(charts: Sequence[Chart]) -> list[model.History]:
     return [
-        {
-            "series": chart.series.name,
-            "key": chart.series.key,
-            "bucket_seconds": figure((chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean))),
-            "mean": [figure(value) for value in chart.mean],
-        }
+        model.History(
+            series=chart.series.name,
+            key=chart.series.key,
+            bucket_seconds=figure((chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean))),
+            mean=[figure(value) for value in chart.mean],
+        )
         for chart in charts
     ]
 
@@ -121,77 +118,65 @@ def _clock_jump(seen: Observation) -> tuple[str, ...]:
     )
 
 
-def _data_quality(seen: Observation) -> Json:
+def _data_quality(seen: Observation) -> model.DataQuality:
     quality = seen.scene.quality
     nvml = quality.nvml or seen.snapshot.nvml
     judged = seen.snapshot.scene
-    return {
-        "problems": [encodable(problem) for problem in (*seen.problems, *_clock_jump(seen))],
-        "window_seconds": figure(seen.scene.window_seconds),
-        "findings_window_seconds": figure(judged.window_seconds) if judged else None,
-        "poll_interval_seconds": figure(quality.poll_interval_seconds),
-        "gpu_samples": quality.gpu_samples,
-        "poll_gap_p95_seconds": figure(quality.poll_gap_p95_seconds),
-        "longest_gap_seconds": figure(quality.longest_gap_seconds),
-        "received_records": quality.received_records,
-        "dropped_records": quality.dropped_records,
-        "malformed_packets": quality.malformed_packets,
-        "nvml": None
-        if nvml is None
-        else {
-            "status": nvml.status,
-            "reason": nvml.reason,
-            "missed_polls": nvml.missed_polls,
-            "restarts": nvml.restarts,
-        },
-        "nvml_calls_per_gpu_second": figure(quality.nvml_calls_per_gpu_second),
-        "own_cpu_share": figure(quality.own_cpu_share),
-    }
+    return model.DataQuality(
+        problems=[encodable(problem) for problem in (*seen.problems, *_clock_jump(seen))],
+        window_seconds=figure(seen.scene.window_seconds),
+        findings_window_seconds=figure(judged.window_seconds) if judged else None,
+        poll_interval_seconds=figure(quality.poll_interval_seconds),
+        gpu_samples=quality.gpu_samples,
+        poll_gap_p95_seconds=figure(quality.poll_gap_p95_seconds),
+        longest_gap_seconds=figure(quality.longest_gap_seconds),
+        received_records=quality.received_records,
+        dropped_records=quality.dropped_records,
+        malformed_packets=quality.malformed_packets,
+        nvml=None if nvml is None else model.Nvml(nvml.status, nvml.reason, nvml.missed_polls, nvml.restarts),
+        nvml_calls_per_gpu_second=figure(quality.nvml_calls_per_gpu_second),
+        own_cpu_share=figure(quality.own_cpu_share),
+    )
 
 
-def gpu_section(gpus: tuple[GpuWindow, ...]) -> list[Json]:
-    """All GPUs, by index."""
-    return [_gpu(gpu) for gpu in gpus]
+def _gpu(gpu: GpuWindow) -> model.Gpu:
+    power, memory = _level(gpu.power_watts), _level(gpu.memory_used_bytes)
+    limit, total = gpu.power_limit_watts, gpu.facts.memory_total_bytes
+    section = model.Gpu(
+        index=gpu.facts.index,
+        uuid=gpu.facts.uuid,
+        name=gpu.facts.name,
+        status=gpu.status,
+        status_reason=gpu.status_reason,
+        utilization_percent=_swing(gpu.utilization),
+        train_utilization_percent=_swing(gpu.train_utilization),
+        power_watts=None if power is None else model.Power(power.mean, power.max, figure(limit)),
+        memory_bytes=None if memory is None else model.Memory(memory.mean, memory.max, total),
+        temperature_celsius=_level(gpu.temperature_celsius),
+        sm_clock_mhz=_level(gpu.sm_clock_mhz),
+        energy_joules=figure(gpu.energy_joules),
+        throttled_share={cause: figure(share) for cause, share in gpu.throttle_shares.items()},
+        sensor_window_seconds=figure(gpu.sensor_window_seconds),
+        unavailable={},
+    )
+    for name, field in _SAMPLED_AS.items():
+        if getattr(section, name) is None:
+            section.unavailable[name] = gpu.unavailable.get(field, "not measured in this window")
+    if power is not None and limit is None:
+        section.unavailable["power_watts.limit"] = gpu.unavailable.get("power_limit_watts", _NOT_REPORTED)
+    if memory is not None and total is None:
+        section.unavailable["memory_bytes.total"] = gpu.unavailable.get("memory_total_bytes", _NOT_REPORTED)
+    return section
 
 
-def _gpu(gpu: GpuWindow) -> Json:
-    figures: Json = {
-        "utilization_percent": _part(gpu.utilization, "mean", "sigma", "p5", "p95"),
-        "train_utilization_percent": _part(gpu.train_utilization, "mean", "sigma", "p5", "p95"),
-        "power_watts": _part(gpu.power_watts, "mean", "max"),
-        "memory_bytes": _part(gpu.memory_used_bytes, "mean", "max"),
-        "temperature_celsius": _part(gpu.temperature_celsius, "mean", "max"),
-        "sm_clock_mhz": _part(gpu.sm_clock_mhz, "mean", "max"),
-        "energy_joules": figure(gpu.energy_joules),
-    }
-    unavailable = {
-        metric: gpu.unavailable.get(source, "not measured in this window")
-        for metric, source in _SOURCES.items()
-        if figures[metric] is None
-    }
-    if figures["power_watts"] is not None:
-        figures["power_watts"]["limit"] = figure(gpu.power_limit_watts)
-        if gpu.power_limit_watts is None:
-            unavailable["power_watts.limit"] = gpu.unavailable.get("power_limit_watts", "not reported by the driver")
-    if figures["memory_bytes"] is not None:
-        figures["memory_bytes"]["total"] = gpu.facts.memory_total_bytes
-        if gpu.facts.memory_total_bytes is None:
-            unavailable["memory_bytes.total"] = gpu.unavailable.get("memory_total_bytes", "not reported by the driver")
-    return {
-        "index": gpu.facts.index,
-        "uuid": gpu.facts.uuid,
-        "name": gpu.facts.name,
-        "status": gpu.status,
-        "status_reason": gpu.status_reason,
-        **figures,
-        "throttled_share": {cause: figure(share) for cause, share in gpu.throttle_shares.items()},
-        "sensor_window_seconds": figure(gpu.sensor_window_seconds),
-        "unavailable": unavailable,
-    }
+def _swing(stats: Stats | None) -> model.Swing | None:
+    if stats is None:
+        return None
+    return model.Swing(figure(stats.mean), figure(stats.sigma), figure(stats.p5), figure(stats.p95))
 
 
-def _part(stats: Stats | None, *names: str) -> Json | None:
-    return None if stats is None else {name: figure(getattr(stats, name)) for name in names}
+def _level(stats: Stats | None) -> model.Level | None:
+    return None if stats is None else model.Level(figure(stats.mean), figure(stats.max))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +189,7 @@ class _Value:
     """Some GPU could not answer: the others may fail the target, but they cannot meet it alone."""
 
 
-def checklist(scene: Scene) -> list[Json]:
+def checklist(scene: Scene) -> list[model.Target]:
     """The targets. Of several GPUs the worst decides; GPUs that no run uses do not count while others are used."""
     used = {uuid for run in scene.runs for uuid in run.gpu_uuids}
     gpus = [gpu for gpu in scene.gpus if not used or gpu.facts.uuid in used]
@@ -241,56 +226,47 @@ def _out_of_memory(ranks: Sequence[RankWindow]) -> _Value:
     return _Value(float(sum(counts)) if counts else None, incomplete=len(counts) < len(ranks))
 
 
-def _target(text: str, unit: str, measured: _Value, meets: Callable[[float], bool]) -> Json:
+def _target(text: str, unit: str, measured: _Value, meets: Callable[[float], bool]) -> model.Target:
+    status: model.TargetStatus
     if measured.value is None:
         status = "not known"
     elif not meets(measured.value):
         status = "not met"
     else:
         status = "not known" if measured.incomplete else "met"
-    return {
-        "target": text,
-        "status": status,
-        "value": figure(measured.value),
-        "unit": unit,
-        "where": measured.where,
-    }
+    return model.Target(
+        target=text,
+        status=status,
+        value=figure(measured.value),
+        unit=unit,
+        where=measured.where,
+    )
 
 
-def series_section(seen: Observation) -> list[Json]:
-    """One object per curve; its points are the middles of equal buckets from `start_seconds` on."""
-    return [_curve(seen, chart) for chart in seen.curves]
-
-
-def clock_section(seen: Observation) -> list[Json]:
+def _clock(seen: Observation) -> list[model.WallTime]:
     """What the clock on the wall showed at the beginning, and behind each of its jumps."""
     snapshot = seen.snapshot
     start_ns, end_ns = snapshot.started_ns, snapshot.time_ns
     jumps = [anchor for anchor in snapshot.wall_anchors if start_ns < anchor[0] <= end_ns]
     return [
-        {"start_seconds": _seconds(seen, time_ns), "wall_time": round(wall_time, 3)}
+        model.WallTime(_seconds(seen, time_ns), round(wall_time, 3))
         for time_ns, wall_time in ((start_ns, snapshot.wall_time_at(start_ns)), *jumps)
     ]
 
 
-def span_section(seen: Observation) -> list[Json]:
-    """Phases of runs and the times of findings."""
-    return [_span(seen, each) for each in seen.stretches]
-
-
-def _curve(seen: Observation, chart: Chart) -> Json:
+def _curve(seen: Observation, chart: Chart) -> model.Curve:
     mean, least, greatest = map(_short, (chart.mean, chart.min, chart.max))
-    return {
-        "series": chart.series.name,
-        "key": chart.series.key,
-        "subject": _subject(seen, chart.series.key),
-        "unit": BY_SERIES[chart.series.name].unit,
-        "start_seconds": _seconds(seen, chart.start_ns),
-        "bucket_seconds": round((chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean)), 6),
-        "mean": mean,
-        "min": None if least == mean else least,
-        "max": None if greatest == mean else greatest,  # all of it is the mean: buckets of one value
-    }
+    return model.Curve(
+        series=chart.series.name,
+        key=chart.series.key,
+        subject=_subject(seen, chart.series.key),
+        unit=BY_SERIES[chart.series.name].unit,
+        start_seconds=_seconds(seen, chart.start_ns),
+        bucket_seconds=round((chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean)), 6),
+        mean=mean,
+        min=None if least == mean else least,
+        max=None if greatest == mean else greatest,  # all of it is the mean: buckets of one value
+    )
 
 
 def _subject(seen: Observation, key: str) -> str:
@@ -316,14 +292,14 @@ def _seconds(seen: Observation, time_ns: int) -> float:
     return round((time_ns - seen.zero_ns) / 1e9, 3)
 
 
-def _span(seen: Observation, each: Stretch) -> Json:
-    return {
-        "kind": each.kind,
-        "name": each.name,
-        "run": each.run,
-        "gpu": each.gpu,
-        "severity": each.severity.value if each.severity else None,
-        "series": list(each.series),
-        "start_seconds": _seconds(seen, each.start_ns),
-        "end_seconds": _seconds(seen, each.end_ns),
-    }
+def _span(seen: Observation, each: Stretch) -> model.Span:
+    return model.Span(
+        kind=each.kind,
+        name=each.name,
+        run=each.run,
+        gpu=each.gpu,
+        severity=each.severity.value if each.severity else None,
+        series=list(each.series),
+        start_seconds=_seconds(seen, each.start_ns),
+        end_seconds=_seconds(seen, each.end_ns),
+    )

@@ -29,7 +29,8 @@ from gpuwatch.diagnosis.finding import (
 from gpuwatch.diagnosis.gates import may_judge
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
-from gpuwatch.report.observation import Json, Observation, figure
+from gpuwatch.report import model
+from gpuwatch.report.observation import Observation, figure
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.windows import RunWindow, Scene
 
@@ -63,61 +64,61 @@ _TOLD_BY_STACKS = frozenset(
 _SEEN_BY = {"proc": "/proc", "hardware": "its GPU"}
 
 
-def finding_section(seen: Observation) -> list[Json]:
+def finding_section(seen: Observation) -> list[model.Finding]:
     """All findings, worst first."""
     return [_finding(seen, finding) for finding in seen.snapshot.findings]
 
 
-def _finding(seen: Observation, finding: Finding) -> Json:
+def _finding(seen: Observation, finding: Finding) -> model.Finding:
     gain = finding.gain
     stood = seen.stood.get((finding.rule, finding.run, finding.gpu))
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity.value,
-        "level": finding.level.name,
-        "run": finding.run,
-        "gpu": finding.gpu,
-        "summary": encodable(finding.summary),
-        "evidence": {measure.name: _value(measure.value) for measure in finding.evidence},
-        "numbers": [encodable(measure.text) for measure in finding.evidence],
-        "ruled_out": [{"cause": each.cause, "reason": encodable(each.reason)} for each in finding.ruled_out],
-        "fix": _fix(seen, finding),
-        "gain": None if gain is None else {"low": figure(gain.low), "high": figure(gain.high), "cap": gain.cap},
-        "plan": _plan(finding.plan),
-        "hint": finding.hint,
-        "verify": encodable(finding.verify),
-        "since": iso_time(seen.snapshot.wall_time_at(finding.since_ns)),
-        "state": "over" if stood is not None and stood.is_over else finding.state,
-        "stood_seconds": None if stood is None else figure(stood.seconds),
-        "behind": finding.behind,
-        "window_seconds": figure(finding.window_seconds),
-        "confidence_notes": list(finding.confidence_notes),
-    }
+    return model.Finding(
+        rule=finding.rule,
+        severity=finding.severity.value,
+        level=finding.level.name,
+        run=finding.run,
+        gpu=finding.gpu,
+        summary=encodable(finding.summary),
+        evidence={measure.name: _value(measure.value) for measure in finding.evidence},
+        numbers=[encodable(measure.text) for measure in finding.evidence],
+        ruled_out=[model.RuledOut(each.cause, encodable(each.reason)) for each in finding.ruled_out],
+        fix=_fix(seen, finding),
+        gain=None if gain is None else model.Gain(figure(gain.low), figure(gain.high), gain.cap),
+        plan=_plan(finding.plan),
+        hint=finding.hint,
+        verify=encodable(finding.verify),
+        since=iso_time(seen.snapshot.wall_time_at(finding.since_ns)),
+        state="over" if stood is not None and stood.is_over else finding.state,
+        stood_seconds=None if stood is None else figure(stood.seconds),
+        behind=finding.behind,
+        window_seconds=figure(finding.window_seconds),
+        confidence_notes=list(finding.confidence_notes),
+    )
 
 
-def _plan(step: PlanStep | None) -> Json | None:
+def _plan(step: PlanStep | None) -> model.PlanStep | None:
     if step is None:
         return None
-    then, together = ({"low": figure(gain.low), "high": figure(gain.high)} for gain in (step.then, step.together))
-    return {"number": step.number, "of": step.of, "then": then, "together": together}
+    then, together = (model.Factors(figure(gain.low), figure(gain.high)) for gain in (step.then, step.together))
+    return model.PlanStep(step.number, step.of, then, together)
 
 
-def _fix(seen: Observation, finding: Finding) -> Json | None:
+def _fix(seen: Observation, finding: Finding) -> model.Fix | None:
     fix = finding.fix
     if fix is None:
         return None
     diff, reason = _diff(seen, finding, fix)
     trial = trial_command(fix, next((run for run in seen.scene.runs if run.id == finding.run), None))
-    return {
-        "text": encodable(fix.text),
-        "code": None if fix.code is None else encodable(fix.code),
-        "diff": diff,
-        "no_diff_reason": reason,
-        "file": None if fix.file is None else encodable(fix.file),
-        "line": fix.line,
-        "value": _value(fix.value),
-        "trial": None if trial is None else encodable(trial),
-    }
+    return model.Fix(
+        text=encodable(fix.text),
+        code=None if fix.code is None else encodable(fix.code),
+        diff=diff,
+        no_diff_reason=reason,
+        file=None if fix.file is None else encodable(fix.file),
+        line=fix.line,
+        value=_value(fix.value),
+        trial=None if trial is None else encodable(trial),
+    )
 
 
 def _value(value: float | int | str | None) -> float | int | str | None:
@@ -238,7 +239,7 @@ def origin_of(seen: Observation, finding: Finding) -> Origin | None:
     return Origin(read_unchanged, folder, facts.command if facts else ())
 
 
-def rule_section(seen: Observation) -> list[Json]:
+def rule_section(seen: Observation) -> list[model.JudgedRule]:
     """All rules by id, with what became of each; a run that has ended by now was judged while it ran."""
     found = {finding.rule for finding in seen.snapshot.findings}
     scene = replace(seen.scene, runs=tuple(map(_as_it_ran, seen.scene.runs)))
@@ -246,13 +247,13 @@ def rule_section(seen: Observation) -> list[Json]:
     reasons = {rule.id: None if rule.id in found else _why_not(rule, scene, seen.judged) for rule in rules}
     reasons |= seen.left_out
     return [
-        {
-            "rule": rule.id,
-            "family": rule.family,
-            "title": rule.title,
-            "judged": reasons[rule.id] is None,
-            "reason": reasons[rule.id],
-        }
+        model.JudgedRule(
+            rule=rule.id,
+            family=rule.family,
+            title=rule.title,
+            judged=reasons[rule.id] is None,
+            reason=reasons[rule.id],
+        )
         for rule in rules
     ]
 

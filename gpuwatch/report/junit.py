@@ -9,9 +9,7 @@ import re
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from gpuwatch.report import words
-from gpuwatch.report.observation import Json
-from gpuwatch.report.verdict import gain_text, plan_text
+from gpuwatch.report import model, words
 from gpuwatch.text.escape import printable, printable_lines
 
 FAILING = {"warning": ("critical", "warning"), "critical": ("critical",)}
@@ -20,17 +18,17 @@ FAILING = {"warning": ("critical", "warning"), "critical": ("critical",)}
 _NOT_XML = re.compile("[\ufffe\uffff]")
 
 
-def render_junit(report: Json, fail_on: str = "warning") -> str:
+def render_junit(report: model.Report, fail_on: str = "warning") -> str:
     """The whole document."""
     failing = FAILING[fail_on]
-    cases = [_case(rule, _of_rule(report, rule["rule"]), failing) for rule in report["rules"]]
-    about = report["gpuwatch"]
+    cases = [_case(rule, _of_rule(report, rule.rule), failing) for rule in report.rules]
+    about = report.gpuwatch
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
         "errors": "0",
         "skipped": str(sum(case.find("skipped") is not None for case in cases)),
-        "time": f"{about['duration_seconds']:.3f}",
+        "time": f"{about.duration_seconds:.3f}",
     }
     root = Element("testsuites", {"name": "gpuwatch", **counts})
     suite = SubElement(
@@ -39,8 +37,8 @@ def render_junit(report: Json, fail_on: str = "warning") -> str:
         {
             "name": "gpuwatch",
             **counts,
-            "timestamp": about["started_at"].removesuffix("Z"),
-            "hostname": _clean(report["host"]["hostname"] or "unknown"),
+            "timestamp": about.started_at.removesuffix("Z"),
+            "hostname": _clean(report.host.hostname or "unknown"),
         },
     )
     properties = SubElement(suite, "properties")
@@ -53,31 +51,31 @@ def render_junit(report: Json, fail_on: str = "warning") -> str:
     return "<?xml version='1.0' encoding='UTF-8'?>\n" + tostring(root, encoding="unicode") + "\n"
 
 
-def _of_rule(report: Json, rule: str) -> list[Json]:
-    return [finding for finding in report["findings"] if finding["rule"] == rule]
+def _of_rule(report: model.Report, rule: str) -> list[model.Finding]:
+    return [finding for finding in report.findings if finding.rule == rule]
 
 
-def _properties(report: Json) -> Iterator[tuple[str, str]]:
-    about = report["gpuwatch"]
-    yield "gpuwatch.version", about["version"]
-    yield "gpuwatch.source", about["label"]
-    if about["incomplete"]:
+def _properties(report: model.Report) -> Iterator[tuple[str, str]]:
+    about = report.gpuwatch
+    yield "gpuwatch.version", about.version
+    yield "gpuwatch.source", about.label
+    if about.incomplete:
         yield "gpuwatch.incomplete", "true"
-    for run in report["runs"]:
-        yield "run", f"{run['title']} ({run['pid']}): {run['command']}"
+    for run in report.runs:
+        yield "run", f"{run.title} ({run.pid}): {run.command}"
 
 
-def _case(rule: Json, findings: list[Json], failing: tuple[str, ...]) -> Element:
-    case = Element("testcase", {"classname": f"gpuwatch.{rule['family']}", "name": rule["rule"], "time": "0"})
-    bad = [finding for finding in findings if finding["severity"] in failing]
-    if not rule["judged"]:
-        SubElement(case, "skipped", {"message": _clean(rule["reason"] or "not judged")})
+def _case(rule: model.JudgedRule, findings: list[model.Finding], failing: tuple[str, ...]) -> Element:
+    case = Element("testcase", {"classname": f"gpuwatch.{rule.family}", "name": rule.rule, "time": "0"})
+    bad = [finding for finding in findings if finding.severity in failing]
+    if not rule.judged:
+        SubElement(case, "skipped", {"message": _clean(rule.reason or "not judged")})
     elif bad:
-        file = next((finding["fix"]["file"] for finding in bad if finding["fix"] and finding["fix"]["file"]), None)
+        file = next((finding.fix.file for finding in bad if finding.fix and finding.fix.file), None)
         if file:
             case.set("file", _clean(file))
-        message = "; ".join(finding["summary"] for finding in bad)
-        failure = SubElement(case, "failure", {"type": bad[0]["severity"], "message": _clean(message)})
+        message = "; ".join(finding.summary for finding in bad)
+        failure = SubElement(case, "failure", {"type": bad[0].severity, "message": _clean(message)})
         failure.text = _clean("\n\n".join(map(_details, bad)))
     told = [finding for finding in findings if finding not in bad]
     if told:
@@ -85,35 +83,28 @@ def _case(rule: Json, findings: list[Json], failing: tuple[str, ...]) -> Element
     return case
 
 
-def _details(finding: Json) -> str:
+def _details(finding: model.Finding) -> str:
     return "\n".join(map(printable, _lines(finding)))
 
 
-def _lines(finding: Json) -> Iterator[str]:
-    yield f"{finding['severity'].upper()} ({finding['level']}): {finding['summary']}"
-    if finding["numbers"]:
-        yield f"numbers: {'; '.join(finding['numbers'])}"
-    for each in finding["ruled_out"]:
-        yield f"not {each['cause']}: {each['reason']}"
-    yield from finding["confidence_notes"]
-    if finding["behind"]:
-        yield f"after {finding['behind']} is solved"
-    fix, gain = finding["fix"], finding["gain"]
+def _lines(finding: model.Finding) -> Iterator[str]:
+    yield f"{finding.severity.upper()} ({finding.level}): {finding.summary}"
+    if finding.numbers:
+        yield f"numbers: {'; '.join(finding.numbers)}"
+    for each in finding.ruled_out:
+        yield f"not {each.cause}: {each.reason}"
+    yield from finding.confidence_notes
+    if finding.behind:
+        yield f"after {finding.behind} is solved"
+    fix = finding.fix
     if fix is not None:
-        place = words.place(fix)
-        yield f"fix{f' ({place})' if place else ''}: {fix['text']}"
-        yield from printable_lines(fix["diff"] or fix["code"] or "")
-    if gain is not None:
-        yield f"gain: {gain_text(gain['low'], gain['high'])}" + (f", {gain['cap']}" if gain["cap"] else "")
-    elif finding["hint"]:
-        yield f"hint: {finding['hint']}"
-    planned = plan_text(finding["plan"])
-    if planned:
-        yield planned
-    if fix is not None and fix["trial"]:
-        yield f"prove it first: {fix['trial']}"
-    if finding["verify"]:
-        yield f"verify: {finding['verify']}"
+        yield words.fix_sentence(fix)
+        yield from printable_lines(fix.diff or fix.code or "")
+    yield from words.promises(finding)
+    if fix is not None and fix.trial:
+        yield f"prove it first: {fix.trial}"
+    if finding.verify:
+        yield f"verify: {finding.verify}"
 
 
 def _sentence(word: str, sentence: str, change: str) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from gpuwatch.report import words
-from gpuwatch.report.findings import NO_EDIT, NOT_HERE
-from gpuwatch.report.observation import Json
+from gpuwatch.report import model, words
 from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import code_block, code_span, markdown
 
 
-def render_markdown(report: Json) -> str:
+def render_markdown(report: model.Report) -> str:
     """The whole document."""
     parts = [
         "# gpuwatch report",
@@ -18,13 +16,13 @@ def render_markdown(report: Json) -> str:
         "## Verdict",
         "\n".join(verdict_line(*line) for line in words.verdict_lines(report)),
         "## Findings",
-        *([finding_part(finding) for finding in report["findings"]] or ["None."]),
+        *([finding_part(finding) for finding in report.findings] or ["None."]),
         "## Checklist",
         table_part(words.checklist_table(report)),
         "## GPUs",
-        *_section(words.gpu_table(report), "No GPU was seen."),
+        *_rows(words.gpu_table(report), "No GPU was seen."),
         "## Runs",
-        *_section(words.runs(report), "No training run was seen."),
+        *_rows(words.runs(report), "No training run was seen."),
         bullets(words.loader_lines(report)),
         *(_block(block) for block in words.stack_blocks(report)),
         "## History",
@@ -37,9 +35,9 @@ def render_markdown(report: Json) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def render_step_summary(report: Json) -> str:
+def render_step_summary(report: model.Report) -> str:
     """The whole part; it begins with a heading of the third level, beside those of other steps."""
-    findings = report["findings"]
+    findings = report.findings
     parts = [
         "### gpuwatch",
         *(f"> **{markdown(line)}**" for line in words.banner(report)),
@@ -55,14 +53,14 @@ def render_step_summary(report: Json) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def short_step_summary(report: Json) -> str:
+def short_step_summary(report: model.Report) -> str:
     """The verdict alone, where the whole does not fit."""
     lines = (verdict_line(*line) for line in words.verdict_lines(report))
     return "### gpuwatch\n\n" + "\n".join(lines) + "\n"
 
 
-def _rows(table: words.Table) -> list[str]:
-    return [table_part(table), bullets(table.notes)] if table.rows else []
+def _rows(table: words.Table, *empty: str) -> list[str]:
+    return [table_part(table), bullets(table.notes)] if table.rows else list(empty)
 
 
 def _folded(title: str, parts: list[str]) -> str:
@@ -78,48 +76,45 @@ def verdict_line(word: str, sentence: str, change: str) -> str:
     return f"{line}  \n  {code_span(change)}" if change else line
 
 
-def finding_part(finding: Json) -> str:
+def finding_part(finding: model.Finding) -> str:
     """One finding with its numbers, fix, gain and proof."""
-    title = f"### {finding['severity'].upper()} {code_span(finding['rule'])} ({finding['level']})"
-    facts = [f"- {markdown(text)}" for text in finding["numbers"]]
-    facts += [f"- not {markdown(each['cause'])}: {markdown(each['reason'])}" for each in finding["ruled_out"]]
-    if finding["behind"]:
-        facts.append(f"- after {code_span(finding['behind'])} is solved")
-    facts += [f"- {markdown(note)}" for note in finding["confidence_notes"]]
-    parts = [title, markdown(finding["summary"]), "\n".join(facts), _fix(finding["fix"]), _gain(finding)]
-    if finding["fix"] and finding["fix"]["trial"]:
-        parts.append(f"**Prove it first:** {code_span(finding['fix']['trial'])}")
-    if finding["verify"]:
-        parts.append(f"**Verify:** {markdown(finding['verify'])}")
+    title = f"### {finding.severity.upper()} {code_span(finding.rule)} ({finding.level})"
+    facts = [f"- {markdown(text)}" for text in finding.numbers]
+    facts += [f"- not {markdown(each.cause)}: {markdown(each.reason)}" for each in finding.ruled_out]
+    if finding.behind:
+        facts.append(f"- after {code_span(finding.behind)} is solved")
+    facts += [f"- {markdown(note)}" for note in finding.confidence_notes]
+    parts = [title, markdown(finding.summary), "\n".join(facts), _fix(finding.fix), _gain(finding)]
+    if finding.fix and finding.fix.trial:
+        parts.append(f"**Prove it first:** {code_span(finding.fix.trial)}")
+    if finding.verify:
+        parts.append(f"**Verify:** {markdown(finding.verify)}")
     return "\n\n".join(part for part in parts if part)
 
 
-def _fix(fix: Json | None) -> str:
+def _fix(fix: model.Fix | None) -> str:
     if fix is None:
         return ""
     place = words.place(fix)
-    parts = [f"**Fix{f' ({code_span(place)})' if place else ''}:** {markdown(fix['text'])}"]
-    if fix["diff"]:
-        parts.append(code_block(fix["diff"], "diff"))
-    elif fix["code"]:
-        parts.append(code_block(fix["code"], "python"))
-    if fix["no_diff_reason"] and fix["no_diff_reason"] not in (NO_EDIT, NOT_HERE):
-        parts.append(f"**By hand:** {markdown(fix['no_diff_reason'])}")
+    parts = [f"**Fix{f' ({code_span(place)})' if place else ''}:** {markdown(fix.text)}"]
+    if fix.diff:
+        parts.append(code_block(fix.diff, "diff"))
+    elif fix.code:
+        parts.append(code_block(fix.code, "python"))
+    reason = words.by_hand(fix)
+    if reason:
+        parts.append(f"**By hand:** {markdown(reason)}")
     return "\n\n".join(parts)
 
 
-def _gain(finding: Json) -> str:
-    gain = finding["gain"]
+def _gain(finding: model.Finding) -> str:
+    gain = finding.gain
     if gain is not None:
-        cap = f", {gain['cap']}" if gain["cap"] else ""
-        planned = plan_text(finding.get("plan"))
+        cap = f", {gain.cap}" if gain.cap else ""
+        planned = plan_text(finding.plan)
         step = f" ({planned})" if planned else ""
-        return f"**Gain:** {gain_text(gain['low'], gain['high'])}{markdown(cap)}{step}"
-    return f"**Hint:** {markdown(finding['hint'])}" if finding["hint"] else ""
-
-
-def _section(table: words.Table, empty: str) -> list[str]:
-    return [table_part(table), bullets(table.notes)] if table.rows else [empty]
+        return f"**Gain:** {gain_text(gain.low, gain.high)}{markdown(cap)}{step}"
+    return f"**Hint:** {markdown(finding.hint)}" if finding.hint else ""
 
 
 def _block(block: words.Block) -> str:
@@ -135,7 +130,7 @@ def table_part(table: words.Table) -> str:
     return "\n".join(lines)
 
 
-def _history(report: Json) -> str:
+def _history(report: model.Report) -> str:
     found = words.sparks(report)
     width = max((len(spark.label) for spark in found), default=0)
     lines = [f"{spark.label:{width}} {spark.blocks} {spark.scale}" for spark in found]

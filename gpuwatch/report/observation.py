@@ -6,23 +6,19 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, overload
 
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.edits.source import process_started
 from gpuwatch.metrics import charted
 from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.report.model import MOST_POINTS
 from gpuwatch.samples import PhaseSpan, RunFacts
 from gpuwatch.timeline.series import Chart, Series
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import Scene
 
-Json = dict[str, Any]
-"""A JSON object; gpuwatch/report/schema.json says what is in it."""
-
 HISTORY_BUCKETS = 60
-MOST_POINTS = 1500
-"""Of a curve: a screen has no more columns."""
 _LEAST_SECONDS = 0.25  # the drivers' rings tell utilization and power some times a second
 _RING_SECONDS = 540.0  # what is kept of them reaches ten minutes back: beyond it, a fine curve would have a hole
 
@@ -217,7 +213,15 @@ def _of_phase(run: str, span: PhaseSpan, start_ns: int, end_ns: int) -> Stretch:
     return Stretch("phase", span.kind, max(span.start_ns, start_ns), last_ns, run)
 
 
-def figure(value: float | None) -> float | int | None:
+@overload
+def figure(value: float) -> float: ...
+
+
+@overload
+def figure(value: float | None) -> float | None: ...
+
+
+def figure(value: float | None) -> float | None:
     """A number with six significant digits; None for NaN and infinity, which JSON does not know."""
     if value is None or isinstance(value, int):
         return value

@@ -8,8 +8,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import asdict
+
 from gpuwatch.monitor.snapshot import ENDS, RunNow
-from gpuwatch.report.observation import Json, Observation, figure
+from gpuwatch.report import model
+from gpuwatch.report.observation import Observation, figure
 from gpuwatch.samples import LoaderFacts, ModelFacts, Standing
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.hot_line import hot_line
@@ -22,70 +25,59 @@ STANDS_FROM_SECONDS = 5.0
 LONGEST_CODE = 400
 """Generated code has lines of megabytes."""
 
-_LOADER_KEYS = (
-    "file",
-    "line",
-    "num_workers",
-    "batch_size",
-    "pin_memory",
-    "persistent_workers",
-    "prefetch_factor",
-    "role",
-)
 
-
-def run_section(seen: Observation) -> list[Json]:
+def run_section(seen: Observation) -> list[model.Run]:
     """All runs."""
     shown = {run.id: run for run in seen.snapshot.runs}
     return [_run(run, shown.get(run.id), seen.scene.now_ns) for run in seen.scene.runs]
 
 
-def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> Json:
+def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
     rank = run.critical
     steps = rank.step_seconds
     pace, pace_source = steps_per_second(rank)
     climb = rank.facts.climb or (shown.how_to_climb if shown else None)
-    return {
-        "id": run.id,
-        "title": encodable(run.title),
-        "pid": rank.facts.pid,
-        "command": encodable(shlex.join(rank.facts.command)),
-        "cwd": None if rank.facts.cwd is None else encodable(rank.facts.cwd),
-        "rung": rank.facts.rung,
-        "how_to_climb": None if climb is None or rank.facts.rung == "exact" else encodable(climb),
-        "state": shown.state_words if shown else _ended(run),
-        "device": rank.facts.device,
-        "gpus": list(run.gpu_uuids),
-        "steps": rank.steps if steps_known(rank) else None,
-        "steps_total": rank.steps_total if steps_known(rank) else None,
-        "step_seconds": None if steps is None else {"p50": figure(steps.p50), "p95": figure(steps.p95)},
-        "batches_per_step": figure(rank.batches_per_step),
-        "steps_per_second": figure(pace),
-        "steps_source": pace_source,
-        "train_seconds": figure(rank.train_seconds),
-        "batch_size": rank.train_loader.batch_size if rank.train_loader else None,
-        "model": _model(rank.facts.model),
-        "samples_per_second": figure(run.samples_per_second),
-        "data_wait_share": figure(rank.wait_share),
-        "wait_seconds_per_batch": figure(wait_seconds_per_batch(rank)),
-        "gpu_idle_from_wait_share": figure(rank.gap_share),
-        "step_shares": {
-            "copy": figure(rank.copy_share),
-            "forward": figure(rank.forward_share),
-            "backward": figure(rank.backward_share),
-            "optimizer": figure(rank.optimizer_share),
-        },
-        "phases": {kind: _phase(totals) for kind, totals in rank.phases.items()},
-        "hot_line": hot_line_section(rank),
-        "standing": standing_section(rank, now_ns),
-        "stacks": stack_section(rank.stacks),
-        "loaders": [_loader(loader) for loader in rank.facts.loaders],
-        "ranks": [_rank(each, now_ns) for each in run.ranks],
-        "ended": rank.ended,
-        "torch": rank.facts.torch,
-        "python": rank.facts.python,
-        "unavailable": _unavailable(run),
-    }
+    return model.Run(
+        id=run.id,
+        title=encodable(run.title),
+        pid=rank.facts.pid,
+        command=encodable(shlex.join(rank.facts.command)),
+        cwd=None if rank.facts.cwd is None else encodable(rank.facts.cwd),
+        rung=rank.facts.rung,
+        how_to_climb=None if climb is None or rank.facts.rung == "exact" else encodable(climb),
+        state=shown.state_words if shown else _ended(run),
+        device=rank.facts.device,
+        gpus=list(run.gpu_uuids),
+        steps=rank.steps if steps_known(rank) else None,
+        steps_total=rank.steps_total if steps_known(rank) else None,
+        step_seconds=None if steps is None else model.StepSeconds(figure(steps.p50), figure(steps.p95)),
+        batches_per_step=figure(rank.batches_per_step),
+        steps_per_second=figure(pace),
+        steps_source=pace_source,
+        train_seconds=figure(rank.train_seconds),
+        batch_size=rank.train_loader.batch_size if rank.train_loader else None,
+        model=_model(rank.facts.model),
+        samples_per_second=figure(run.samples_per_second),
+        data_wait_share=figure(rank.wait_share),
+        wait_seconds_per_batch=figure(wait_seconds_per_batch(rank)),
+        gpu_idle_from_wait_share=figure(rank.gap_share),
+        step_shares=model.StepShares(
+            copy=figure(rank.copy_share),
+            forward=figure(rank.forward_share),
+            backward=figure(rank.backward_share),
+            optimizer=figure(rank.optimizer_share),
+        ),
+        phases={kind: _phase(totals) for kind, totals in rank.phases.items()},
+        hot_line=hot_line_section(rank),
+        standing=standing_section(rank, now_ns),
+        stacks=stack_section(rank.stacks),
+        loaders=[_loader(loader) for loader in rank.facts.loaders],
+        ranks=[_rank(each, now_ns) for each in run.ranks],
+        ended=rank.ended,
+        torch=rank.facts.torch,
+        python=rank.facts.python,
+        unavailable=_unavailable(run),
+    )
 
 
 def _ended(run: RunWindow) -> str | None:
@@ -95,13 +87,12 @@ def _ended(run: RunWindow) -> str | None:
     return None if None in ends else "ended" if worst is None else f"ended ({ENDS[worst]})"
 
 
-def _model(model: ModelFacts) -> Json:
-    """What two reports must have in common to be compared, and the precision."""
-    return {
-        "parameters": model.parameters,
-        "parameter_bits": model.parameter_bits,
-        "autocast": model.autocast_name,
-    }
+def _model(facts: ModelFacts) -> model.Model:
+    return model.Model(
+        parameters=facts.parameters,
+        parameter_bits=facts.parameter_bits,
+        autocast=facts.autocast_name,
+    )
 
 
 def steps_known(rank: RankWindow) -> bool:
@@ -150,75 +141,81 @@ def _why_no_gap(rank: RankWindow) -> str:
     return "no settled step was seen in this window"
 
 
-def _phase(totals: PhaseTotals) -> Json:
-    return {
-        "count": totals.count,
-        "seconds": figure(totals.seconds),
-        "share": figure(totals.share),
-        "longest_seconds": figure(totals.longest_seconds),
-    }
+def _phase(totals: PhaseTotals) -> model.Phase:
+    return model.Phase(
+        count=totals.count,
+        seconds=figure(totals.seconds),
+        share=figure(totals.share),
+        longest_seconds=figure(totals.longest_seconds),
+    )
 
 
-def _loader(loader: LoaderFacts) -> Json:
-    values = {key: getattr(loader, key) for key in _LOADER_KEYS}
-    if loader.file is not None:
-        values["file"] = encodable(loader.file)
-    return values
+def _loader(loader: LoaderFacts) -> model.Loader:
+    return model.Loader(
+        file=None if loader.file is None else encodable(loader.file),
+        line=loader.line,
+        num_workers=loader.num_workers,
+        batch_size=loader.batch_size,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        prefetch_factor=loader.prefetch_factor,
+        role=loader.role,
+    )
 
 
-def _rank(rank: RankWindow, now_ns: int) -> Json:
-    return {
-        "pid": rank.facts.pid,
-        "rank": rank.facts.rank,
-        "gpus": list(rank.facts.gpu_uuids),
-        "steps": rank.steps if steps_known(rank) else None,
-        "step_seconds_p50": figure(rank.step_seconds.p50) if rank.step_seconds else None,
-        "data_wait_share": figure(rank.wait_share),
-        "gpu_idle_from_wait_share": figure(rank.gap_share),
-        "standing": standing_section(rank, now_ns),
-    }
+def _rank(rank: RankWindow, now_ns: int) -> model.Rank:
+    return model.Rank(
+        pid=rank.facts.pid,
+        rank=rank.facts.rank,
+        gpus=list(rank.facts.gpu_uuids),
+        steps=rank.steps if steps_known(rank) else None,
+        step_seconds_p50=figure(rank.step_seconds.p50) if rank.step_seconds else None,
+        data_wait_share=figure(rank.wait_share),
+        gpu_idle_from_wait_share=figure(rank.gap_share),
+        standing=standing_section(rank, now_ns),
+    )
 
 
-def stack_section(stacks: StackWindow | None) -> Json | None:
+def stack_section(stacks: StackWindow | None) -> model.Stacks | None:
     """All that was sampled of one trainer in the window."""
     if stacks is None:
         return None
-    return {
-        "seconds": figure(stacks.seconds),
-        "samples": stacks.samples,
-        "rejected_samples": stacks.rejected,
-        "phases": _shares(stacks.phases),
-        "train_phases": _shares(stacks.train_phases),
-        "eval_wait_share": figure(stacks.eval_wait_share),
-        "first_wait_share": figure(stacks.first_wait_share),
-        "receiving_share": figure(stacks.receiving_share),
-        "lines": _lines(stacks.lines),
-        "workers": stacks.workers,
-        "worker_samples": stacks.worker_samples,
-        "worker_phases": _shares(stacks.worker_phases),
-        "worker_lines": _lines(stacks.worker_lines),
-        "batches": stacks.batches,
-        "batches_exact": stacks.batches_exact,
-        "epochs_started": stacks.epochs,
-        "cpu_share": figure(stacks.cpu_share),
-    }
+    return model.Stacks(
+        seconds=figure(stacks.seconds),
+        samples=stacks.samples,
+        rejected_samples=stacks.rejected,
+        phases=_shares(stacks.phases),
+        train_phases=_shares(stacks.train_phases),
+        eval_wait_share=figure(stacks.eval_wait_share),
+        first_wait_share=figure(stacks.first_wait_share),
+        receiving_share=figure(stacks.receiving_share),
+        lines=_lines(stacks.lines),
+        workers=stacks.workers,
+        worker_samples=stacks.worker_samples,
+        worker_phases=_shares(stacks.worker_phases),
+        worker_lines=_lines(stacks.worker_lines),
+        batches=stacks.batches,
+        batches_exact=stacks.batches_exact,
+        epochs_started=stacks.epochs,
+        cpu_share=figure(stacks.cpu_share),
+    )
 
 
-def hot_line_section(rank: RankWindow) -> Json | None:
+def hot_line_section(rank: RankWindow) -> model.HotLine | None:
     """The line that makes the batches slow, or calls the function that does."""
     found = hot_line(rank)
     if found is None:
         return None
     callee = None if found.line.callee is None else encodable(found.line.callee)
-    return {
-        **_line(found.line),
-        "where": found.where,
-        "callee": callee,
-        "callee_lines": list(found.line.callee_lines),
-    }
+    return model.HotLine(
+        **asdict(_line(found.line)),
+        where=found.where,
+        callee=callee,
+        callee_lines=list(found.line.callee_lines),
+    )
 
 
-def standing_section(rank: RankWindow, now_ns: int) -> Json | None:
+def standing_section(rank: RankWindow, now_ns: int) -> model.Standing | None:
     """Where a trainer has stood on one line for long."""
     standing = rank.stacks.standing if rank.stacks is not None else None
     if standing is None or rank.ended is not None:
@@ -227,7 +224,7 @@ def standing_section(rank: RankWindow, now_ns: int) -> Json | None:
     return _standing(standing, seconds, now_ns) if seconds >= STANDS_FROM_SECONDS else None
 
 
-def steps_per_second(rank: RankWindow) -> tuple[float | None, str | None]:
+def steps_per_second(rank: RankWindow) -> tuple[float | None, model.StepsSource | None]:
     """The pace over all of the window, evaluation and saving included, and where it comes from."""
     if rank.facts.rung == "exact":
         seconds = rank.window_seconds
@@ -240,42 +237,43 @@ def steps_per_second(rank: RankWindow) -> tuple[float | None, str | None]:
     return stacks.batches_per_second, "loader counter" if stacks.batches_exact else "estimated from stacks"
 
 
-def _standing(standing: Standing, seconds: float, now_ns: int) -> Json:
+def _standing(standing: Standing, seconds: float, now_ns: int) -> model.Standing:
+    return model.Standing(
+        file=encodable(standing.file),
+        line=standing.line,
+        function=encodable(standing.function),
+        text=_code(standing.text),
+        leaf=None if standing.leaf is None else encodable(standing.leaf),
+        phase=standing.phase,
+        seconds=figure(seconds),
+        seen_seconds_ago=figure(max(0, now_ns - standing.time_ns) / 1e9),
+    )
+
+
+def _shares(shares: Mapping[str, Share]) -> dict[str, model.Share]:
     return {
-        "file": encodable(standing.file),
-        "line": standing.line,
-        "function": encodable(standing.function),
-        "text": _code(standing.text),
-        "leaf": None if standing.leaf is None else encodable(standing.leaf),
-        "phase": standing.phase,
-        "seconds": figure(seconds),
-        "seen_seconds_ago": figure(max(0, now_ns - standing.time_ns) / 1e9),
+        phase: model.Share(figure(share.value), figure(share.low), figure(share.high))
+        for phase, share in shares.items()
     }
 
 
-def _shares(shares: Mapping[str, Share]) -> Json:
-    return {phase: _share(share) for phase, share in shares.items()}
-
-
-def _share(share: Share) -> Json:
-    return {"share": figure(share.value), "low": figure(share.low), "high": figure(share.high)}
-
-
-def _lines(lines: Iterable[LineShare]) -> list[Json]:
+def _lines(lines: Iterable[LineShare]) -> list[model.Line]:
     return [_line(line) for line in lines]
 
 
-def _line(line: LineShare) -> Json:
-    return {
-        "file": encodable(line.file),
-        "line": line.line,
-        "function": encodable(line.function),
-        "text": _code(line.text),
-        "phase": line.phase,
-        "leaf": None if line.leaf is None else encodable(line.leaf),
-        "samples": line.samples,
-        **_share(line.share),
-    }
+def _line(line: LineShare) -> model.Line:
+    return model.Line(
+        file=encodable(line.file),
+        line=line.line,
+        function=encodable(line.function),
+        text=_code(line.text),
+        phase=line.phase,
+        leaf=None if line.leaf is None else encodable(line.leaf),
+        samples=line.samples,
+        share=figure(line.share.value),
+        low=figure(line.share.low),
+        high=figure(line.share.high),
+    )
 
 
 def _code(text: str | None) -> str | None:

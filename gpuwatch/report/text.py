@@ -5,15 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from gpuwatch.report import words
-from gpuwatch.report.findings import NO_EDIT, NOT_HERE
-from gpuwatch.report.observation import Json
-from gpuwatch.report.verdict import gain_text, plan_text
+from gpuwatch.report import model, words
 from gpuwatch.text.escape import printable, printable_lines
 from gpuwatch.text.paragraphs import wrapped
 
 
-def render_text(report: Json) -> str:
+def render_text(report: model.Report) -> str:
     """The whole document."""
     blocks = [
         [f"gpuwatch report: {printable(words.subtitle(report))}", *map(printable, words.banner(report))],
@@ -31,7 +28,7 @@ def render_text(report: Json) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1 or block[0].startswith("gpu")) + "\n"
 
 
-def _verdict(report: Json) -> list[str]:
+def _verdict(report: model.Report) -> list[str]:
     lines: list[str] = []
     for word, sentence, change in words.verdict_lines(report):
         lines += wrapped(f"{word} {sentence}")
@@ -48,48 +45,41 @@ def _stack_block(block: words.Block) -> list[str]:
     return [block.title.upper(), *said, *_table(block.table)]
 
 
-def _findings(report: Json) -> list[str]:
+def _findings(report: model.Report) -> list[str]:
     lines: list[str] = []
-    for finding in report["findings"]:
-        lines += wrapped(f"{finding['severity'].upper()} {finding['rule']} ({finding['level']}): {finding['summary']}")
+    for finding in report.findings:
+        lines += wrapped(f"{finding.severity.upper()} {finding.rule} ({finding.level}): {finding.summary}")
         for text in _details(finding):
             lines += wrapped(text, "    ")
-        lines += _code(finding["fix"])
+        lines += _code(finding.fix)
     return lines or ["  none"]
 
 
-def _details(finding: Json) -> Iterable[str]:
-    if finding["numbers"]:
-        yield f"numbers: {'; '.join(finding['numbers'])}"
-    if finding["ruled_out"]:
-        yield "ruled out: " + "; ".join(f"{each['cause']} ({each['reason']})" for each in finding["ruled_out"])
-    yield from finding["confidence_notes"]
-    if finding["behind"]:
-        yield f"after {finding['behind']} is solved"
-    gain = finding["gain"]
-    if gain is not None:
-        yield f"gain: {gain_text(gain['low'], gain['high'])}" + (f", {gain['cap']}" if gain["cap"] else "")
-        planned = plan_text(finding.get("plan"))
-        if planned:
-            yield planned
-    elif finding["hint"]:
-        yield f"hint: {finding['hint']}"
-    if finding["fix"] and finding["fix"]["trial"]:
-        yield f"prove it first: {finding['fix']['trial']}"
-    if finding["verify"]:
-        yield f"verify: {finding['verify']}"
-    fix = finding["fix"]
+def _details(finding: model.Finding) -> Iterable[str]:
+    if finding.numbers:
+        yield f"numbers: {'; '.join(finding.numbers)}"
+    if finding.ruled_out:
+        yield "ruled out: " + "; ".join(f"{each.cause} ({each.reason})" for each in finding.ruled_out)
+    yield from finding.confidence_notes
+    if finding.behind:
+        yield f"after {finding.behind} is solved"
+    yield from words.promises(finding)
+    if finding.fix and finding.fix.trial:
+        yield f"prove it first: {finding.fix.trial}"
+    if finding.verify:
+        yield f"verify: {finding.verify}"
+    fix = finding.fix
     if fix is not None:
-        place = words.place(fix)
-        yield f"fix{f' ({place})' if place else ''}: {fix['text']}"
-        if fix["no_diff_reason"] and fix["no_diff_reason"] not in (NO_EDIT, NOT_HERE):
-            yield f"by hand: {fix['no_diff_reason']}"
+        yield words.fix_sentence(fix)
+        reason = words.by_hand(fix)
+        if reason:
+            yield f"by hand: {reason}"
 
 
-def _code(fix: Json | None) -> list[str]:
+def _code(fix: model.Fix | None) -> list[str]:
     if fix is None:
         return []
-    code = fix["diff"] or fix["code"] or ""
+    code = fix.diff or fix.code or ""
     return [f"      {line}" for line in printable_lines(code)] if code else []
 
 
@@ -108,7 +98,7 @@ def _table(table: words.Table) -> list[str]:
     return [line.rstrip() for line in lines] + [part for note in table.notes for part in wrapped(note)]
 
 
-def _history(report: Json) -> list[str]:
+def _history(report: model.Report) -> list[str]:
     found = words.sparks(report)
     width = max((len(printable(spark.label)) for spark in found), default=0)
     lines = [f"  {printable(spark.label):{width}} {spark.blocks} {spark.scale}" for spark in found]

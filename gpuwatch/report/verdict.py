@@ -7,14 +7,15 @@ from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import UNHOOKED_SECONDS, have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.diagnosis.wording import factors, percent
-from gpuwatch.report.observation import Json, Observation, figure
+from gpuwatch.report import model
+from gpuwatch.report.observation import Observation, figure
 from gpuwatch.text.escape import encodable
 from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.rank_window import STEPS
 from gpuwatch.timeline.windows import RunWindow
 
 
-def verdict(seen: Observation) -> list[Json]:
+def verdict(seen: Observation) -> list[model.VerdictLine]:
     """What a reader needs if they read nothing else."""
     findings = seen.snapshot.findings
     lines = [
@@ -28,7 +29,7 @@ def verdict(seen: Observation) -> list[Json]:
     ]
     if not lines:
         lines = [_line(None, None, _without_runs(seen), judged=False)]
-    return sorted(lines, key=lambda line: _ORDER[line["severity"]])
+    return sorted(lines, key=lambda line: _ORDER[line.severity])
 
 
 _ORDER = {severity.value: severity.order for severity in Severity} | {None: len(Severity)}
@@ -38,7 +39,7 @@ def _concerns(finding: Finding, run: RunWindow) -> bool:
     return finding.run == run.id or (finding.run is None and finding.gpu in run.gpu_uuids)
 
 
-def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
+def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> model.VerdictLine:
     name = f"{run.title} ({run.critical.facts.pid})"
     worst = min(findings, key=lambda finding: (finding.behind is not None, finding.severity.order), default=None)
     if worst is not None and worst.severity in (Severity.CRITICAL, Severity.WARNING):
@@ -65,7 +66,7 @@ def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> Json:
     return _line(run, None, f"{name}: nothing to change (exact, {grouped(rank.steps)} steps)")
 
 
-def _of_sampled(run: RunWindow, name: str, seen: Observation) -> Json:
+def _of_sampled(run: RunWindow, name: str, seen: Observation) -> model.VerdictLine:
     """A run without a finding that is seen through its stacks."""
     rank = run.critical
     stacks = rank.stacks
@@ -103,38 +104,39 @@ _NOTHING = 1.005
 """A factor that is shown as none."""
 
 
-def plan_text(plan: Json | None) -> str | None:
+def plan_text(plan: model.PlanStep | None) -> str | None:
     """A finding's step in the plan of its run; None where that is the only one."""
-    if plan is None or plan["of"] < 2:
+    if plan is None or plan.of < 2:
         return None
-    text = f"step {plan['number']} of {plan['of']} of the plan"
-    if plan["number"] == 1:
+    text = f"step {plan.number} of {plan.of} of the plan"
+    if plan.number == 1:
         return f"{text}: change this first"
-    then, together = plan["then"], plan["together"]
-    if then["high"] < _NOTHING:
+    then, together = plan.then, plan.together
+    if then.high < _NOTHING:
         return f"{text}: then nothing more, those before it win the same time"
-    return f"{text}: then {gain_text(**then)}, {gain_text(**together)} together with those before it"
+    also = gain_text(together.low, together.high)
+    return f"{text}: then {gain_text(then.low, then.high)}, {also} together with those before it"
 
 
-def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judged: bool = True) -> Json:
+def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judged: bool = True) -> model.VerdictLine:
     gain = finding.gain if finding else None
     fix = finding.fix if finding else None
-    return {
-        "run": run.id if run else None,
-        "gpu": finding.gpu if finding else None,
-        "rule": finding.rule if finding else None,
-        "severity": finding.severity.value if finding else None,
-        "judged": judged,
-        "sentence": encodable(sentence),
-        "fix": None
+    return model.VerdictLine(
+        run=run.id if run else None,
+        gpu=finding.gpu if finding else None,
+        rule=finding.rule if finding else None,
+        severity=finding.severity.value if finding else None,
+        judged=judged,
+        sentence=encodable(sentence),
+        fix=None
         if fix is None
-        else {
-            "code": None if fix.code is None else encodable(fix.code),
-            "file": None if fix.file is None else encodable(fix.file),
-            "line": fix.line,
-        },
-        "gain": None if gain is None else {"low": figure(gain.low), "high": figure(gain.high), "cap": gain.cap},
-    }
+        else model.VerdictFix(
+            code=None if fix.code is None else encodable(fix.code),
+            file=None if fix.file is None else encodable(fix.file),
+            line=fix.line,
+        ),
+        gain=None if gain is None else model.Gain(figure(gain.low), figure(gain.high), gain.cap),
+    )
 
 
 def _without_runs(seen: Observation) -> str:

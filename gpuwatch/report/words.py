@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuwatch.diagnosis import wording
 from gpuwatch.monitor.snapshot import ACCUMULATES, ENDS
-from gpuwatch.report.observation import Json
+from gpuwatch.report import model
+from gpuwatch.report.findings import NO_EDIT, NOT_HERE
+from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text import numbers
 from gpuwatch.text.numbers import grouped
 
@@ -44,6 +46,7 @@ _TIMES = {
     "loading thread": "of the loading thread's time",
     "workers": "of the workers' busy time",
 }
+_SOURCES = {"loader counter": "the loader's own counter", "loop counter": "the variable that the loop counts with"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,63 +68,84 @@ class Block:
     table: Table
 
 
-def banner(report: Json) -> list[str]:
+def banner(report: model.Report) -> list[str]:
     """What a reader must know before the first number: that it is made up, or that it was cut short."""
-    about = report["gpuwatch"]
+    about = report.gpuwatch
     lines = []
-    if about["source"] == "simulated":
-        lines.append(f"{about['label']}: these numbers are not of this machine")
-    elif "SIMULATED" in about["label"]:
-        lines.append(f"{about['label']}: these numbers were made up")
-    if about["incomplete"]:
-        lines.append(
-            f"INCOMPLETE: stopped after {number(about['duration_seconds'], 1)} s; this is what was seen so far"
-        )
-    return lines + list(about["notes"])
+    if about.source == "simulated":
+        lines.append(f"{about.label}: these numbers are not of this machine")
+    elif "SIMULATED" in about.label:
+        lines.append(f"{about.label}: these numbers were made up")
+    if about.incomplete:
+        lines.append(f"INCOMPLETE: stopped after {number(about.duration_seconds, 1)} s; this is what was seen so far")
+    return lines + list(about.notes)
 
 
-def subtitle(report: Json) -> str:
+def subtitle(report: model.Report) -> str:
     """Where, how long and when."""
-    about = report["gpuwatch"]
-    host = report["host"]["hostname"] or "this machine"
-    return f"{about['label']} · {host} · {number(about['duration_seconds'])} s until {about['ended_at']}"
+    about = report.gpuwatch
+    host = report.host.hostname or "this machine"
+    return f"{about.label} · {host} · {number(about.duration_seconds)} s until {about.ended_at}"
 
 
-def place(fix: Json) -> str:
+def place(fix: model.Fix | model.VerdictFix) -> str:
     """Where the fix goes, as file:line; empty where that is not known."""
-    if not fix["file"]:
+    if not fix.file:
         return ""
-    return fix["file"] if fix["line"] is None else f"{fix['file']}:{fix['line']}"
+    return fix.file if fix.line is None else f"{fix.file}:{fix.line}"
 
 
-def verdict_lines(report: Json) -> list[tuple[str, str, str]]:
+def fix_sentence(fix: model.Fix) -> str:
+    """What to change, and where."""
+    where = place(fix)
+    return f"fix{f' ({where})' if where else ''}: {fix.text}"
+
+
+def by_hand(fix: model.Fix) -> str | None:
+    """Why there is no diff, where the reader can do something about it."""
+    return None if fix.no_diff_reason in (NO_EDIT, NOT_HERE) else fix.no_diff_reason
+
+
+def promises(finding: model.Finding) -> Iterator[str]:
+    """The gain and its step of the plan, or the hint where no gain was measured."""
+    gain = finding.gain
+    if gain is not None:
+        yield f"gain: {gain_text(gain.low, gain.high)}" + (f", {gain.cap}" if gain.cap else "")
+        planned = plan_text(finding.plan)
+        if planned:
+            yield planned
+    elif finding.hint:
+        yield f"hint: {finding.hint}"
+
+
+def verdict_lines(report: model.Report) -> list[tuple[str, str, str]]:
     """Per sentence of the verdict: its word, itself, and the line to change, as far as there is one."""
     lines = []
-    for line in report["verdict"]:
-        fix = line["fix"]
-        code = "" if fix is None or "\n" in (fix["code"] or "") else fix["code"]  # of several lines the place will do
+    for line in report.verdict:
+        fix = line.fix
+        code = "" if fix is None or "\n" in (fix.code or "") else fix.code  # of several lines the place will do
         change = "" if fix is None else "  ".join(part for part in (place(fix), code) if part)
-        lines.append((_severity_word(line), line["sentence"], change))
+        lines.append((_severity_word(line), line.sentence, change))
     return lines
 
 
-def _severity_word(line: Json) -> str:
+def _severity_word(line: model.VerdictLine) -> str:
     """The word that stands before a sentence; OK only where all was looked at and nothing is wrong."""
-    if line["severity"]:
-        return str(line["severity"]).upper()
-    return "OK" if line["judged"] else "NOT JUDGED"
+    if line.severity:
+        return str(line.severity).upper()
+    return "OK" if line.judged else "NOT JUDGED"
 
 
-def checklist_table(report: Json) -> Table:
+def checklist_table(report: model.Report) -> Table:
     """Target, met or not, and the value."""
     rows = []
-    for target in report["checklist"]:
-        value = UNKNOWN if target["value"] is None else f"{numbers.rate(target['value'])} {target['unit']}"
-        rows.append((target["status"], target["target"], value + (f" ({target['where']})" if target["where"] else "")))
+    for target in report.checklist:
+        value = UNKNOWN if target.value is None else f"{numbers.rate(target.value)} {target.unit}"
+        rows.append((target.status, target.target, value + (f" ({target.where})" if target.where else "")))
     return Table(("", "target", "measured"), tuple(rows))
 
 
-def gpu_table(report: Json) -> Table:
+def gpu_table(report: model.Report) -> Table:
     """One row per GPU."""
     heading = (
         "GPU",
@@ -134,24 +158,22 @@ def gpu_table(report: Json) -> Table:
         "SM MHz",
         "energy Wh",
     )
-    return Table(heading, tuple(_gpu_row(gpu) for gpu in report["gpus"]), tuple(_gpu_notes(report["gpus"])))
+    return Table(heading, tuple(_gpu_row(gpu) for gpu in report.gpus), tuple(_gpu_notes(report.gpus)))
 
 
-def _gpu_row(gpu: Json) -> tuple[str, ...]:
-    use, power, memory = gpu["utilization_percent"], gpu["power_watts"], gpu["memory_bytes"]
-    heat, clock, energy = gpu["temperature_celsius"], gpu["sm_clock_mhz"], gpu["energy_joules"]
-    lost = f" {gpu['status'].upper()}" if gpu["status"] != "live" else ""
+def _gpu_row(gpu: model.Gpu) -> tuple[str, ...]:
+    use, power, memory = gpu.utilization_percent, gpu.power_watts, gpu.memory_bytes
+    heat, clock, energy = gpu.temperature_celsius, gpu.sm_clock_mhz, gpu.energy_joules
+    lost = f" {gpu.status.upper()}" if gpu.status != "live" else ""
     return (
-        f"{gpu['index']} {short_gpu_name(gpu['name'])}{lost}",
-        number(use and use["mean"]),
-        number(use and use["sigma"]),
-        f"{number(use['p5'])}-{number(use['p95'])}" if use else UNKNOWN,
-        f"{number(power['mean'])}, {number(power['max'])} / {number(power['limit'])}" if power else UNKNOWN,
-        f"{gibibytes(memory['mean'])}, {gibibytes(memory['max'])} / {gibibytes(memory['total'])}"
-        if memory
-        else UNKNOWN,
-        f"{number(heat['mean'])}, {number(heat['max'])}" if heat else UNKNOWN,
-        number(clock and clock["mean"]),
+        f"{gpu.index} {short_gpu_name(gpu.name)}{lost}",
+        number(use and use.mean),
+        number(use and use.sigma),
+        f"{number(use.p5)}-{number(use.p95)}" if use else UNKNOWN,
+        f"{number(power.mean)}, {number(power.max)} / {number(power.limit)}" if power else UNKNOWN,
+        f"{gibibytes(memory.mean)}, {gibibytes(memory.max)} / {gibibytes(memory.total)}" if memory else UNKNOWN,
+        f"{number(heat.mean)}, {number(heat.max)}" if heat else UNKNOWN,
+        number(clock and clock.mean),
         number(energy / 3600, 1) if energy is not None else UNKNOWN,
     )
 
@@ -161,25 +183,25 @@ def short_gpu_name(name: str) -> str:
     return name.removeprefix("NVIDIA ")
 
 
-def _gpu_notes(gpus: Sequence[Json]) -> list[str]:
+def _gpu_notes(gpus: Sequence[model.Gpu]) -> list[str]:
     """One line per reason, with the GPUs it is true for."""
     reasons: dict[str, list[int]] = {}
     for gpu in gpus:
-        if gpu["status"] != "live" and gpu["status_reason"]:
-            reasons.setdefault(f"{gpu['status']}: {gpu['status_reason']}", []).append(gpu["index"])
-        for metric, reason in gpu["unavailable"].items():
-            reasons.setdefault(f"{metric} {UNKNOWN}: {reason}", []).append(gpu["index"])
+        if gpu.status != "live" and gpu.status_reason:
+            reasons.setdefault(f"{gpu.status}: {gpu.status_reason}", []).append(gpu.index)
+        for metric, reason in gpu.unavailable.items():
+            reasons.setdefault(f"{metric} {UNKNOWN}: {reason}", []).append(gpu.index)
     return [f"GPU {', '.join(map(str, indices))}: {reason}" for reason, indices in reasons.items()]
 
 
-def runs(report: Json) -> Table:
+def runs(report: model.Report) -> Table:
     """The table of runs; below it the pace with its source, the hot line, where a run stands, how to see more."""
     table = run_table(report)
-    said = [f"{run['title']} ({run['pid']}): {line}" for run in report["runs"] for line in _sentences(run)]
+    said = [f"{run.title} ({run.pid}): {line}" for run in report.runs for line in _sentences(run)]
     return replace(table, notes=(*said, *table.notes))
 
 
-def run_table(report: Json) -> Table:
+def run_table(report: model.Report) -> Table:
     """One row per run."""
     heading = (
         "run",
@@ -191,163 +213,154 @@ def run_table(report: Json) -> Table:
         "phases",
     )
     rows, notes = [], []
-    for run in report["runs"]:
-        step = run["step_seconds"]
-        phases = [
-            f"{kind} {share(phase['share'])} ({grouped(phase['count'])}x)" for kind, phase in run["phases"].items()
-        ]
-        ranks = f", {len(run['ranks'])} ranks" if len(run["ranks"]) > 1 else ""
+    for run in report.runs:
+        step = run.step_seconds
+        phases = [f"{kind} {share(phase.share)} ({grouped(phase.count)}x)" for kind, phase in run.phases.items()]
+        ranks = f", {len(run.ranks)} ranks" if len(run.ranks) > 1 else ""
         rows.append(
             (
-                f"{run['title']} ({run['pid']}{ranks}, {run['rung']}{_ended(run)})",
-                UNKNOWN if run["steps"] is None else grouped(run["steps"]),
-                rate(run["samples_per_second"]),
-                f"{seconds(step['p50'])}, {seconds(step['p95'])}{_accumulated(run)}" if step else UNKNOWN,
-                share(run["data_wait_share"]) + _wait_error(run),
-                share(run["gpu_idle_from_wait_share"]),
+                f"{run.title} ({run.pid}{ranks}, {run.rung}{_ended(run)})",
+                UNKNOWN if run.steps is None else grouped(run.steps),
+                rate(run.samples_per_second),
+                f"{seconds(step.p50)}, {seconds(step.p95)}{_accumulated(run)}" if step else UNKNOWN,
+                share(run.data_wait_share) + _wait_error(run),
+                share(run.gpu_idle_from_wait_share),
                 ", ".join(phases) or "none seen",
             )
         )
-        notes += [f"{run['title']} ({run['pid']}): {key} {UNKNOWN}: {why}" for key, why in run["unavailable"].items()]
+        notes += [f"{run.title} ({run.pid}): {key} {UNKNOWN}: {why}" for key, why in run.unavailable.items()]
     return Table(heading, tuple(rows), tuple(notes))
 
 
-def _accumulated(run: Json) -> str:
+def _accumulated(run: model.Run) -> str:
     """Of how many batches its steps are, where of more than one."""
-    batches = run["batches_per_step"]
+    batches = run.batches_per_step
     return f" (steps of {batches:.3g} batches)" if batches and batches >= ACCUMULATES else ""
 
 
-def _wait_error(run: Json) -> str:
+def _wait_error(run: model.Run) -> str:
     """Half the width of the 95 % interval in points, where the wait was sampled."""
-    wait = run["stacks"]["train_phases"].get("wait") if run["stacks"] and run["rung"] == "sampled" else None
-    return "" if wait is None else f" ±{(wait['high'] - wait['low']) * 50:.1f}"
+    wait = run.stacks.train_phases.get("wait") if run.stacks and run.rung == "sampled" else None
+    return "" if wait is None else f" ±{(wait.high - wait.low) * 50:.1f}"
 
 
-_SOURCES = {"loader counter": "the loader's own counter", "loop counter": "the variable that the loop counts with"}
-
-
-def _ended(run: Json) -> str:
-    how = run["ended"]
+def _ended(run: model.Run) -> str:
+    how = run.ended
     if how is None:
         return ""
     return f", ended ({ENDS[how]})" if how in ENDS else ", ended"
 
 
-def _sentences(run: Json) -> Iterator[str]:
-    if run["steps_per_second"] is not None and run["steps_source"] != "hook":
-        source = _SOURCES.get(run["steps_source"], run["steps_source"])
+def _sentences(run: model.Run) -> Iterator[str]:
+    if run.steps_per_second is not None and run.steps_source != "hook":
+        source = _SOURCES.get(run.steps_source or "", run.steps_source)
         yield f"{pace(run)} (from {source}, {_window(run)})"
-    hot = run["hot_line"]
+    hot = run.hot_line
     if hot is not None:
-        of = _TIMES[hot["where"]]
-        code = f": {_shortened(hot['text'])}" if hot["text"] else ""
+        of = _TIMES[hot.where]
+        code = f": {_shortened(hot.text)}" if hot.text else ""
         what = f"line of loading: {_place(hot, run)}"
-        if hot["callee"] is not None:
-            what = f"function of loading: {hot['callee']}(), called in {_place(hot, run)}"
+        if hot.callee is not None:
+            what = f"function of loading: {hot.callee}(), called in {_place(hot, run)}"
         yield f"slowest {what}, {_with_error(hot)} {of}{code}"
-    for stands in (run, *run["ranks"]) if len(run["ranks"]) > 1 else (run,):
-        if stands["standing"] is not None:
-            yield _standing(stands["standing"], run, stands.get("rank"))
-    if run["how_to_climb"]:
-        yield run["how_to_climb"]
+    stands: list[tuple[model.Standing | None, int | None]] = [(run.standing, None)]
+    if len(run.ranks) > 1:
+        stands += [(rank.standing, rank.rank) for rank in run.ranks]
+    yield from (_standing(standing, run, rank) for standing, rank in stands if standing is not None)
+    if run.how_to_climb:
+        yield run.how_to_climb
 
 
-def pace(run: Json) -> str:
+def pace(run: model.Run) -> str:
     """Steps per second with their unit: a loader's counter counts batches, a loop's its iterations."""
-    value = run["steps_per_second"]
-    unit = {"hook": "steps/s", "loop counter": "iterations/s"}.get(run["steps_source"], "batches/s")
+    value = run.steps_per_second
+    unit = {"hook": "steps/s", "loop counter": "iterations/s"}.get(run.steps_source or "", "batches/s")
     return UNKNOWN if value is None else f"{rate(value)} {unit}"
 
 
-def loader_lines(report: Json) -> list[str]:
+def loader_lines(report: model.Report) -> list[str]:
     """The loaders of all runs, with the line that built each."""
     lines = []
-    for run in report["runs"]:
-        for loader in run["loaders"]:
-            place = f"{loader['file']}:{loader['line']}" if loader["file"] else "place not known"
+    for run in report.runs:
+        for loader in run.loaders:
+            place = f"{loader.file}:{loader.line}" if loader.file else "place not known"
             settings = [
-                f"{name}={loader[name]}"
+                f"{name}={value}"
                 for name in ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor")
-                if loader[name] is not None
+                if (value := getattr(loader, name)) is not None
             ] or ["settings not known"]
-            lines.append(f"{run['title']} ({run['pid']}) {loader['role']} loader, {place}: {', '.join(settings)}")
+            lines.append(f"{run.title} ({run.pid}) {loader.role} loader, {place}: {', '.join(settings)}")
     return lines
 
 
-def stack_blocks(report: Json) -> list[Block]:
+def stack_blocks(report: model.Report) -> list[Block]:
     """Of every run whose stacks were read: its phases, its lines, its workers' lines."""
-    return [block for run in report["runs"] if run["stacks"] for block in _of_run(run)]
+    return [block for run in report.runs if run.stacks for block in _of_run(run, run.stacks)]
 
 
-def _of_run(run: Json) -> Iterator[Block]:
-    stacks = run["stacks"]
-    name = f"{run['title']} ({run['pid']})"
-    looks = f"{name}, sampled, {grouped(stacks['samples'])} samples over {number(stacks['seconds'])} s"
-    if stacks["phases"]:
-        table = Table(("the training thread", "share of its time", "± points"), _phase_rows(stacks["phases"]))
+def _of_run(run: model.Run, stacks: model.Stacks) -> Iterator[Block]:
+    name = f"{run.title} ({run.pid})"
+    looks = f"{name}, sampled, {grouped(stacks.samples)} samples over {number(stacks.seconds)} s"
+    if stacks.phases:
+        table = Table(("the training thread", "share of its time", "± points"), _phase_rows(stacks.phases))
         yield Block("Where the time goes", looks, (), table)
     heading = ("share", "± points", "in", "line", "code")
-    if stacks["lines"]:
-        yield Block("Lines of the training thread", looks, (), Table(heading, _line_rows(run, "lines")))
-    if stacks["worker_samples"]:
-        crew = f"{stacks['workers']} worker{'' if stacks['workers'] == 1 else 's'}"
-        if any(loader["role"] == "eval" and loader["num_workers"] for loader in run["loaders"]):
+    if stacks.lines:
+        yield Block("Lines of the training thread", looks, (), Table(heading, _line_rows(run, stacks.lines)))
+    if stacks.worker_samples:
+        crew = f"{stacks.workers} worker{'' if stacks.workers == 1 else 's'}"
+        if any(loader.role == "eval" and loader.num_workers for loader in run.loaders):
             crew += " (those of evaluation included)"
-        busy = f"{name}, {crew}, {grouped(stacks['worker_samples'])} samples, shares of their busy time"
+        busy = f"{name}, {crew}, {grouped(stacks.worker_samples)} samples, shares of their busy time"
         spent = ", ".join(
             f"{WORKER_PHASE_WORDS.get(phase, phase)} {_with_error(part)}"
-            for phase, part in _by_share(stacks["worker_phases"])
+            for phase, part in _by_share(stacks.worker_phases)
         )
-        table = Table(heading, _line_rows(run, "worker_lines"))
+        table = Table(heading, _line_rows(run, stacks.worker_lines))
         yield Block("Lines of the workers", busy, (f"all their time: {spent}",) if spent else (), table)
 
 
-def _phase_rows(shares: Json) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        (PHASE_WORDS.get(phase, phase), share(part["share"]), _error(part)) for phase, part in _by_share(shares)
-    )
+def _phase_rows(shares: Mapping[str, model.Share]) -> tuple[tuple[str, ...], ...]:
+    return tuple((PHASE_WORDS.get(phase, phase), share(part.share), _error(part)) for phase, part in _by_share(shares))
 
 
-def _by_share(shares: Json) -> list[tuple[str, Json]]:
-    return sorted(
-        ((phase, part) for phase, part in shares.items() if part["share"] > 0), key=lambda item: -item[1]["share"]
-    )
+def _by_share(shares: Mapping[str, model.Share]) -> list[tuple[str, model.Share]]:
+    return sorted(((phase, part) for phase, part in shares.items() if part.share > 0), key=lambda item: -item[1].share)
 
 
-def _line_rows(run: Json, kind: str) -> tuple[tuple[str, ...], ...]:
+def _line_rows(run: model.Run, lines: Sequence[model.Line]) -> tuple[tuple[str, ...], ...]:
     rows = []
-    for line in run["stacks"][kind][:_MOST_LINES]:
-        code = _shortened(line["text"]) if line["text"] else f"in {line['function']}()"
-        rows.append((share(line["share"]), _error(line), line["phase"], _place(line, run), code))
+    for line in lines[:_MOST_LINES]:
+        code = _shortened(line.text) if line.text else f"in {line.function}()"
+        rows.append((share(line.share), _error(line), line.phase, _place(line, run), code))
     return tuple(rows)
 
 
-def _standing(standing: Json, run: Json, rank: int | None) -> str:
+def _standing(standing: model.Standing, run: model.Run, rank: int | None) -> str:
     who = "" if rank is None else f"rank {rank} "
-    code = f": {_shortened(standing['text'])}" if standing["text"] else ""
-    below = f", in {standing['leaf']}" if standing["leaf"] else ""
-    return f"{who}has stood at {_place(standing, run)} for {number(standing['seconds'])} s{below}{code}"
+    code = f": {_shortened(standing.text)}" if standing.text else ""
+    below = f", in {standing.leaf}" if standing.leaf else ""
+    return f"{who}has stood at {_place(standing, run)} for {number(standing.seconds)} s{below}{code}"
 
 
-def _place(line: Json, run: Json) -> str:
+def _place(line: model.Line | model.Standing, run: model.Run) -> str:
     """file:line, from the training's folder where the file lies below it."""
-    folder = f"{run['cwd'].rstrip('/')}/" if run["cwd"] else None
-    file = line["file"]
-    return f"{file.removeprefix(folder) if folder else file}:{line['line']}"
+    folder = f"{run.cwd.rstrip('/')}/" if run.cwd else None
+    file = line.file
+    return f"{file.removeprefix(folder) if folder else file}:{line.line}"
 
 
-def _window(run: Json) -> str:
-    return f"{number(run['stacks']['seconds'])} s" if run["stacks"] else "all of the watch"
+def _window(run: model.Run) -> str:
+    return f"{number(run.stacks.seconds)} s" if run.stacks else "all of the watch"
 
 
-def _with_error(part: Json) -> str:
-    return f"{share(part['share'])} ±{_error(part)}"
+def _with_error(part: model.Share | model.Line) -> str:
+    return f"{share(part.share)} ±{_error(part)}"
 
 
-def _error(part: Json) -> str:
+def _error(part: model.Share | model.Line) -> str:
     """Half the width of the 95 % interval, in points."""
-    return f"{(part['high'] - part['low']) * 50:.1f}"
+    return f"{(part.high - part.low) * 50:.1f}"
 
 
 def _shortened(code: str) -> str:
@@ -363,32 +376,32 @@ class Spark:
     scale: str
 
 
-def sparks(report: Json) -> list[Spark]:
+def sparks(report: model.Report) -> list[Spark]:
     """Utilization and power of each GPU, waits and step time of each run, over the same time."""
     found = []
-    for history in report["history"]:
-        values = history["mean"]
+    for history in report.history:
+        values = history.mean
         known = [value for value in values if value is not None]
         if not known:
             continue
-        label, top, unit = _scale(report, history["series"], history["key"], max(known))
+        label, top, unit = _scale(report, history.series, history.key, max(known))
         if label:
-            found.append(Spark(label, sparkline(values, top), f"0-{unit}, {seconds(history['bucket_seconds'])} each"))
+            found.append(Spark(label, sparkline(values, top), f"0-{unit}, {seconds(history.bucket_seconds)} each"))
     return found
 
 
-def _scale(report: Json, series: str, key: str, highest: float) -> tuple[str, float, str]:
-    gpu: Json = next((gpu for gpu in report["gpus"] if gpu["uuid"] == key), {})
-    run: Json = next((run for run in report["runs"] if run["id"] == key), {})
+def _scale(report: model.Report, series: str, key: str, highest: float) -> tuple[str, float, str]:
+    gpu = next((gpu for gpu in report.gpus if gpu.uuid == key), None)
+    run = next((run for run in report.runs if run.id == key), None)
     if gpu and series == "gpu.utilization_percent":
-        return f"GPU {gpu['index']} utilization", 100.0, "100 %"
+        return f"GPU {gpu.index} utilization", 100.0, "100 %"
     if gpu and series == "gpu.power_watts":
-        limit = (gpu["power_watts"] or {}).get("limit") or highest
-        return f"GPU {gpu['index']} power", limit, f"{number(limit)} W"
+        limit = (gpu.power_watts and gpu.power_watts.limit) or highest
+        return f"GPU {gpu.index} power", limit, f"{number(limit)} W"
     if run and series == "run.wait_share":
-        return f"{run['title']} wait for data", 1.0, "100 %"
+        return f"{run.title} wait for data", 1.0, "100 %"
     if run and series == "run.step_seconds":
-        return f"{run['title']} step time", highest, seconds(highest)
+        return f"{run.title} step time", highest, seconds(highest)
     return "", 1.0, ""
 
 
@@ -404,68 +417,66 @@ def _block(share: float) -> str:
     return _BLOCKS[max(0, min(len(_BLOCKS) - 1, int(share * len(_BLOCKS))))]
 
 
-def quality_lines(report: Json) -> list[str]:
+def quality_lines(report: model.Report) -> list[str]:
     """How well this was measured."""
-    quality = report["data_quality"]
+    quality = report.data_quality
     lines = [
-        *quality["problems"],
-        f"window {number(quality['window_seconds'])} s; findings over the last "
-        f"{number(quality['findings_window_seconds'])} s",
-        f"{grouped(quality['gpu_samples'])} GPU polls, every {seconds(quality['poll_interval_seconds'])} "
-        f"(gap p95 {seconds(quality['poll_gap_p95_seconds'])}, longest {seconds(quality['longest_gap_seconds'])})",
-        f"{grouped(quality['received_records'])} records of training processes, "
-        f"{grouped(quality['dropped_records'])} dropped, {grouped(quality['malformed_packets'])} malformed packets",
+        *quality.problems,
+        f"window {number(quality.window_seconds)} s; findings over the last "
+        f"{number(quality.findings_window_seconds)} s",
+        f"{grouped(quality.gpu_samples)} GPU polls, every {seconds(quality.poll_interval_seconds)} "
+        f"(gap p95 {seconds(quality.poll_gap_p95_seconds)}, longest {seconds(quality.longest_gap_seconds)})",
+        f"{grouped(quality.received_records)} records of training processes, "
+        f"{grouped(quality.dropped_records)} dropped, {grouped(quality.malformed_packets)} malformed packets",
     ]
-    windows = {gpu["sensor_window_seconds"] for gpu in report["gpus"]} - {None}
+    windows = {gpu.sensor_window_seconds for gpu in report.gpus if gpu.sensor_window_seconds is not None}
     if windows:
         lines.append(f"utilization sensor averages over {' or '.join(seconds(each) for each in sorted(windows))}")
-        steps = [run["step_seconds"]["p50"] for run in report["runs"] if run["step_seconds"]]
+        steps = [run.step_seconds.p50 for run in report.runs if run.step_seconds]
         if steps and min(steps) < 2 * max(windows):
             lines.append(
                 f"a step of {seconds(min(steps))} is shorter than twice that: fluctuation from step to step cannot be "
                 "seen in the utilization"
             )
-    cost = [] if quality["own_cpu_share"] is None else [f"{share(quality['own_cpu_share'])} of one core"]
-    if quality["nvml_calls_per_gpu_second"]:
-        cost.append(f"{number(quality['nvml_calls_per_gpu_second'], 1)} NVML calls per GPU and second")
+    cost = [] if quality.own_cpu_share is None else [f"{share(quality.own_cpu_share)} of one core"]
+    if quality.nvml_calls_per_gpu_second:
+        cost.append(f"{number(quality.nvml_calls_per_gpu_second, 1)} NVML calls per GPU and second")
     lines.append(f"own cost: {', '.join(cost) or 'not measured'}")
     lines.append(rules_line(report))
-    nvml = quality["nvml"]
-    if nvml and (nvml["status"] != "ok" or nvml["restarts"] or nvml["missed_polls"]):
-        reason = f" ({nvml['reason'].rstrip('.')})" if nvml["reason"] else ""
-        lines.append(f"NVML {nvml['status']}{reason}, {nvml['missed_polls']} missed polls, {nvml['restarts']} restarts")
+    nvml = quality.nvml
+    if nvml and (nvml.status != "ok" or nvml.restarts or nvml.missed_polls):
+        reason = f" ({nvml.reason.rstrip('.')})" if nvml.reason else ""
+        lines.append(f"NVML {nvml.status}{reason}, {nvml.missed_polls} missed polls, {nvml.restarts} restarts")
     return lines
 
 
-def rules_line(report: Json) -> str:
+def rules_line(report: model.Report) -> str:
     """How many rules could judge, and why the others could not."""
-    rules = report["rules"]
+    rules = report.rules
     reasons: dict[str, int] = {}
     for rule in rules:
-        if not rule["judged"]:
-            reasons[rule["reason"]] = reasons.get(rule["reason"], 0) + 1
+        if rule.reason is not None:
+            reasons[rule.reason] = reasons.get(rule.reason, 0) + 1
     said = "; ".join(f"{count}: {reason}" for reason, count in sorted(reasons.items(), key=lambda each: -each[1]))
-    judged = sum(rule["judged"] for rule in rules)
+    judged = sum(rule.judged for rule in rules)
     return f"{judged} of {len(rules)} rules could judge" + (f"; not {said}" if said else "")
 
 
-def environment_lines(report: Json) -> list[str]:
+def environment_lines(report: model.Report) -> list[str]:
     """The machine and the software."""
-    host = report["host"]
-    quota = f", quota {number(host['cpu_quota_cores'], 1)} cores" if host["cpu_quota_cores"] else ""
-    kind = "".join(f", {word}" for word in ("container", "wsl") if host[word])
+    host = report.host
+    quota = f", quota {number(host.cpu_quota_cores, 1)} cores" if host.cpu_quota_cores else ""
+    kind = "".join(f", {word}" for word in ("container", "wsl") if getattr(host, word))
     lines = [
-        f"gpuwatch {report['gpuwatch']['version']}",
-        f"host {host['hostname'] or UNKNOWN}, kernel {host['kernel'] or UNKNOWN}{kind}",
-        f"CPU {host['cpu_model'] or UNKNOWN}, {host['cpu_count'] or UNKNOWN} cores{quota}, "
-        f"{number(host['cpu_percent'])} % busy",
-        f"memory {gibibytes(host['memory_available_bytes'])} of {gibibytes(host['memory_total_bytes'])} GiB available",
-        f"driver {host['driver_version'] or UNKNOWN}, CUDA {host['cuda_version'] or UNKNOWN}",
+        f"gpuwatch {report.gpuwatch.version}",
+        f"host {host.hostname or UNKNOWN}, kernel {host.kernel or UNKNOWN}{kind}",
+        f"CPU {host.cpu_model or UNKNOWN}, {host.cpu_count or UNKNOWN} cores{quota}, {number(host.cpu_percent)} % busy",
+        f"memory {gibibytes(host.memory_available_bytes)} of {gibibytes(host.memory_total_bytes)} GiB available",
+        f"driver {host.driver_version or UNKNOWN}, CUDA {host.cuda_version or UNKNOWN}",
     ]
     lines += [
-        f"{run['title']} ({run['pid']}): torch {run['torch'] or UNKNOWN}, Python {run['python'] or UNKNOWN}, "
-        f"command {run['command']}"
-        for run in report["runs"]
+        f"{run.title} ({run.pid}): torch {run.torch or UNKNOWN}, Python {run.python or UNKNOWN}, command {run.command}"
+        for run in report.runs
     ]
     return lines
 

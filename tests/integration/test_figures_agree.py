@@ -26,6 +26,7 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
+from gpuwatch.report.model import as_json
 from gpuwatch.report.recorded import observe
 from gpuwatch.report.recorded_minutes import scene_of_minutes
 from gpuwatch.samples import (
@@ -237,7 +238,8 @@ def test_where_every_second_wait_is_unseen_all_views_say_the_share_of_those_that
         writer.add(batch, now_ns, wall_at(now_ns))
     writer.close()
     with Recording(path) as recording:
-        (run,) = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))["runs"]
+        document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+        (run,) = as_json(document)["runs"]
         (compared,) = summarize(recording, recording.start_ns, recording.end_ns).runs
     assert run["data_wait_share"] == pytest.approx(0.5) == run["ranks"][0]["data_wait_share"]
     assert compared.wait_share == pytest.approx(0.5)

@@ -22,6 +22,7 @@ from gpuwatch.recording.schema import checksum
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
+from gpuwatch.report.model import as_json
 from gpuwatch.report.recorded import observe, process_started
 from gpuwatch.samples import RunFacts, StepEnd, TrainerEnded
 from tests.integration.command_line import gpuwatch
@@ -54,6 +55,11 @@ def report(path: Path, *arguments: str, **options: Any) -> Any:
     return json.loads(done.stdout)
 
 
+def whole(recording: Recording, *, with_curves: bool = False) -> Any:
+    """The report of all of it."""
+    return as_json(build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=with_curves)))
+
+
 def worded(summary: str) -> str:
     """A sentence without its digits: the rules were asked at another second."""
     return re.sub(r"\d+", "#", summary)
@@ -64,7 +70,9 @@ def test_report_of_a_recording_has_the_findings_and_figures_of_the_live_one(tmp_
         path = tmp_path / f"{scenario}.gpuwatch"
         live = record(path, scenario, 200)
         with Recording(path) as recording:
-            document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+            document = as_json(
+                build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+            )
         check_schema(document)
         assert [(each["rule"], each["run"], each["gpu"]) for each in document["findings"]] == [
             (each.rule, each.run, each.gpu) for each in live.findings
@@ -123,7 +131,9 @@ def test_utilization_while_training_is_that_of_the_whole_long_part(long: Path, t
     steady = record_samples(tmp_path / "steady.gpuwatch", "starved", 1000)
     for path, is_known in ((steady, True), (long, False)):  # one that evaluates each minute is never only training
         with Recording(path) as recording:
-            document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+            document = as_json(
+                build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+            )
             (gpu,) = summarize(recording, recording.start_ns, recording.end_ns).gpus
         told, counted = document["gpus"][0]["train_utilization_percent"], gpu.train_utilization_percent
         assert (told is not None, counted is not None) == (is_known, is_known)
@@ -137,7 +147,7 @@ def test_finding_that_is_over_is_reported_with_how_long_it_stood(long: Path) -> 
     standing = next(each for each in seen.snapshot.findings if each.rule == "eval-stall")
     key = (standing.rule, standing.run, standing.gpu)
     over = replace(seen.stood[key], is_over=True, seconds=600.0)
-    document = build_report(replace(seen, stood={key: over}))
+    document = as_json(build_report(replace(seen, stood={key: over})))
     found = next(each for each in document["findings"] if each["rule"] == "eval-stall")
     assert (found["state"], found["stood_seconds"]) == ("over", 600)
     check_schema(document)
@@ -154,7 +164,7 @@ def test_run_that_ended_long_before_the_end_has_its_curves(tmp_path: Path) -> No
     writer.close()
     with Recording(path) as recording:
         seen = observe(recording, recording.start_ns, recording.end_ns, with_curves=True)
-    document = build_report(seen, with_series=True)
+    document = as_json(build_report(seen, with_series=True))
     (run,) = document["runs"]
     assert (run["state"], run["ended"], run["steps"]) == ("ended (killed)", "killed", 400)
     for kind, share in (("series", 400 / 1500), ("history", 400 / 1500)):
@@ -185,7 +195,7 @@ def test_ranks_of_a_long_attached_run_are_reported_from_its_minutes(tmp_path: Pa
     path = tmp_path / "attached.gpuwatch"
     record_samples(path, "attached", 1000)
     with Recording(path) as recording:
-        document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=False))
+        document = whole(recording)
     (run,) = document["runs"]
     (rank,) = run["ranks"]
     assert (rank["steps"], rank["data_wait_share"]) == (run["steps"], run["data_wait_share"])
@@ -205,7 +215,7 @@ def test_findings_in_words_that_nobody_here_knows_are_left_out_and_told(long: Pa
                 )
     with Recording(path) as recording:
         seen = observe(recording, recording.start_ns, recording.end_ns, with_curves=True)
-    document = build_report(seen, with_series=True)
+    document = as_json(build_report(seen, with_series=True))
     assert "eval-stall" in {span["name"] for span in document["spans"]}
     assert any("does not know" in problem and "eval-stall" in problem for problem in seen.problems)
 
@@ -240,7 +250,7 @@ def test_values_that_no_recorder_writes_end_no_report(
     with closing(sqlite3.connect(path)) as connection, connection:
         rewritten(connection, table, place, value)
     with Recording(path) as recording:
-        document = build_report(observe(recording, recording.start_ns, recording.end_ns, with_curves=True))
+        document = whole(recording, with_curves=True)
     check_schema(document)
     assert document["runs"][0]["steps"] > 100
 
@@ -314,7 +324,7 @@ def test_patch_from_a_recording_is_made_of_the_source_as_it_was(tmp_path: Path) 
             read = seen.read_source
             of = replace(facts, **whereabouts()._asdict())
             there = replace(seen, read_source=lambda named, not_newer, _: read(script, not_newer, of))
-            found: str | None = build_report(there)["findings"][0]["fix"]["diff"]
+            found: str | None = as_json(build_report(there))["findings"][0]["fix"]["diff"]
             return found
 
         assert "+loader = DataLoader(data, num_workers=3" in (diff(started - 3600) or "")

@@ -8,7 +8,8 @@ from typing import Any
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.report.build import build_report
-from gpuwatch.report.observation import Json, Observation
+from gpuwatch.report.model import Json, Report, as_json
+from gpuwatch.report.observation import Observation
 from gpuwatch.samples import NvmlState
 from gpuwatch.timeline.series import Chart, Series
 from gpuwatch.timeline.windows import Scene
@@ -70,9 +71,14 @@ def observation(
     return Observation(snapshot=snapshot, scene=seen, **fields)
 
 
-def report(scene: Scene | None = None, findings: Iterable[Finding] = (), **fields: Any) -> Json:
+def report(scene: Scene | None = None, findings: Iterable[Finding] = (), **fields: Any) -> Report:
     """The report of that session."""
     return build_report(observation(scene, findings, **fields))
+
+
+def json_report(scene: Scene | None = None, findings: Iterable[Finding] = (), **fields: Any) -> Json:
+    """The same as the objects that JSON has."""
+    return as_json(report(scene, findings, **fields))
 
 
 def chart(name: str, key: str, *values: float | None) -> Chart:

@@ -10,9 +10,9 @@ import pytest
 from gpuwatch.compare.comparison import BY_NAME, compare
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.gates import judge, parse_gate
-from gpuwatch.compare.measured import CannotCompareError, Measured, Stood
-from gpuwatch.compare.report_file import measured_report
+from gpuwatch.compare.measured import CannotCompareError, Measured, Stood, measured_report
 from tests.unit.measured_runs import SUBJECT, run
+from tests.unit.report_builder import json_report, starvation
 
 _SLOW = (398.0, 404.0, 401.0)
 _FAST = (472.0, 479.0, 468.0)
@@ -204,36 +204,26 @@ def test_hostile_names_stay_text_in_every_format() -> None:
     json.dumps(document(comparison, judgements)).encode()
 
 
+_MEASURED = json_report(findings=[starvation()])
+_GPU = {
+    **_MEASURED["gpus"][0],
+    "utilization_percent": {"mean": 40.0, "sigma": 12.0, "p5": 1, "p95": 80},
+    "train_utilization_percent": None,
+    "memory_bytes": None,
+    "energy_joules": 6000.0,
+}
+_RUN = {
+    **_MEASURED["runs"][0],
+    "samples_per_second": 640.0,
+    "train_seconds": 30.0,
+    "batch_size": 64,
+    "wait_seconds_per_batch": 0.05,
+}
+_FINDING = _MEASURED["findings"][0]
+
+
 def _report(**parts: object) -> bytes:
-    gpu = {
-        "uuid": "GPU-1",
-        "name": "NVIDIA H200",
-        "utilization_percent": {"mean": 40.0, "sigma": 12.0, "p5": 1, "p95": 80},
-        "power_watts": {"mean": 200.0, "max": 300.0, "limit": 700.0},
-        "memory_bytes": None,
-        "energy_joules": 6000.0,
-    }
-    training = {
-        "id": "4711.1",
-        "title": "train.py",
-        "pid": 4711,
-        "gpus": ["GPU-1"],
-        "steps": 500,
-        "step_seconds": {"p50": 0.1, "p95": 0.2},
-        "samples_per_second": 640.0,
-        "train_seconds": 30.0,
-        "data_wait_share": 0.5,
-        "wait_seconds_per_batch": 0.05,
-        "loaders": [{"role": "train", "batch_size": 64}, {"role": "eval", "batch_size": 32}],
-    }
-    report = {
-        "schema_version": 1,
-        "gpuwatch": {"label": "LIVE", "duration_seconds": 60.0, "incomplete": False},
-        "gpus": [gpu],
-        "runs": [training],
-        "findings": [{"rule": "data-starvation", "severity": "critical", "state": "firing", "run": "4711.1"}],
-    }
-    return json.dumps({**report, **parts}).encode()
+    return json.dumps({**_MEASURED, "gpus": [_GPU], "runs": [_RUN], **parts}).encode()
 
 
 def test_a_reports_json_is_as_good_as_a_recording() -> None:
@@ -247,15 +237,15 @@ def test_a_reports_json_is_as_good_as_a_recording() -> None:
 
 def test_what_stood_in_a_long_report_counts_though_it_is_over() -> None:
     over = [
-        {"rule": "low-util", "severity": severity, "gpu": gpu, "state": "over", "stood_seconds": seconds}
-        for severity, gpu, seconds in (("warning", None, 90.0), ("info", "GPU-1", 400.0))
+        {**_FINDING, "rule": "low-util", "severity": severity, "gpu": gpu, "state": "over", "stood_seconds": seconds}
+        for severity, gpu, seconds in (("warning", None, 90.0), ("info", _GPU["uuid"], 400.0))
     ]
     found = measured_report("night.json", _report(findings=over))
     assert found.findings == (Stood("low-util", "warning", 400.0),)
 
 
 def test_a_report_of_a_run_on_the_cpu_has_none_of_the_machines_gpus() -> None:
-    run_on_cpu = {"id": "1.1", "title": "train.py", "pid": 1, "device": "cpu", "gpus": []}
+    run_on_cpu = {**_RUN, "device": "cpu", "gpus": []}
     found = measured_report("before.json", _report(runs=[run_on_cpu]))
     assert found.subject.gpu_names == ("CPU",)
     assert found.values["utilization_percent"] is None

@@ -126,10 +126,10 @@ class TestFilesOnDisk:
         seen = replace(seen, snapshot=replace(seen.snapshot, findings=(finding,)), read_source=read)
         patch = fix_patch(seen)
         (section,) = finding_section(seen)
-        assert patch.data == b"" and section["fix"]["diff"] is None
+        assert patch.data == b"" and section.fix is not None and section.fix.diff is None
         (line,) = patch.by_hand
         words, _, reason = line.partition(" Not in the patch: ")
-        assert words == "data-starvation: Load in 6 workers." and reason == section["fix"]["no_diff_reason"]
+        assert words == "data-starvation: Load in 6 workers." and reason == section.fix.no_diff_reason
         return reason
 
     def test_changed_after_the_training_started(self, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.report.build import build_report
 from gpuwatch.report.junit import render_junit
+from gpuwatch.report.model import as_json
 from gpuwatch.report.observation import Observation
 from gpuwatch.timeline.wall_times import Anchor, WallTimes, wall_time_at
 from tests.unit import scene_builder as build
-from tests.unit.report_builder import WALL_TIME, observation, report, starvation
+from tests.unit.report_builder import WALL_TIME, json_report, observation, report, starvation
 
 SECOND = 1_000_000_000
 HOUR = 3600.0
@@ -36,20 +37,20 @@ def seen(anchors: Sequence[Anchor], findings: Sequence[Finding] = ()) -> Observa
 
 
 def test_each_moment_has_the_time_that_the_clock_showed_then() -> None:
-    document = build_report(seen(jumped(HOUR), [starvation()]))
+    document = as_json(build_report(seen(jumped(HOUR), [starvation()])))
     assert document["gpuwatch"]["started_at"] == "2026-02-02T01:40:00Z"
     assert document["findings"][0]["since"] == "2026-02-02T01:41:30Z", "90 s in, before the jump"
 
 
 @pytest.mark.parametrize(("by_seconds", "words"), [(HOUR, "jumped 60.0 min ahead"), (-30.0, "jumped 30 s back")])
 def test_a_jump_is_reported(by_seconds: float, words: str) -> None:
-    (problem,) = build_report(seen(jumped(by_seconds)))["data_quality"]["problems"]
+    (problem,) = as_json(build_report(seen(jumped(by_seconds))))["data_quality"]["problems"]
     assert words in problem
 
 
 def test_a_clock_that_only_drifts_is_no_jump() -> None:
-    assert build_report(seen(jumped(0.4)))["data_quality"]["problems"] == []
-    assert report()["data_quality"]["problems"] == []
+    assert as_json(build_report(seen(jumped(0.4))))["data_quality"]["problems"] == []
+    assert json_report()["data_quality"]["problems"] == []
 
 
 def test_a_test_suite_bears_the_time_of_its_start() -> None:
@@ -81,11 +82,11 @@ def test_a_clock_that_never_rests_takes_up_bounded_room() -> None:
 
 
 def test_curves_come_with_the_times_of_day_behind_each_jump() -> None:
-    clock = build_report(seen(jumped(HOUR)), with_series=True)["clock"]
+    clock = as_json(build_report(seen(jumped(HOUR)), with_series=True))["clock"]
     assert [anchor["start_seconds"] for anchor in clock] == [0.0, 99.0]
     assert clock[1]["wall_time"] - clock[0]["wall_time"] == pytest.approx(HOUR + 99)
 
 
 def test_without_a_jump_the_curves_have_the_time_of_day_of_their_beginning() -> None:
-    (anchor,) = build_report(observation(), with_series=True)["clock"]
+    (anchor,) = as_json(build_report(observation(), with_series=True))["clock"]
     assert anchor == {"start_seconds": 0.0, "wall_time": WALL_TIME - 120}

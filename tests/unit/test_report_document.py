@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 import jsonschema
@@ -14,12 +13,12 @@ from hypothesis import strategies as st
 from gpuwatch.diagnosis.finding import Measure, Severity
 from gpuwatch.edits.source import process_started
 from gpuwatch.monitor.snapshot import Origin
-from gpuwatch.report.observation import Json
+from gpuwatch.report.model import Json, json_schema
 from gpuwatch.timeline.windows import MemoryTotals, Scene
 from tests.unit import scene_builder as build
-from tests.unit.report_builder import chart, report, starvation
+from tests.unit.report_builder import chart, json_report, starvation
 
-SCHEMA = json.loads(resources.files("gpuwatch.report").joinpath("schema.json").read_text(encoding="utf-8"))
+SCHEMA = json_schema()
 
 
 def check_schema(document: Json) -> None:
@@ -29,7 +28,7 @@ def check_schema(document: Json) -> None:
 
 def test_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert SCHEMA["required"], "an empty schema would accept everything"
+    assert SCHEMA["$defs"]["Report"]["required"], "an empty schema would accept everything"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_schema_is_a_schema() -> None:
     ids=["nothing", "gap", "two-runs", "lost-gpu", "no-steps", "phases"],
 )
 def test_every_scene_gives_a_document_that_the_schema_accepts(scene: Scene) -> None:
-    document = report(scene, [starvation(), starvation(fix=None, gain=None, run=None)])
+    document = json_report(scene, [starvation(), starvation(fix=None, gain=None, run=None)])
     check_schema(document)
     assert (len(document["runs"]), len(document["gpus"])) == (len(scene.runs), len(scene.gpus))
 
@@ -61,14 +60,14 @@ def test_every_scene_gives_a_document_that_the_schema_accepts(scene: Scene) -> N
 def test_any_text_and_number_of_a_finding_fits_into_json(summary: str, code: str, value: float | str | None) -> None:
     found = starvation(summary=summary, evidence=(Measure("m", value, summary),))
     assert found.fix is not None
-    document = report(findings=[replace(found, fix=replace(found.fix, code=code))])
+    document = json_report(findings=[replace(found, fix=replace(found.fix, code=code))])
     check_schema(document)
     json.dumps(document, ensure_ascii=False).encode("utf-8")
 
 
 def test_unknown_figures_are_null_with_the_devices_reason() -> None:
     gpu = build.gpu(utilization=None, unavailable={"utilization_percent": "not supported under MIG"})
-    (section,) = report(build.scene(gpus=[replace(gpu, energy_joules=None)]))["gpus"]
+    (section,) = json_report(build.scene(gpus=[replace(gpu, energy_joules=None)]))["gpus"]
     assert section["utilization_percent"] is None
     assert section["unavailable"]["utilization_percent"] == "not supported under MIG"
     assert section["energy_joules"] is None
@@ -78,7 +77,7 @@ def test_unknown_figures_are_null_with_the_devices_reason() -> None:
 
 def test_gpu_figures_are_those_of_the_window() -> None:
     gpu = build.gpu(utilization=[0.0, 100.0], power=[200.0, 400.0], energy_joules=1234.5)
-    (section,) = report(build.scene(gpus=[gpu]))["gpus"]
+    (section,) = json_report(build.scene(gpus=[gpu]))["gpus"]
     assert section["utilization_percent"]["mean"] == pytest.approx(50)
     assert section["utilization_percent"]["p95"] == 100
     assert section["power_watts"] == {"mean": 300, "max": 400, "limit": 700}
@@ -88,7 +87,7 @@ def test_gpu_figures_are_those_of_the_window() -> None:
 
 def test_run_names_its_loader_and_its_shares() -> None:
     run = build.run(build.rank(step=0.2, wait=0.1, gap=0.08, loader=build.loader(num_workers=0)))
-    (section,) = report(build.scene(run))["runs"]
+    (section,) = json_report(build.scene(run))["runs"]
     assert section["command"] == "python train.py"
     assert section["data_wait_share"] == pytest.approx(0.5)
     assert section["gpu_idle_from_wait_share"] == pytest.approx(0.4)
@@ -98,13 +97,13 @@ def test_run_names_its_loader_and_its_shares() -> None:
 
 
 def test_gpu_idle_of_a_cpu_run_is_null_because_the_model_computes_on_the_cpu() -> None:
-    (section,) = report(build.scene(build.run(build.rank(device="cpu")), gpus=[]))["runs"]
+    (section,) = json_report(build.scene(build.run(build.rank(device="cpu")), gpus=[]))["runs"]
     assert section["gpu_idle_from_wait_share"] is None
     assert "CPU" in section["unavailable"]["gpu_idle_from_wait_share"]
 
 
 def test_finding_carries_evidence_fix_gain_and_the_time_it_began() -> None:
-    (section,) = report(findings=[starvation()])["findings"]
+    (section,) = json_report(findings=[starvation()])["findings"]
     assert section["evidence"] == {"gap_share": 0.41}
     assert section["level"] == "E3"
     assert section["gain"] == {"low": 1.5, "high": 1.7, "cap": "then the GPU"}
@@ -113,21 +112,21 @@ def test_finding_carries_evidence_fix_gain_and_the_time_it_began() -> None:
 
 
 def test_source_file_of_a_simulation_is_never_read() -> None:
-    (section,) = report(findings=[starvation()], read_source=None)["findings"]
+    (section,) = json_report(findings=[starvation()], read_source=None)["findings"]
     assert section["fix"]["diff"] is None
     assert section["fix"]["no_diff_reason"]
 
 
 def test_diff_is_made_of_the_readable_source() -> None:
     source = "\n" * 87 + "loader = DataLoader(data, num_workers=4)\n"
-    document = report(findings=[starvation()], read_source=lambda path, started, of: source.encode())
+    document = json_report(findings=[starvation()], read_source=lambda path, started, of: source.encode())
     assert "+loader = DataLoader(data, num_workers=10)" in document["findings"][0]["fix"]["diff"]
 
 
 def test_verdict_has_one_sentence_per_run_worst_first() -> None:
     healthy = build.run(build.rank(pid=1), title="good.py")
     starved = build.run(build.rank(pid=4711), title="bad.py")
-    verdict = report(build.scene(healthy, starved), [starvation()])["verdict"]
+    verdict = json_report(build.scene(healthy, starved), [starvation()])["verdict"]
     assert [line["run"] for line in verdict] == ["4711.1", "1.1"]
     assert verdict[0]["sentence"].startswith("bad.py (4711): the GPU idles 41 %")
     assert "1.5-1.7x" in verdict[0]["sentence"]
@@ -135,20 +134,20 @@ def test_verdict_has_one_sentence_per_run_worst_first() -> None:
 
 
 def test_verdict_does_not_clear_a_run_of_which_too_little_was_seen() -> None:
-    (line,) = report(build.scene(build.run(build.rank(steps=12))))["verdict"]
+    (line,) = json_report(build.scene(build.run(build.rank(steps=12))))["verdict"]
     assert "12 steps" in line["sentence"]
     assert "nothing to change" not in line["sentence"]
 
 
 def test_verdict_does_not_clear_a_run_whose_steps_came_too_late_for_the_rules() -> None:
     slow = build.rank(step=2.0, wait=1.9, steps=31, steps_total=31)
-    (line,) = report(build.scene(build.run(slow), at=62.0))["verdict"]
+    (line,) = json_report(build.scene(build.run(slow), at=62.0))["verdict"]
     assert not line["judged"]
     assert "too little was seen to judge (31 steps" in line["sentence"]
 
 
 def test_verdict_does_not_clear_a_run_whose_waits_are_not_measured() -> None:
-    (line,) = report(build.scene(build.run(build.rank(wait_share=None))))["verdict"]
+    (line,) = json_report(build.scene(build.run(build.rank(wait_share=None))))["verdict"]
     assert not line["judged"]
     assert "not measured" in line["sentence"]
     assert "nothing to change" not in line["sentence"]
@@ -156,7 +155,7 @@ def test_verdict_does_not_clear_a_run_whose_waits_are_not_measured() -> None:
 
 def test_steps_of_a_run_without_the_hook_are_unknown_and_not_zero() -> None:
     unhooked = replace(build.rank(facts={"rung": "proc"}), steps=0, steps_total=0)
-    document = report(build.scene(build.run(unhooked)))
+    document = json_report(build.scene(build.run(unhooked)))
     (section,) = document["runs"]
     assert (section["steps"], section["steps_total"], section["ranks"][0]["steps"]) == (None, None, None)
     assert "hook" in section["unavailable"]["steps"]
@@ -164,19 +163,19 @@ def test_steps_of_a_run_without_the_hook_are_unknown_and_not_zero() -> None:
 
 def test_verdict_names_a_gpu_problem_without_a_run() -> None:
     found = starvation(rule="xid-error", run=None, gpu="GPU-0", summary="GPU 0 fell off the bus", gain=None)
-    (line,) = report(build.scene(gpus=[build.gpu()]), [found])["verdict"]
+    (line,) = json_report(build.scene(gpus=[build.gpu()]), [found])["verdict"]
     assert line["sentence"] == "GPU 0 fell off the bus"
 
 
 def test_verdict_takes_the_cause_to_solve_first() -> None:
     behind = starvation(rule="low-util", severity=Severity.CRITICAL, summary="busy 20 %", behind="data-starvation")
-    (line,) = report(findings=[behind, starvation(severity=Severity.WARNING)])["verdict"]
+    (line,) = json_report(findings=[behind, starvation(severity=Severity.WARNING)])["verdict"]
     assert line["rule"] == "data-starvation"
 
 
 def test_checklist_met() -> None:
     rank = build.rank(memory=MemoryTotals(out_of_memory=0))
-    statuses = [target["status"] for target in report(build.scene(build.run(rank)))["checklist"]]
+    statuses = [target["status"] for target in json_report(build.scene(build.run(rank)))["checklist"]]
     assert statuses == ["met"] * 5
 
 
@@ -184,38 +183,38 @@ def test_checklist_not_met() -> None:
     rank = build.rank(memory=MemoryTotals(out_of_memory=2))
     gpu = build.gpu(utilization=[0.0, 100.0], temperature_celsius=build.stats([85.0]))
     scene = build.scene(build.run(rank), gpus=[gpu], host=build.host(cpu_percent=95.0))
-    statuses = [target["status"] for target in report(scene)["checklist"]]
+    statuses = [target["status"] for target in json_report(scene)["checklist"]]
     assert statuses == ["not met"] * 5
 
 
 def test_checklist_not_known() -> None:
     gpu = build.gpu(utilization=None, temperature_celsius=None)
-    statuses = [target["status"] for target in report(build.scene(gpus=[gpu], host=None))["checklist"]]
+    statuses = [target["status"] for target in json_report(build.scene(gpus=[gpu], host=None))["checklist"]]
     assert statuses == ["not known"] * 5
 
 
 def test_worst_gpu_decides_and_a_silent_one_cannot_meet_the_target() -> None:
     good, bad = build.gpu(0), build.gpu(1, utilization=40.0)
-    target = report(build.scene(gpus=[good, bad]))["checklist"][0]
+    target = json_report(build.scene(gpus=[good, bad]))["checklist"][0]
     assert (target["status"], target["where"]) == ("not met", "GPU 1")
     silent = build.gpu(1, utilization=None)
-    assert report(build.scene(gpus=[good, silent]))["checklist"][0]["status"] == "not known"
+    assert json_report(build.scene(gpus=[good, silent]))["checklist"][0]["status"] == "not known"
 
 
 def test_gpus_that_no_run_uses_do_not_fail_the_checklist() -> None:
     run = build.run(build.rank(gpus=(0,)))
     scene = build.scene(run, gpus=[build.gpu(0), build.gpu(1, utilization=0.0)])
-    assert report(scene)["checklist"][0]["status"] == "met"
+    assert json_report(scene)["checklist"][0]["status"] == "met"
 
 
 def test_interrupted_and_simulated_are_said() -> None:
-    document = report(origin=Origin("simulated", "SIMULATED starved"), interrupted=True)
+    document = json_report(origin=Origin("simulated", "SIMULATED starved"), interrupted=True)
     assert document["gpuwatch"]["incomplete"] is True
     assert document["gpuwatch"]["label"] == "SIMULATED starved"
 
 
 def test_history_keeps_gaps_as_null() -> None:
-    (history,) = report(charts=(chart("gpu.utilization_percent", "GPU-0", 90.0, None, 92.0),))["history"]
+    (history,) = json_report(charts=(chart("gpu.utilization_percent", "GPU-0", 90.0, None, 92.0),))["history"]
     assert history == {
         "series": "gpu.utilization_percent",
         "key": "GPU-0",
@@ -226,7 +225,7 @@ def test_history_keeps_gaps_as_null() -> None:
 
 def test_bytes_that_are_not_utf8_are_shown_as_their_codes() -> None:
     run = build.run(build.rank(facts={"command": ("python", "tr\udcffain.py")}), title="tr\udcffain.py")
-    document = report(build.scene(run))
+    document = json_report(build.scene(run))
     assert document["runs"][0]["title"] == r"tr\xffain.py"
     json.dumps(document, ensure_ascii=False).encode("utf-8")
 

@@ -17,7 +17,8 @@ from gpuwatch.diagnosis.finding import Fix, Severity
 from gpuwatch.report.build import build_report
 from gpuwatch.report.html.charts import chart_plan, clock, lanes
 from gpuwatch.report.html.page import page_view, render_html
-from gpuwatch.report.observation import Json, Stretch
+from gpuwatch.report.model import Report, as_json
+from gpuwatch.report.observation import Stretch
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import chart, observation, starvation
 from tests.unit.test_report_document import check_schema
@@ -54,7 +55,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def document(*, findings: Iterable[Any] = (), **fields: Any) -> Json:
+def document(*, findings: Iterable[Any] = (), **fields: Any) -> Report:
     gpu = build.gpu()
     run = build.run(build.rank(facts={"command": ("python", HOSTILE)}), title=fields.pop("title", "train.py"))
     curves = (
@@ -109,7 +110,7 @@ def test_island_is_the_report_and_ends_no_script() -> None:
     report = document(title=HOSTILE, findings=[starvation(summary=HOSTILE)])
     html = render_html(report)
     page = Page(html)
-    assert json.loads(page.raw["script"][0]) == json.loads(json.dumps(report))
+    assert json.loads(page.raw["script"][0]) == as_json(report)
     assert len(page.raw["script"]) == 3
     assert "<img" not in html
     assert html.count("</script") == 3
@@ -184,7 +185,7 @@ def test_each_sentence_stands_before_its_own_gpus_remedy(runs: int) -> None:
     assert len(shown) == 2
     for verdict in shown:
         number = "0" if "hot 0" in verdict.sentence else "1"
-        assert verdict.finding["fix"]["text"] == f"cool {number}"
+        assert verdict.finding.fix.text == f"cool {number}"
 
 
 def test_lanes_show_when_findings_and_phases_were() -> None:
@@ -200,12 +201,12 @@ def test_page_without_curves_has_no_charts() -> None:
 
 
 def test_report_with_series_fits_the_schema_and_without_has_none() -> None:
-    report = document(findings=[starvation()])
+    report = as_json(document(findings=[starvation()]))
     check_schema(report)
     assert [each["unit"] for each in report["series"]] == ["%", "s"]
     assert report["series"][0]["min"] is None, "a bucket of one value has no spread to tell"
     assert report["spans"][0]["start_seconds"] >= 0
-    assert "series" not in build_report(observation())
+    assert "series" not in as_json(build_report(observation()))
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0, "0:00"), (75, "1:15"), (3723.4, "1:02:03"), (86_400, "24:00:00")])

@@ -10,13 +10,13 @@ from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.report.findings import _TOLD_BY_STACKS
 from gpuwatch.report.junit import render_junit
-from gpuwatch.report.observation import Json
+from gpuwatch.report.model import Report, as_json
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import report, starvation
 from tests.unit.test_report_document import check_schema
 
 
-def cases(document: Json, fail_on: str = "warning") -> dict[str, ElementTree.Element]:
+def cases(document: Report, fail_on: str = "warning") -> dict[str, ElementTree.Element]:
     root = ElementTree.fromstring(render_junit(document, fail_on).encode())
     return {case.get("name") or "": case for case in root.iter("testcase")}
 
@@ -88,11 +88,11 @@ def test_run_that_has_ended_was_judged_while_it_ran() -> None:
 
 def test_silence_of_a_rule_that_needs_the_hook_is_no_clean_bill_for_a_run_without() -> None:
     document = report(build.scene(build.run(build.rank(facts={"rung": "proc"}))))
-    judged = {rule["rule"]: rule for rule in document["rules"]}
-    assert not judged["amp-off"]["judged"]
-    assert "gpuwatch run" in judged["amp-off"]["reason"]
-    assert not judged["io-bound"]["judged"]
-    check_schema(document)
+    judged = {rule.rule: rule for rule in document.rules}
+    assert not judged["amp-off"].judged
+    assert "gpuwatch run" in (judged["amp-off"].reason or "")
+    assert not judged["io-bound"].judged
+    check_schema(as_json(document))
 
 
 def test_rules_said_to_read_stacks_are_rules() -> None:

@@ -11,7 +11,7 @@ WHY = "ignored by config (/home/user/pyproject.toml): amp-off, tf32-off"
 
 def test_rules_that_the_user_ignores_were_not_judged_and_the_reason_is_named() -> None:
     document = report(left_out={"amp-off": WHY, "tf32-off": WHY})
-    judged = {each["rule"]: (each["judged"], each["reason"]) for each in document["rules"]}
+    judged = {each.rule: (each.judged, each.reason) for each in document.rules}
     assert judged["amp-off"] == judged["tf32-off"] == (False, WHY)
     assert judged["data-starvation"] != (False, WHY)
 

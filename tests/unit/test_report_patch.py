@@ -72,5 +72,6 @@ def test_a_report_shows_the_part_that_can_be_made_and_says_what_is_left() -> Non
     loader = CallEdit("DataLoader", SCRIPT, 2, {"num_workers": "6"})
     optimizer = CallEdit("SGD", SCRIPT, 2, {"fused": "True"})
     (section,) = finding_section(seen_with(Fix("Both", edit=loader, also=(optimizer,))))
-    assert "num_workers=6" in section["fix"]["diff"]
-    assert "no single SGD(...) call" in section["fix"]["no_diff_reason"]
+    assert section.fix is not None
+    assert "num_workers=6" in (section.fix.diff or "")
+    assert "no single SGD(...) call" in (section.fix.no_diff_reason or "")

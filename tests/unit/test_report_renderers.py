@@ -9,7 +9,7 @@ from gpuwatch.diagnosis.finding import Gain, PlanStep
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown
-from gpuwatch.report.observation import Json
+from gpuwatch.report.model import Report
 from gpuwatch.report.text import render_text
 from gpuwatch.report.words import run_table, sparkline
 from tests.unit import scene_builder as build
@@ -18,7 +18,7 @@ from tests.unit.report_builder import chart, report, starvation
 HOSTILE = "tr`|<img src=x>\x1b]0;owned\x07[red]\nain.py"
 
 
-def full_report() -> Json:
+def full_report() -> Report:
     run = build.run(
         build.rank(step=0.2, wait=0.1, gap=0.08, phases={"eval": build.phase("eval")}),
     )

@@ -10,14 +10,14 @@ import pytest
 
 from gpuwatch.report.build import build_report
 from gpuwatch.report.markdown import render_markdown
-from gpuwatch.report.observation import Json
+from gpuwatch.report.model import Json, Report, as_json
 from gpuwatch.report.text import render_text
 from gpuwatch.samples import Candidate
 from gpuwatch.timeline.windows import RankWindow
 from tests.unit import scene_builder as build
 from tests.unit import snapshot_builder as now
 from tests.unit import stack_builder as seen
-from tests.unit.report_builder import observation, report
+from tests.unit.report_builder import json_report, observation, report
 from tests.unit.test_report_document import check_schema
 from tests.unit.test_report_renderers import HOSTILE
 
@@ -25,7 +25,7 @@ RENDERERS = pytest.mark.parametrize("render", [render_markdown, render_text])
 
 
 def run_of(rank: RankWindow) -> Json:
-    (section,) = report(build.scene(build.run(rank)))["runs"]
+    (section,) = json_report(build.scene(build.run(rank)))["runs"]
     return section
 
 
@@ -47,8 +47,8 @@ def test_a_function_that_is_hot_on_many_lines_is_named_with_where_it_is_called()
     call = seen.line("item", 41, 400, of=720, text="x = elastic(x)", callee="elastic", callee_file=seen.AUGMENT)
     rank = seen.sampled_rank(seen.worker_stacks(worker_lines=lines, worker_calls=(call,)), num_workers=2)
     made = report(build.scene(build.run(rank)))
-    check_schema(made)
-    hot = made["runs"][0]["hot_line"]
+    check_schema(as_json(made))
+    hot = as_json(made)["runs"][0]["hot_line"]
     assert (hot["callee"], hot["callee_lines"], hot["line"], hot["samples"]) == ("elastic", [60, 61, 62, 63], 41, 400)
     assert "slowest function of loading: elastic(), called in augment.py:41, 56 % ±3.6" in " ".join(
         render_text(made).split()
@@ -58,7 +58,7 @@ def test_a_function_that_is_hot_on_many_lines_is_named_with_where_it_is_called()
 def test_of_a_loop_without_a_loader_no_batches_are_asked_for() -> None:
     known = seen.sampled_rank(seen.stacks(batches_per_second=None))
     rank = replace(known, steps=0, steps_total=0, train_loader=None)
-    (line,) = report(build.scene(build.run(rank)))["verdict"]
+    (line,) = json_report(build.scene(build.run(rank)))["verdict"]
     assert line["sentence"].endswith(
         "too little was seen to judge (1 640 stack samples in 20 s; 600 and 30 s are needed)"
     )
@@ -111,11 +111,11 @@ def test_a_run_that_stands_says_where_and_for_how_long() -> None:
 def test_how_to_climb_is_said_below_exact_only_the_process_own_way_first() -> None:
     assert run_of(build.rank(facts={"climb": "no need"}))["how_to_climb"] is None
     proc = build.run(build.rank(facts={"rung": "proc", "climb": "sudo gpuwatch reads it"}))
-    assert report(build.scene(proc))["runs"][0]["how_to_climb"] == "sudo gpuwatch reads it"
+    assert json_report(build.scene(proc))["runs"][0]["how_to_climb"] == "sudo gpuwatch reads it"
     hardware = build.run(build.rank(facts={"rung": "hardware"}))
     about = observation(build.scene(hardware))
     known = replace(about, snapshot=replace(about.snapshot, runs=(now.run(how_to_climb="start it with the hook"),)))
-    assert build_report(known)["runs"][0]["how_to_climb"] == "start it with the hook"
+    assert as_json(build_report(known))["runs"][0]["how_to_climb"] == "start it with the hook"
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_how_to_climb_is_said_below_exact_only_the_process_own_way_first() -> No
     ids=["sampled", "workers", "nothing seen", "hooked", "proc"],
 )
 @RENDERERS
-def test_every_rung_fits_the_schema_and_can_be_shown(rank: RankWindow, render: Callable[[Json], str]) -> None:
+def test_every_rung_fits_the_schema_and_can_be_shown(rank: RankWindow, render: Callable[[Report], str]) -> None:
     document = report(build.scene(build.run(rank)))
-    check_schema(document)
+    check_schema(as_json(document))
     assert "None" not in render(document).replace("\nNone.\n", "")
 
 
 def test_the_schema_refuses_what_it_does_not_name() -> None:
-    document = report(build.scene(build.run(seen.sampled_rank())))
+    document = json_report(build.scene(build.run(seen.sampled_rank())))
     for place in (document["runs"][0]["hot_line"], document["runs"][0]["stacks"]["lines"][0]):
         place["surprise"] = 1
         with pytest.raises(jsonschema.ValidationError):
@@ -151,12 +151,12 @@ def test_without_a_run_those_that_can_be_attached_to_are_named(count: int, words
         Candidate(5000 + number, 1, ("python", "train.py"), "ana", 60.0, "sampled", "libtorch is in its memory")
         for number in range(count)
     )
-    (line,) = report(build.scene(gpus=[build.gpu()], candidates=found))["verdict"]
+    (line,) = json_report(build.scene(gpus=[build.gpu()], candidates=found))["verdict"]
     assert line["sentence"].endswith(f"{words} without a hook: gpuwatch report --attach 5000")
 
 
 @RENDERERS
-def test_where_the_time_goes_and_which_lines_cost_it(render: Callable[[Json], str]) -> None:
+def test_where_the_time_goes_and_which_lines_cost_it(render: Callable[[Report], str]) -> None:
     text = render(report(build.scene(build.run(seen.sampled_rank()))))
     for part in (
         "sampled, 1 640 samples over 20 s",
@@ -172,7 +172,7 @@ def test_where_the_time_goes_and_which_lines_cost_it(render: Callable[[Json], st
 
 
 @RENDERERS
-def test_the_workers_have_a_table_of_their_own(render: Callable[[Json], str]) -> None:
+def test_the_workers_have_a_table_of_their_own(render: Callable[[Report], str]) -> None:
     text = render(report(build.scene(build.run(seen.sampled_rank(seen.worker_stacks(), num_workers=2)))))
     assert "2 workers, 800 samples, shares of their busy time" in text
     assert "makes items 80 % ±2.8" in text
@@ -180,7 +180,7 @@ def test_the_workers_have_a_table_of_their_own(render: Callable[[Json], str]) ->
 
 
 @RENDERERS
-def test_the_workers_table_says_that_it_holds_those_of_evaluation(render: Callable[[Json], str]) -> None:
+def test_the_workers_table_says_that_it_holds_those_of_evaluation(render: Callable[[Report], str]) -> None:
     rank = seen.sampled_rank(seen.worker_stacks(), num_workers=2)
     (train,) = rank.facts.loaders
     both = replace(rank, facts=replace(rank.facts, loaders=(train, replace(train, loader=2, role="eval"))))
@@ -189,7 +189,7 @@ def test_the_workers_table_says_that_it_holds_those_of_evaluation(render: Callab
 
 
 @RENDERERS
-def test_a_hooked_run_keeps_its_exact_figures_and_shows_its_lines(render: Callable[[Json], str]) -> None:
+def test_a_hooked_run_keeps_its_exact_figures_and_shows_its_lines(render: Callable[[Report], str]) -> None:
     text = render(report(build.scene(build.run(build.rank(step=0.2, wait=0.1, stacks=seen.stacks())))))
     assert "50 %" in text
     assert "±" not in text.split("GPU idle")[0].split("train.py (4711, exact)")[-1]
@@ -200,21 +200,21 @@ def test_a_hooked_run_keeps_its_exact_figures_and_shows_its_lines(render: Callab
 @pytest.mark.parametrize(("samples", "judged"), [(599, False), (900, False), (1300, True)])
 def test_a_sampled_run_is_not_cleared_on_too_few_samples(samples: int, judged: bool) -> None:
     rank = seen.sampled_rank(replace(seen.stacks(), samples=samples))
-    (line,) = report(build.scene(build.run(rank)))["verdict"]
+    (line,) = json_report(build.scene(build.run(rank)))["verdict"]
     assert line["judged"] is judged
     assert f"{samples:,}".replace(",", " ") in line["sentence"]
 
 
 @RENDERERS
-def test_code_of_a_hostile_or_endless_line_stays_in_its_place(render: Callable[[Json], str]) -> None:
+def test_code_of_a_hostile_or_endless_line_stays_in_its_place(render: Callable[[Report], str]) -> None:
     nasty = seen.line(
         "wait", 1, 900, file=f"/home/user/{HOSTILE}", text=f"x = '{HOSTILE}'", function=HOSTILE, leaf=HOSTILE
     )
     endless = seen.line("wait", 2, 100, text="y" * 100_000)
     standing = seen.standing(60, file=HOSTILE, text=HOSTILE, leaf=HOSTILE)
     document = report(build.scene(build.run(seen.sampled_rank(seen.stacks(lines=(nasty, endless), standing=standing)))))
-    check_schema(document)
-    json.dumps(document, ensure_ascii=False).encode()
+    check_schema(as_json(document))
+    json.dumps(as_json(document), ensure_ascii=False).encode()
     text = render(document)
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     assert max(map(len, text.splitlines())) < 1000

@@ -36,5 +36,6 @@ def test_several_ranks_were_launched_nobody_knows_how() -> None:
 
 def test_report_offers_the_command_with_the_fix() -> None:
     document = report(findings=[starvation()])
-    assert document["findings"][0]["fix"]["trial"] == "gpuwatch trial num_workers=10 -- python train.py"
+    fix = document.findings[0].fix
+    assert fix is not None and fix.trial == "gpuwatch trial num_workers=10 -- python train.py"
     assert "**Prove it first:** `gpuwatch trial num_workers=10 -- python train.py`" in render_markdown(document)

@@ -7,7 +7,7 @@ import pytest
 from gpuwatch.report.verdict import gain_text
 from gpuwatch.report.words import rate, seconds
 from tests.unit import scene_builder as build
-from tests.unit.report_builder import report
+from tests.unit.report_builder import json_report
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_small_gain_is_not_rounded_to_none() -> None:
 def test_without_a_run_the_mean_says_how_many_gpus_told_it() -> None:
     def sentence(*used: float | None) -> str:
         gpus = [build.gpu(index, utilization=value) for index, value in enumerate(used)]
-        (line,) = report(build.scene(gpus=gpus))["verdict"]
+        (line,) = json_report(build.scene(gpus=gpus))["verdict"]
         return str(line["sentence"])
 
     assert "the GPUs were busy 40 % of the time on average" in sentence(30.0, 50.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwatch.metrics import METRICS, Metric
-from gpuwatch.report.observation import Json
+from gpuwatch.report import model
 from gpuwatch.text.numbers import duration_words, rate
 
 WIDTH, HEIGHT = 560, 140
@@ -51,21 +51,21 @@ class Lane:
     said: str
 
 
-def chart_plan(report: Json) -> list[Chart]:
+def chart_plan(report: model.Report) -> list[Chart]:
     """All charts of which something is known."""
     return [chart for metric in METRICS if metric.chart and (chart := _chart(report, metric)) is not None]
 
 
-def lanes(report: Json) -> list[Lane]:
+def lanes(report: model.Report) -> list[Lane]:
     """Findings, worst first, then phases."""
     extent = _extent(report)
     if extent is None:
         return []
     start, end = extent
-    by_name: dict[tuple[str, str, str], list[Json]] = {}
-    for span in report.get("spans", ()):
-        subject = _subject(report, span["run"] or span["gpu"] or "")
-        by_name.setdefault((span["kind"], span["name"], subject), []).append(span)
+    by_name: dict[tuple[str, str, str], list[model.Span]] = {}
+    for span in report.spans or ():
+        subject = _subject(report, span.run or span.gpu or "")
+        by_name.setdefault((span.kind, span.name, subject), []).append(span)
     found = [_lane(name, subject, spans, start, end) for (_, name, subject), spans in by_name.items()]
     return sorted(found, key=lambda lane: _TONES.index(lane.tone) if lane.tone in _TONES else len(_TONES))[:_MOST_LANES]
 
@@ -73,32 +73,32 @@ def lanes(report: Json) -> list[Lane]:
 _TONES = ("critical", "warning", "info", "hint")
 
 
-def _lane(name: str, subject: str, spans: Sequence[Json], start: float, end: float) -> Lane:
-    tones = [span["severity"] for span in spans if span["severity"]]
+def _lane(name: str, subject: str, spans: Sequence[model.Span], start: float, end: float) -> Lane:
+    tones = [span.severity for span in spans if span.severity]
     bars = tuple(
         (
-            round(100 * (span["start_seconds"] - start) / (end - start), 2),
-            round(max(0.3, 100 * (span["end_seconds"] - span["start_seconds"]) / (end - start)), 2),
+            round(100 * (span.start_seconds - start) / (end - start), 2),
+            round(max(0.3, 100 * (span.end_seconds - span.start_seconds) / (end - start)), 2),
         )
         for span in spans
     )
-    total = sum(span["end_seconds"] - span["start_seconds"] for span in spans)
+    total = sum(span.end_seconds - span.start_seconds for span in spans)
     times = f", {len(spans)} times" if len(spans) > 1 else ""
     tone = min(tones, key=_TONES.index) if tones else f"phase-{name}"
     return Lane(name, subject, tone, bars, f"{duration_words(total)}{times}")
 
 
-def _subject(report: Json, key: str) -> str:
-    for run in report["runs"]:
-        if run["id"] == key:
-            return f"{run['title']} ({run['pid']})"
-    return next((f"GPU {gpu['index']}" for gpu in report["gpus"] if gpu["uuid"] == key), "")
+def _subject(report: model.Report, key: str) -> str:
+    for run in report.runs:
+        if run.id == key:
+            return f"{run.title} ({run.pid})"
+    return next((f"GPU {gpu.index}" for gpu in report.gpus if gpu.uuid == key), "")
 
 
-def _extent(report: Json) -> tuple[float, float] | None:
+def _extent(report: model.Report) -> tuple[float, float] | None:
     ends = [
-        (each["start_seconds"], each["start_seconds"] + each["bucket_seconds"] * len(each["mean"]))
-        for each in report.get("series", ())
+        (each.start_seconds, each.start_seconds + each.bucket_seconds * len(each.mean))
+        for each in (report.series or ())
     ]
     if not ends:
         return None
@@ -106,11 +106,15 @@ def _extent(report: Json) -> tuple[float, float] | None:
     return (start, end) if end > start else None
 
 
-def _chart(report: Json, metric: Metric) -> Chart | None:
-    places = [place for place, each in enumerate(report.get("series", ())) if each["series"] == metric.series]
-    curves = [report["series"][place] for place in places]
+def _chart(report: model.Report, metric: Metric) -> Chart | None:
+    places = [place for place, each in enumerate(report.series or ()) if each.series == metric.series]
+    curves = [(report.series or [])[place] for place in places]
     known = [
-        value for each in curves for line in ("mean", "min", "max") for value in each[line] or () if value is not None
+        value
+        for each in curves
+        for line in (each.mean, each.min, each.max)
+        for value in line or ()
+        if value is not None
     ]
     extent = _extent(report)
     if not known or extent is None:
@@ -126,7 +130,7 @@ def _chart(report: Json, metric: Metric) -> Chart | None:
         end=clock(end),
         lines=tuple(
             Line(
-                _subject(report, each["key"]) or each["subject"],
+                _subject(report, each.key) or each.subject,
                 color % 8,
                 " ".join(_path(each, metric.shown_factor, low, high, start, end)),
             )
@@ -134,13 +138,12 @@ def _chart(report: Json, metric: Metric) -> Chart | None:
         ),
         bands=tuple(
             (
-                round(WIDTH * (span["start_seconds"] - start) / (end - start), 1),
-                round(WIDTH * (span["end_seconds"] - span["start_seconds"]) / (end - start), 1),
-                f"phase-{span['name']}",
+                round(WIDTH * (span.start_seconds - start) / (end - start), 1),
+                round(WIDTH * (span.end_seconds - span.start_seconds) / (end - start), 1),
+                f"phase-{span.name}",
             )
-            for span in report.get("spans", ())
-            if span["kind"] == "phase"
-            and span["end_seconds"] - span["start_seconds"] >= (end - start) * _NARROWEST_BAND
+            for span in (report.spans or ())
+            if span.kind == "phase" and span.end_seconds - span.start_seconds >= (end - start) * _NARROWEST_BAND
         ),
         island={
             "series": metric.series,
@@ -161,16 +164,16 @@ def _scale(metric: Metric, least: float, greatest: float) -> tuple[float, float]
     return least - room, greatest + room
 
 
-def _path(curve: Json, factor: float, low: float, high: float, start: float, end: float) -> Iterator[str]:
+def _path(curve: model.Curve, factor: float, low: float, high: float, start: float, end: float) -> Iterator[str]:
     """The mean as an SVG path, broken where nothing was measured, of about as many points as can be seen."""
-    every = max(1, -(-len(curve["mean"]) // _STATIC_POINTS))
+    every = max(1, -(-len(curve.mean) // _STATIC_POINTS))
     pen = "M"
-    for place in range(0, len(curve["mean"]), every):
-        known = [value for value in curve["mean"][place : place + every] if value is not None]
+    for place in range(0, len(curve.mean), every):
+        known = [value for value in curve.mean[place : place + every] if value is not None]
         if not known:
             pen = "M"
             continue
-        at = curve["start_seconds"] + curve["bucket_seconds"] * (place + min(every, len(curve["mean"]) - place) / 2)
+        at = curve.start_seconds + curve.bucket_seconds * (place + min(every, len(curve.mean) - place) / 2)
         x = WIDTH * (at - start) / (end - start)
         y = HEIGHT * (1 - (sum(known) / len(known) * factor - low) / (high - low))
         yield f"{pen}{x:.1f} {y:.1f}"

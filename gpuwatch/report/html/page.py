@@ -18,10 +18,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpuwatch.metrics import BY_SERIES
-from gpuwatch.report import words
-from gpuwatch.report.findings import NO_EDIT, NOT_HERE
+from gpuwatch.report import model, words
 from gpuwatch.report.html.charts import chart_plan, lanes
-from gpuwatch.report.observation import Json
 from gpuwatch.report.verdict import gain_text, plan_text
 from gpuwatch.text.escape import json_text, printable
 from gpuwatch.text.numbers import rate
@@ -32,7 +30,7 @@ _STYLES = ("vendor/uPlot.min.css", "page.css")
 _IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
-def render_html(report: Json) -> str:
+def render_html(report: model.Report) -> str:
     """The whole page; with charts where the report holds their series."""
     scripts, styles = _together(_SCRIPTS), _together(_STYLES)
     plan = chart_plan(report)
@@ -47,7 +45,7 @@ def render_html(report: Json) -> str:
             style=Markup(styles),
             lanes=lanes(report),
             charts=plan,
-            island=_island(report),
+            island=_island(model.as_json(report)),
             chart_island=_island([chart.island for chart in plan]),
         )
     )
@@ -98,7 +96,7 @@ class Verdict:
     tone: str
     word: str
     sentence: str
-    finding: Json | None
+    finding: model.Finding | None
     change: str
 
 
@@ -110,53 +108,47 @@ class Spark:
     pieces: tuple[str, ...]
 
 
-def page_view(report: Json) -> dict[str, Any]:
+def page_view(report: model.Report) -> dict[str, Any]:
     """Everything the template shows but the charts."""
     verdicts = list(_verdicts(report))
     return {
-        "title": f"gpuwatch report: {report['verdict'][0]['sentence']}",
-        "about": report["gpuwatch"],
+        "title": f"gpuwatch report: {report.verdict[0].sentence}",
+        "about": report.gpuwatch,
         "subtitle": words.subtitle(report),
         "banner": words.banner(report),
         "first": verdicts[0],
         "others": verdicts[1:],
-        "findings": report["findings"],
-        "checklist": report["checklist"],
+        "findings": report.findings,
+        "checklist": report.checklist,
         "gpus": words.gpu_table(report),
-        "gpu_sparks": [_sparks(report, gpu["uuid"]) for gpu in report["gpus"]],
+        "gpu_sparks": [_sparks(report, gpu.uuid) for gpu in report.gpus],
         "runs": words.runs(report),
-        "run_sparks": [_sparks(report, run["id"]) for run in report["runs"]],
+        "run_sparks": [_sparks(report, run.id) for run in report.runs],
         "loaders": words.loader_lines(report),
         "blocks": words.stack_blocks(report),
         "quality": words.quality_lines(report),
         "environment": words.environment_lines(report),
-        "gain": lambda gain: gain_text(gain["low"], gain["high"]),
+        "gain": lambda gain: gain_text(gain.low, gain.high),
         "plan": plan_text,
         "place": words.place,
-        "by_hand": _by_hand,
+        "by_hand": words.by_hand,
         "diff_lines": _diff_lines,
         "figure": rate,
     }
 
 
-def _verdicts(report: Json) -> Iterator[Verdict]:
-    for line, (word, sentence, change) in zip(report["verdict"], words.verdict_lines(report), strict=True):
-        tone = line["severity"] or ("ok" if line["judged"] else "unknown")
-        if line["gain"] is not None:  # it stands beside the sentence
-            sentence = sentence.removesuffix(f" ({gain_text(line['gain']['low'], line['gain']['high'])})")
+def _verdicts(report: model.Report) -> Iterator[Verdict]:
+    for line, (word, sentence, change) in zip(report.verdict, words.verdict_lines(report), strict=True):
+        tone = line.severity or ("ok" if line.judged else "unknown")
+        if line.gain is not None:  # it stands beside the sentence
+            sentence = sentence.removesuffix(f" ({gain_text(line.gain.low, line.gain.high)})")
         yield Verdict(tone, word, sentence, _behind(report, line), change)
 
 
-def _behind(report: Json, line: Json) -> Json | None:
+def _behind(report: model.Report, line: model.VerdictLine) -> model.Finding | None:
     """The finding that a line of the verdict speaks of."""
-    same = [each for each in report["findings"] if (each["rule"], each["gpu"]) == (line["rule"], line["gpu"])]
-    return next((each for each in same if each["run"] in (line["run"], None)), None)
-
-
-def _by_hand(fix: Json) -> str | None:
-    """Why there is no diff, where the reader can do something about it."""
-    reason: str | None = fix["no_diff_reason"]
-    return None if reason in (NO_EDIT, NOT_HERE) else reason
+    same = [each for each in report.findings if (each.rule, each.gpu) == (line.rule, line.gpu)]
+    return next((each for each in same if each.run in (line.run, None)), None)
 
 
 def _diff_lines(text: str) -> Iterator[tuple[str, str]]:
@@ -168,15 +160,15 @@ def _diff_lines(text: str) -> Iterator[tuple[str, str]]:
             yield {"+": "added", "-": "removed", "@": "hunk"}.get(line[:1], "same"), line
 
 
-def _sparks(report: Json, key: str) -> list[Spark]:
+def _sparks(report: model.Report, key: str) -> list[Spark]:
     found = []
-    for history in report["history"]:
-        known = [value for value in history["mean"] if value is not None]
-        if history["key"] != key or not known:
+    for history in report.history:
+        known = [value for value in history.mean if value is not None]
+        if history.key != key or not known:
             continue
-        metric = BY_SERIES[history["series"]]
+        metric = BY_SERIES[history.series]
         label, top = metric.label if metric.subject == "gpu" else metric.title, metric.top
-        found.append(Spark(label, tuple(_pieces(history["mean"], top or max(known) * 1.05 or 1.0))))
+        found.append(Spark(label, tuple(_pieces(history.mean, top or max(known) * 1.05 or 1.0))))
     return found
 
 
