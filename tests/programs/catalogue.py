@@ -15,7 +15,7 @@ class Program:
 
     `iteration` matches the line that it prints after each `iterations_per_line` iterations of its loop. `timing`
     matches what differs between two runs that compute the same. `batch_function` makes the batches of a loop without
-    a loader. `may` holds the rules whose warnings are right here; any other warning counts as undeserved.
+    a loader. `must` and `may` hold the rules whose warnings are right here; any other warning counts as undeserved.
     """
 
     id: str
@@ -29,11 +29,23 @@ class Program:
     timing: str = r"(?!)"
     needs: tuple[str, ...] = ()
     batch_function: str | None = None
+    must: frozenset[str] = frozenset()
     may: frozenset[str] = frozenset()
 
 
 def _no_data(_: Path) -> None:
     """It makes its own."""
+
+
+def _slowed_get_batch(folder: Path) -> None:
+    """nanoGPT with its data on a slow disk, as a line that sleeps: the one change that is made to any program."""
+    data.token_files(folder / "data" / "shakespeare_char")
+    script = folder / "train.py"
+    text = script.read_text(encoding="utf-8")
+    head = "def get_batch(split):\n"
+    if head not in text:
+        raise RuntimeError(f"{script} has no get_batch(split)")
+    script.write_text(text.replace(head, f"{head}    time.sleep(0.1)\n"), encoding="utf-8")
 
 
 _SMALL_GPT = (
@@ -65,6 +77,18 @@ PROGRAMS = {
             iteration=r"^iter \d+: loss",
             timing=r"time [\d.]+ms, mfu [-\d.]+%",
             batch_function="get_batch",
+        ),
+        Program(
+            "nanogpt-slow-disk",
+            "github.com/karpathy/nanoGPT, with 0.1 s of sleep in get_batch",
+            "nanoGPT",
+            "train.py",
+            _SMALL_GPT,
+            _slowed_get_batch,
+            iteration=r"^iter \d+: loss",
+            timing=r"time [\d.]+ms, mfu [-\d.]+%",
+            batch_function="get_batch",
+            must=frozenset({"data-starvation"}),
         ),
         Program(
             "nanogpt-accumulating",

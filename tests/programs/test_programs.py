@@ -61,6 +61,8 @@ def test_a_warning_is_marked_unless_the_program_deserves_it() -> None:
     ]
     starved = replace(NANOGPT, may=frozenset({"workers-zero"}))
     assert warnings(starved, seen(findings=findings)) == ["**gc-stall**", "workers-zero"]
+    slow = replace(NANOGPT, must=frozenset({"workers-zero", "data-starvation"}))
+    assert warnings(slow, seen(findings=findings)) == ["**gc-stall**", "workers-zero", "**missing: data-starvation**"]
 
 
 def test_the_share_of_a_function_is_that_of_the_stacks_that_hold_it() -> None:
