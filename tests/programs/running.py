@@ -146,7 +146,7 @@ def _oracle(program: Program, pid: int, work: Path, seconds: float) -> Iterator[
     if program.batch_function is None or found is None:
         yield stacks
         return
-    command = (found, "record", "--nonblocking", "--rate", "100", "--format", "raw", "-o", str(stacks))
+    command = (found, "record", "--nonblocking", "--idle", "--rate", "100", "--format", "raw", "-o", str(stacks))
     arguments = ("--pid", str(pid), "--duration", f"{seconds:g}")
     process = subprocess.Popen((*command, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     yield stacks
@@ -154,8 +154,12 @@ def _oracle(program: Program, pid: int, work: Path, seconds: float) -> Iterator[
 
 
 def stack_share(stacks: str, function: str) -> float | None:
-    """Of py-spy's raw stacks (`frame;frame;frame count` a line): the share that holds the function; None of nothing."""
-    counts = [(frames, int(count)) for frames, _, count in (line.rpartition(" ") for line in stacks.splitlines())]
+    """Of py-spy's raw stacks (`frame;frame;frame count` a line), outermost first, those of the script that hold it.
+
+    None where there are none. Other threads begin in a function of `threading`.
+    """
+    lines = [line.rpartition(" ") for line in stacks.splitlines() if line.startswith("<module>")]
+    counts = [(frames, int(count)) for frames, _, count in lines]
     every = sum(count for _, count in counts)
     within = sum(count for frames, count in counts if f"{function} (" in frames)
     return within / every if every else None

@@ -66,7 +66,9 @@ def test_a_warning_is_marked_unless_the_program_deserves_it() -> None:
 
 
 def test_the_share_of_a_function_is_that_of_the_stacks_that_hold_it() -> None:
-    stacks = "main (t.py:1);get_batch (t.py:9);stack (u.py:3) 30\nmain (t.py:1);forward (t.py:4) 60\nmain (t.py:2) 10\n"
+    lines = ("get_batch (t.py:9);stack (u.py:3) 30", "forward (t.py:4) 60", "main (t.py:2) 10")
+    others = "_bootstrap (threading.py:9);get_batch (t.py:9) 500\n"
+    stacks = others + "".join(f"<module> (t.py:1);{line}\n" for line in lines)
     assert stack_share(stacks, "get_batch") == pytest.approx(0.3)
     assert stack_share("", "get_batch") is None
 
