@@ -83,6 +83,12 @@ def test_the_variable_is_read_ten_times_a_second_at_most_and_only_in_its_loop() 
     assert not training.asked
 
 
+def test_a_loop_that_counts_epochs_is_not_the_one_that_steps() -> None:
+    training = Training("for epoch in range(9):\n  for batch in batches:\n\n\n\n    optimizer.step()\n")
+    training.sample(*STEP, times=20, epoch=5, batch=3)
+    assert training.iterations.read_ns is None
+
+
 def test_a_library_s_loop_and_one_that_counts_nothing_are_not_counted() -> None:
     training = Training("while True:\n  f()\n\n\n\n  optimizer.step()\n")
     training.sample(*STEP, times=20, step=5)

@@ -88,15 +88,18 @@ class Iterations:
             seen[found[0]] += 1
 
     def _around(self, frames: Sequence[Frame]) -> tuple[_Key, Loop] | None:
-        """The innermost loop with a counter that the user's code has around torch's work."""
+        """The innermost loop that the user's code has around torch's work.
+
+        It alone will do: the next one further out goes around once for many steps.
+        """
         marks = [self._classifier.mark(frame) for frame in frames]
         outside = max((at + 1 for at, mark in enumerate(marks) if mark in (Mark.BACKWARD, Mark.OPTIMIZER)), default=0)
         for frame in frames[outside:]:
             if self._classifier.places.of(frame.code.file).owner is not Owner.USER:
                 continue
-            for loop in self._text.loops(frame.code.file, frame.line):
-                if loop.counters:
-                    return (code_key(frame), loop.first), loop
+            loops = self._text.loops(frame.code.file, frame.line)
+            if loops:
+                return (code_key(frame), loops[0].first), loops[0]
         return None
 
     def _chosen(self) -> _Key | None:
