@@ -57,7 +57,7 @@ class HostSensors:
         self._job = job
 
     def fetched(self, rank: int, fetches: list[Fetch]) -> None:
-        """Batches under way."""
+        """Batches that are made."""
         self._fetches.setdefault(rank, []).extend(fetches)
 
     def second(self, ranks: list[Rank], end: float, time_ns: int, generation: int) -> list[HostSample | ProcessSample]:
@@ -85,13 +85,13 @@ class HostSensors:
 
     def _load(self, rank: Rank, end: float) -> Load:
         start, workers = end - 1.0, self._job.loading.workers
-        fetches = self._fetches.get(rank.index, [])
+        fetches = [*self._fetches.get(rank.index, []), *rank.cores.under_way(rank.queue)]
         wall, blocked = [0.0] * workers, [0.0] * workers
         for fetch in fetches:
             seconds = overlap(fetch.start, fetch.end, start, end)
             wall[fetch.worker] += seconds * fetch.computing_share
             blocked[fetch.worker] += seconds * (1.0 - fetch.computing_share)
-        self._fetches[rank.index] = [fetch for fetch in fetches if fetch.end > end]
+        self._fetches[rank.index] = [fetch for fetch in fetches if end < fetch.end < math.inf]
         main = reading = 0.0
         for one in rank.log[bisect_right(rank.log, start, key=attrgetter("end")) :]:
             seconds = overlap(one.start, one.end, start, end)

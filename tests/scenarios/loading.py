@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from tests.scenarios.job import Host, Loading
 
@@ -14,12 +17,14 @@ SWITCHING = 0.22
 MOST_CROWD = 4.0
 SPEED_UP_OF_THREADS = 1.3
 """Small images do not gain more from a library's threads, whatever their number."""
-EMPTY = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A batch made by a worker: of its wall time, the part in which it wanted the cores, and the CPU seconds it got."""
+    """A batch made by a worker: of its wall time, the part in which it wanted the cores, and the CPU seconds it got.
+
+    One that is under way has no end yet.
+    """
 
     worker: int
     start: float
@@ -28,8 +33,40 @@ class Fetch:
     cpu_seconds: float
 
 
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One on its way through a worker: `left` of it is to be made."""
+
+    queue: BatchQueue
+    worker: int
+    asked: float
+    cpu_seconds: float
+    io_seconds: float
+    threads: int
+    start: float = 0.0
+    end: float | None = None
+    left: float = 1.0
+    computing_share: float = 1.0
+    whole_seconds: float = math.inf
+    computed_seconds: float = 0.0
+    cpu_got: float = 0.0
+
+    @property
+    def wanted_seconds(self) -> float:
+        """What computing takes with cores of its own."""
+        return self.cpu_seconds / min(self.threads, SPEED_UP_OF_THREADS)
+
+    def fetch(self, now: float) -> Fetch:
+        """As the sensors see it."""
+        end = now if self.end is None else self.end
+        share = self.computed_seconds / (end - self.start) if end > self.start else self.computing_share
+        return Fetch(self.worker, self.start, math.inf if self.end is None else end, share, self.cpu_got)
+
+
 class Cores:
-    """Who wants the cores at a moment: every thread gets its share of them, and crowding costs some of it.
+    """The cores and the disk of the machine: at any moment every thread gets the same share, and crowding costs some.
+
+    Batches of all ranks and workers advance together, from event to event: one begins, or one is made.
 
     Args:
         host: the machine.
@@ -38,35 +75,104 @@ class Cores:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.training_threads = 1.0
-        self._active: list[tuple[float, float, float, float]] = []  # end, start, threads that compute, readers
+        self.now = 0.0
+        self.known_until = math.inf
+        """Up to here nobody asks for a batch any more: with several ranks, where the last of them is."""
+        self._running: list[Batch] = []
+        self._coming: list[tuple[float, int, Batch]] = []
+        self._order = 0
+        self._switching = 1.0
+        self._longer = 1.0
 
-    def add(self, start: float, end: float, threads: float, readers: float) -> None:
-        """A worker computes and reads from one moment, which may be to come, to another."""
-        heapq.heappush(self._active, (end, start, threads, readers))
+    def begin(self, at: float, batch: Batch) -> None:
+        """A worker begins a batch at a moment, which may be to come."""
+        self._order += 1
+        heapq.heappush(self._coming, (at, self._order, batch))
 
-    def forget(self, now: float) -> None:
-        """Nobody asks for a moment before this one any more."""
-        while self._active and self._active[0][0] <= now:
-            heapq.heappop(self._active)
+    def advance(self, until: float) -> None:
+        """All batches up to a moment; nothing where it is past."""
+        while (event := self._next_event()) <= until:
+            self._pass(event)
+        if until > self.now:
+            self._move(until)
 
-    def stretch(self, at: float, more: float = 0.0) -> float:
+    def advance_until(self, is_met: Callable[[], bool]) -> None:
+        """From event to event until something is so.
+
+        Raises:
+            RuntimeError: nothing is under way that could bring it.
+        """
+        while not is_met():
+            event = self._next_event()
+            if event == math.inf:
+                raise RuntimeError("a batch is waited for that nobody makes")
+            self._pass(event)
+
+    def under_way(self, queue: BatchQueue) -> list[Fetch]:
+        """A rank's batches in the making."""
+        return [batch.fetch(self.now) for batch in self._running if batch.queue is queue]
+
+    def stretch(self, at: float) -> float:
         """How much longer computing takes at a moment than on a core of its own."""
-        longer, switching = self.pressure(at, more)
-        return longer * switching
+        self.advance(min(at, self.known_until))
+        return self._longer * self._switching
 
-    def pressure(self, at: float, more: float = 0.0) -> tuple[float, float]:
-        """By how much sharing the cores stretches a thread's time, and switching between threads its CPU seconds."""
-        threads = sum(threads for end, start, threads, _ in self._active if start <= at < end)
-        own = threads + self.training_threads + more
-        crowd = (own + self.host.foreign_cores) / self.host.cores
-        held = own / self.host.quota if self.host.quota else 0.0
-        longer = max(1.0, crowd, held)
-        return longer, 1.0 + SWITCHING * min(MOST_CROWD, max(0.0, crowd - 1.0))
+    def _next_event(self) -> float:
+        ends = min((batch.left * batch.whole_seconds for batch in self._running), default=math.inf)
+        begins = self._coming[0][0] if self._coming else math.inf
+        return max(self.now, min(self.now + ends, begins))
 
-    def disk_stretch(self, at: float) -> float:
-        """How much longer reading takes than on a free disk."""
-        readers = sum(readers for end, start, _, readers in self._active if start <= at < end)
-        return max(1.0, (readers + 1.0) / self.host.disk_streams)
+    def _pass(self, event: float) -> None:
+        self._move(event)
+        made = [batch for batch in self._running if batch.left <= 1e-9]
+        while self._coming and self._coming[0][0] <= event:
+            batch = heapq.heappop(self._coming)[2]
+            batch.start = event
+            wanted = batch.wanted_seconds
+            batch.computing_share = wanted / max(wanted + batch.io_seconds, 1e-9)
+            self._running.append(batch)
+        if made:
+            self._running = [batch for batch in self._running if batch.left > 1e-9]
+        for batch in made:
+            batch.end = event
+            batch.queue.made(batch)
+        self._share()
+
+    def _move(self, until: float) -> None:
+        seconds = until - self.now
+        self.now = until
+        for batch in self._running:
+            part = seconds / batch.whole_seconds
+            batch.left -= part
+            batch.computed_seconds += seconds * batch.computing_share
+            batch.cpu_got += part * batch.cpu_seconds * self._switching
+
+    def _share(self) -> None:
+        """What everybody gets until the next event. Where the cores are full a batch computes for more of its time."""
+        for _ in range(2):
+            own = self.training_threads
+            readers = 0.0
+            for batch in self._running:
+                own += batch.threads * batch.computing_share
+                readers += 1.0 - batch.computing_share
+            crowd = (own + self.host.foreign_cores) / self.host.cores
+            held = own / self.host.quota if self.host.quota else 0.0
+            self._longer = max(1.0, crowd, held)
+            self._switching = 1.0 + SWITCHING * min(MOST_CROWD, max(0.0, crowd - 1.0))
+            slower, disk = self._longer * self._switching, max(1.0, readers / self.host.disk_streams)
+            for batch in self._running:
+                computing = batch.wanted_seconds * slower
+                batch.whole_seconds = max(computing + batch.io_seconds * disk, 1e-9)
+                batch.computing_share = computing / batch.whole_seconds
+
+
+@dataclass(slots=True)
+class _Worker:
+    """What one has been asked for, and from when on it is there."""
+
+    begins: float = 0.0
+    is_busy: bool = False
+    asked: deque[Batch] = field(default_factory=deque)
 
 
 class BatchQueue:
@@ -81,11 +187,15 @@ class BatchQueue:
         self._cores = cores
         self._rng = rng
         self._times = times
-        self._free = [0.0] * loading.workers
-        self._ready: list[tuple[float, int]] = []  # end, worker; in order they are taken as they were asked for
+        self._workers = [_Worker() for _ in range(loading.workers)]
+        self._in_turn: deque[Batch] = deque()
+        self._ready: deque[Batch] = deque()  # out of order
+        self._entered: float | None = None
         self._asked = 0
         self.position = -1
         self.epochs = 0
+        self.returned = 0.0
+        self.cpu_seconds = 0.0
         self.fetches: list[Fetch] = []
 
     def change(self, loading: Loading) -> None:
@@ -103,57 +213,81 @@ class BatchQueue:
         """Whether the batch handed over last was its epoch's."""
         return self.position + 1 >= self._loading.batches_per_epoch
 
-    def next(self, now: float) -> tuple[float, float]:
-        """The moment at which `next()` returns, and the CPU seconds that the training thread spent in it."""
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether `next()` has been entered and has not returned."""
+        return self._entered is not None
+
+    def enter(self, now: float) -> None:
+        """`next()`: once a batch is there, `returned` is set, and the CPU seconds that the training thread spent."""
         loading = self._loading
+        self._cores.advance(now)
         if self.epochs == 0 or self.is_last:
             self._begin_epoch(now)
         self.position += 1
         if loading.free:
-            return now + 1e-5, 1e-5
-        if not loading.workers:
+            self.returned, self.cpu_seconds = now + 1e-5, 1e-5
+        elif not loading.workers:
             cpu, io = self._cost()
-            return now + cpu * self._cores.stretch(now) + io, cpu
-        ready, worker = self._ready.pop(0) if loading.in_order else heapq.heappop(self._ready)
-        handover = loading.handover_seconds * self._rng.uniform(0.7, 1.6)
-        returned = max(now, ready) + handover
-        self._ask(returned, None if loading.in_order else worker)
-        return returned, handover
+            self.returned, self.cpu_seconds = now + cpu * self._cores.stretch(now) + io, cpu
+        else:
+            self._entered = now
+            self._hand_over()
+
+    def made(self, batch: Batch) -> None:
+        """A worker has made one."""
+        assert batch.end is not None
+        self.fetches.append(batch.fetch(batch.end))
+        if not self._loading.in_order:
+            self._ready.append(batch)
+        worker = self._workers[batch.worker]
+        worker.is_busy = False
+        self._set_to_work(worker, batch.end)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """To `next()`, where it waits and the batch is there."""
+        waiting = self._in_turn if self._loading.in_order else self._ready
+        if self._entered is None or not waiting or waiting[0].end is None:
+            return
+        batch = waiting.popleft()
+        assert batch.end is not None
+        self.cpu_seconds = self._loading.handover_seconds * self._rng.uniform(0.7, 1.6)
+        self.returned = max(self._entered, batch.end) + self.cpu_seconds
+        self._entered = None
+        self._ask(self.returned, None if self._loading.in_order else batch.worker)
 
     def _begin_epoch(self, now: float) -> None:
         loading = self._loading
         self.position, self._asked = -1, 0
-        self._ready.clear()
         if self.epochs == 0 or not loading.persistent:
-            self._free = [now + loading.start_seconds * (1 + 0.5 * worker) for worker in range(loading.workers)]
+            self._workers = [
+                _Worker(now + loading.start_seconds * (1 + 0.5 * number)) for number in range(loading.workers)
+            ]
         self.epochs += 1
         if not loading.free:
             for _ in range(loading.workers * loading.prefetch):
                 self._ask(now)
 
-    def _ask(self, now: float, worker: int | None = None) -> None:
+    def _ask(self, now: float, number: int | None = None) -> None:
         """Asks for the next batch, in turn where no worker is named."""
         if self._asked >= self._loading.batches_per_epoch:
             return
-        self._cores.forget(now)
-        worker = self._asked % self._loading.workers if worker is None else worker
+        number = self._asked % self._loading.workers if number is None else number
         self._asked += 1
-        start = max(now, self._free[worker])
         cpu, io = self._cost()
-        threads = self._loading.threads
-        wanted = cpu / min(threads, SPEED_UP_OF_THREADS)
-        share = wanted / max(wanted + io, 1e-9)
-        longer, switching = self._cores.pressure(start, threads * share)
-        computing = wanted * longer * switching
-        reading = io * self._cores.disk_stretch(start)
-        end = start + computing + reading
-        self._cores.add(start, end, threads * computing / max(end - start, 1e-9), reading / max(end - start, 1e-9))
-        self._free[worker] = end
+        batch = Batch(self, number, now, cpu, io, self._loading.threads)
         if self._loading.in_order:
-            self._ready.append((end, worker))
-        else:
-            heapq.heappush(self._ready, (end, worker))
-        self.fetches.append(Fetch(worker, start, end, computing / max(end - start, 1e-9), cpu * switching))
+            self._in_turn.append(batch)
+        worker = self._workers[number]
+        worker.asked.append(batch)
+        self._set_to_work(worker, now)
+
+    def _set_to_work(self, worker: _Worker, now: float) -> None:
+        if worker.asked and not worker.is_busy:
+            worker.is_busy = True
+            batch = worker.asked.popleft()
+            self._cores.begin(max(now, batch.asked, worker.begins), batch)
 
     def _cost(self) -> tuple[float, float]:
         loading = self._loading

@@ -69,13 +69,12 @@ class Rank:
                 self.log.append(Stretch(self.now, until, phase, cores))
             self.now = until
 
-    def fetch(self) -> tuple[float, float, float]:
+    def take(self) -> tuple[float, float, float]:
         """`next()`: when it was entered, when it returned, and for how long the GPU had nothing queued meanwhile."""
-        entered = self.now
-        returned, cpu = self.queue.next(entered)
+        entered, returned = self.now, self.queue.returned
         gap = max(returned, self.gpu_free) - max(entered, self.gpu_free)
         phase = "wait" if self.queue.position else "first-wait"
-        self.run_for(returned, phase, min(1.0, cpu / max(returned - entered, 1e-9)))
+        self.run_for(returned, phase, min(1.0, self.queue.cpu_seconds / max(returned - entered, 1e-9)))
         return entered, returned, gap
 
     def copy(self, share: float) -> float:

@@ -10,7 +10,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from tests.scenarios.job import Computing, Host, Job, Loading, Pause
@@ -36,6 +36,7 @@ INTRODUCTION = (
     "`python -m tests.scenarios --random N` plays N of them.",
     "",
 )
+RANKS = (1, 1, 1, 1, 1, 1, 2, 4, 8)
 PAUSE_KINDS = ("eval", "checkpoint", "gc", "log", "compile")
 
 
@@ -93,7 +94,7 @@ def _pauses(rng: random.Random, step_seconds: float) -> tuple[Pause, ...]:
 def random_job(_: Job, rng: random.Random) -> Job:
     """A job of which nothing is given: steps of 10 ms to 5 s, on 2 to 64 cores, with 0 to 128 workers.
 
-    It has one rank: where several begin an epoch, the model deals the cores to the first one first.
+    Every third has several ranks, on a machine with as many cores for each of them.
     """
     host = _host(rng)
     gpu_seconds = _log_uniform(rng, 0.01, 4.0)
@@ -105,7 +106,10 @@ def random_job(_: Job, rng: random.Random) -> Job:
         intensity=rng.uniform(0.4, 1.0),
         tensor_percent=rng.uniform(2.0, 60.0),
     )
-    return Job(_loading(rng, host.cores, gpu_seconds), computing, host, _pauses(rng, gpu_seconds))
+    job = Job(_loading(rng, host.cores, gpu_seconds), computing, host, _pauses(rng, gpu_seconds))
+    ranks = rng.choice(RANKS)
+    quota = None if host.quota is None else host.quota * ranks
+    return replace(job, ranks=ranks).with_host(cores=host.cores * ranks, quota=quota)
 
 
 def _scenario(prefix: str) -> Scenario:

@@ -256,7 +256,8 @@ class StreamSource:
         for rank in ranks:
             trainer = trainer_name(rank.index, self._generation)
             fetches = self._recent.get(rank.index, [])
-            tally = self._looks.second(rank, trainer, fetches, end, self._ns(end - 1.0), time_ns)
+            seen = [*fetches, *rank.cores.under_way(rank.queue)]
+            tally = self._looks.second(rank, trainer, seen, end, self._ns(end - 1.0), time_ns)
             if tally is not None:
                 self._emit(end, tally)
             self._recent[rank.index] = [fetch for fetch in fetches if fetch.end > end]

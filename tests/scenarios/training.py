@@ -70,7 +70,7 @@ class Training:
         self.job = job
         self._emit = emit
         self._ns = to_ns
-        cores = Cores(job.host)
+        self.cores = cores = Cores(job.host)
         cores.training_threads = float(job.ranks)
         self.ranks = [
             Rank(job, index, cores, gpus[index] if gpus else [], random.Random(f"{seed} rank {index}"))
@@ -91,8 +91,8 @@ class Training:
     def change(self, job: Job) -> None:
         """Goes on as another job, which has no pauses and never stops."""
         self.job = job
+        self.cores.host = job.host
         for rank in self.ranks:
-            rank.cores.host = job.host
             rank.change(job)
         self._due, self._stop, self._restart = [], None, None
 
@@ -104,6 +104,7 @@ class Training:
             self._begin_anew()
         else:
             self._step()
+        self.cores.advance(self.time)
 
     def _fault(self, kind: str) -> Fault | None:
         return next((fault for fault in self.job.faults if fault.kind == kind), None)
@@ -153,11 +154,17 @@ class Training:
 
     def _step(self) -> None:
         self.steps += 1
+        if len(self.ranks) > 1:
+            self.cores.known_until = min(rank.now for rank in self.ranks)
+        spread = self.job.computing.spread
+        slower = [rank.rng.lognormvariate(0.0, spread) for rank in self.ranks]
+        for rank in sorted(self.ranks, key=lambda rank: rank.now):
+            rank.queue.enter(rank.now)
+        self.cores.advance_until(lambda: not any(rank.queue.is_waited_for for rank in self.ranks))
         fetched = []
-        for rank in self.ranks:
-            own = self.job.computing.gpu_seconds * rank.computing_times
-            own *= rank.rng.lognormvariate(0.0, self.job.computing.spread)
-            entered, returned, gap = rank.fetch()
+        for rank, times in zip(self.ranks, slower, strict=True):
+            own = self.job.computing.gpu_seconds * rank.computing_times * times
+            entered, returned, gap = rank.take()
             size = self.job.loading.last_batch_share if rank.queue.is_last else 1.0
             held = rank.copy(size)
             took = rank.launch(ALL_REDUCE, own * size, self._slower)

@@ -59,7 +59,7 @@ def speed(job: Job, seed: str, slow_batches: int = 0) -> tuple[float, float, flo
     steps = training.steps
     least, most = LEAST_STEPS, MOST_SECONDS
     if slow_batches and job.loading.slow_share:
-        least, most = math.ceil(slow_batches / job.loading.slow_share), math.inf
+        least, most = math.ceil(slow_batches / job.loading.slow_share / job.ranks), math.inf
     while training.steps - steps < FEWEST_STEPS or (
         training.time - first < most and (training.steps - steps < least or training.time - first < LEAST_SECONDS)
     ):

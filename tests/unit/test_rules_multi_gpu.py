@@ -59,7 +59,7 @@ def ranks(waits, *, step=0.2, straggling=(), **slow):
     [(4, "Its loader has as many workers as the others"), (1, "the 4 workers that others have; it has 1")],
 )
 def test_more_workers_are_asked_for_only_where_the_straggler_has_fewer(own, fix):
-    fields = {"wait_share": 0.35, "train_loader": build.loader(num_workers=own)}
+    fields = {"wait": 0.07, "train_loader": build.loader(num_workers=own)}
     members = ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), **fields)
     draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
     assert fix in draft.fix.text
@@ -67,7 +67,7 @@ def test_more_workers_are_asked_for_only_where_the_straggler_has_fewer(own, fix)
 
 
 def test_the_straggler_is_the_rank_that_waits_least_and_its_excess_is_the_cause():
-    members = ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), wait_share=0.35)
+    members = ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), wait=0.07)
     draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
     assert draft.fires and draft.severity is Severity.CRITICAL
     assert "Rank 2" in draft.summary and "loader" in draft.summary
@@ -91,9 +91,9 @@ def test_two_ranks_are_compared_with_each_other():
 
 
 def test_ranks_that_wait_where_they_ask_for_the_loss_wait_all_the_same():
+    members = ranks([0.05] * 4, straggling=(2,), wait=0.08)
     members = [
-        dataclasses.replace(member, optimizer_share=0.1, wait_share=0.4 if member.facts.rank == 2 else 0.05)
-        for member in ranks([0.05] * 4)
+        dataclasses.replace(member, optimizer_share=0.1, wait_share=member.wait_share or 0.05) for member in members
     ]
     draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
     assert draft.fires and "Rank 2" in draft.summary and "loader" in draft.summary
@@ -108,6 +108,54 @@ def test_what_others_do_besides_is_no_wait_where_this_rank_waits_for_it():
     ]
     draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
     assert draft is None
+
+
+SLOW_ITEM = 4.0
+
+
+def test_slow_items_that_fell_on_one_rank_by_chance_make_no_straggler():
+    """Three of 150 batches of one rank held a slow item, and one batch of another: 60 s of ranks that are even."""
+    late = {0: (20, 90, 95), 3: (60,)}
+    members = [
+        build.rank(
+            step=0.4,
+            wait=[SLOW_ITEM if step in late.get(index, ()) else 0.0 for step in range(150)],
+            gpus=(index,),
+            pid=100 + index,
+            facts={"rank": index, "world_size": 4},
+            backward_share=(sum(map(len, late.values())) - len(late.get(index, ()))) * SLOW_ITEM / 60.0 + 0.2,
+            workers=build.workers(4, busy_share=0.3),
+        )
+        for index in range(4)
+    ]
+    assert members[0].wait_share - members[1].wait_share == pytest.approx(0.2)
+    assert build.check("straggler-rank", build.run_case(build.scene(build.run(*members)))) is None
+
+
+def test_a_rank_is_no_straggler_where_the_others_workers_are_as_busy():
+    def draft(busy_share):
+        members = [
+            dataclasses.replace(member, workers=build.workers(4, busy_share=0.98 if index == 2 else busy_share))
+            for index, member in enumerate(ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), wait=0.07))
+        ]
+        return build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+
+    assert draft(0.97) is None
+    assert draft(0.85).gain.high == pytest.approx(1 / 0.85, abs=0.01)
+    assert draft(0.5).gain.high == pytest.approx(1 / (1 - 0.35), abs=0.01)
+
+
+def test_ranks_that_wait_for_data_in_turn_are_no_imbalance():
+    """While one waits the others spin at 100 %, and draw more power than its idle GPU."""
+    waiting = [build.rank(wait=wait, gpus=(index,), pid=100 + index) for index, wait in enumerate((0.08, 0.0))]
+    gpus = [build.gpu(0, utilization=60.0, power=200.0), build.gpu(1, utilization=100.0, power=300.0)]
+
+    def draft(*members):
+        return build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus)))
+
+    assert draft(*waiting) is None
+    assert draft(*(dataclasses.replace(member, wait_share=0.05) for member in waiting)).fires
+    assert draft(build.rank(wait=0.08, gpus=(0, 1))).fires, "one process for both: it waits for all of them"
 
 
 def test_a_slowed_gpu_is_ruled_out_only_where_a_gpu_was_seen():

@@ -10,7 +10,9 @@ Fires:
 Clears:
     Utilization less than 10 points apart and the others below half of their threshold.
 Not when:
-    Different models of GPU, MIG slices, pipeline parallelism (each stage has its own load by design).
+    Different models of GPU, MIG slices, pipeline parallelism (each stage has its own load by design). Ranks that wait
+    for data in turn: while one waits its GPU idles, and the others spin at 100 % until it has come. What a GPU idles in
+    its own rank's waits counts as busy, and where these differ power tells nothing.
 Causes:
     nn.DataParallel (the first GPU does more), uneven shards, extra work of rank 0, or one GPU that is slower by heat
     or link.
@@ -34,7 +36,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
-from gpuwatch.timeline.windows import GpuWindow
+from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,12 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
     if len(gpus) < 2 or len({gpu.facts.name for gpu in gpus}) > 1 or any(gpu.facts.mig for gpu in gpus):
         return None
     by_load = sorted(gpus, key=_busy)
-    spread = _busy(by_load[-1]) - _busy(by_load[0])
-    memory_spread, power_variation = _memory_spread(gpus, limits), _power_variation(gpus)
+    waited = [_waited(gpu, case.run.ranks) for gpu in gpus]
+    loads = [_busy(gpu) + idle for gpu, idle in zip(gpus, waited, strict=True)]
+    spread = min(_busy(by_load[-1]) - _busy(by_load[0]), max(loads) - min(loads))
+    memory_spread = _memory_spread(gpus, limits)
+    waits_differ = max(waited) - min(waited) >= limits.clear_utilization_points
+    power_variation = None if waits_differ else _power_variation(gpus)
     memory, power = memory_spread or 0.0, power_variation or 0.0
     if (
         spread < limits.clear_utilization_points
@@ -98,6 +104,14 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
 def _busy(gpu: GpuWindow) -> float:
     stats = gpu.train_utilization or gpu.utilization
     return stats.mean if stats else 0.0
+
+
+def _waited(gpu: GpuWindow, ranks: tuple[RankWindow, ...]) -> float:
+    """Points that it idles at most because its rank, one of several, waits for data."""
+    rank = next((rank for rank in ranks if gpu.facts.uuid in rank.facts.gpu_uuids), None)
+    if len(ranks) < 2 or rank is None:
+        return 0.0
+    return min(100.0 - _busy(gpu), 100.0 * (rank.wait_share or 0.0))
 
 
 def _spread_measures(memory: float | None, power: float | None) -> tuple[Measure, ...]:

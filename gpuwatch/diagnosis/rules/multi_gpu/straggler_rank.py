@@ -16,7 +16,10 @@ Clears:
     Below 6 %.
 Not when:
     Ranks with different work by design; fewer than two ranks measured. A rank that is merely slower in forward or
-    loading: only what the others wait for it counts.
+    loading: only what the others wait for it counts. Loaders that are all too slow: then one rank is the last one for
+    minutes by chance, and nothing is won by what slows it down. So a rank that waits for its own loader has to do so
+    more than the others in all parts of the window, beyond chance, and the others' workers have to have time to spare:
+    no more than that is counted.
 Causes:
     Its loading, its copies, its forward pass or its GPU's clock, whichever it has more of than the others. The same
     rank in every epoch: hardware. Another one in each: data.
@@ -33,15 +36,19 @@ Source:
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median, stdev
 
-from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on
+from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, worker_busy
 from gpuwatch.diagnosis.advice.slow_gpu import seconds_per_step, waited_for_gpu
+from gpuwatch.diagnosis.advice.stream import NEWEST, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.statistics.student_t import quantile
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
 CAUSES = {
@@ -55,6 +62,10 @@ CAUSES = {
 }
 
 ON_THE_CPU = "Compare what only this rank does in it, its threads, and what else runs on its cores"
+
+PARTS, LEAST_PARTS = 8, 3
+CHANCE = 0.05
+"""That one of even ranks seems to wait longer than the others."""
 
 NO_SLOWED_GPU = RuledOut("a slowed GPU", "its GPU reports no throttling")
 
@@ -79,10 +90,14 @@ def straggler_rank(case: RunCase, limits: Thresholds) -> Draft | None:
     longest = max(waited)
     straggler = ranks[waited.index(longest)]
     step = median(rank.train_seconds / rank.steps for rank in ranks)
+    others = [rank for rank in ranks if rank is not straggler]
     score = longest / step
+    part = _part(straggler, others, step, limits) if score >= limits.clear_share else None
+    if part == "wait_share":
+        score = min(score, _spare(others)) if _waits_longer(straggler, others) else 0.0
     if score < limits.clear_share:
         return None
-    cause, fix, excess = _cause(straggler, [rank for rank in ranks if rank is not straggler], step, limits)
+    cause, fix, excess = _cause(straggler, others, part)
     slow_gpu = _slowed_gpu(straggler, case.gpus)
     name = f"Rank {straggler.facts.rank}" if straggler.facts.rank is not None else f"Process {straggler.facts.pid}"
     return Draft(
@@ -94,8 +109,8 @@ def straggler_rank(case: RunCase, limits: Thresholds) -> Draft | None:
             Measure("rank", straggler.facts.rank, name),
             Measure(
                 "others_wait_seconds",
-                round(longest, 4),
-                f"others wait {seconds(longest)} per step",
+                round(score * step, 4),
+                f"others wait {seconds(score * step)} per step",
             ),
             *excess,
         ),
@@ -133,21 +148,59 @@ def _seconds_outside(rank: RankWindow) -> float:
     return seconds_per_step(rank, max(0.0, 1.0 - sum(part or 0.0 for part in parts)))
 
 
-def _cause(
-    straggler: RankWindow, others: list[RankWindow], step: float, limits: Thresholds
-) -> tuple[str, str, tuple[Measure, ...]]:
-    excess = {
-        name: seconds_per_step(straggler, getattr(straggler, name))
-        - median(seconds_per_step(rank, getattr(rank, name)) for rank in others)
-        for name in CAUSES
-    }
+def _excess(straggler: RankWindow, others: list[RankWindow], name: str) -> float:
+    """Seconds of each step that it has more of a part than the others."""
+    theirs = median(seconds_per_step(rank, getattr(rank, name)) for rank in others)
+    return seconds_per_step(straggler, getattr(straggler, name)) - theirs
+
+
+def _part(straggler: RankWindow, others: list[RankWindow], step: float, limits: Thresholds) -> str | None:
+    """The part of a step that it has most more of than the others; None where that explains nothing."""
+    excess = {name: _excess(straggler, others, name) for name in CAUSES}
     name = max(excess, key=lambda key: excess[key])
-    if excess[name] < 0.25 * limits.clear_share * step:
+    return name if excess[name] >= 0.25 * limits.clear_share * step else None
+
+
+def _waits_longer(straggler: RankWindow, others: list[RankWindow]) -> bool:
+    """Whether it waits longer for its loader than the others do in all parts of the window, so that it is no chance.
+
+    Single slow items fall on one rank now and on another then.
+    """
+    parts = zip(_waits(straggler), *(_waits(other) for other in others), strict=False)
+    longer = [own - median(theirs) for own, *theirs in parts]
+    if len(longer) < LEAST_PARTS:
+        return False
+    reach = quantile(1.0 - 0.5 * CHANCE / (1 + len(others)), len(longer) - 1)
+    return fmean(longer) > reach * stdev(longer) / math.sqrt(len(longer))
+
+
+def _waits(rank: RankWindow) -> list[float]:
+    """The share of waits in each part of the window."""
+    rows: Sequence[tuple[float, float]] = rank.stacks.waits if is_sampled(rank) and rank.stacks is not None else ()
+    if not is_sampled(rank):
+        columns = rank.columns
+        steps = zip(columns.period_seconds[-NEWEST:], columns.wait_seconds[-NEWEST:], strict=True)
+        rows = [(period, wait) for period, wait in steps if wait == wait and period > 0.0]
+    workers = rank.train_loader.num_workers if rank.train_loader else None
+    rhythm = workers if workers and len(rows) >= PARTS * workers else 1
+    return [sum(wait for _, wait in part) / sum(time for time, _ in part) for part in stretches(rows, PARTS, rhythm)]
+
+
+def _spare(others: list[RankWindow]) -> float:
+    """How much shorter a step the others' loaders would allow, at most: workers that are busy set the pace too."""
+    busy = [worker_busy(rank) for rank in others]
+    known = [share.value for share in busy if share is not None]
+    return 1.0 - median(known) if known else 1.0
+
+
+def _cause(straggler: RankWindow, others: list[RankWindow], name: str | None) -> tuple[str, str, tuple[Measure, ...]]:
+    if name is None:
         return (
             "is slower for a reason not measured here",
             "Record stacks of that rank and of one other, and compare",
             (),
         )
+    excess = _excess(straggler, others, name)
     words, fix = CAUSES[name]
     if name == "wait_share":
         fix = _fewer_workers(straggler, others) or fix
@@ -157,7 +210,7 @@ def _cause(
     return (
         words,
         fix,
-        (Measure(f"{label}_excess_seconds", round(excess[name], 4), f"{label} {seconds(excess[name])} longer"),),
+        (Measure(f"{label}_excess_seconds", round(excess, 4), f"{label} {seconds(excess)} longer"),),
     )
 
 
