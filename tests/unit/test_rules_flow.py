@@ -342,6 +342,25 @@ class TestGarbageCollection:
         pauses = {"gc": phase("gc", share=share, seconds=share * 60, longest_seconds=longest)}
         return scene(run(*(rank(pid=100 + i, gpus=[i], phases=pauses) for i in range(ranks))))
 
+    def test_ranks_that_collect_together_stop_each_other_once(self) -> None:
+        def most(*begins: float) -> float:
+            pauses = {"gc": phase("gc", share=0.1, seconds=6.0, longest_seconds=6.0)}
+            ranks = [
+                rank(
+                    pid=index,
+                    gpus=[index],
+                    phases=pauses,
+                    phase_spans=(("gc", int(begin * 1e9), int(begin * 1e9) + 6 * 10**9),),
+                )
+                for index, begin in enumerate(begins)
+            ]
+            gain = of(findings(scene(run(*ranks))), "gc-stall").gain
+            assert gain is not None
+            return gain.high
+
+        assert most(5.0, 5.0, 5.0) == pytest.approx(1 / 0.9, abs=0.001)
+        assert most(5.0, 20.0, 40.0) == pytest.approx(1 / 0.7, abs=0.001)
+
     def test_pauses_of_two_percent(self) -> None:
         finding = of(findings(self.collecting(0.03)), "gc-stall")
         assert finding.severity is Severity.INFO

@@ -32,6 +32,14 @@ def test_spinning_gpus_without_steps_are_a_hang_and_the_idle_one_names_the_rank(
     assert "rank 1" in draft.fix.text
 
 
+@pytest.mark.parametrize(("lately", "is_hung"), [(0.02, True), (0.98, False)])
+def test_ranks_that_wait_for_one_whose_worker_computes_are_no_hang(lately, is_hung):
+    waiting = stuck(gpus=(1,), pid=11, process=build.process(tree_cores=1.0, tree_cores_lately=lately))
+    run = build.run(stuck(gpus=(0,), pid=10), waiting)
+    draft = build.check("collective-hang", build.run_case(build.scene(run, gpus=[spinning(0), idle(1)], at=NOW)))
+    assert (draft is not None) is is_hung
+
+
 @pytest.mark.parametrize(
     ("rank_fields", "gpu"),
     [

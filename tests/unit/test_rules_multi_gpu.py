@@ -145,16 +145,46 @@ def test_a_rank_is_no_straggler_where_the_others_workers_are_as_busy():
     assert draft(0.5).gain.high == pytest.approx(1 / (1 - 0.35), abs=0.01)
 
 
+@pytest.mark.parametrize(("sigma", "is_said"), [(0.1, True), (1.5, False)])
+def test_an_empty_queue_makes_no_straggler_of_a_rank_whose_batches_take_no_longer(sigma, is_said):
+    """25 batches of 0.5 s on the slow rank, of 0.4 s on the others: with a spread of 1.5 s that is chance."""
+    members = [
+        dataclasses.replace(
+            member,
+            workers=build.workers(
+                4,
+                busy_share=0.5,
+                batch_seconds=0.5 if index == 2 else 0.4,
+                batch_seconds_sigma=sigma,
+                newest_batch_seconds=[0.4] * 25,
+            ),
+        )
+        for index, member in enumerate(ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), wait=0.07))
+    ]
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+    assert (draft is not None) is is_said
+
+
+def test_waits_for_ranks_that_wait_for_data_show_anywhere_and_make_no_straggler():
+    """Each of four ranks waits in turn; rank 2 waited for the others in its optimizer step instead of in backward."""
+    members = [
+        dataclasses.replace(member, optimizer_share=0.40 if index == 2 else 0.05)
+        for index, member in enumerate(ranks([0.10, 0.10, 0.03, 0.10], wait=0.02, straggling=range(4)))
+    ]
+    assert members[0].wait_share == pytest.approx(0.10)
+    assert build.check("straggler-rank", build.run_case(build.scene(build.run(*members)))) is None
+
+
 def test_ranks_that_wait_for_data_in_turn_are_no_imbalance():
     """While one waits the others spin at 100 %, and draw more power than its idle GPU."""
     waiting = [build.rank(wait=wait, gpus=(index,), pid=100 + index) for index, wait in enumerate((0.08, 0.0))]
     gpus = [build.gpu(0, utilization=60.0, power=200.0), build.gpu(1, utilization=100.0, power=300.0)]
 
     def draft(*members):
-        return build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus)))
+        return build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus, at=60.0)))
 
     assert draft(*waiting) is None
-    assert draft(*(dataclasses.replace(member, wait_share=0.05) for member in waiting)).fires
+    assert draft(*(build.rank(wait=0.01, gpus=(index,), pid=100 + index) for index in range(2))).fires
     assert draft(build.rank(wait=0.08, gpus=(0, 1))).fires, "one process for both: it waits for all of them"
 
 

@@ -14,7 +14,8 @@ Clears:
     A step arrives.
 Not when:
     A long first compilation, a known phase, NCCL's start, a process stopped by a signal, a program that generates or
-    evaluates without steps: its threads move on, or it has left its training loop.
+    evaluates without steps: its threads move on, or it has left its training loop. The rank that the others wait for
+    waits for its workers, and these compute: a batch takes as long.
 Causes:
     One rank stands elsewhere than the others or its GPU idles: it is the culprit (an exception, a wait for data). All
     stand in the same collective: the network, or collectives that do not match.
@@ -48,9 +49,11 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, listed, seconds
-from gpuwatch.timeline.windows import GpuWindow
+from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
 IDLE_PERCENT = 5.0
+LOADING_CORES = 0.8
+"""Of the workers of the rank whose GPU idles: they make the batch that all wait for."""
 MOST_NAMED = 8
 
 
@@ -78,7 +81,7 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
     if len(busy) < max(1, len(gpus) - 1) or not all(_draws_little(gpu, case, limits) for gpu in busy):
         return None
     idle, found = [gpu for gpu in gpus if gpu not in busy], stands(case)
-    if found and found[0].seconds < limits.standing_seconds:
+    if (found and found[0].seconds < limits.standing_seconds) or _is_loading(case, idle):
         return None
     culprit = _culprit(case, idle, found)
     return Draft(
@@ -110,6 +113,20 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
         verify="Steps resume",
         chart=("run.step_seconds", "gpu.power_watts"),
     )
+
+
+def _is_loading(case: RunCase, idle: list[GpuWindow]) -> bool:
+    """Whether the workers of the rank whose GPU idles compute, over the window and in the last half minute."""
+    uuids = {gpu.facts.uuid for gpu in idle}
+    return any(
+        _worker_cores(rank) >= LOADING_CORES for rank in case.run.ranks if not uuids.isdisjoint(rank.facts.gpu_uuids)
+    )
+
+
+def _worker_cores(rank: RankWindow) -> float:
+    lately = rank.process.tree_cores_lately if rank.process is not None else None
+    cores = (rank.workers.cpu_cores or 0.0) * rank.workers.count if rank.workers is not None else 0.0
+    return cores if lately is None else min(cores, lately)
 
 
 def _fix(case: RunCase, culprit: str, found: tuple[Stand, ...]) -> Fix:

@@ -29,6 +29,7 @@ Source:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import mean, stdev
 
@@ -36,7 +37,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
-from gpuwatch.timeline.windows import GpuWindow, RankWindow
+from gpuwatch.timeline.windows import GpuWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
     if len(gpus) < 2 or len({gpu.facts.name for gpu in gpus}) > 1 or any(gpu.facts.mig for gpu in gpus):
         return None
     by_load = sorted(gpus, key=_busy)
-    waited = [_waited(gpu, case.run.ranks) for gpu in gpus]
+    waited = [_waited(case, gpu) for gpu in gpus]
     loads = [_busy(gpu) + idle for gpu, idle in zip(gpus, waited, strict=True)]
     spread = min(_busy(by_load[-1]) - _busy(by_load[0]), max(loads) - min(loads))
     memory_spread = _memory_spread(gpus, limits)
@@ -106,12 +107,22 @@ def _busy(gpu: GpuWindow) -> float:
     return stats.mean if stats else 0.0
 
 
-def _waited(gpu: GpuWindow, ranks: tuple[RankWindow, ...]) -> float:
-    """Points that it idles at most because its rank, one of several, waits for data."""
+def _waited(case: RunCase, gpu: GpuWindow) -> float:
+    """Points that it idles at most because its rank, one of several, waits for data, a wait without an end included."""
+    ranks = case.run.ranks
     rank = next((rank for rank in ranks if gpu.facts.uuid in rank.facts.gpu_uuids), None)
     if len(ranks) < 2 or rank is None:
         return 0.0
-    return min(100.0 - _busy(gpu), 100.0 * (rank.wait_share or 0.0))
+    window, waited = gpu.window_seconds, rank.wait_share or 0.0
+    if rank.stacks is not None and rank.stacks.waits:
+        newest = rank.stacks.waits[-math.ceil(window) :]
+        waited = sum(wait for _, wait in newest) / max(sum(time for time, _ in newest), 1e-9)
+    elif rank.last_step_ns is not None and rank.columns.end_ns:
+        since_ns = case.now_ns - round(window * 1e9)
+        steps = zip(rank.columns.end_ns, rank.columns.wait_seconds, strict=True)
+        ended = sum(wait for end_ns, wait in steps if end_ns > since_ns and wait == wait)
+        waited = (ended + max(0.0, (case.now_ns - rank.last_step_ns) / 1e9)) / window
+    return min(100.0 - _busy(gpu), 100.0 * waited)
 
 
 def _spread_measures(memory: float | None, power: float | None) -> tuple[Measure, ...]:

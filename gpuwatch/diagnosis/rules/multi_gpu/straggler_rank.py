@@ -18,8 +18,9 @@ Not when:
     Ranks with different work by design; fewer than two ranks measured. A rank that is merely slower in forward or
     loading: only what the others wait for it counts. Loaders that are all too slow: then one rank is the last one for
     minutes by chance, and nothing is won by what slows it down. So a rank that waits for its own loader has to do so
-    more than the others in all parts of the window, beyond chance, and the others' workers have to have time to spare:
-    no more than that is counted.
+    more than the others in all parts of the window, its workers have to take longer for a batch, both beyond chance,
+    and the others' workers have to have time to spare: no more than that is counted. Nor are a rank's waits for others
+    that wait for data, which show in any part of its step.
 Causes:
     Its loading, its copies, its forward pass or its GPU's clock, whichever it has more of than the others. The same
     rank in every epoch: hardware. Another one in each: data.
@@ -66,6 +67,8 @@ ON_THE_CPU = "Compare what only this rank does in it, its threads, and what else
 PARTS, LEAST_PARTS = 8, 3
 CHANCE = 0.05
 """That one of even ranks seems to wait longer than the others."""
+USUAL_DEVIATION = 0.5
+"""Of what a batch costs, over its mean, where it is not measured."""
 
 NO_SLOWED_GPU = RuledOut("a slowed GPU", "its GPU reports no throttling")
 
@@ -94,7 +97,11 @@ def straggler_rank(case: RunCase, limits: Thresholds) -> Draft | None:
     score = longest / step
     part = _part(straggler, others, step, limits) if score >= limits.clear_share else None
     if part == "wait_share":
-        score = min(score, _spare(others)) if _waits_longer(straggler, others) else 0.0
+        is_slower = _waits_longer(straggler, others) and _loads_slower(straggler, others)
+        score = min(score, _spare(others)) if is_slower else 0.0
+    elif straggler.facts.device != "cpu":
+        # Where Python runs ahead of the GPUs, this rank waits for others that wait for data in any part of its step.
+        score -= sum(rank.wait_share or 0.0 for rank in others)
     if score < limits.clear_share:
         return None
     cause, fix, excess = _cause(straggler, others, part)
@@ -170,8 +177,42 @@ def _waits_longer(straggler: RankWindow, others: list[RankWindow]) -> bool:
     longer = [own - median(theirs) for own, *theirs in parts]
     if len(longer) < LEAST_PARTS:
         return False
-    reach = quantile(1.0 - 0.5 * CHANCE / (1 + len(others)), len(longer) - 1)
-    return fmean(longer) > reach * stdev(longer) / math.sqrt(len(longer))
+    error: float = stdev(longer) / math.sqrt(len(longer))
+    return fmean(longer) > _reach(others, len(longer)) * error
+
+
+def _loads_slower(straggler: RankWindow, others: list[RankWindow]) -> bool:
+    """Whether its workers take longer for a batch, beyond chance: the rank whose queue is empty waits for all of them.
+
+    A queue that has run empty stays so for minutes where all loaders are about as slow as the training.
+    """
+    own, *theirs = (_batch_cost(rank) for rank in (straggler, *others))
+    known = [cost for cost in theirs if cost is not None]
+    if own is None or len(known) < len(theirs):
+        return True
+    usual, error = median(cost for cost, _, _ in known), median(error for _, error, _ in known)
+    return own[0] - usual > _reach(others, own[2]) * math.hypot(own[1], error)
+
+
+def _batch_cost(rank: RankWindow) -> tuple[float, float, int] | None:
+    """What a batch costs the loader, its standard error, and of how many; None without workers or their figures."""
+    made, loader = rank.workers, rank.train_loader
+    if made is None or loader is None or not loader.num_workers:
+        return None
+    if made.batch_seconds is not None and made.batch_seconds_sigma is not None:
+        count = len(made.newest_batch_seconds)
+        known = made.batch_seconds / loader.num_workers, made.batch_seconds_sigma / loader.num_workers
+    else:
+        busy, count = worker_busy(rank), rank.steps
+        if busy is None:
+            return None
+        known = busy.value, USUAL_DEVIATION * busy.value
+    return (known[0], known[1] / math.sqrt(count), count) if count >= LEAST_PARTS else None
+
+
+def _reach(others: list[RankWindow], count: int) -> float:
+    """So many standard errors are chance, for the one rank of all that is furthest off."""
+    return quantile(1.0 - 0.5 * CHANCE / (1 + len(others)), count - 1)
 
 
 def _waits(rank: RankWindow) -> list[float]:
