@@ -12,7 +12,8 @@ from statistics import fmean
 
 import msgspec
 
-from gpuwatch.recording.session_summary import FindingSummary, GpuSummary, Level, SessionSummary
+from gpuwatch.recording.pooled import Level
+from gpuwatch.recording.summary import FindingSummary, GpuSummary, SessionSummary
 from gpuwatch.report.model import Finding, Gpu, Memory, Report, Run
 
 _GIB = 1024**3

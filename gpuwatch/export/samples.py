@@ -14,7 +14,7 @@ def samples_of(recording: Recording, start_ns: int, end_ns: int) -> Iterator[Any
 
     Facts keep the time they were read at, which may lie before the stretch.
     """
-    yield from recording.standing_facts(start_ns)
+    yield from recording.facts_at(start_ns)
     yield from recording.samples(start_ns, end_ns)
     yield from recording.findings(start_ns, end_ns)
 

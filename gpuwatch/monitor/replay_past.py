@@ -7,10 +7,10 @@ from operator import mul
 
 from gpuwatch.metrics import charted
 from gpuwatch.recording import pooled
-from gpuwatch.recording.hours import HOUR_NS
-from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns
+from gpuwatch.recording.minutes import known_in
+from gpuwatch.recording.pooled import NO_MINUTES, MinuteColumns
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.step_metrics import known_in
+from gpuwatch.recording.tiers import HOUR_NS
 from gpuwatch.timeline.columns import NAN
 from gpuwatch.timeline.step_tiers import StepTiers
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers

@@ -70,7 +70,7 @@ class Stage:
         self.timeline = Timeline(started_ns=first_ns, interval_seconds=interval)
         lead = Lead(at_ns, start_ns + _EVALUATION_NS, recording.wall_anchors)
         if start_ns > first_ns:
-            self.timeline.extend(recording.standing_facts(start_ns))
+            self.timeline.extend(recording.facts_at(start_ns))
             if with_past:
                 self.fill_past()
         skips = since_ns is None and at_ns - start_ns > _ALL_EVALUATIONS_NS

@@ -1,14 +1,15 @@
-"""What is reported once, or when it changes, in rows of its own: they outlive the samples; replay starts from them."""
+"""What changes seldom, in rows of its own: facts and events, which outlive the samples, and stretches of findings."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpuwatch.recording.kinds import EVENT_KINDS, KINDS
+from gpuwatch.recording.chunks import EVENT_KINDS, KINDS
 from gpuwatch.recording.schema import Operation, checksum
+from gpuwatch.recording.types import FindingRecord
 from gpuwatch.samples import (
     Candidates,
     GpuFacts,
@@ -89,3 +90,64 @@ class Events:
 def printable(text: str) -> str:
     """A string that SQLite takes: bytes that are no UTF-8 are written out."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+_WORDS_NS = 60_000_000_000
+
+
+@dataclass(slots=True)
+class _Stretch:
+    number: int
+    start_ns: int
+    record: FindingRecord
+    written_ns: int
+
+
+class Findings:
+    """The findings that are open."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Stretch] = {}
+        self._count = 0
+
+    def take(self, now_ns: int, records: Sequence[FindingRecord]) -> Iterator[Operation]:
+        """What to write after an evaluation."""
+        present = {record.key for record in records}
+        for key in [key for key in self._open if key not in present]:
+            yield _row(self._open.pop(key), now_ns)
+        for record in records:
+            stretch = self._open.get(record.key)
+            if stretch is not None:
+                before = stretch.record
+                if (before.state, before.severity) == (record.state, record.severity):
+                    stretch.record = record
+                    if record.blob != before.blob and now_ns - stretch.written_ns >= _WORDS_NS:
+                        stretch.written_ns = now_ns
+                        yield _row(stretch, None)
+                    continue
+                yield _row(stretch, now_ns)
+            self._count += 1
+            self._open[record.key] = _Stretch(self._count, now_ns, record, now_ns)
+            yield _row(self._open[record.key], None)
+
+    def last_words(self) -> Iterator[Operation]:
+        """What to write at the end: the open ones as they are."""
+        for stretch in self._open.values():
+            yield _row(stretch, None)
+
+
+def _row(stretch: _Stretch, end_ns: int | None) -> Operation:
+    record = stretch.record
+    values = (
+        stretch.number,
+        printable(record.key),
+        stretch.start_ns,
+        end_ns,
+        record.state,
+        record.rule,
+        record.severity,
+        None if record.run is None else printable(record.run),
+        None if record.gpu is None else printable(record.gpu),
+        record.blob,
+    )
+    return "INSERT OR REPLACE INTO finding VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, checksum(values))

@@ -1,20 +1,219 @@
-"""The SQLite file as the writer sees it: made as soon as there is room, written to in transactions, trimmed."""
+"""The SQLite file as the writer sees it: its place, whether it is still there, its transactions, its log, its limit."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import sqlite3
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
-from gpuwatch.recording.checkpoints import Checkpoints
-from gpuwatch.recording.held_file import HeldFile
-from gpuwatch.recording.kinds import KIND_BY_NUMBER, stored_shape
-from gpuwatch.recording.placement import Place
+from gpuwatch.recording.chunks import KIND_BY_NUMBER, stored_shape
 from gpuwatch.recording.schema import APPLICATION_ID, CHUNK_BITS, TABLES, VERSION, Operation, checksum, meta_row
 from gpuwatch.recording.types import CannotRecordError
+
+FilesystemOf = Callable[[Path], "str | None"]
+
+_NETWORK = re.compile(
+    "9p|a?cfs|afs|beegfs|ceph|cifs|coda|fhgfs|fuse.*|gfs2?|glusterfs|gpfs|lustre|mmfs|nfs[34]?|ocfs2|orangefs|panfs|pvfs2|"
+    "smb[23]|smbfs|sshfs|virtiofs|wekafs"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a recording is written. `home`: where it is copied to at its end, None if it is written there."""
+
+    path: Path
+    home: Path | None = None
+    use_log: bool = True  # SQLite's write-ahead log
+    note: str | None = None
+
+
+def filesystem_of(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str | None:
+    """The type of file system that a folder lies on, such as "ext4" or "nfs4"; None where it cannot be told."""
+    try:
+        device = folder.stat().st_dev
+        lines = mountinfo.read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    except OSError:
+        return None
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if before.split(" ")[2:3] == [wanted]:
+            return after.split(" ")[0] if after else None
+    return None
+
+
+def is_network(filesystem: str | None) -> bool:
+    """Whether a file system is one of those that the log must not lie on."""
+    return filesystem is not None and _NETWORK.fullmatch(filesystem) is not None
+
+
+def place_for(
+    path: Path, filesystem: FilesystemOf = filesystem_of, temp_folders: Sequence[Path] | None = None
+) -> Place:
+    """Decides. Nothing is written yet.
+
+    Raises:
+        CannotRecordError: there is no such folder.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise CannotRecordError(f"{path} cannot be recorded to: there is no folder {folder}; create it first.")
+    kind = filesystem(folder)
+    if not is_network(kind):
+        return Place(path)
+    if path.exists():
+        raise CannotRecordError(f"{path} exists: choose another name, or remove it first.")
+    if not os.access(folder, os.W_OK):
+        raise CannotRecordError(f"{path} cannot be recorded to: permission denied; choose another place.")
+    for local in temp_folders if temp_folders is not None else (Path(tempfile.gettempdir()), Path("/var/tmp")):
+        if local.is_dir() and os.access(local, os.W_OK) and not is_network(filesystem(local)):
+            work = Path(tempfile.mkdtemp(prefix="gpuwatch-recording-", dir=local)) / path.name
+            return Place(work, path, note=f"recorded at {work} and copied to {path} at the end: {folder} is {kind}")
+    return Place(path, use_log=False, note=f"{folder} is {kind}: the recording cannot be read before it has ended")
+
+
+class LostFileError(Exception):
+    """The file is no longer there, or no longer whole: nothing that is written to it could be read."""
+
+
+class HeldFile:
+    """Somebody may remove, replace or empty the file; SQLite goes on writing to what has no name any more.
+
+    It is let go of after SQLite's own connections: closing any descriptor of a file drops a process's locks on it.
+
+    Args:
+        path: of the file.
+        descriptor: of it, which is closed by `close`.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor: int | None = descriptor
+        self._least_bytes = 0
+        self._mark: int | None = None
+
+    def watch(self, mark: int) -> None:
+        """From now on `check` sees, too, when an emptied file has grown again: SQLite was just bringing its log in.
+
+        Args:
+            mark: the place of a byte that is not 0 and is never written again. What was never written reads as 0.
+        """
+        self._mark = mark
+
+    def check(self) -> None:
+        """Three looks at the file, 4 us. A file that was only renamed is written to the end: SQLite still holds it.
+
+        Raises:
+            LostFileError: says what has happened to it.
+        """
+        if self._descriptor is None:
+            return
+        held = os.fstat(self._descriptor)
+        if not held.st_nlink:
+            raise LostFileError(f"{self._path} was {'replaced' if self._path.exists() else 'removed'}")
+        if held.st_size < self._least_bytes or self._is_hollow(self._descriptor):
+            raise LostFileError(f"{self._path} was cut short")
+        self._least_bytes = held.st_size  # it only grows: what is dropped from it leaves room for what comes
+
+    def _is_hollow(self, descriptor: int) -> bool:
+        with suppress(OSError):  # what a disk that fails says, it says to SQLite too
+            return self._mark is not None and os.pread(descriptor, 1, self._mark) in (b"", b"\0")
+        return False
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it still has its name: what lies beside it under that name, the log, is then its own."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Idempotent."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def copy_back(work: Path, home: Path) -> tuple[Path, str | None]:
+    """Copies the file, so that at `home` there is all of it or what was there before.
+
+    Returns:
+        Where it lies now, and what went wrong, if anything: then it is still where it was written.
+    """
+    part = home.with_name(f"{home.name}.part")
+    try:
+        with (
+            work.open("rb") as source,
+            os.fdopen(
+                os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb"
+            ) as target,
+        ):
+            shutil.copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.fsync(target.fileno())
+        part.replace(home)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        reason = (error.strerror or str(error)).lower()
+        return work, f"the recording is at {work}: it could not be copied to {home}: {reason}"
+    with suppress(OSError):
+        work.unlink()
+        work.parent.rmdir()
+    return home, None
+
+
+_LAST_SECONDS = 5.0
+
+
+class Checkpoints:
+    """Makes one when asked to, unless the one before is still being made. The recorder goes on writing meanwhile.
+
+    Args:
+        path: of the file.
+        connect: opens it; each checkpoint has a connection of its own.
+    """
+
+    def __init__(self, path: Path, connect: Callable[..., sqlite3.Connection]) -> None:
+        self._path = path
+        self._connect = connect
+        self._thread: threading.Thread | None = None
+
+    def ask(self) -> None:
+        """Begins one."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._make, name="gpuwatch-checkpoint", daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Waits for the one that is being made."""
+        if self._thread is not None:
+            self._thread.join(_LAST_SECONDS)
+
+    def _make(self) -> None:
+        """A disk that is full or failing tells the recorder itself; the log keeps everything until the next one.
+
+        `mode=rw`: a file that was removed is not created again, empty.
+        """
+        uri = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw"
+        with suppress(sqlite3.Error), closing(self._connect(uri, uri=True, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
 
 Connect = Callable[..., sqlite3.Connection]
 
@@ -54,7 +253,7 @@ class Store:
     @property
     def bytes(self) -> int:
         """What the file and its log take."""
-        return sum(_size(path) for path in (self.path, self.path.with_name(f"{self.path.name}-wal")))
+        return sum(size_of(path) for path in (self.path, self.path.with_name(f"{self.path.name}-wal")))
 
     def write(self, operations: Sequence[Operation]) -> None:
         """Makes all of the changes, or none.
@@ -257,7 +456,8 @@ def _cause(error: Exception) -> str:
     return "no space left" if "is full" in text or "no space" in text else text
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """0 of a file that is not there."""
     try:
         return path.stat().st_size
     except OSError:

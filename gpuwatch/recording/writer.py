@@ -17,21 +17,118 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.recording.columns import DamagedError
-from gpuwatch.recording.events import Events
-from gpuwatch.recording.findings import Findings
-from gpuwatch.recording.held_file import LostFileError
-from gpuwatch.recording.homecoming import bring_home
-from gpuwatch.recording.hours import HOUR_NS, pack_hour
-from gpuwatch.recording.placement import FilesystemOf, filesystem_of, place_for
-from gpuwatch.recording.rollups import Minutes, pack_minute, unpack_minute
-from gpuwatch.recording.schema import Operation, checksum, meta_row
-from gpuwatch.recording.segment import Segment
-from gpuwatch.recording.store import Connect, Store, StoreError
+from gpuwatch.recording.chunks import KINDS, Gathering
+from gpuwatch.recording.columns import DamagedError, pack, pack_list
+from gpuwatch.recording.events import Events, Findings, printable
+from gpuwatch.recording.minutes import Minutes
+from gpuwatch.recording.schema import CHUNK_BITS, Operation, checksum, meta_row
+from gpuwatch.recording.store import (
+    Connect,
+    FilesystemOf,
+    LostFileError,
+    Store,
+    StoreError,
+    copy_back,
+    filesystem_of,
+    place_for,
+    size_of,
+)
+from gpuwatch.recording.tiers import HOUR_NS, pack_hour, pack_minute, unpack_minute
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.samples import Sample
 from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.wall_times import WallTimes
+
+_NUMBERS: dict[type, int] = {cls: kind.number for cls, kind in KINDS.items()}
+_VALUES: dict[type, Callable[[Any], tuple[Any, ...]]] = {cls: kind.row for cls, kind in KINDS.items()}
+
+
+class Segment:
+    """The samples of one minute, or of a part of one in which very much came."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.start_ns = 0
+        self.end_ns = 0
+        self.bytes = 0  # of what would go into the file
+        self.unsaved_samples = 0
+        self.refused = 0
+        self._row: list[bytes] = []
+        self._row_start_ns = 0
+        self._gathering: Gathering | None = Gathering()
+        self.unsaved: list[Operation] = []  # to be written to the tail
+        self.sealed: list[Operation] = []  # which replaces the tail's rows
+
+    def add(self, time_ns: int, samples: Sequence[Sample]) -> None:
+        """Samples that came at once.
+
+        They are taken apart at once: a second later the processor has to fetch them again, which takes three times as
+        long.
+        """
+        assert self._gathering is not None
+        rows = [(_NUMBERS[type(sample)], _VALUES[type(sample)](sample)) for sample in samples]
+        try:
+            data = pack((time_ns, rows))
+        except (TypeError, OverflowError):
+            count = len(rows)
+            rows = [row for row in rows if _packs(row)]
+            self.refused += count - len(rows)
+            data = pack((time_ns, rows))
+        self._gathering.add(time_ns, rows)
+        self.unsaved_samples += len(rows)
+        self.start_ns = self.start_ns or time_ns
+        self.end_ns = time_ns
+        self._row_start_ns = self._row_start_ns or time_ns
+        self._row.append(data)
+
+    def end_row(self) -> None:
+        """What has come since the last one is a row of the tail."""
+        if not self._row:
+            return
+        data = pack_list(self._row)
+        self.bytes += len(data)
+        self.unsaved.append(
+            (
+                "INSERT INTO tail (segment, start_ns, end_ns, data, crc) VALUES (?, ?, ?, ?, ?)",
+                (self.number, self._row_start_ns, self.end_ns, data, zlib.crc32(data)),
+            )
+        )
+        self._row, self._row_start_ns = [], 0
+
+    def saved(self) -> None:
+        """Notes that what was unsaved is written."""
+        self.unsaved, self.unsaved_samples = [], 0
+
+    def seal(self, minutes: Minutes) -> None:
+        """Turns the rows into columns, and lets go of them: one stream after the other, whose values are then near."""
+        assert self._gathering is not None
+        arrivals = self._gathering.arrivals().packed()
+        chunks: list[tuple[int, str, int, int, bytes]] = []
+        for stream in self._gathering.streams():
+            minutes.take(stream)
+            data = stream.packed()
+            chunks.append((stream.kind.number, printable(stream.subject), len(stream.places), zlib.crc32(data), data))
+        self.bytes = len(arrivals) + sum(len(chunk[-1]) for chunk in chunks)
+        head = (self.number, self.start_ns, self.end_ns, self.bytes, arrivals, zlib.crc32(arrivals))
+        first = self.number << CHUNK_BITS
+        self.sealed = [
+            ("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?)", head),
+            *(
+                ("INSERT OR REPLACE INTO chunk VALUES (?, ?, ?, ?, ?, ?)", (first + place, *chunk))
+                for place, chunk in enumerate(chunks)
+            ),
+            ("DELETE FROM tail WHERE segment = ?", (self.number,)),
+        ]
+        self._gathering, self.unsaved = None, []
+
+
+def _packs(value: object) -> bool:
+    try:
+        pack(value)
+    except (TypeError, OverflowError):
+        return False
+    return True
+
 
 FLUSH_NS = 900_000_000
 """Less than a second, so that batches that come once a second are each written when they come."""
@@ -113,7 +210,7 @@ class RecordingWriter:
     @property
     def bytes_written(self) -> int:
         """The size of the file by now."""
-        return self._store.bytes if self.path == self._store.path else _size_of(self.path)
+        return self._store.bytes if self.path == self._store.path else size_of(self.path)
 
     def add(self, samples: Iterable[Sample], now_ns: int, wall_time: float) -> None:
         """Takes samples that came at `now_ns`."""
@@ -159,7 +256,7 @@ class RecordingWriter:
             self._store.close()
             self._home = self._place.path
             if self._place.home is not None:
-                self._home, problem = bring_home(self._place.path, self._place.home)
+                self._home, problem = copy_back(self._place.path, self._place.home)
                 self.problem = problem or self.problem
             self._closed = True
 
@@ -219,17 +316,17 @@ class RecordingWriter:
             return
         try:
             if self._waiting:
-                self._store.write([*self._notes, *(each for segment in self._waiting for each in segment.sealed())])
+                self._store.write([*self._notes, *(each for segment in self._waiting for each in segment.sealed)])
                 self._notes.clear()
                 self._waiting.clear()
                 self._store.trim(self._largest_tail)
                 self._store.checkpoint()
-            rows = self._segment.unsaved() if self._segment is not None else []
+            rows = self._segment.unsaved if self._segment is not None else []
             if rows or self._notes:
                 self._store.write([*self._notes, *rows])
                 self._notes.clear()
                 if self._segment is not None:
-                    self._segment.is_saved()
+                    self._segment.saved()
         except LostFileError as error:
             self._has_lost(error)
         except StoreError as error:
@@ -287,10 +384,3 @@ class RecordingWriter:
 def _meta_rows(meta: RecordingMeta) -> list[Operation]:
     values = {**asdict(meta), "ended": False, "problem": None}
     return [meta_row(key, value) for key, value in values.items()]
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -19,8 +19,8 @@ from gpuwatch.monitor.finding_records import from_blob, severity_of
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay_stage import Stage
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.recording.hours import Hour
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.tiers import Hour
 from gpuwatch.report.observation import (
     Key,
     Observation,

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from gpuwatch import metrics
 from gpuwatch.recording import pooled
-from gpuwatch.recording.minute_columns import NO_MINUTES, MinuteColumns, Part
-from gpuwatch.recording.minutes_summary import FEWEST_TRAINING_MINUTES, PAUSES, unpaused
+from gpuwatch.recording.minutes import known_in
+from gpuwatch.recording.pooled import NO_MINUTES, MinuteColumns, Part
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.session_summary import RunSummary
-from gpuwatch.recording.step_metrics import known_in
-from gpuwatch.recording.summary import summarize
+from gpuwatch.recording.summary import FEWEST_TRAINING_MINUTES, PAUSES, RunSummary, summarize, unpaused
 from gpuwatch.report.observation import Stretch, longest
 from gpuwatch.samples import PhaseSpan
 from gpuwatch.timeline.spans import Span

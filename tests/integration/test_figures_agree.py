@@ -21,9 +21,8 @@ from gpuwatch.export.jsonl import json_lines
 from gpuwatch.export.samples import Axis, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.export.trace import chrome_trace
-from gpuwatch.recording.minutes_summary import summarize_minutes
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.summary import summarize
+from gpuwatch.recording.summary import summarize, summarize_minutes
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
 from gpuwatch.report.model import as_json

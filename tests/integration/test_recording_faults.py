@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from benchmarks.recording_kills import kill_one
-from gpuwatch.recording.placement import filesystem_of
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.store import filesystem_of
 from gpuwatch.recording.types import CannotOpenError, CannotRecordError, FindingRecord
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import HostSample
@@ -175,7 +175,7 @@ def test_flipped_bits_never_show_a_sample_that_was_not_there(tmp_path: Path) -> 
         try:
             with Recording(copy) as recording:
                 found = list(recording.samples(recording.start_ns, recording.end_ns))
-                recording.standing_facts(recording.end_ns)
+                recording.facts_at(recording.end_ns)
                 recording.findings(recording.start_ns, recording.end_ns)
                 recording.rollups(recording.start_ns, recording.end_ns)
                 recording.wall_time(recording.end_ns)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.recording.hours import HOUR_NS
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import VERSION
+from gpuwatch.recording.tiers import HOUR_NS
 from gpuwatch.recording.types import CannotOpenError, CannotRecordError, FindingRecord, Rollup
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import (
@@ -206,7 +206,7 @@ def test_standing_facts_are_the_newest_of_what_is_reported_once(tmp_path: Path) 
     add(100, TrainerEnded(TRAINER, 9, "exited"), PhaseSpan(TRAINER, "checkpoint", 7, None))
     writer.close()
     with Recording(path) as recording:
-        early = recording.standing_facts(START_NS)
+        early = recording.facts_at(START_NS)
         assert early == [
             *gpus,
             facts,
@@ -214,16 +214,16 @@ def test_standing_facts_are_the_newest_of_what_is_reported_once(tmp_path: Path) 
             PhaseSpan(TRAINER, "eval", 5, None),
             NvmlState(0, "ok"),
         ]
-        assert recording.standing_facts(middle) == [
+        assert recording.facts_at(middle) == [
             *gpus,
             newer,
             *xids,
             NvmlState(1, "ok", calls=5),
             GpuHealth(1, "GPU-0"),
         ]
-        last = recording.standing_facts(recording.end_ns)
+        last = recording.facts_at(recording.end_ns)
         assert TrainerEnded(TRAINER, 9, "exited") in last and PhaseSpan(TRAINER, "checkpoint", 7, None) in last
-        assert recording.standing_facts(START_NS - 1) == []
+        assert recording.facts_at(START_NS - 1) == []
 
 
 def test_findings_are_kept_as_stretches(tmp_path: Path) -> None:

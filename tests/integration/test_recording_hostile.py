@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.__main__ import main
-from gpuwatch.recording.columns import write_column
+from gpuwatch.recording.columns import pack, write_column
 from gpuwatch.recording.opening import open_recording
-from gpuwatch.recording.packing import pack
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import CHUNK_BITS, checksum
 from gpuwatch.recording.types import CannotOpenError
@@ -335,7 +334,7 @@ def test_hostile_times_in_the_clock_and_in_rows_do_no_harm(value: object, record
 
 def hostile_rows(name: str, **fields: object) -> bytes:
     """A row of the tail with one sample whose fields are not of their types."""
-    from gpuwatch.recording.kinds import KINDS
+    from gpuwatch.recording.chunks import KINDS
 
     kind = next(each for each in KINDS.values() if each.name == name)
     return pack([[START_NS + 10, [[kind.number, [fields.get(field) for field, _ in kind.shape.fields]]]]])
@@ -421,7 +420,7 @@ def test_a_file_that_is_rewritten_while_it_is_read_ends_the_reading_not_the_proc
             opened.refresh()
             recording.write_bytes(json.dumps(["not", "a", "recording"]).encode() * 5000)
             list(opened.samples(opened.start_ns, opened.end_ns))
-            opened.standing_facts(opened.end_ns)
+            opened.facts_at(opened.end_ns)
             opened.refresh()
             recording.write_bytes(whole)
         assert opened.meta.problem

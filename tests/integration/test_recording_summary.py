@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.recording.minutes_summary import summarize_minutes
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.session_summary import RunSummary, SessionSummary
-from gpuwatch.recording.summary import summarize
+from gpuwatch.recording.summary import RunSummary, SessionSummary, summarize, summarize_minutes
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import ProcessSample, RunFacts, Sample, StepEnd
@@ -91,7 +89,7 @@ def test_findings_are_reported_with_how_long_they_stood(tmp_path: Path) -> None:
     summary = _summary(record(tmp_path / "run.gpuwatch", "starved", 240))
     found = {finding.rule: finding for finding in summary.findings}
     starved = found["data-starvation"]
-    assert starved.standing and 60 < starved.stood_seconds < 240
+    assert starved.is_open and 60 < starved.stood_seconds < 240
     assert starved.first_ns > summary.start_ns
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpuwatch.compare.measured import measured
-from gpuwatch.recording.session_summary import FindingSummary, GpuSummary, Level, RunSummary, SessionSummary, Swing
+from gpuwatch.recording.pooled import Level, Swing
+from gpuwatch.recording.summary import FindingSummary, GpuSummary, RunSummary, SessionSummary
 from gpuwatch.samples import GpuFacts, RunFacts
 
 _S = 1_000_000_000
@@ -28,7 +29,7 @@ def _run(pid: int, gpus: tuple[str, ...], *, device: str | None = "cuda") -> Run
 
 
 def _finding(rule: str, *, run: str | None = None, gpu: str | None = None, seconds: float = 10.0) -> FindingSummary:
-    return FindingSummary(rule, "warning", run, gpu, f"{rule}|{run}|{gpu}", 0, seconds, standing=True)
+    return FindingSummary(rule, "warning", run, gpu, f"{rule}|{run}|{gpu}", 0, seconds, is_open=True)
 
 
 _SESSION = SessionSummary("LIVE", "host", "1", 0.0, 0, 60 * _S, "samples")

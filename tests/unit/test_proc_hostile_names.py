@@ -9,7 +9,7 @@ import pytest
 from recorded_proc import RecordedHost
 
 from gpuwatch.reader.maps import mapped_files, mapped_paths
-from gpuwatch.recording.placement import filesystem_of
+from gpuwatch.recording.store import filesystem_of
 from gpuwatch.sources.discovery.process import mapped_library
 from gpuwatch.sources.discovery.source import GpuPids
 from gpuwatch.sources.host.cgroup import Cgroups

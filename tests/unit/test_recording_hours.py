@@ -9,11 +9,11 @@ import pytest
 
 from gpuwatch.recording import pooled
 from gpuwatch.recording.columns import DamagedError
-from gpuwatch.recording.hours import HOUR_NS, Hour, pack_hour
-from gpuwatch.recording.minute_columns import MinuteColumns
-from gpuwatch.recording.rollups import Minutes
-from gpuwatch.recording.segment import Segment
+from gpuwatch.recording.minutes import Minutes
+from gpuwatch.recording.pooled import MinuteColumns
+from gpuwatch.recording.tiers import HOUR_NS, Hour, pack_hour
 from gpuwatch.recording.types import Rollup
+from gpuwatch.recording.writer import Segment
 from gpuwatch.samples import GpuSample, Sample
 from gpuwatch.timeline.tiers import MINUTE_NS
 

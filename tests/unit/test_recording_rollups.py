@@ -8,9 +8,9 @@ from typing import Literal
 
 import pytest
 
-from gpuwatch.recording.chunks import Gathering
-from gpuwatch.recording.kinds import KINDS
-from gpuwatch.recording.rollups import Minutes, pack_minute, unpack_minute
+from gpuwatch.recording.chunks import KINDS, Gathering
+from gpuwatch.recording.minutes import Minutes
+from gpuwatch.recording.tiers import pack_minute, unpack_minute
 from gpuwatch.recording.types import Rollup
 from gpuwatch.samples import (
     BatchCount,

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.recording.chunks import Arrivals, Gathering, samples_of_chunk, samples_of_row
-from gpuwatch.recording.columns import DamagedError
-from gpuwatch.recording.kinds import KINDS as RECORDED
-from gpuwatch.recording.kinds import KindReader, stored_shape
-from gpuwatch.recording.packing import pack
+from gpuwatch.recording.chunks import KINDS as RECORDED
+from gpuwatch.recording.chunks import Arrivals, Gathering, KindReader, samples_of_chunk, samples_of_row, stored_shape
+from gpuwatch.recording.columns import DamagedError, pack
 from gpuwatch.recording.shapes import EXACT
 from gpuwatch.samples import BatchWait, GpuSample, PhaseSpan, ProcessSample, RunFacts, StepEnd, WorkerSample
 from tests.unit.sample_strategies import KINDS, same, samples
