@@ -1,1 +1,1 @@
-"""The commands: each file parses nothing but wires, prints and returns an exit code."""
+"""The commands, one file each: its arguments (`add_arguments`), and its run in the function of its name."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gpuwatch.cli.compare_options import sides
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.moments import Moment, span
-from gpuwatch.cli.output import OutputFile, say, write_stdout
-from gpuwatch.cli.step_summary import append_step_summary
+from gpuwatch.cli.arguments import add_output
+from gpuwatch.cli.moments import FORMS, Moment, moment, span
+from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
 from gpuwatch.compare.comparison import compare as compared
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.gates import judge, parse_gate
@@ -25,10 +22,43 @@ _SUFFIXES = (".gpuwatch", ".json")
 _MOST_REPORT_BYTES = 64 * 1024 * 1024
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch compare`."""
+    parser.description = (
+        "Compares recordings, or reports written with --format json. A folder stands for all in it.\n"
+        "  gpuwatch compare before.gpuwatch after.gpuwatch\n"
+        "  gpuwatch compare b1.gpuwatch b2.gpuwatch b3.gpuwatch -- a1.gpuwatch a2.gpuwatch a3.gpuwatch\n"
+        "With several runs on each side the difference has a 95 % interval (Welch's test on the runs' means),\n"
+        "and ~ stands where it may be chance."
+    )
+    parser.epilog = (
+        "Exit codes: 0 compared, 1 a --fail-if came true, 2 could not compare. "
+        "On GitHub Actions the comparison is also appended to the job's summary ($GITHUB_STEP_SUMMARY)."
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="BEFORE AFTER, or BEFORE... -- AFTER...")
+    parser.add_argument("--before", action="append", default=[], metavar="FILE", help="one more on the before side")
+    parser.add_argument("--after", action="append", default=[], metavar="FILE", help="one more on the after side")
+    for side in ("", "before-", "after-"):
+        only = f", of the {side[:-1]} side only" if side else f": {FORMS}"
+        for word, does in (("from", "begin"), ("to", "end")):
+            parser.add_argument(
+                f"--{side}{word}", dest=f"{side[:-1]}_{word}", type=moment, metavar="T", help=f"where to {does}{only}"
+            )
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="GATE",
+        help="exit 1 where it is true: 'samples_per_second<-3%%' (change), 'utilization_percent<85' (value after)",
+    )
+    parser.add_argument("--format", choices=("text", "md", "json"), default="text", help="default text")
+    add_output(parser)
+
+
 def compare(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    before_names, after_names = sides(arguments)
-    output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
+    before_names, after_names = _sides(arguments)
+    write = output_to(arguments.output)
     try:
         gates = [parse_gate(text) for text in arguments.fail_if]
         before = _side(before_names, arguments.before_from or arguments._from, arguments.before_to or arguments._to)
@@ -42,11 +72,8 @@ def compare(arguments: argparse.Namespace) -> int:
         text = json_text(document(comparison, judgements), indent=2) + "\n"
     else:
         text = render_markdown(shown) if arguments.format == "md" else render_text(shown)
-    if output is None:
-        write_stdout(text)
-    else:
-        output.write(text)
-    append_step_summary([render_markdown(shown)])
+    write(text)
+    append_step_summary(lambda: [render_markdown(shown)])
     for judgement in judgements:
         if judgement.outcome != "passed":
             say(f"gpuwatch: {judgement.sentence}")
@@ -57,6 +84,24 @@ def compare(arguments: argparse.Namespace) -> int:
     if "unknown" in outcomes:
         return ExitCode.CANNOT_MEASURE
     return ExitCode.FINDINGS if "failed" in outcomes else ExitCode.OK
+
+
+def _sides(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The names of both sides."""
+    before, after, files = list(arguments.before), list(arguments.after), list(arguments.files)
+    if not before and not after and len(files) == 2:
+        return files[:1], files[1:]
+    if files and before:
+        raise GpuwatchError(f"{files[0]} is on neither side: give each file of the before side with --before")
+    before = before or files
+    if not after:
+        raise GpuwatchError(
+            "which of these are before, and which after? `gpuwatch compare BEFORE AFTER`, "
+            "or with several of each `gpuwatch compare BEFORE... -- AFTER...`"
+        )
+    if not before:
+        raise GpuwatchError("there is nothing to compare with: name the files of the before side in front of `--`")
+    return before, after
 
 
 def _side(names: list[str], start: Moment | None, end: Moment | None) -> list[Measured]:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+from gpuwatch.cli.arguments import Parser
 from gpuwatch.cli.dashboard import show
 from gpuwatch.dashboard.launch import first_frame
+
+
+def add_arguments(parser: Parser) -> None:
+    """The command line of `gpuwatch demo`."""
+    parser.describe = _description
+    parser.add_argument("scenario", nargs="?", default="starved", metavar="SCENARIO", help="default: starved")
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -16,3 +23,11 @@ def demo(arguments: argparse.Namespace) -> int:
 
         with simulated_session(scenario, virtual=False) as session:
             return show(session)
+
+
+def _description() -> str:
+    from gpuwatch.sources.simulator import SCENARIOS
+
+    width = max(map(len, SCENARIOS))
+    head = "The dashboard over a simulated machine and training run. Scenarios:\n"
+    return head + "\n".join(f"  {name:{width}}  {scenario.description}" for name, scenario in SCENARIOS.items())

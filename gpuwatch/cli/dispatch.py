@@ -7,12 +7,18 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import PipeClosedError, abandon_stdout, flush_stderr, flush_stdout, say
+from gpuwatch.cli.output import (
+    ExitCode,
+    GpuwatchError,
+    PipeClosedError,
+    abandon_stdout,
+    flush_stderr,
+    flush_stdout,
+    say,
+)
 
 _CONFIGURED = ("dashboard", "record", "replay", "report", "watch")
-"""Commands that judge: the rules' settings count for them."""
+"""Commands that run the rules, and so take their settings from the config."""
 
 
 def dispatch(argv: Sequence[str]) -> int:
@@ -63,16 +69,16 @@ def _flushed(code: int) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Each command is the function of its name in the module of its name, imported only where it is asked for."""
+    """Each command is the function of its name in the module of its name; no other command is imported."""
     from gpuwatch.cli.arguments import ANY_PROCESS, parse
 
     arguments = parse(argv)
     if arguments.command in _CONFIGURED:
-        from gpuwatch.cli.config_options import apply_config
+        from gpuwatch.cli.config import apply_config
 
         apply_config(arguments)
     if arguments.command == "dashboard" and arguments.attach == ANY_PROCESS:
-        from gpuwatch.cli.candidates import list_candidates
+        from gpuwatch.cli.attach import list_candidates
 
         return list_candidates()
     command = getattr(import_module(f"gpuwatch.cli.{arguments.command}"), arguments.command)

@@ -3,37 +3,74 @@
 from __future__ import annotations
 
 import argparse
-import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from gpuwatch._version import __version__
-from gpuwatch.cli.doctor_checks import run_checks
-from gpuwatch.cli.doctor_checks.check import Check, State
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import check_stdout, is_terminal, write_stdout
+from gpuwatch.cli.doctor_checks import Check, State
+from gpuwatch.cli.doctor_checks.gpu import (
+    check_device_nodes,
+    check_driver,
+    check_nvml_calls,
+    check_torch,
+    gpu_nodes_present,
+)
+from gpuwatch.cli.doctor_checks.machine import (
+    Terminal,
+    check_open_files,
+    check_pressure,
+    check_quota,
+    check_shared_memory,
+    check_surroundings,
+    check_system,
+    check_terminal,
+)
+from gpuwatch.cli.doctor_checks.runs import check_link, check_other_processes, check_permissions
+from gpuwatch.cli.output import ExitCode, check_stdout, write_lines, write_stdout
+from gpuwatch.sources.nvml.process import survey
 from gpuwatch.text.escape import json_text, printable
 
+_SURVEY_SECONDS = 10.0
 _SCHEMA_VERSION = 1
 _WIDEST = 110
 _STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red", State.UNKNOWN: "cyan"}
 _STATE_WIDTH = max(len(state.value) for state in State) + 2
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch doctor`."""
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
 def doctor(arguments: argparse.Namespace) -> int:
-    """Looks at this machine, writes what it found to stdout, and returns the exit code."""
+    """Runs the command."""
     check_stdout()
     checks = run_checks()
     if arguments.json:
         write_stdout(json_text(as_json(checks), indent=2) + "\n")
     else:
-        _print(checks)
+        write_lines(_styled(checks))
     return ExitCode.OK if usable(checks) else ExitCode.CANNOT_MEASURE
+
+
+def run_checks() -> list[Check]:
+    """All checks of this machine, in the order in which they are read: GPUs first, comfort last."""
+    on_linux = sys.platform == "linux"
+    checks = [check_system()]
+    if on_linux:
+        checks += [check_surroundings(), check_device_nodes()]
+    found = survey(_SURVEY_SECONDS)
+    checks += [check_driver(found), check_nvml_calls(found)]
+    if on_linux:
+        checks += [check_link(), check_permissions(), check_other_processes()]
+    checks.append(check_torch(gpu_nodes_present() or bool(found.answers)))
+    if on_linux:
+        checks += [check_quota(), check_shared_memory(), check_pressure(), check_open_files()]
+    return [*checks, check_terminal(Terminal.of_this_process())]
 
 
 def usable(checks: Sequence[Check]) -> bool:
@@ -105,14 +142,10 @@ def _verdict(checks: Sequence[Check]) -> str:
     return f"gpuwatch can measure nothing here: no GPU answers and no training run can be linked; {found}."
 
 
-def _print(checks: Sequence[Check]) -> None:
-    """Plain text where it is read by a program, coloured words where it is read by people."""
-    out = io.StringIO()  # by itself a Console ends the process with 1 when its reader is gone
-    console = Console(file=out, force_terminal=is_terminal(sys.stdout), soft_wrap=True, highlight=False)
+def _styled(checks: Sequence[Check]) -> Iterator[Text]:
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     for state, line in as_lines(checks, max(60, width)):
         text = Text(printable(line))
         if state is not None:
             text.stylize(_STYLES[state], 0, len(state.value))
-        console.print(text)
-    write_stdout(out.getvalue(), styled=True)
+        yield text

@@ -14,9 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import is_terminal, write_stdout
+from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, write_stdout
 from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
@@ -24,6 +22,11 @@ from gpuwatch.text.nearest import did_you_mean
 
 WIDEST = 100
 PIPE_WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch explain`."""
+    parser.add_argument("rule", nargs="?", metavar="RULE")
 
 
 def explain(arguments: argparse.Namespace) -> int:

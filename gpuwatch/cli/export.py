@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpuwatch.cli.arguments import unknown
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.export_options import DEFAULT_TABLE
-from gpuwatch.cli.moments import span
-from gpuwatch.cli.output import OutputFile, PipeClosedError, abandon_stdout, say
+from gpuwatch.cli.moments import FORMS, moment, span
+from gpuwatch.cli.output import ExitCode, GpuwatchError, OutputFile, say, writing_stdout
 from gpuwatch.export.jsonl import json_lines
 from gpuwatch.export.samples import Axis, samples_of
 from gpuwatch.export.tables import TABLES, CsvWriter, MissingLibraryError, ParquetWriter, RowMaker, TableFiles
@@ -23,6 +20,31 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import CannotOpenError
 from gpuwatch.text.escape import encodable
 from gpuwatch.text.numbers import grouped
+
+_FORMATS = {
+    "csv": "comma-separated",
+    "parquet": "Apache Parquet (needs pyarrow)",
+    "jsonl": "everything, an object a line",
+    "chrome-trace": "for ui.perfetto.dev",
+}
+_DEFAULT_TABLE = "gpu"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch export`."""
+    parser.description = (
+        "Writes what a recording holds, for other tools. Units are in names; what is not known is empty.\n"
+        "CSV and Parquet have a table per kind of sample: `-o FOLDER/` writes all of them, else --table picks one.\n"
+        "A CSV text that a spreadsheet would run as a formula (= + - @ first) gets an apostrophe before it."
+    )
+    parser.add_argument("file", metavar="FILE", help="a recording made by `gpuwatch record`")
+    form = parser.add_mutually_exclusive_group(required=True)
+    for name, text in _FORMATS.items():
+        form.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=text)
+    parser.add_argument("--table", metavar="NAME", help=f"with --csv or --parquet (default {_DEFAULT_TABLE})")
+    parser.add_argument("-o", "--output", metavar="OUT", help="a file; for --csv and --parquet also a folder")
+    parser.add_argument("--from", dest="start", type=moment, metavar="T", help=f"where to begin: {FORMS}")
+    parser.add_argument("--to", dest="end", type=moment, metavar="T", help="where to end")
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -72,7 +94,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _tables(arguments: argparse.Namespace, recording: Recording, axis: Axis, start_ns: int, end_ns: int) -> None:
     make, suffix = (CsvWriter, "csv") if arguments.format == "csv" else (ParquetWriter, "parquet")
     folder = _folder(arguments)
-    wanted = [arguments.table or DEFAULT_TABLE] if folder is None else [arguments.table] if arguments.table else TABLES
+    wanted = [arguments.table or _DEFAULT_TABLE] if folder is None else [arguments.table] if arguments.table else TABLES
     with ExitStack() as files:
 
         def open_file(name: str) -> BinaryIO:
@@ -81,7 +103,7 @@ def _tables(arguments: argparse.Namespace, recording: Recording, axis: Axis, sta
 
         tables = TableFiles(make, open_file)
         if folder is None:
-            tables.begin(arguments.table or DEFAULT_TABLE)
+            tables.begin(arguments.table or _DEFAULT_TABLE)
         maker = RowMaker(axis, {gpu.uuid: gpu.index for gpu in recording.gpus()}, wanted)
         for sample in samples_of(recording, start_ns, end_ns):
             for name, row in maker.rows(sample):
@@ -120,16 +142,6 @@ def _file(output: str | None) -> Iterator[BinaryIO]:
         with OutputFile(str(output)).open() as file:
             yield file
         return
-    if sys.stdout is None:
-        raise GpuwatchError("stdout is closed: write to a file with -o OUT")
-    try:
+    with writing_stdout("OUT"):
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        abandon_stdout()
-        raise PipeClosedError from None
-    except OSError as error:
-        abandon_stdout()
-        raise GpuwatchError(
-            f"stdout cannot be written ({error.strerror}): free some space, or write elsewhere with -o OUT"
-        ) from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
-from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.output import GpuwatchError
 
 FORMS = "90, 1:30, 0:14:05 (from the beginning), -90 (from the end), 14:03:27 or 2026-11-20T14:03:27 (local time)"
 

@@ -1,16 +1,46 @@
-"""Writes data to stdout or to a file, and narration to stderr, whatever the encoding and the reader."""
+"""What a command gives back: data on stdout or in a file, sentences on stderr, and an exit code."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import IntEnum
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.text.escape import ascii_only, printable, terminal_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""Names the file that a step of a GitHub Actions job appends to for the job's summary page."""
+
+MOST_SUMMARY_BYTES = 1024 * 1024
+"""Of one step. GitHub shows nothing at all of a summary that is longer."""
+
+
+class ExitCode(IntEnum):
+    """The codes that a script may rely on; `gpuwatch run` has the code of its command."""
+
+    OK = 0
+    """Done. For `report` also: no finding at or above `--fail-on`. A reader that closes its pipe is no failure."""
+
+    FINDINGS = 1
+    """`report --fail-on SEVERITY` found something that bad, or worse; a `compare --fail-if` came true."""
+
+    CANNOT_MEASURE = 2
+    """Nothing could be measured or written: no GPU and no run, wrong arguments, a process that cannot be watched."""
+
+    INTERRUPTED = 130
+    """Ctrl-C or SIGTERM; `report` has written what was seen so far, marked INCOMPLETE."""
+
+
+class GpuwatchError(Exception):
+    """One sentence with the cause and the cure, printed on stderr; the command ends with exit code 2."""
 
 
 class PipeClosedError(Exception):
@@ -28,8 +58,7 @@ def write_stdout(text: str | bytes, *, styled: bool = False) -> None:
         PipeClosedError: the reader is gone.
         GpuwatchError: it cannot be written, as on a full disk.
     """
-    check_stdout()
-    try:
+    with writing_stdout():
         if isinstance(text, bytes) and not is_terminal(sys.stdout):
             sys.stdout.flush()
             sys.stdout.buffer.write(text)
@@ -37,14 +66,41 @@ def write_stdout(text: str | bytes, *, styled: bool = False) -> None:
             shown = text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
             sys.stdout.write(encodable(shown if styled else terminal_text(shown), sys.stdout))
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def writing_stdout(out: str = "FILE") -> Iterator[None]:
+    """Turns what goes wrong with stdout in the block into the errors of `write_stdout`.
+
+    Args:
+        out: what the help of the command calls the argument of `-o`.
+    """
+    check_stdout(out)
+    try:
+        yield
     except BrokenPipeError:
         abandon_stdout()
         raise PipeClosedError from None
     except OSError as error:
         abandon_stdout()
         raise GpuwatchError(
-            f"stdout cannot be written ({error.strerror}): free some space, or write elsewhere with -o FILE"
+            f"stdout cannot be written ({error.strerror}): free some space, or write elsewhere with -o {out}"
         ) from error
+
+
+def write_lines(lines: Iterable[Text]) -> None:
+    """Writes lines to stdout: styled for a terminal, plain for a pipe.
+
+    Raises:
+        PipeClosedError, GpuwatchError: as `write_stdout`.
+    """
+    from rich.console import Console
+
+    out = io.StringIO()  # by itself a Console ends the process with 1 when its reader is gone
+    console = Console(file=out, force_terminal=is_terminal(sys.stdout), soft_wrap=True, highlight=False)
+    for line in lines:
+        console.print(line)
+    write_stdout(out.getvalue(), styled=True)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -52,14 +108,10 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def check_stdout() -> None:
-    """Asked before minutes are spent on output that could not be delivered.
-
-    Raises:
-        GpuwatchError: it is closed.
-    """
+def check_stdout(out: str = "FILE") -> None:
+    """Raises GpuwatchError where stdout is closed."""
     if sys.stdout is None:
-        raise GpuwatchError("stdout is closed: write to a file with -o FILE")
+        raise GpuwatchError(f"stdout is closed: write to a file with -o {out}")
 
 
 def flush_stdout() -> None:
@@ -98,7 +150,7 @@ def _lead_nowhere(descriptor: int) -> bool:
 
 
 def say(text: str) -> None:
-    """Tells the user something on stderr, safe to show; a closed stderr is no error."""
+    """Writes a sentence to stderr, safe to show; a closed stderr is no error."""
     if sys.stderr is None:
         return
     lines = (printable(line) for line in text.split("\n"))
@@ -117,8 +169,47 @@ def encodable(text: str, stream: TextIO) -> str:
     return text
 
 
+def append_step_summary(texts: Callable[[], Sequence[str]]) -> None:
+    """Appends the first of the texts that fits to the summary of a GitHub Actions job, and says so on stderr.
+
+    It never fails the command: the report itself is written elsewhere.
+
+    Args:
+        texts: makes them, the longest first; called only in a job that has a summary.
+    """
+    name = os.environ.get(STEP_SUMMARY)
+    if not name:
+        return
+    path = Path(name)
+    try:
+        room = MOST_SUMMARY_BYTES - (path.stat().st_size if path.exists() else 0)
+        fitting = next((data for text in texts() if len(data := text.encode()) <= room), None)
+        if fitting is None:
+            say(f"gpuwatch: the job's summary (${STEP_SUMMARY}) is full: this report is not in it")
+            return
+        with path.open("ab") as file:
+            file.write(fitting)
+    except OSError as error:
+        why = error.strerror
+        say(f"gpuwatch: the job's summary (${STEP_SUMMARY}) cannot be written ({why}): this report is not in it")
+        return
+    say(f"gpuwatch: the report was also added to the job's summary (${STEP_SUMMARY})")
+
+
+def output_to(name: str | None) -> Callable[[str | bytes], None]:
+    """What writes to the file of `-o`, or to stdout without one.
+
+    Raises:
+        GpuwatchError: it could not be written; known before minutes are spent on measuring.
+    """
+    if name not in (None, "-"):
+        return OutputFile(str(name)).write
+    check_stdout()
+    return write_stdout
+
+
 class OutputFile:
-    """The file of `-o`: written beside its place and moved there, so that it is whole or not there at all.
+    """The file of `-o`: written next to its place and moved there, so that it is whole or not there at all.
 
     What is not a regular file (a pipe, /dev/stdout) is written straight. Made before the measuring starts, so that
     a folder that cannot be written is reported at once and not after five minutes.

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 import threading
 import time
 from pathlib import Path
 
-from gpuwatch.cli.child import Child
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.nothing_seen import NothingSeen
-from gpuwatch.cli.output import say
-from gpuwatch.cli.progress import Progress
-from gpuwatch.cli.record_options import check
-from gpuwatch.cli.session import Session, open_session, simulated_session
-from gpuwatch.cli.stopping import StopSignals
+from gpuwatch.cli.arguments import add_simulate, add_watching, duration
+from gpuwatch.cli.output import ExitCode, GpuwatchError, say
+from gpuwatch.cli.run import environment_for, why_not_started
+from gpuwatch.cli.session import NothingSeen, Progress, Session, open_session, simulated_session
+from gpuwatch.cli.signals import Child, StopSignals
 from gpuwatch.dashboard.words import recorded_words
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.recorder import default_name
@@ -32,16 +29,58 @@ _NOT_BELOW = (
     "`gpuwatch record` without a command records every hooked run"
 )
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_LEAST_BYTES = 1024**2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch record`."""
+    parser.usage = "gpuwatch record [OPTION...] [-- COMMAND [ARGUMENT...]]"
+    parser.description = (
+        "Records into a file until Ctrl-C. With a COMMAND: starts it with the hook in it, records until it "
+        "ends, and exits\nwith its exit code; its input, output and signals are its own."
+    )
+    parser.epilog = "Play the file with `gpuwatch replay FILE`, write a report of it with `gpuwatch report FILE`."
+    parser.set_defaults(command_line=[])
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="default: gpuwatch-YYYYmmdd-HHMMSS.gpuwatch in this folder"
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument(
+        "--duration",
+        type=duration,
+        metavar="S",
+        help="seconds to record (default: until Ctrl-C); a COMMAND goes on to its end",
+    )
+    parser.add_argument(
+        "--record-max",
+        type=_size,
+        metavar="SIZE",
+        help="the file's most, such as 500M or 1G: beyond it the oldest details go, the minutes' figures stay",
+    )
+    add_watching(parser)
+    add_simulate(parser)
+
 
 def record(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    check(arguments)
+    _check(arguments)
     path = Path(arguments.output or default_name(time.time()))
     _make_room(path, arguments.force)
     with _session(arguments) as session:
         if arguments.command_line:
             return _beside_command(session, path, arguments)
         return _until_stopped(session, path, arguments)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuses options that do not go together."""
+    if not arguments.command_line:
+        return
+    for option, value in (("--attach", arguments.attach), ("--simulate", arguments.simulate)):
+        if value is not None:
+            raise GpuwatchError(f"{option} and a command exclude each other: the command is what is recorded")
 
 
 def _make_room(path: Path, force: bool) -> None:
@@ -123,8 +162,6 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
 
 def _beside_command(session: Session, path: Path, arguments: argparse.Namespace) -> int:
     """Starts the command and records until it ends; with a duration, only that long, but stays for its exit code."""
-    from gpuwatch.cli.run import environment_for, why_not_started
-
     monitor, command = session.monitor, arguments.command_line
     with Child() as child:
         _begin(session, path, arguments)
@@ -207,3 +244,13 @@ def _tell(ended: RecordingNow | None, *, how_to_read: bool = True) -> None:
     if not ended.bytes or not how_to_read:
         return
     say(f"gpuwatch: `gpuwatch replay {shlex.quote(str(ended.path))}` plays it, `gpuwatch report` writes it up")
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 1G")
+    size = round(float(found[1]) * _UNITS[found[2].upper()])
+    if size < _LEAST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1M, which some minutes of eight GPUs take")
+    return size

@@ -6,12 +6,32 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.config import add_config
+from gpuwatch.cli.moments import FORMS, moment, one_moment
+from gpuwatch.cli.output import GpuwatchError
 from gpuwatch.dashboard.launch import first_frame, run_dashboard
 from gpuwatch.dashboard.terminal import terminal_problem
 
 if TYPE_CHECKING:
     from gpuwatch.recording.reader import Recording
+
+_SPEEDS = (0.25, 60.0)
+"""Recorded seconds per second."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch replay`."""
+    parser.description = (
+        "The dashboard over a recording, with its findings as they came; rules that the config ignores\n"
+        "say nothing, those that it gives other thresholds judge again. space holds it, [ ] and { }\n"
+        "jump, < > change the speed."
+    )
+    parser.add_argument("file", metavar="FILE", help="a recording made by `gpuwatch record` or the dashboard's r")
+    parser.add_argument(
+        "--speed", type=_speed, default=1.0, metavar="N", help="recorded seconds per second, 0.25 to 60 (default 1)"
+    )
+    parser.add_argument("--from", dest="start", type=moment, metavar="T", help=f"where to begin: {FORMS}")
+    add_config(parser)
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -23,7 +43,6 @@ def replay(arguments: argparse.Namespace) -> int:
     if not path.exists():  # refused before the screen is taken
         raise GpuwatchError(f"{path} does not exist: give the file that `gpuwatch record` wrote")
     with first_frame(f"REPLAY {path.name}"):
-        from gpuwatch.cli.moments import one_moment
         from gpuwatch.cli.session import quiet_log
         from gpuwatch.monitor.replay import ReplayMonitor
         from gpuwatch.recording.reader import Recording
@@ -54,3 +73,14 @@ def _shows_anything(recording: Recording) -> bool:
         return True
     found = recording.samples(recording.start_ns, recording.end_ns, kinds=(RunFacts, ProcessSample))
     return next(iter(found), None) is not None
+
+
+def _speed(text: str) -> float:
+    try:
+        value = float(text.rstrip("xX"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a speed such as 4 or 0.5") from None
+    least, most = _SPEEDS
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text} is not between {least:g} and {most:g}")
+    return value

@@ -4,17 +4,74 @@ from __future__ import annotations
 
 import argparse
 import gc
+from dataclasses import replace
+from pathlib import Path
 
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import OutputFile, check_stdout, say, write_stdout
-from gpuwatch.cli.report_options import check
-from gpuwatch.cli.step_summary import append_step_summary, is_asked_for
+from gpuwatch.cli.arguments import add_output, add_simulate, add_watching, duration
+from gpuwatch.cli.moments import FORMS, extent, moment, span
+from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
+from gpuwatch.cli.session import NothingSeen, Progress, Session, is_empty, open_session, quiet_log
+from gpuwatch.cli.signals import StopSignals
+from gpuwatch.edits.source import read_source
+from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.report.build import build_report
 from gpuwatch.report.model import Report, as_json
-from gpuwatch.report.observation import Observation, leave_out
+from gpuwatch.report.observation import (
+    Observation,
+    finding_stretches,
+    fine_curves,
+    leave_out,
+    phase_stretches,
+    short_history,
+)
 from gpuwatch.text.escape import json_text
 
+_DEFAULT_SECONDS = 60.0
+_FORMATS = ("md", "json", "text", "html", "junit")
 _FAILING = {None: (), "warning": ("critical", "warning"), "critical": ("critical",)}
+
+_END_SEEN_SECONDS = 2.0
+"""That a process is gone is known at once; the sources that read it look some times a second."""
+
+_FIRST_SAMPLE_SECONDS = 30.0
+"""Beyond a duration that passed before the attached process was sampled, as a busy machine lets a short one pass."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch report`."""
+    parser.description = (
+        "Watches, then writes the report to stdout; Ctrl-C writes what was seen so far, as INCOMPLETE.\n"
+        "With a FILE: the same report of a recording, also while it is still being written."
+    )
+    parser.epilog = "On GitHub Actions the report is also appended to the job's summary ($GITHUB_STEP_SUMMARY)."
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a recording made by `gpuwatch record`")
+    parser.add_argument("--from", dest="start", type=moment, metavar="T", help=f"with FILE: where to begin: {FORMS}")
+    parser.add_argument("--to", dest="end", type=moment, metavar="T", help="with FILE: where to end")
+    parser.add_argument(
+        "--duration",
+        type=duration,
+        default=_DEFAULT_SECONDS,
+        metavar="S",
+        help=f"seconds to watch, 0: until Ctrl-C (default {_DEFAULT_SECONDS:.0f})",
+    )
+    add_watching(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="md",
+        help="md: Markdown (default); html: one page with charts, for a browser; junit: a test case per rule, for CI",
+    )
+    form.add_argument("--patch", action="store_true", help="only the fixes, as one patch for `git apply`")
+    parser.add_argument("--series", action="store_true", help="with --format json: the curves of the charts, too")
+    add_output(parser)
+    parser.add_argument(
+        "--fail-on",
+        choices=("warning", "critical"),
+        help="exit 1 when a finding is that bad (junit: what fails, default warning)",
+    )
+    add_simulate(parser)
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -29,36 +86,132 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    check(arguments)
-    output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
-    if output is None:
-        check_stdout()
+    _check(arguments)
+    write = output_to(arguments.output)
     with_curves = arguments.format == "html" or arguments.series
-    seen = leave_out(_seen(arguments, with_curves), arguments.config.settings.ignored)
+    observe = _watch if arguments.file is None else _read
+    seen = leave_out(observe(arguments, with_curves), arguments.config.settings.ignored)
     document = build_report(seen, with_series=with_curves)
-    data = _patch(seen, document) if arguments.patch else _rendered(document, arguments)
-    if output is None:
-        write_stdout(data)
-    else:
-        output.write(data)
-    if is_asked_for():
-        from gpuwatch.report.markdown import render_step_summary, short_step_summary
-
-        append_step_summary([render_step_summary(document), short_step_summary(document)])
+    write(_patch(seen, document) if arguments.patch else _rendered(document, arguments))
+    append_step_summary(lambda: _step_summaries(document))
     if document.gpuwatch.incomplete:
         return ExitCode.INTERRUPTED
     failing = _FAILING[arguments.fail_on]
     return ExitCode.FINDINGS if any(each.severity in failing for each in document.findings) else ExitCode.OK
 
 
-def _seen(arguments: argparse.Namespace, with_curves: bool) -> Observation:
-    if arguments.file is not None:
-        from gpuwatch.cli.report_file import read_for_report
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuses options that do not go together."""
+    if arguments.series and arguments.format != "json":
+        raise GpuwatchError("--series adds the curves to the JSON: give --format json with it")
+    if arguments.file is None:
+        if arguments.start or arguments.end:
+            raise GpuwatchError("--from and --to choose a part of a recording: name its FILE")
+        if arguments.simulate is not None and arguments.duration == 0:
+            raise GpuwatchError("--duration 0 would never end in simulated time: give the seconds to simulate")
+        return
+    for option, is_given in (
+        ("--duration", arguments.duration != _DEFAULT_SECONDS),
+        ("--attach", arguments.attach is not None),
+        ("--simulate", arguments.simulate is not None),
+    ):
+        if is_given:
+            instead = ": choose a part of it with --from and --to" if option == "--duration" else ""
+            raise GpuwatchError(f"{option} is for watching, and {arguments.file} is a recording{instead}")
 
-        return read_for_report(arguments, with_curves=with_curves)
-    from gpuwatch.cli.report_watch import watch_for_report
 
-    return watch_for_report(arguments, with_curves=with_curves)
+def _read(arguments: argparse.Namespace, with_curves: bool) -> Observation:
+    """What the recording holds between the moments that were asked for."""
+    from gpuwatch.recording.types import CannotOpenError
+    from gpuwatch.report.recorded import MinutesOnce, observe
+
+    quiet_log()
+    try:
+        recording = MinutesOnce(Path(arguments.file))
+    except CannotOpenError as error:
+        raise GpuwatchError(str(error).rstrip(".")) from error
+    with recording:
+        start_ns, end_ns = span(recording, arguments.start, arguments.end)
+        if start_ns >= end_ns:
+            wait = "" if recording.meta.ended else " yet: wait for the first second of it"
+            raise GpuwatchError(f"{arguments.file} holds no samples{wait}")
+        seen = observe(recording, start_ns, end_ns, with_curves=with_curves, settings=arguments.config.settings)
+        if not seen.scene.gpus and not seen.scene.runs:
+            problem = recording.meta.problem
+            if problem:
+                raise GpuwatchError(f"nothing can be reported of {arguments.file}: {problem.rstrip('.')}")
+            raise GpuwatchError(
+                f"{arguments.file} holds neither a GPU nor a training run in this part; it {extent(recording)}"
+            )
+        return seen
+
+
+def _watch(arguments: argparse.Namespace, with_curves: bool) -> Observation:
+    """What is seen up to the end of the duration, of the attached process, or of the user's patience."""
+    with open_session(arguments) as session:
+        return _watched(session, arguments.duration or None, with_curves)
+
+
+def _watched(session: Session, duration_seconds: float | None, with_curves: bool) -> Observation:
+    monitor = session.monitor
+    started_ns = session.now_ns()
+    deadline_ns = None if duration_seconds is None else started_ns + round(duration_seconds * 1e9)
+    nothing = NothingSeen(patient=duration_seconds is None)
+    with StopSignals(monitor.stop) as signals, Progress(started_ns, duration_seconds) as progress:
+
+        def on_tick(snapshot: Snapshot) -> None:
+            progress.show(snapshot)
+            nothing.look(snapshot)
+
+        monitor.run_until(deadline_ns, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
+        if session.attached is not None:
+            sample_by_ns = session.now_ns() + round(_FIRST_SAMPLE_SECONDS * 1e9)
+            monitor.run_until(sample_by_ns, on_tick=on_tick, stop=lambda: session.has_ended() or _is_sampled(monitor))
+        if session.has_ended():
+            seen_by_ns = session.now_ns() + round(_END_SEEN_SECONDS * 1e9)
+            monitor.run_until(seen_by_ns, stop=lambda: _has_seen_the_end(monitor))
+    snapshot = monitor.snapshot()
+    if not signals.received:
+        if session.has_ended() and is_empty(snapshot) and not nothing.saw_something:
+            raise GpuwatchError(f"{session.narrowed_to} ended before anything could be seen of it")
+        nothing.refuse(snapshot)
+    # A clock that jumps stops at the deadline; the machine's goes on while the report is made.
+    end_ns = deadline_ns if session.virtual and deadline_ns and not signals.received else session.now_ns()
+    scene = monitor.final_scene(max(1, end_ns - started_ns) / 1e9)
+    notes = [*snapshot.notices]
+    if session.has_ended() and not signals.received:
+        notes.append(f"{session.narrowed_to} ended, and so did the watch")
+    of_time = (monitor.timeline, scene, started_ns, scene.now_ns, session.interval_seconds)
+    return Observation(
+        snapshot=replace(
+            snapshot,
+            time_ns=scene.now_ns,
+            started_ns=started_ns,
+            wall_time=snapshot.wall_time + (scene.now_ns - snapshot.time_ns) / 1e9,
+        ),
+        scene=scene,
+        charts=short_history(*of_time),
+        curves=fine_curves(*of_time) if with_curves else (),
+        stretches=(
+            *phase_stretches(monitor.timeline, started_ns, scene.now_ns),
+            *finding_stretches(snapshot.findings, started_ns, scene.now_ns),
+        ),
+        interrupted=signals.received,
+        notes=tuple(notes),
+        read_source=read_source if snapshot.origin.kind == "live" else None,
+    )
+
+
+def _is_sampled(monitor: Monitor) -> bool:
+    """Whether of any run more is known than what the system says of its process."""
+    ranks = (rank for run in monitor.snapshot().runs for rank in run.ranks)
+    return any(rank.facts.trainer in monitor.timeline.trainers for rank in ranks)
+
+
+def _has_seen_the_end(monitor: Monitor) -> bool:
+    """Whether there is a run, and every one has ended: the last samples may still be on their way."""
+    runs = monitor.snapshot().runs
+    return bool(runs) and all(run.ended for run in runs)
 
 
 def _patch(seen: Observation, document: Report) -> bytes:
@@ -96,3 +249,9 @@ def _rendered(document: Report, arguments: argparse.Namespace) -> str:
             from gpuwatch.report.text import render_text
 
             return render_text(document)
+
+
+def _step_summaries(document: Report) -> tuple[str, str]:
+    from gpuwatch.report.markdown import render_step_summary, short_step_summary
+
+    return render_step_summary(document), short_step_summary(document)

@@ -1,28 +1,39 @@
-"""What a command watches: the monitor over this machine, one process tree of it, or a simulated machine."""
+"""What a command watches: the monitor over this machine, one process tree of it, or a simulated machine.
+
+And what it says of it as it goes: how far it has got, and that there is nothing to watch.
+"""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
+import sys
 import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuwatch.cli.arguments import ANY_PROCESS, unknown
-from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli.output import GpuwatchError
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.wiring import TakeNvml, live_monitor, simulated_monitor
 from gpuwatch.timeline.runs import title_of
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
     from gpuwatch.sources.host.identify import ProcessIdentity
 
 _DEMO_PAST_SECONDS = 120.0
 _LEAD_SECONDS = 120.0
 """What a simulated report lets pass before it begins: a run that is warm, a hang that has lasted."""
+
+_PATIENCE_SECONDS = 10.0
+"""A run links itself within a second of its start; a driver answers within two, or it does not."""
 
 
 @dataclass(slots=True)
@@ -87,12 +98,12 @@ def open_session(arguments: argparse.Namespace, nvml: TakeNvml | None = None) ->
         )
     pid = arguments.attach
     if pid == ANY_PROCESS:
-        from gpuwatch.cli.candidates import pick_candidate
+        from gpuwatch.cli.attach import pick_candidate
 
         pid = pick_candidate(arguments.command)
     attached = None if pid is None else _identified(pid)
     if arguments.inject and pid is not None:
-        from gpuwatch.cli.inject import inject
+        from gpuwatch.cli.attach import inject
 
         inject(pid, yes=arguments.yes)
     monitor = live_monitor(
@@ -109,7 +120,7 @@ def simulated_session(
     settings: Settings | None = None,
     lead_seconds: float = _LEAD_SECONDS,
 ) -> Session:
-    """A made-up machine, in passing time or in time that jumps, which then has gone on for `lead_seconds` already."""
+    """A simulated machine, in passing time or in time that jumps, which has then gone on for `lead_seconds` already."""
     from gpuwatch.sources.simulator import SCENARIOS
 
     quiet_log()
@@ -144,3 +155,109 @@ def quiet_log() -> None:
     elif not log.handlers:
         log.addHandler(logging.NullHandler())
         log.propagate = False
+
+
+class NothingSeen:
+    """Whether there was anything to watch at all; without a GPU and a run there is nothing to report.
+
+    It is never sure with `patient`, where the user asked to wait without an end, nor once something was seen: the only
+    run of a machine without GPUs leaves the screen 10 min after its end.
+    """
+
+    def __init__(self, *, patient: bool) -> None:
+        self._patient = patient
+        self.is_sure = False
+        self.saw_something = False
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Becomes sure once nothing showed up for long enough."""
+        waited = (snapshot.time_ns - snapshot.started_ns) / 1e9
+        self.saw_something = self.saw_something or not is_empty(snapshot)
+        self.is_sure = not self._patient and waited >= _PATIENCE_SECONDS and not self.saw_something
+
+    def refuse(self, snapshot: Snapshot) -> None:
+        """Raises what says that nothing could be measured, if that is so."""
+        if is_empty(snapshot) and not self.saw_something:
+            raise GpuwatchError(explanation(snapshot))
+
+
+def is_empty(snapshot: Snapshot) -> bool:
+    """Neither a GPU nor a run."""
+    return not snapshot.gpus and not snapshot.runs
+
+
+def explanation(snapshot: Snapshot) -> str:
+    """What was looked for, and how to get going."""
+    nvml = snapshot.nvml
+    reason = (nvml.reason or f"NVML is {nvml.status}") if nvml else "the driver has not answered yet"
+    many = sum(each.rung != "exact" for each in snapshot.candidates)
+    trains = "1 process trains" if many == 1 else f"{many} processes train"
+    others = f"{trains} here without it (`gpuwatch --attach` lists); " if many else ""
+    others += "".join(f"{notice.rstrip('.')}; " for notice in snapshot.notices)
+    return (
+        f"nothing to measure: no GPU ({reason.rstrip('.')}) and no training run with the hook; {others}"
+        "start the training with `gpuwatch run python train.py`, see `gpuwatch doctor`, or try `gpuwatch demo`"
+    )
+
+
+class Progress:
+    """A bar on stderr with the time left and what is seen; silent where stderr is a file or a pipe."""
+
+    def __init__(
+        self,
+        started_ns: int,
+        duration_seconds: float | None,
+        *,
+        doing: str = "watching",
+        hint: str = "Ctrl-C: report so far",
+    ) -> None:
+        self._doing = doing
+        self._hint = hint
+        self._started_ns = started_ns
+        self._duration_seconds = duration_seconds
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Moves the bar."""
+        if self._bar is None or self._task is None:
+            return
+        counts = ((snapshot.gpus, "GPU"), (snapshot.runs, "run"), (snapshot.findings, "finding"))
+        seen = ", ".join(_count(len(things), name) for things, name in counts)
+        if snapshot.recording is not None:
+            from gpuwatch.dashboard.formatting import byte_size
+
+            seen = snapshot.recording.problem or f"{seen}, {byte_size(snapshot.recording.bytes)}"
+        self._bar.update(self._task, completed=(snapshot.time_ns - self._started_ns) / 1e9, seen=seen)
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        timing = TimeElapsedColumn() if self._duration_seconds is None else TimeRemainingColumn()
+        self._bar = RichProgress(
+            TextColumn(self._doing),
+            BarColumn(bar_width=30),
+            timing,
+            TextColumn("{task.fields[seen]}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task(self._doing, total=self._duration_seconds, seen=self._hint)
+        self._bar.start()
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import OutputFile, say, write_stdout
-from gpuwatch.cli.stopping import StopSignals
+from gpuwatch.cli.arguments import add_output, duration, number, pid
+from gpuwatch.cli.output import ExitCode, GpuwatchError, output_to, say
+from gpuwatch.cli.signals import StopSignals
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.types import CannotReadError
 from gpuwatch.report.profiles import collapsed, speedscope, tree
@@ -25,10 +24,33 @@ _ALL_THREADS_HZ = 10.0
 """A thread that maps memory waits while another process reads: 1 000 maps a second beside 100 looks a second at 60
 threads stood still for 24 % of the time, beside looks at the main thread alone for nothing that could be measured."""
 
+_MOST_HZ = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch stacks`."""
+    parser.description = (
+        "Looks at the stacks of a running Python process and its DataLoader workers without stopping them, "
+        "then writes them to stdout. Ctrl-C writes what was seen so far."
+    )
+    parser.add_argument("pid", type=pid, metavar="PID")
+    parser.add_argument("--seconds", type=duration, default=10.0, metavar="S", help="how long to sample (default 10)")
+    parser.add_argument(
+        "--rate", type=_rate, metavar="HZ", help="samples per second (default 100, with --threads 10: each costs more)"
+    )
+    parser.add_argument("--threads", action="store_true", help="all threads, not only the main one of each process")
+    parser.add_argument(
+        "--format",
+        choices=("text", "collapsed", "speedscope"),
+        default="text",
+        help="text: a call tree (default); collapsed: for flamegraph.pl; speedscope: for www.speedscope.app",
+    )
+    add_output(parser)
+
 
 def stacks(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
+    write = output_to(arguments.output)
     try:
         identity = identify(arguments.pid)
         capture = Capture(
@@ -52,11 +74,7 @@ def stacks(arguments: argparse.Namespace) -> int:
         say(f"gpuwatch: process {profile.pid} ended after {profile.seconds:.1f} s, and so did the sampling")
     if not profile.lanes:
         raise GpuwatchError(f"no stack of process {profile.pid} could be read: it ended or was only starting")
-    text = _rendered(profile, arguments.format)
-    if output is None:
-        write_stdout(text)
-    else:
-        output.write(text)
+    write(_rendered(profile, arguments.format))
     return ExitCode.INTERRUPTED if signals.received else ExitCode.OK
 
 
@@ -88,3 +106,10 @@ def _rendered(profile: Profile, form: str) -> str:
         return json_text(speedscope(profile)) + "\n"
     lines = collapsed(profile) if form == "collapsed" else tree(profile)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _rate(text: str) -> float:
+    value = number(text)
+    if not 1 <= value <= _MOST_HZ:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_MOST_HZ} samples per second")
+    return value

@@ -3,28 +3,81 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from gpuwatch._version import __version__
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import OutputFile, check_stdout, say, write_stdout
+from gpuwatch.cli.arguments import add_output, duration
+from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
 from gpuwatch.cli.run import flag_that_ignores_the_environment, hooked_environment, inherited_environment
-from gpuwatch.cli.step_summary import append_step_summary
-from gpuwatch.cli.stopping import StopSignals
-from gpuwatch.cli.trial_progress import TrialProgress
+from gpuwatch.cli.signals import StopSignals
 from gpuwatch.edits.source import read_source
-from gpuwatch.text.escape import json_text
-from gpuwatch.trial.changes import TrialError, arms_of, checked_command
+from gpuwatch.text.escape import json_text, printable
+from gpuwatch.text.numbers import grouped
+from gpuwatch.trial.changes import Arm, TrialError, arms_of, checked_command
 from gpuwatch.trial.experiment import Experiment
 from gpuwatch.trial.patch import ArmPatch, patch_of
-from gpuwatch.trial.render import document, render_markdown, render_text
-from gpuwatch.trial.results import TrialResult, remarks
+from gpuwatch.trial.render import document, render_markdown, render_text, speed_words
+from gpuwatch.trial.results import RunResult, Steady, TrialResult, remarks
 from gpuwatch.trial.runner import Enough, Runner, Stopping
 
-DEFAULT_SECONDS = 20.0
+_DEFAULT_SECONDS = 20.0
+_MOST_RUNS = 100
+_EXAMPLES = """\
+examples:
+  gpuwatch trial num_workers=8 pin_memory=true -- python train.py
+  gpuwatch trial --sweep num_workers=0,2,4,8 -- python train.py --epochs 1
+  gpuwatch trial --arm 'num_workers=4' --arm 'num_workers=4 prefetch_factor=4' -- torchrun --nproc_per_node=8 train.py
+  gpuwatch trial tf32=true --fail-if not-faster -- python train.py
+
+changes: num_workers, pin_memory, persistent_workers, prefetch_factor, in_order (of the training's DataLoader),
+non_blocking, tf32, cudnn_benchmark, compile, env.NAME, and with --arg the command's own flags.
+
+exit codes: 0 compared, 1 --fail-if holds, 2 nothing could be compared, 130 interrupted.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch trial`."""
+    parser.usage = "gpuwatch trial [CHANGE ...] [--sweep NAME=V,V] [--arm 'CHANGE...'] [OPTION ...] -- COMMAND..."
+    parser.description = (
+        "Runs COMMAND with and without the changes, alternating, each in a fresh process that is stopped\n"
+        "after a while, and says which is faster and how sure that is. Nothing of yours is edited: the hook does it."
+    )
+    parser.epilog = _EXAMPLES
+    parser.set_defaults(command_line=[])
+    parser.add_argument("changes", nargs="*", metavar="CHANGE", help="NAME=VALUE; several make one arm")
+    parser.add_argument(
+        "--sweep", action="append", default=[], metavar="NAME=V,V", help="an arm per value; several: per combination"
+    )
+    parser.add_argument("--arm", action="append", default=[], metavar="'CHANGE...'", help="one more arm")
+    parser.add_argument(
+        "--arg", action="append", default=[], metavar="NAME=VALUE", help="a flag of COMMAND to give, or to replace"
+    )
+    parser.add_argument("--runs", type=_runs, default=5, metavar="N", help="runs of each arm (default 5)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--seconds", type=_positive, default=None, metavar="S", help="of settled training per run (default 20)"
+    )
+    length.add_argument("--steps", type=_steps, metavar="N", help="settled steps per run, in place of seconds")
+    parser.add_argument(
+        "--patience", type=_positive, default=600.0, metavar="S", help="longest wait for a step (default 600)"
+    )
+    parser.add_argument(
+        "--min-effect", type=_share, default=0.02, metavar="P%", help="the least change to call one (default 2%%)"
+    )
+    parser.add_argument(
+        "--scratch", action="store_true", help="run in an empty folder each time; name data by absolute paths"
+    )
+    parser.add_argument(
+        "--fail-if", choices=("slower", "not-faster"), help="exit 1 when an arm is slower, or when none is faster"
+    )
+    parser.add_argument("--format", choices=("text", "json", "md"), default="text", help="default text")
+    add_output(parser)
 
 
 def trial(arguments: argparse.Namespace) -> int:
@@ -35,10 +88,8 @@ def trial(arguments: argparse.Namespace) -> int:
     except TrialError as error:
         raise GpuwatchError(str(error)) from error
     _check_hook(command)
-    output = None if arguments.output in (None, "-") else OutputFile(arguments.output)
-    if output is None:
-        check_stdout()
-    seconds = None if arguments.steps else arguments.seconds or DEFAULT_SECONDS
+    write = output_to(arguments.output)
+    seconds = None if arguments.steps else arguments.seconds or _DEFAULT_SECONDS
     enough = Enough(seconds, arguments.steps, arguments.patience)
     environment = inherited_environment()
     experiment = Experiment(arms, arguments.runs, arguments.min_effect, command, environment)
@@ -50,11 +101,8 @@ def trial(arguments: argparse.Namespace) -> int:
         text = json_text(document(result, __version__), indent=2) + "\n"
     else:
         text = render_markdown(result) if arguments.format == "md" else render_text(result)
-    if output is None:
-        write_stdout(text)
-    else:
-        output.write(text)
-    append_step_summary([render_markdown(result)])
+    write(text)
+    append_step_summary(lambda: [render_markdown(result)])
     return _exit_code(result, arguments.fail_if)
 
 
@@ -114,3 +162,89 @@ def _exit_code(result: TrialResult, fail_if: str | None) -> int:
     verdicts = {each.judgement.verdict for each in result.arms[1:]}
     fails = (fail_if == "slower" and "slower" in verdicts) or (fail_if == "not-faster" and "faster" not in verdicts)
     return ExitCode.FINDINGS if fails else ExitCode.OK
+
+
+def _runs(text: str) -> int:
+    return _whole(text, 1, _MOST_RUNS, "runs")
+
+
+def _steps(text: str) -> int:
+    return _whole(text, 10, 10**9, "steps")
+
+
+def _whole(text: str, least: int, most: int, what: str) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between {least} and {most} {what}")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    value = duration(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError("0 seconds measure nothing")
+    return value
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%").strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 2%") from None
+    if not 0 <= value < 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0% and 100%")
+    return value / 100
+
+
+class TrialProgress:
+    """How far a trial has got, on stderr: a line per run, and on a terminal the run that is going on."""
+
+    def __init__(self) -> None:
+        self._head = ""
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._shown = 0
+
+    def begins(self, arm: Arm, place: int, of: int) -> Callable[[Steady | None], None]:
+        """A run begins; the look at the beginning has place 0."""
+        self._head = f"a look at it {arm.label}, not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
+        self._show("starting")
+        began = time.monotonic()
+
+        def go_on(steady: Steady | None) -> None:
+            self._show(f"not settled after {time.monotonic() - began:.0f} s" if steady is None else _speed(steady))
+
+        return go_on
+
+    def ended(self, run: RunResult) -> None:
+        """The run has ended: its line stays."""
+        self.clear()
+        if run.failure is not None:
+            if run.place >= 0:  # a look that fails ends the trial, which says why
+                say(f"{self._head}: {run.failure.reason}")
+        elif run.interrupted:
+            say(f"{self._head}: stopped")
+        elif run.steady is not None:
+            say(f"{self._head}: {_speed(run.steady)}")
+
+    def _show(self, what: str) -> None:
+        if not self._is_terminal:
+            return
+        # A line that wraps could not be taken back. Its end is what changes, so the arm's name gives way.
+        room = max(20, shutil.get_terminal_size().columns - len(what) - 4)
+        head = self._head if len(self._head) <= room else f"{self._head[: room - 3]}..."
+        line = printable(f"{head}: {what} ")
+        self.clear()
+        sys.stderr.write(line)
+        sys.stderr.flush()
+        self._shown = len(line)
+
+    def clear(self) -> None:
+        """Takes back what is on the terminal's line."""
+        if self._shown:
+            sys.stderr.write("\r" + " " * self._shown + "\r")
+            self._shown = 0
+
+
+def _speed(steady: Steady) -> str:
+    known = steady.samples_per_second
+    rate = f"{speed_words(steady.steps_per_second)} steps/s" if known is None else f"{speed_words(known)} samples/s"
+    return f"{rate} ({grouped(steady.steps)} steps in {steady.seconds:.1f} s)"

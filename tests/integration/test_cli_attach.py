@@ -34,8 +34,8 @@ sys.stdin.read()
 
 PATIENT = """\
 import functools, sys
-from gpuwatch.cli import candidates
-candidates._gpus = functools.partial(candidates._gpus, patience_seconds=60.0)
+from gpuwatch.cli import attach
+attach._gpus = functools.partial(attach._gpus, patience_seconds=60.0)
 from gpuwatch.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """

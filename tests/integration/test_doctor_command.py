@@ -67,7 +67,7 @@ def test_with_neither_gpu_nor_meeting_folder_nothing_can_be_measured(
 def test_a_driver_that_hangs_is_named_and_the_rest_is_still_looked_at(
     machine: SimulatedDriver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpuwatch.cli.doctor_checks._SURVEY_SECONDS", 8.0)
+    monkeypatch.setattr("gpuwatch.cli.doctor._SURVEY_SECONDS", 8.0)
     machine.write("fault nvmlDeviceGetPerformanceState 0 hang")
     assert doctor(Namespace(json=True)) == 0
     checks = as_report(capsys)

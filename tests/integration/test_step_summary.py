@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwatch.cli.step_summary import MOST_BYTES
+from gpuwatch.cli.output import MOST_SUMMARY_BYTES
 from tests.integration.command_line import gpuwatch
 
 
@@ -47,10 +47,10 @@ def test_summary_that_cannot_be_written_changes_no_exit_code(tmp_path: Path) -> 
 def test_summary_that_is_nearly_full_gets_the_verdict_alone_and_a_full_one_nothing(tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     for room, said in ((1000, "also added"), (10, "is full")):
-        summary.write_bytes(b"x" * (MOST_BYTES - room))
+        summary.write_bytes(b"x" * (MOST_SUMMARY_BYTES - room))
         done = gpuwatch(tmp_path, "report", "--simulate", "starved", environment={"GITHUB_STEP_SUMMARY": str(summary)})
         assert done.returncode == 0
         assert said in done.stderr
-        assert summary.stat().st_size <= MOST_BYTES
+        assert summary.stat().st_size <= MOST_SUMMARY_BYTES
         assert (b"CRITICAL" in summary.read_bytes()) == (room > 10)
         assert b"<details>" not in summary.read_bytes()

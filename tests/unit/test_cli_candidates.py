@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.cli import candidates
-from gpuwatch.cli.candidate_table import age_words, table_lines
-from gpuwatch.cli.candidates import Found, Gpus, list_candidates, pick_candidate
-from gpuwatch.cli.errors import GpuwatchError
+from gpuwatch.cli import attach
+from gpuwatch.cli.attach import Found, Gpus, age_words, list_candidates, pick_candidate, table_lines
+from gpuwatch.cli.output import GpuwatchError
 from gpuwatch.samples import Candidate
 
 CLIMB = "start it with `gpuwatch run`"
@@ -94,7 +93,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[Candidate]:
     """The processes that are found."""
     found: list[Candidate] = []
     gpus = Gpus({"GPU-a": 0}, problem="libnvidia-ml.so.1 was not found.")
-    monkeypatch.setattr(candidates, "find_candidates", lambda: Found(tuple(found), gpus))
+    monkeypatch.setattr(attach, "find_candidates", lambda: Found(tuple(found), gpus))
     return found
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpuwatch.cli.errors import GpuwatchError
 from gpuwatch.cli.moments import moment, one_moment, span
+from gpuwatch.cli.output import GpuwatchError
 
 SECOND = 10**9
 START_NS = 5_000 * SECOND

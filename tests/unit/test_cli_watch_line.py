@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwatch.cli.watch import subject_of
-from gpuwatch.cli.watch_line import watch_line
+from gpuwatch.cli.watch import subject_of, watch_line
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.samples import NvmlState

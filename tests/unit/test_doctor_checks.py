@@ -12,22 +12,23 @@ import pytest
 from recorded_proc import RecordedHost
 
 from gpuwatch.cli.doctor import as_json, as_lines, usable
-from gpuwatch.cli.doctor_checks import shared_memory
-from gpuwatch.cli.doctor_checks.check import Check, State
-from gpuwatch.cli.doctor_checks.device_nodes import check_device_nodes
-from gpuwatch.cli.doctor_checks.driver import check_driver, check_nvml_calls
-from gpuwatch.cli.doctor_checks.open_files import check_open_files
-from gpuwatch.cli.doctor_checks.other_processes import check_other_processes, own_memory_problem
-from gpuwatch.cli.doctor_checks.permissions import check_permissions
-from gpuwatch.cli.doctor_checks.pressure import check_pressure
-from gpuwatch.cli.doctor_checks.quota import check_quota
-from gpuwatch.cli.doctor_checks.shared_memory import check_shared_memory
-from gpuwatch.cli.doctor_checks.surroundings import check_surroundings
-from gpuwatch.cli.doctor_checks.system import check_system
-from gpuwatch.cli.doctor_checks.terminal import Terminal, check_terminal
-from gpuwatch.cli.doctor_checks.torch_found import check_torch
+from gpuwatch.cli.doctor_checks import Check, State, machine
+from gpuwatch.cli.doctor_checks.gpu import check_device_nodes, check_driver, check_nvml_calls, check_torch
+from gpuwatch.cli.doctor_checks.machine import (
+    Terminal,
+    check_open_files,
+    check_pressure,
+    check_quota,
+    check_shared_memory,
+    check_surroundings,
+    check_system,
+    check_terminal,
+)
+from gpuwatch.cli.doctor_checks.runs import check_link, check_other_processes, check_permissions, own_memory_problem
 from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.sources.hook_link import processes as link_processes
 from gpuwatch.sources.host.machine import SharedMemory
+from gpuwatch.sources.host.procfs import read_stat
 from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey
 
 
@@ -228,7 +229,7 @@ def test_an_affinity_below_the_cores_is_named(host: RecordedHost) -> None:
 def test_shared_memory_that_is_missing_small_or_full_is_named(
     host: RecordedHost, monkeypatch: pytest.MonkeyPatch, total: int | None, used: int | None, state: State
 ) -> None:
-    monkeypatch.setattr(shared_memory, "read_shared_memory", lambda root, pid: SharedMemory(total, used))
+    monkeypatch.setattr(machine, "read_shared_memory", lambda root, pid: SharedMemory(total, used))
     check = check_shared_memory(host.proc)
     assert check.state is state
     if state is not State.OK:
@@ -437,3 +438,53 @@ def test_a_machine_is_usable_with_a_gpu_or_with_a_run_that_can_be_linked(
 
 def test_this_process_has_a_limit_of_open_files() -> None:
     assert check_open_files().details["limit"] == os.sysconf("SC_OPEN_MAX")
+
+
+def test_a_folder_that_can_be_made_is_fine_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "meet"
+    check = check_link({"GPUWATCH_DIR": str(folder)})
+    assert check.state is State.OK
+    assert check.details == {"folder": str(folder), "runs": 0, "passed_over": None}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert list(folder.iterdir()) == []
+
+
+def test_runs_that_left_word_are_counted_and_ended_ones_are_not(tmp_path: Path) -> None:
+    folder = tmp_path / "meet"
+    folder.mkdir(mode=0o700)
+    me = read_stat(Path("/proc"), os.getpid())
+    assert me is not None
+    for pid, start_ticks in ((os.getpid(), me.start_ticks), (1, me.start_ticks + 1)):
+        words = {"version": 1, "pid": pid, "start_ticks": start_ticks, "command": ["python"], "cwd": "/"}
+        (folder / f"trainer-{pid}.json").write_text(json.dumps(words))
+    assert check_link({"GPUWATCH_DIR": str(folder)}).details["runs"] == 1
+
+
+def test_a_folder_that_others_can_reach_is_refused_with_the_cure(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    check = check_link({"GPUWATCH_DIR": str(tmp_path)})
+    assert check.state is State.PROBLEM
+    assert "755" in check.sentence
+    assert check.cure == f"Run: chmod 700 {tmp_path}."
+
+
+def test_a_link_or_a_missing_parent_is_refused_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    for path in (tmp_path / "link", tmp_path / "none/meet"):
+        check = check_link({"GPUWATCH_DIR": str(path)})
+        assert check.state is State.PROBLEM
+        assert str(path) in check.sentence
+        assert check.cure
+
+
+def test_a_variable_that_names_a_folder_of_a_file_server_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, local = tmp_path / "remote", tmp_path / "local"
+    local.mkdir()
+    monkeypatch.setattr(link_processes, "mounts_of", lambda root: {"/": "ext4", str(remote): "nfs4"})
+    check = check_link({"XDG_RUNTIME_DIR": str(remote), "TMPDIR": str(remote), "TEMP": str(local)})
+    assert check.state is State.OK
+    assert check.details["folder"] == str(local / f"gpuwatch-{os.geteuid()}")
+    assert check.details["passed_over"] == "XDG_RUNTIME_DIR TMPDIR"
+    assert "the folder of XDG_RUNTIME_DIR and TMPDIR is passed over" in check.sentence

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.cli.watch_line import watch_line
+from gpuwatch.cli.watch import watch_line
 from gpuwatch.dashboard.history import Grid, History, Trace
 from gpuwatch.dashboard.lines import plain
 from gpuwatch.dashboard.panels.charts import values_per_cell

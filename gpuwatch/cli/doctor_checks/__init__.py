@@ -1,39 +1,34 @@
-"""The parts of a machine that the doctor looks at, one file each."""
+"""What the doctor checks: the GPUs, the runs, and the machine that they share."""
 
 from __future__ import annotations
 
-import sys
-
-from gpuwatch.cli.doctor_checks.check import Check
-from gpuwatch.cli.doctor_checks.device_nodes import check_device_nodes, gpu_nodes_present
-from gpuwatch.cli.doctor_checks.driver import check_driver, check_nvml_calls
-from gpuwatch.cli.doctor_checks.link import check_link
-from gpuwatch.cli.doctor_checks.open_files import check_open_files
-from gpuwatch.cli.doctor_checks.other_processes import check_other_processes
-from gpuwatch.cli.doctor_checks.permissions import check_permissions
-from gpuwatch.cli.doctor_checks.pressure import check_pressure
-from gpuwatch.cli.doctor_checks.quota import check_quota
-from gpuwatch.cli.doctor_checks.shared_memory import check_shared_memory
-from gpuwatch.cli.doctor_checks.surroundings import check_surroundings
-from gpuwatch.cli.doctor_checks.system import check_system
-from gpuwatch.cli.doctor_checks.terminal import Terminal, check_terminal
-from gpuwatch.cli.doctor_checks.torch_found import check_torch
-from gpuwatch.sources.nvml.process import survey
-
-_SURVEY_SECONDS = 10.0
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 
 
-def run_checks() -> list[Check]:
-    """All checks of this machine, in the order in which they are read: GPUs first, comfort last."""
-    on_linux = sys.platform == "linux"
-    checks = [check_system()]
-    if on_linux:
-        checks += [check_surroundings(), check_device_nodes()]
-    found = survey(_SURVEY_SECONDS)
-    checks += [check_driver(found), check_nvml_calls(found)]
-    if on_linux:
-        checks += [check_link(), check_permissions(), check_other_processes()]
-    checks.append(check_torch(gpu_nodes_present() or bool(found.answers)))
-    if on_linux:
-        checks += [check_quota(), check_shared_memory(), check_pressure(), check_open_files()]
-    return [*checks, check_terminal(Terminal.of_this_process())]
+class State(str, Enum):
+    """How a part of the machine stands. A word, not only a colour, says it on every output."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Works, and less is measured than could be, or the training is held back."""
+    PROBLEM = "problem"
+    """A part of gpuwatch, or the training itself, cannot work."""
+    UNKNOWN = "unknown"
+    """Could not be looked at."""
+
+
+Detail = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One part of the machine: a sentence on how it stands, and what to do where it falls short."""
+
+    name: str
+    state: State
+    sentence: str
+    cure: str | None = None
+    details: Mapping[str, Detail] = field(default_factory=dict)
+    rows: tuple[tuple[str, ...], ...] = ()  # a small table below the sentence, its head first

@@ -1,4 +1,4 @@
-"""The environment that `gpuwatch run` hands on."""
+"""`gpuwatch run`: the environment that it hands on, and the commands that would run without the hook."""
 
 from __future__ import annotations
 
@@ -8,6 +8,29 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.cli import run
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag"),
+    [
+        (["python", "-I", "train.py"], "-I"),
+        (["python3.11", "-u", "-E", "train.py"], "-E"),
+        (["python", "-uS", "train.py"], "-uS"),
+        (["python", "-X", "dev", "-I", "train.py"], "-I"),
+        (["python", "-Wignore", "-I", "train.py"], "-I"),
+        (["python", "-W", "ignore::Exception", "-Xfaulthandler", "-E", "train.py"], "-E"),
+        (["python", "train.py", "-I"], None),
+        (["python", "-m", "train", "-I"], None),
+        (["python", "-mIPython"], None),
+        (["python", "-cprint('EIS')"], None),
+        (["python", "-WError", "-XImporttime", "train.py"], None),
+        (["python", "-W", "-I", "train.py"], None),
+        (["python", "-", "-I"], None),
+        (["torchrun", "-I"], None),
+    ],
+)
+def test_the_flag_is_found_where_python_reads_it(argv: list[str], flag: str | None) -> None:
+    assert run.flag_that_ignores_the_environment(argv) == flag
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal, threading
-from gpuwatch.cli.child import Child
+from gpuwatch.cli.signals import Child
 
 ended = threading.Event()
 with Child() as child:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.nothing_seen import NothingSeen, explanation
+from gpuwatch.cli.output import GpuwatchError
+from gpuwatch.cli.session import NothingSeen, explanation
 from gpuwatch.samples import Candidate, NvmlState
 from tests.unit.snapshot_builder import gpu, run, snapshot
 

@@ -1,36 +1,45 @@
-"""`gpuwatch --attach` without a pid: which processes of this machine train, and which one is meant."""
+"""`--attach` without a pid: which processes of this machine train, and which one is meant. And `--inject` into one."""
 
 from __future__ import annotations
 
-import io
+import itertools
 import os
 import select
+import shlex
 import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
 from rich.text import Text
 
-from gpuwatch.cli.candidate_table import table_lines
-from gpuwatch.cli.errors import GpuwatchError
-from gpuwatch.cli.exit_codes import ExitCode
-from gpuwatch.cli.output import is_terminal, say, write_stdout
+from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, say, write_lines
 from gpuwatch.samples import Candidate, GpuFacts, GpuStatus, NvmlState
 from gpuwatch.sources.discovery.source import DiscoverySource
 from gpuwatch.sources.hook_link.presences import names_its_own
 from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
 from gpuwatch.sources.nvml.source import NvmlSource
+from gpuwatch.text.escape import printable
 from gpuwatch.timeline.runs import title_of
+
+if TYPE_CHECKING:
+    from gpuwatch.inject.plan import Plan
 
 _PROC = Path("/proc")
 _DRIVER_SECONDS = 2.0
 """A driver that keeps its GPUs loaded answers within 0.3 s; the list is worth having without it."""
+
+_HEAD = ("PID", "GPU", "AGE", "DETAIL", "USER")
+_NUMBERS = ("PID", "AGE")
+_DETAIL = {"exact": "exact", "sampled": "sampled", "proc": "/proc only", "hardware": "hardware only"}
+_INDENT = 8
+_LEAST_COMMAND = 20
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 @dataclass(slots=True)
@@ -60,10 +69,7 @@ def list_candidates() -> int:
     if not found.processes:
         raise GpuwatchError(_nothing(found))
     lines = table_lines(found.processes, found.gpus.indices, _width(sys.stdout))
-    if is_terminal(sys.stdout):
-        write_stdout(_coloured(lines), styled=True)
-    else:
-        write_stdout("".join(f"{line}\n" for _, line in lines))
+    write_lines(Text(line, style="bold" if is_process else "") for is_process, line in lines)
     say("attach with `gpuwatch --attach PID`, or write a report with `gpuwatch report --attach PID`")
     for climb in dict.fromkeys(each.climb for each in found.processes if each.climb and not each.refusal):
         say(f"to see more of one: {climb}")
@@ -156,15 +162,6 @@ def _hooked_pids(environment: Mapping[str, str] = os.environ) -> Iterator[int]:
         folder.close()
 
 
-def _coloured(lines: Iterable[tuple[bool, str]]) -> str:
-    """For people: each process's own line stands out."""
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, soft_wrap=True, highlight=False)
-    for is_process, line in lines:
-        console.print(Text(line, style="bold" if is_process else ""))
-    return out.getvalue()
-
-
 def _width(stream: TextIO | None) -> int | None:
     """The columns of a terminal; None where lines are not folded."""
     return shutil.get_terminal_size().columns if is_terminal(stream) else None
@@ -176,3 +173,118 @@ def _nothing(found: Found) -> str:
         f"no process that trains was found: none with the hook, none on a GPU{driver}, no Python process with torch "
         "loaded; start one with `gpuwatch run python train.py`, or look at `gpuwatch demo`"
     )
+
+
+def table_lines(
+    processes: Sequence[Candidate], gpu_indices: Mapping[str, int], width: int | None
+) -> list[tuple[bool, str]]:
+    """(whether it is a process's own line, the line), the head first.
+
+    Args:
+        processes: in their order.
+        gpu_indices: of the GPUs, by UUID.
+        width: of the terminal; None where lines are not folded, as in a pipe.
+    """
+    rows = [_cells(each, gpu_indices) for each in processes]
+    columns = [*zip(_HEAD, *rows, strict=True)]
+    if len({each.user for each in processes}) < 2:
+        del columns[_HEAD.index("USER")]
+    widths = [max(map(len, column)) for column in columns]
+    lines = [(False, _line(columns, widths, 0, "COMMAND", width))]
+    for number, each in enumerate(processes, 1):
+        lines.append((True, _line(columns, widths, number, printable(shlex.join(each.command)), width)))
+        for note in _notes(each):
+            lines += [(False, line) for line in _folded(printable(note), width)]
+    return lines
+
+
+def age_words(seconds: float) -> str:
+    """How long it runs, in its two largest units at most: "45 s", "12 min", "2 h 5 min", "3 d 4 h"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    for (size, unit), (smaller, smaller_unit) in itertools.pairwise(_UNITS):
+        if seconds >= size:
+            rest = int(seconds % size // smaller)
+            return f"{int(seconds // size)} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
+    return f"{int(seconds // 60)} min"
+
+
+def _cells(each: Candidate, gpu_indices: Mapping[str, int]) -> tuple[str, ...]:
+    indices = sorted(gpu_indices[uuid] for uuid in each.gpu_uuids if uuid in gpu_indices)
+    gpus = ",".join(map(str, indices)) or "-"
+    return str(each.pid), gpus, age_words(each.age_seconds), _DETAIL[each.rung], printable(each.user)
+
+
+def _line(columns: Sequence[Sequence[str]], widths: Sequence[int], row: int, command: str, width: int | None) -> str:
+    cells = (
+        column[row].rjust(size) if column[0] in _NUMBERS else column[row].ljust(size)
+        for column, size in zip(columns, widths, strict=True)
+    )
+    head = "  ".join(cells) + "  "
+    if width is None:
+        return head + command
+    room = max(_LEAST_COMMAND, width - len(head))
+    return head + (command if len(command) <= room else f"{command[: room - 1]}…")
+
+
+def _notes(each: Candidate) -> list[str]:
+    notes = [each.why]
+    if each.refusal:
+        climb = f"; to see more: {each.climb}" if each.climb else ""
+        notes.append(f"its stacks cannot be read: {each.refusal.rstrip('.')}{climb}")
+    return notes
+
+
+def _folded(note: str, width: int | None) -> list[str]:
+    indent = " " * _INDENT
+    if width is None:
+        return [indent + note]
+    return textwrap.wrap(
+        note,
+        max(_INDENT + _LEAST_COMMAND, width),
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def inject(pid: int, *, yes: bool) -> None:
+    """Installs the hook in a running process, with the user's consent.
+
+    Args:
+        pid: the process.
+        yes: whether consent was given on the command line.
+
+    Raises:
+        GpuwatchError: it cannot be done there, or the user would rather not.
+    """
+    from gpuwatch.inject.perform import perform
+    from gpuwatch.inject.plan import CannotInjectError, plan_for
+
+    try:
+        plan = plan_for(pid)
+        say(_what_it_does(plan))
+        if not yes:
+            _ask()
+        perform(plan)
+    except CannotInjectError as error:
+        raise GpuwatchError(f"--inject: {error}") from error
+    say(f"The hook takes effect at the next line that process {pid} runs on its main thread.")
+
+
+def _what_it_does(plan: Plan) -> str:
+    return (
+        f"--inject writes to process {plan.pid} (Python {plan.version[0]}.{plan.version[1]}): its interpreter runs a "
+        f"script, as by sys.remote_exec, that imports the hook from {plan.site} and calls watch(). From then on the "
+        "process times its loaders and optimizers, as under `gpuwatch run`, and the hook stays until it ends."
+    )
+
+
+def _ask() -> None:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise GpuwatchError("--inject asks before it writes to a process, and stdin is no terminal: add --yes")
+    sys.stderr.write("Install it? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise GpuwatchError("--inject was not confirmed, and nothing was changed")

@@ -1,0 +1,272 @@
+"""The machine: its system, what it grants to a training here, and the terminal of the dashboard."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from gpuwatch.cli.doctor_checks import Check, Detail, State
+from gpuwatch.cli.output import is_terminal
+from gpuwatch.sources.host.cgroup import Cgroups, read_throttling
+from gpuwatch.sources.host.machine import in_container, read_pressure, read_shared_memory
+from gpuwatch.sources.host.procfs import read_once
+from gpuwatch.sources.host.source import affinity_core_count
+
+_SMALL_SHM_BYTES = 1 << 30
+_SHM_CURE = (
+    "Start the container with `--shm-size=8g` or `--ipc=host`; in Kubernetes mount an emptyDir of medium Memory "
+    "at /dev/shm."
+)
+
+_ENOUGH_FILES = 256
+_COLUMNS, _ROWS = 80, 24  # the smallest layout of the dashboard
+
+
+def check_system(proc_root: Path = Path("/proc"), system: str = sys.platform) -> Check:
+    """Linux is the platform; elsewhere only what NVML and psutil give is there."""
+    about = f"{platform.system()} {platform.release()} on {platform.machine()}, Python {platform.python_version()}"
+    details = {"system": system, "python": sys.executable}
+    if system != "linux":
+        return Check(
+            "system",
+            State.WARNING,
+            f"{about}: only GPUs and the machine as a whole can be watched, not training runs.",
+            "Use Linux, or WSL2 on Windows, for training runs.",
+            details,
+        )
+    if read_once(f"{proc_root}/self/stat") is None:
+        return Check(
+            "system",
+            State.PROBLEM,
+            f"{about}, but /proc is not mounted, so no process can be watched.",
+            "Mount it: `mount -t proc proc /proc`.",
+            details,
+        )
+    if read_once(f"{proc_root}/thread-self/children") is None:
+        return Check(
+            "system",
+            State.WARNING,
+            f"{about}, but this kernel does not list children (CONFIG_PROC_CHILDREN), so DataLoader workers of "
+            "runs are not found.",
+            "Use a kernel with CONFIG_PROC_CHILDREN=y, as all large distributions build it.",
+            details,
+        )
+    return Check("system", State.OK, f"{about}.", None, details)
+
+
+def check_surroundings(proc_root: Path = Path("/proc")) -> Check:
+    """A container hides the pids that the driver reports; WSL hides what each process holds on the GPU."""
+    kernel = (read_once(f"{proc_root}/sys/kernel/osrelease") or b"").lower()
+    container, wsl = in_container(proc_root), b"microsoft" in kernel
+    own_pids = _has_own_pids(proc_root)
+    details = {"container": container, "wsl": wsl, "own_pid_namespace": own_pids}
+    if wsl:
+        return Check(
+            "surroundings",
+            State.WARNING,
+            "This is WSL: its driver does not report the GPU memory of single processes.",
+            "Read the memory of a run from its own allocator, which the hook reports (`gpuwatch run`).",
+            details,
+        )
+    if own_pids:
+        return Check(
+            "surroundings",
+            State.WARNING,
+            "This container numbers its processes itself, and the driver reports the host's numbers: whose "
+            "process holds a GPU may be unknown.",
+            "Start the container with `--pid=host`, or run gpuwatch on the host.",
+            details,
+        )
+    if container:
+        return Check("surroundings", State.OK, "This is a container that shares the host's pids.", None, details)
+    return Check("surroundings", State.OK, "This is neither a container nor WSL.", None, details)
+
+
+def _has_own_pids(proc_root: Path) -> bool:
+    """The first pid namespace has a fixed inode number, PROC_PID_INIT_INO."""
+    try:
+        return os.readlink(f"{proc_root}/self/ns/pid") != "pid:[4026531836]"  # noqa: PTH115 - it names no file
+    except OSError:
+        return False
+
+
+def check_quota(
+    proc_root: Path = Path("/proc"),
+    cgroup_root: Path = Path("/sys/fs/cgroup"),
+    affinity_cores: Callable[[int], int | None] = affinity_core_count,
+    cpu_count: int | None = None,
+) -> Check:
+    """A quota below the core count makes `num_workers=os.cpu_count()` too many; PyTorch warns by affinity only."""
+    cores = cpu_count or os.cpu_count() or 1
+    allowed = affinity_cores(0)
+    limit = Cgroups(proc_root, cgroup_root).cpu_limit("self")
+    throttling = read_throttling(limit)
+    details = {
+        "cores": cores,
+        "affinity_cores": allowed,
+        "quota_cores": limit.quota_cores,
+        "periods": throttling.periods,
+        "throttled_periods": throttling.throttled_periods,
+    }
+    usable = cores if allowed is None else min(cores, allowed)
+    if limit.quota_cores is not None and limit.quota_cores < usable:
+        stopped = ""
+        if throttling.periods and throttling.throttled_periods is not None:
+            share = 100.0 * throttling.throttled_periods / throttling.periods
+            stopped = f", and stopped in {share:.0f} % of its periods so far"
+        workers = max(1, int(limit.quota_cores) - 1)
+        return Check(
+            "cpu-quota",
+            State.WARNING,
+            f"A cgroup quota allows {limit.quota_cores:g} of {cores} cores{stopped}.",
+            f"Count workers by the quota (at most num_workers={workers} per node), or raise it: `docker --cpus`, "
+            "Kubernetes limits.cpu.",
+            details,
+        )
+    if not limit.known:
+        return Check(
+            "cpu-quota",
+            State.UNKNOWN,
+            f"{usable} of {cores} cores may be used, unless a cgroup quota holds that cannot be seen from here.",
+            "Mount the cgroup hierarchy at /sys/fs/cgroup in this container.",
+            details,
+        )
+    if usable < cores:
+        sentence = f"{usable} of {cores} cores may be used (CPU affinity or cpuset), without a quota."
+    else:
+        sentence = f"All {cores} cores may be used, without a quota."
+    return Check("cpu-quota", State.OK, sentence, None, details)
+
+
+def check_shared_memory(proc_root: Path = Path("/proc")) -> Check:
+    """Docker gives 64 MB by default; workers that fill it die of a bus error or hang (pytorch#5040, #1355)."""
+    shm = read_shared_memory(proc_root, "self")
+    details = {"total_bytes": shm.total_bytes, "used_bytes": shm.used_bytes}
+    if not shm.total_bytes or shm.used_bytes is None:
+        sentence = "There is no /dev/shm, so DataLoader workers cannot hand over batches in shared memory."
+        return Check("shared-memory", State.PROBLEM, sentence, _SHM_CURE, details)
+    used = shm.used_bytes / shm.total_bytes
+    sentence = f"/dev/shm is {_size(shm.total_bytes)}, {100 * used:.0f} % of it used"
+    if used >= 0.95:
+        return Check("shared-memory", State.PROBLEM, f"{sentence}: workers may crash or hang.", _SHM_CURE, details)
+    if used >= 0.80:
+        return Check("shared-memory", State.WARNING, f"{sentence}: little is left for workers.", _SHM_CURE, details)
+    if shm.total_bytes < _SMALL_SHM_BYTES:
+        return Check("shared-memory", State.WARNING, f"{sentence}: too little for several workers.", _SHM_CURE, details)
+    return Check("shared-memory", State.OK, f"{sentence}.", None, details)
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
+
+
+def check_pressure(proc_root: Path = Path("/proc")) -> Check:
+    """Pressure stall information tells a full machine from a slow disk."""
+    now = read_pressure(proc_root)
+    details = {"cpu_percent": now.cpu_percent, "io_percent": now.io_percent, "memory_percent": now.memory_percent}
+    if now.cpu_percent is None and now.io_percent is None and now.memory_percent is None:
+        return Check(
+            "pressure",
+            State.WARNING,
+            "The kernel keeps no pressure accounts (PSI), so whether workers wait for CPU or storage is judged by "
+            "their states alone.",
+            "Boot a kernel of 4.20 or later with `psi=1`.",
+            details,
+        )
+    numbers = ", ".join(
+        f"{name} {value:.0f} %"
+        for name, value in (("CPU", now.cpu_percent), ("storage", now.io_percent), ("memory", now.memory_percent))
+        if value is not None
+    )
+    return Check("pressure", State.OK, f"The kernel counts waiting; in the last 10 s: {numbers}.", None, details)
+
+
+def check_open_files(soft_limit: int | None = None) -> Check:
+    """`ulimit -n`; each DataLoader worker of a linked run holds a connection of its own."""
+    limit = _soft_limit() if soft_limit is None else soft_limit
+    if limit is None:
+        return Check("open-files", State.UNKNOWN, "This system does not say how many files may be open.")
+    details = {"limit": limit}
+    if limit < _ENOUGH_FILES:
+        return Check(
+            "open-files",
+            State.WARNING,
+            f"Only {limit} files may be open at once, so runs with many workers may not all be linked.",
+            "Raise it in this shell before gpuwatch starts: `ulimit -n 4096`.",
+            details,
+        )
+    return Check("open-files", State.OK, f"{limit} files may be open at once.", None, details)
+
+
+def _soft_limit() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """What is known of the terminal."""
+
+    is_terminal: bool
+    kind: str
+    columns: int
+    rows: int
+    colors: str | None  # as rich names them: standard, 256, truecolor; None without any
+    encoding: str
+
+    @classmethod
+    def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> Terminal:
+        """The one on standard input and output; what is piped elsewhere is asked of the terminal that remains."""
+        both = is_terminal(sys.stdin) and is_terminal(sys.stdout)
+        stream = next((s for s in (sys.stdout, sys.stderr, sys.stdin) if is_terminal(s)), None)
+        size = os.get_terminal_size(stream.fileno()) if stream else os.terminal_size((0, 0))
+        colored = stream is not None and not environment.get("NO_COLOR")
+        colors = Console(file=stream, force_terminal=True).color_system if colored else None
+        encoding = getattr(sys.stdout, "encoding", None) or ""
+        return cls(both, environment.get("TERM", ""), size.columns, size.lines, colors, encoding)
+
+
+def check_terminal(terminal: Terminal) -> Check:
+    """Can the dashboard be drawn here, and as it was meant?"""
+    details: dict[str, Detail] = {
+        "is_terminal": terminal.is_terminal,
+        "term": terminal.kind,
+        "columns": terminal.columns,
+        "rows": terminal.rows,
+        "colors": terminal.colors,
+        "encoding": terminal.encoding,
+    }
+    if not terminal.is_terminal:
+        return Check(
+            "terminal",
+            State.UNKNOWN,
+            "Input or output is not a terminal here, so `gpuwatch` prints a line per second, not the dashboard.",
+            "Run `gpuwatch doctor` directly in a terminal to have it checked; over ssh use `ssh -t`.",
+            details,
+        )
+    about = f"{terminal.columns}x{terminal.rows}, TERM={terminal.kind}"
+    if terminal.kind in ("", "dumb", "unknown"):
+        sentence = f"The terminal ({about}) says that it cannot place a cursor, so `gpuwatch` prints lines."
+        return Check("terminal", State.WARNING, sentence, "Set TERM to what it is, such as xterm-256color.", details)
+    if terminal.columns < _COLUMNS or terminal.rows < _ROWS:
+        sentence = f"The terminal ({about}) is smaller than {_COLUMNS}x{_ROWS}, so parts of the dashboard are left out."
+        return Check("terminal", State.WARNING, sentence, "Enlarge the window or choose a smaller font.", details)
+    if terminal.encoding.lower().replace("-", "") != "utf8":
+        sentence = f"The terminal ({about}) is set to {terminal.encoding or 'no encoding'}: charts are drawn in ASCII."
+        return Check("terminal", State.WARNING, sentence, "Set a UTF-8 locale: `export LC_ALL=C.UTF-8`.", details)
+    if terminal.colors is None:
+        sentence = f"The terminal ({about}) shows no colours (NO_COLOR or TERM); every status is also a word."
+        return Check("terminal", State.OK, sentence, None, details)
+    return Check(
+        "terminal", State.OK, f"The terminal ({about}) has {terminal.colors} colours and UTF-8.", None, details
+    )
