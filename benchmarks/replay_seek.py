@@ -37,8 +37,7 @@ def write(path: Path, minutes: float, *, with_runs: bool) -> None:
 def replay(path: Path, seeks: int) -> dict[str, float]:
     """In a process of its own, so that memory is the replay's alone."""
     from gpuwatch.monitor.recorded_findings import RecordedFindings
-    from gpuwatch.monitor.replay import origin_of
-    from gpuwatch.monitor.replay_stage import Stage
+    from gpuwatch.monitor.replay import Stage, origin_of
     from gpuwatch.monitor.snapshot import Snapshot
     from gpuwatch.recording.reader import Recording
 

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from gpuwatch.dashboard.launch import use_one_heap
 from gpuwatch.dashboard.splash import show_on_splash
-from gpuwatch.monitor.waker import Waker
+from gpuwatch.monitor.clock import Waker
 from gpuwatch.samples import GpuFacts, GpuSample, Sample
 from gpuwatch.sources.nvml.source import NvmlSource
 from gpuwatch.text.escape import printable

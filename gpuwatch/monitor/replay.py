@@ -3,17 +3,297 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import mul
 from pathlib import Path
 from typing import Literal
 
+from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.settings import Settings
-from gpuwatch.monitor.monitor import Subscriber
-from gpuwatch.monitor.recorded_findings import RecordedFindings
-from gpuwatch.monitor.replay_stage import Stage
+from gpuwatch.metrics import charted
+from gpuwatch.monitor.clock import ReplayClock
+from gpuwatch.monitor.monitor import Judge, Lead, Monitor, Subscriber
+from gpuwatch.monitor.recorded_findings import RecordedFindings, RecordedJudge
 from gpuwatch.monitor.snapshot import Origin, RecordingNow, ReplayNow, Snapshot
+from gpuwatch.recording import pooled
+from gpuwatch.recording.minutes import known_in
+from gpuwatch.recording.pooled import NO_MINUTES, MinuteColumns
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.tiers import HOUR_NS
+from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.samples import Sample
+from gpuwatch.timeline.columns import NAN
+from gpuwatch.timeline.runs import ProcessSet
+from gpuwatch.timeline.step_tiers import StepTiers
+from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.timeline import Timeline
+
+_STRETCH_NS = 60_000_000_000  # what the reader is asked for at once: as much as it seals into one chunk
+_LEAD_STRIDE_NS = 5_000_000_000
+
+
+class ReplaySource:
+    """Streams a recording, from one moment on.
+
+    Args:
+        recording: to read. The replay's thread alone reads it.
+        start_ns: samples after this moment.
+        paced_from_ns: up to here samples are handed over in stretches of 5 s, at whose ends the rules are asked.
+    """
+
+    name = "recording"
+
+    def __init__(self, recording: Recording, start_ns: int, paced_from_ns: int) -> None:
+        self._recording = recording
+        self._start_ns = start_ns
+        self._paced_from_ns = paced_from_ns
+        self._read_to_ns = start_ns
+        self._at_ns = start_ns
+        self._samples: Iterator[tuple[int, Sample]] = iter(())
+        self._ahead: Sample | None = None
+        self._is_closed = False
+
+    def fileno(self) -> int | None:
+        """No file: the recording is read as its time comes."""
+        return None
+
+    def due_ns(self) -> int | None:
+        """When the next sample came; None at the end."""
+        if self._is_closed or not self._look_ahead():
+            return None
+        if self._at_ns >= self._paced_from_ns:
+            return self._at_ns
+        strides = -((self._start_ns - self._at_ns) // _LEAD_STRIDE_NS)
+        return min(self._start_ns + strides * _LEAD_STRIDE_NS, self._paced_from_ns)
+
+    def collect(self, now_ns: int) -> Iterable[Sample]:
+        """All samples up to `now_ns`."""
+        while self._look_ahead() and self._at_ns <= now_ns and self._ahead is not None:
+            yield self._ahead
+            self._ahead = None
+
+    def close(self) -> None:
+        """Ends it; the caller closes the recording."""
+        self._is_closed = True
+        self._samples, self._ahead = iter(()), None
+
+    def _look_ahead(self) -> bool:
+        """Has the next sample at hand; False where there is none (yet)."""
+        while self._ahead is None and not self._is_closed:
+            self._at_ns, self._ahead = next(self._samples, (self._at_ns, None))
+            if self._ahead is not None:
+                return True
+            if self._read_to_ns >= self._recording.end_ns:
+                return False
+            start_ns = self._read_to_ns
+            self._read_to_ns = min(start_ns + _STRETCH_NS, self._recording.end_ns)
+            self._samples = self._recording.arrivals(start_ns, self._read_to_ns)
+        return self._ahead is not None
+
+
+_RUN_METRICS = (
+    *("step_seconds", "wait_seconds", "wait_share", "step_samples", "step_batches"),
+    *(known_in("wait"), known_in("samples")),
+)
+
+
+def fill_past(
+    timeline: Timeline, recording: Recording, until_ns: int, stop: Callable[[], bool] = lambda: False
+) -> int | None:
+    """Fills the minutes before a moment, for a day at most, of all GPUs, runs and the host that the timeline knows.
+
+    Stopped, it returns the moment to go on before; else None.
+
+    An hour at a time, as they are written, the newest first: a day of eight ranks is half a million figures.
+
+    The minute that holds the moment is left out: samples will fill the rest of it, and half of it counted twice would
+    be a lie. Its seconds are marked as not reaching back, so that charts take the minutes where they begin earlier.
+    """
+    start_ns = max(recording.start_ns, until_ns - MINUTES_KEPT * MINUTE_NS)
+    last_ns = until_ns // MINUTE_NS * MINUTE_NS
+    metrics = {*_RUN_METRICS, *(metric.name for subject in ("gpu", "host") for metric in charted(subject))}
+    while start_ns < last_ns and not stop():
+        hour_ns = max(start_ns, (last_ns - 1) // HOUR_NS * HOUR_NS)
+        found = recording.minutes(hour_ns, last_ns - 1, metrics=metrics)
+        with timeline.lock:
+            _put(timeline, found)
+        last_ns = hour_ns
+    return last_ns if start_ns < last_ns else None
+
+
+def _put(timeline: Timeline, found: Mapping[tuple[str, str], MinuteColumns]) -> None:
+    for (subject, metric), minutes in found.items():
+        tiers = _value_tiers(timeline, subject, metric)
+        if tiers is not None:
+            figures = {name: minutes.column(name) for name in ("count", "mean", "min", "max")}
+            tiers.minutes.fill(minutes.column("minute_ns"), figures)
+            tiers.seconds.trimmed = True
+        elif metric == "step_seconds" and subject in timeline.trainers:
+            own = {name: found[subject, name] for name in _RUN_METRICS if (subject, name) in found}
+            _fill_steps(timeline.trainers[subject].tiers, own)
+
+
+def _value_tiers(timeline: Timeline, subject: str, metric: str) -> ValueTiers | None:
+    if subject == "host":
+        return timeline.host.tiers.get(metric)
+    gpu = timeline.gpus.get(subject)
+    return gpu.tiers.get(metric) if gpu is not None else None
+
+
+def _fill_steps(tiers: StepTiers, own: Mapping[str, MinuteColumns]) -> None:
+    """Minutes of steps: their sums, and the range of their periods and waits."""
+
+    def of(name: str) -> MinuteColumns:
+        return own.get(name, NO_MINUTES)
+
+    periods = of("step_seconds")
+    times_ns, counts = periods.column("minute_ns"), periods.column("count")
+    waits, shares, samples, batches = (
+        dict(zip(of(name).column("minute_ns"), _rows(of(name)), strict=True))
+        for name in ("wait_seconds", "wait_share", "step_samples", "step_batches")
+    )
+    waiting = pooled.known_seconds(periods, of("wait_seconds"), of(known_in("wait")))
+    sampling = pooled.known_seconds(periods, of("step_samples"), of(known_in("samples")))
+    unknown = (0, 0.0, NAN, NAN)
+    share = [shares.get(at, unknown) for at in times_ns]
+    tiers.fill_minutes(
+        times_ns,
+        {
+            "steps": counts,
+            "train": list(map(mul, counts, periods.column("mean"))),
+            "wait": [count * mean for count, mean, _, _ in (waits.get(at, unknown) for at in times_ns)],
+            "wait_steps": [waits.get(at, unknown)[0] for at in times_ns],
+            "wait_train": [waiting.get(at, 0.0) for at in times_ns],
+            "samples": [count * mean for count, mean, _, _ in (samples.get(at, unknown) for at in times_ns)],
+            "batches": [count * mean for count, mean, _, _ in (batches.get(at, unknown) for at in times_ns)],
+            "samples_train": [sampling.get(at, 0.0) for at in times_ns],
+            "period_min": periods.column("min"),
+            "period_max": periods.column("max"),
+            "share_min": [row[2] for row in share],
+            "share_max": [row[3] for row in share],
+        },
+    )
+
+
+def _rows(minutes: MinuteColumns) -> Iterator[tuple[int, float, float, float]]:
+    return zip(*(minutes.column(name) for name in ("count", "mean", "min", "max")), strict=True)
+
+
+_EVALUATION_NS = 5_000_000_000
+_LEAD_NS = 150_000_000_000
+"""What is lived through before the moment asked for: the charts' two minutes, of which the rules judge the last."""
+_SHORT_LEAD_NS = 75_000_000_000
+_MANY_STEPS = 1_200
+"""Steps per minute of all ranks, above which only the rules' minute is lived through: a seek takes 0.2 s at most."""
+_ALL_EVALUATIONS_NS = 30_000_000_000
+"""So soon after the beginning all are made, as they were when it was live."""
+_EVALUATIONS = 3
+"""So many of the rules before the moment: two make a finding. What takes more of them the recording tells."""
+
+
+class Stage:
+    """From a recorded moment on; rebuilt at each seek, because histories only grow forwards.
+
+    Args:
+        recording: to play.
+        recorded: its findings.
+        at_ns: the moment to be shown first.
+        origin: as the screen shows it.
+        speed: recorded seconds per second.
+        subscriber: gets the snapshots, the first of them that of `at_ns`.
+        since_ns: everything since this moment is lived through, though it be long before `at_ns`.
+        with_past: whether charts reach further back from the start; else once `fill_past` is called.
+        settings: which rules judge, and by which thresholds.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        recorded: RecordedFindings,
+        at_ns: int,
+        origin: Origin,
+        speed: float,
+        subscriber: Subscriber | None = None,
+        since_ns: int | None = None,
+        with_past: bool = True,
+        settings: Settings | None = None,
+    ) -> None:
+        self._recording = recording
+        first_ns = recording.start_ns + 1  # of a recording, the start lies before the first sample
+        at_ns = max(first_ns, at_ns)
+        lead_ns = _SHORT_LEAD_NS if since_ns is None and _is_dense(recording, at_ns) else _LEAD_NS
+        start_ns = lead_start(first_ns, at_ns if since_ns is None else min(at_ns, since_ns), lead_ns)
+        interval = recording.meta.interval_seconds
+        self._past_until_ns: int | None = start_ns if start_ns > first_ns else None
+        self.is_shown = False
+        self.timeline = Timeline(started_ns=first_ns, interval_seconds=interval)
+        lead = Lead(at_ns, start_ns + _EVALUATION_NS, recording.wall_anchors)
+        if start_ns > first_ns:
+            self.timeline.extend(recording.facts_at(start_ns))
+            if with_past:
+                self.fill_past()
+        skips = since_ns is None and at_ns - start_ns > _ALL_EVALUATIONS_NS
+        if skips:
+            known_ns = recorded.evaluation_known(at_ns) or first_ns
+            judged_ns = known_ns + (at_ns - known_ns) // _EVALUATION_NS * _EVALUATION_NS
+            lead = replace(lead, evaluate_from_ns=judged_ns - (_EVALUATIONS - 1) * _EVALUATION_NS)
+        engine: Judge = Engine(settings=settings)
+        if skips or start_ns > first_ns:
+            engine = RecordedJudge(engine, recorded, at_ns - _EVALUATION_NS, start_ns)
+        self.clock = ReplayClock(start_ns, at_ns, recording.wall_time, speed)
+        self.monitor = Monitor(
+            [ReplaySource(recording, start_ns if start_ns > first_ns else recording.start_ns, at_ns)],
+            origin=origin,
+            clock=self.clock,
+            engine=engine,
+            only_pids=self._attached_pids if is_narrowed(recording.meta) else None,
+            interval_seconds=interval,
+            timeline=self.timeline,
+            lead=lead,
+        )
+        self.monitor.subscribe(self._note)
+        if subscriber is not None:
+            self.monitor.subscribe(subscriber)
+
+    @property
+    def lacks_past(self) -> bool:
+        """Whether there is more to show than its samples."""
+        return self._past_until_ns is not None
+
+    def fill_past(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Has charts reach back as far as the recording does, a day at most; stopped, it goes on when called again."""
+        if self._past_until_ns is not None:
+            self._past_until_ns = fill_past(self.timeline, self._recording, self._past_until_ns, stop)
+
+    def close(self) -> None:
+        """Ends it; the recording stays open."""
+        self.monitor.stop()
+        self.clock.close()
+
+    def _note(self, snapshot: Snapshot) -> None:
+        self.is_shown = True
+
+    def _attached_pids(self) -> frozenset[int]:
+        """The tree that the recording was narrowed to: /proc was read of its processes and of no others."""
+        root = self._recording.meta.attached_pid
+        return ProcessSet.of(self.timeline.processes, unknown=() if root is None else (root,))
+
+
+def is_narrowed(meta: RecordingMeta) -> bool:
+    """Whether only one process tree was looked at: one attached to, or that of the command that was recorded."""
+    return meta.attached_pid is not None or bool(meta.command)
+
+
+def lead_start(start_ns: int, at_ns: int, lead_ns: int = _LEAD_NS) -> int:
+    """Where to begin so that everything stands at `at_ns`: a moment at which the rules were asked from the start on."""
+    return start_ns + max(0, at_ns - lead_ns - start_ns) // _EVALUATION_NS * _EVALUATION_NS
+
+
+def _is_dense(recording: Recording, at_ns: int) -> bool:
+    steps = recording.rollups(at_ns - MINUTE_NS, at_ns, metrics={"step_seconds"})
+    return sum(row.count for row in steps) > 2 * _MANY_STEPS  # of the two minutes that this touches
+
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 

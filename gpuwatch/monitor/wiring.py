@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.clock import CatchUpClock, Clock, SystemClock, VirtualClock
-from gpuwatch.monitor.monitor import Monitor
-from gpuwatch.monitor.own_cost import OwnCost
+from gpuwatch.monitor.monitor import Monitor, OwnCost
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.timeline.timeline import Timeline
 

@@ -15,9 +15,8 @@ from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.edits.source import read_recorded_source
-from gpuwatch.monitor.finding_records import from_blob, severity_of
-from gpuwatch.monitor.recorded_findings import RecordedFindings
-from gpuwatch.monitor.replay_stage import Stage
+from gpuwatch.monitor.recorded_findings import RecordedFindings, from_blob, severity_of
+from gpuwatch.monitor.replay import Stage
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.tiers import Hour

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwatch.diagnosis.engine import Engine
+from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import Origin
-from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter

@@ -27,7 +27,7 @@ from gpuwatch.export.trace import chrome_trace
 from gpuwatch.monitor.clock import VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.recorded_findings import RecordedFindings
-from gpuwatch.monitor.replay_stage import Stage
+from gpuwatch.monitor.replay import Stage
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
 from gpuwatch.recording.reader import Recording

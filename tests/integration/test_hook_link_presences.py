@@ -18,8 +18,8 @@ from link_monitor import LinkMonitor
 from link_peer import start_ticks
 
 from gpuwatch.dashboard.panels.verdict import _state_sentence
+from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import Origin
-from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
 from gpuwatch.samples import LinkLoss, RunFacts
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous
 from gpuwatch.sources.hook_link.source import HookLinkSource

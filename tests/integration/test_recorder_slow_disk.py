@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.monitor.clock import SystemClock
-from gpuwatch.monitor.recorder import Recorder
-from gpuwatch.monitor.scribe import MOST_HELD, Scribe
+from gpuwatch.monitor.recorder import MOST_HELD, Recorder, WriterThread
 from gpuwatch.monitor.wiring import simulated_monitor
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import RecordingMeta
@@ -116,12 +115,12 @@ def test_a_disk_that_never_answers_holds_up_no_end(begin: Callable[..., Begun]) 
 def test_a_silent_disk_is_reported_while_it_is_silent(tmp_path: Path) -> None:
     writer = HangingWriter(tmp_path / "run.gpuwatch", RecordingMeta("node", "0"))
     now = [0.0]
-    scribe = Scribe(writer, own_thread=True, clock=lambda: now[0])
-    scribe.put(0, 1, lambda writer: writer.add([poll(0)], 1, 0.0))
+    thread = WriterThread(writer, own_thread=True, clock=lambda: now[0])
+    thread.put(0, 1, lambda writer: writer.add([poll(0)], 1, 0.0))
     assert writer.asked.wait(PATIENCE_SECONDS)
-    assert not scribe.is_stuck
+    assert not thread.is_stuck
     now[0] = 10.0
-    assert scribe.is_stuck
+    assert thread.is_stuck
     writer.answers.set()
-    assert scribe.close(PATIENCE_SECONDS)
-    assert not scribe.is_stuck
+    assert thread.close(PATIENCE_SECONDS)
+    assert not thread.is_stuck

@@ -10,8 +10,7 @@ from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.diagnosis.registry import rule_by_id
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.recorded_findings import RecordedFindings
-from gpuwatch.monitor.replay import origin_of
-from gpuwatch.monitor.replay_stage import Stage
+from gpuwatch.monitor.replay import Stage, origin_of
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.wiring import simulated_monitor
 from gpuwatch.recording.reader import Recording

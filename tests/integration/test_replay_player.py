@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.monitor.recorded_findings import RecordedFindings
-from gpuwatch.monitor.replay import SPEEDS, ReplayMonitor, origin_of
-from gpuwatch.monitor.replay_stage import Stage
+from gpuwatch.monitor.replay import SPEEDS, ReplayMonitor, Stage, origin_of
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.writer import RecordingWriter

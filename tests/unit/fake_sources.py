@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpuwatch.diagnosis.finding import Finding, Level, Severity
 from gpuwatch.monitor.clock import VirtualClock
-from gpuwatch.monitor.monitor import Monitor
-from gpuwatch.monitor.parts import Judge
+from gpuwatch.monitor.monitor import Judge, Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import Sample
 from gpuwatch.sources.base import Source

@@ -33,8 +33,8 @@ from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import WINDOWS_SECONDS, View
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.metrics import charted
+from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
 from gpuwatch.report.build import build_report
 from gpuwatch.report.html.charts import HEIGHT, WIDTH, chart_plan, lanes
 from gpuwatch.report.html.page import render_html

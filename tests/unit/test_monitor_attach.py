@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.monitor.attached import AttachedTree
-from gpuwatch.monitor.focus import Focus
+from gpuwatch.monitor.focus import AttachedTree, Focus
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import Sample
 from tests.unit.fake_sources import ScriptedJudge, ScriptedSource, monitor, ticks

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwatch.monitor.attached import AttachedTree
-from gpuwatch.monitor.focus import Focus
-from gpuwatch.monitor.recorded_part import RecordedPart
+from gpuwatch.monitor.focus import AttachedTree, Focus
+from gpuwatch.monitor.recorder import RecordedPart
 from gpuwatch.samples import ProcessSample, RunFacts, TrainerEnded
 from gpuwatch.timeline.timeline import Timeline
 

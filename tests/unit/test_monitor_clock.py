@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuwatch.monitor.clock import CatchUpClock, SystemClock, VirtualClock
-from gpuwatch.monitor.waker import Waker
+from gpuwatch.monitor.clock import CatchUpClock, SystemClock, VirtualClock, Waker
 
 
 @pytest.fixture

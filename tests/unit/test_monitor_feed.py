@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from gpuwatch.monitor.feed import Feed
-from gpuwatch.monitor.guard import Guard
+from gpuwatch.monitor.monitor import Feed, Guard
 from gpuwatch.samples import Sample
 from tests.unit.fake_sources import ScriptedSource
 from tests.unit.sample_builder import at, host

@@ -3,10 +3,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwatch.diagnosis.finding import Severity
+from gpuwatch.monitor.build import in_order
 from gpuwatch.monitor.clock import VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.monitor.snapshots import in_order
 from gpuwatch.samples import Sample
 from tests.unit.fake_sources import ScriptedJudge, ScriptedSource, finding, monitor, ticks
 from tests.unit.sample_builder import SECOND, START_NS, at, gpu_facts, host, poll, run_facts, steps

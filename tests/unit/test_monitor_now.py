@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import GpuNow, Origin, RunNow, Snapshot
-from gpuwatch.monitor.snapshots import Evaluation, build_snapshot
 from gpuwatch.samples import GpuGap, GpuLost, Standing
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.monitor.own_cost import OwnCost, cpu_seconds
+from gpuwatch.monitor.monitor import OwnCost, cpu_seconds
 
 SECOND = 1_000_000_000
 

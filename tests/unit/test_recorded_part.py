@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
-from gpuwatch.monitor.recorded_part import RecordedPart
+from gpuwatch.monitor.recorder import RecordedPart
 from gpuwatch.samples import Candidates, GpuFacts, GpuSample, RunFacts, Sample, StepEnd, TrainerEnded
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (

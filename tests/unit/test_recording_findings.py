@@ -20,7 +20,7 @@ from gpuwatch.diagnosis.finding import (
     RuledOut,
     Severity,
 )
-from gpuwatch.monitor.finding_records import from_blob, to_record
+from gpuwatch.monitor.recorded_findings import from_blob, to_record
 from tests.unit.sample_strategies import any_of
 
 EDITS = get_args(Edit)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from gpuwatch.monitor.replay_clock import ReplayClock
+from gpuwatch.monitor.clock import ReplayClock
 
 SECOND_NS = 1_000_000_000
 PATIENCE_SECONDS = 30.0

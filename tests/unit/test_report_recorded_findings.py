@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.monitor.finding_records import to_record
+from gpuwatch.monitor.recorded_findings import to_record
 from gpuwatch.report.observation import Stood
 from gpuwatch.report.recorded import key_of, merged
 from tests.unit.report_builder import starvation
