@@ -38,7 +38,7 @@ from gpuwatch.samples import (
     WorkerFetch,
     WorkerSample,
 )
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.timeline import Timeline
 
 SECOND = 1_000_000_000

@@ -19,7 +19,7 @@ from benchmarks.gpu.processes import ROOT
 from benchmarks.gpu.seen import FindingLog
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.wiring import live_monitor
-from gpuwatch.timeline.hot_line import hot_line
+from gpuwatch.timeline.stacks import hot_line
 from gpuwatch.timeline.windows import Scene
 
 

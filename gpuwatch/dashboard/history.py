@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuwatch.timeline.series import Chart, Series
+from gpuwatch.timeline.charts import Chart, Series
 
 LATE_NS = 3_000_000_000
 """How long after its time a sample may still arrive: the driver's ring and the hook's packets lag behind."""

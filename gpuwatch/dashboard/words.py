@@ -12,8 +12,8 @@ from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, Pl
 from gpuwatch.diagnosis.wording import factors
 from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
 from gpuwatch.samples import Candidate, Standing
-from gpuwatch.timeline.hot_line import hot_line
 from gpuwatch.timeline.runs import title_of
+from gpuwatch.timeline.stacks import hot_line
 from gpuwatch.timeline.windows import LineShare, RankWindow, RunWindow
 
 

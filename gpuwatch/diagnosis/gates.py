@@ -11,7 +11,7 @@ from gpuwatch.diagnosis.advice.evidence import has_some_steps, is_early
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, WATCHED_SECONDS, enough, is_sampled
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase
 from gpuwatch.diagnosis.track import EVALUATION_NS
-from gpuwatch.timeline.rank_window import STEPS
+from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 
 CRITICAL_STEPS = 50

@@ -11,8 +11,8 @@ from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.standing import LEVEL_WORDS
 from gpuwatch.diagnosis.thresholds import declared
 from gpuwatch.diagnosis.track import EVALUATION_NS, HOLD_NS, SECOND_NS
-from gpuwatch.timeline.rank_window import STEPS
-from gpuwatch.timeline.run_history import RAW_NS
+from gpuwatch.timeline.figures import STEPS
+from gpuwatch.timeline.trainer import RAW_NS
 
 HEADINGS = (
     "Means", "Evidence", "Window", "Fires", "Clears", "Not when", "Causes", "Fix", "Gain", "Verify", "Source"

@@ -21,7 +21,7 @@ from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.diagnosis.standing import in_order
 from gpuwatch.monitor.snapshot import ReplayMark
 from gpuwatch.recording.types import FindingRecord, FindingSpan
-from gpuwatch.timeline.run_history import RAW_NS
+from gpuwatch.timeline.trainer import RAW_NS
 
 if TYPE_CHECKING:
     from gpuwatch.monitor.monitor import Judge

@@ -17,10 +17,10 @@ from gpuwatch.monitor.clock import Clock, SystemClock
 from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
 from gpuwatch.samples import Candidates, GpuSample, LinkLoss, Sample, TrainerEnded
 from gpuwatch.timeline.gpu_history import GpuHistory
-from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.runs import gpus_of, holds
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.trainer import TrainerHistory
 
 if TYPE_CHECKING:
     from pathlib import Path

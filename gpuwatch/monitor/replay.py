@@ -25,7 +25,7 @@ from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.samples import Sample
 from gpuwatch.timeline.columns import NAN
 from gpuwatch.timeline.runs import ProcessSet
-from gpuwatch.timeline.step_tiers import StepTiers
+from gpuwatch.timeline.steps import StepTiers
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.timeline import Timeline
 

@@ -9,17 +9,16 @@ from typing import TypedDict
 from gpuwatch.monitor.snapshot import ENDS, STEPLESS, RankNow, RunNow, RunState
 from gpuwatch.samples import PhaseKind, PhaseSpan, RunFacts
 from gpuwatch.timeline.columns import number
+from gpuwatch.timeline.figures import Bounds, SampledFigures, bounds_of, sampled_figures, stacks_over, sums_over
+from gpuwatch.timeline.host import ProcessHistory
 from gpuwatch.timeline.phases import LOST_TIME
-from gpuwatch.timeline.process_history import ProcessHistory
-from gpuwatch.timeline.rank_window import Bounds, bounds_of, stacks_over, sums_over
-from gpuwatch.timeline.run_history import TrainerHistory
 from gpuwatch.timeline.runs import Run
-from gpuwatch.timeline.sampled import SampledFigures, sampled_figures
 from gpuwatch.timeline.spans import covered_ns
-from gpuwatch.timeline.stack_log import NOT_TRAINING
+from gpuwatch.timeline.stacks import NOT_TRAINING
 from gpuwatch.timeline.stats import known, stats
-from gpuwatch.timeline.step_tiers import share
+from gpuwatch.timeline.steps import share
 from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.timeline.windows import StackWindow
 
 

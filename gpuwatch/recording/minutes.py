@@ -21,12 +21,10 @@ from gpuwatch.recording.shapes import Scalar
 from gpuwatch.recording.types import Rollup
 from gpuwatch.samples import StepEnd, WorkerSample
 from gpuwatch.timeline.columns import number as nan_if_unknown
-from gpuwatch.timeline.settling import UNKNOWN, Settling
-from gpuwatch.timeline.stack_log import NOT_TRAINING
-from gpuwatch.timeline.step_pauses import parts_within, wait_within, without_stop
-from gpuwatch.timeline.stops import StopLog
+from gpuwatch.timeline.phases import StopLog
+from gpuwatch.timeline.stacks import NOT_TRAINING
+from gpuwatch.timeline.steps import UNKNOWN, Settling, WarmUp, parts_within, wait_within, without_stop
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.warmup import WarmUp
 
 _MOST = 1e300
 _COUNTER_KEPT_NS = 3_600_000_000_000

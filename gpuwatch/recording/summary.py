@@ -17,12 +17,12 @@ from gpuwatch.recording.pooled import Level, Swing
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import Rollup
 from gpuwatch.samples import GpuFacts, PhaseKind, ProcessSample, RunFacts
-from gpuwatch.timeline.per_batch import wait_seconds_per_batch
-from gpuwatch.timeline.run_history import TrainerHistory
+from gpuwatch.timeline.figures import wait_seconds_per_batch
 from gpuwatch.timeline.runs import Run, gpus_of
 from gpuwatch.timeline.spans import Span, outside, united
 from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.timeline.windows import GpuWindow, RunWindow, Scene, Stats
 
 

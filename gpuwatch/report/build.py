@@ -22,7 +22,7 @@ from gpuwatch.report.runs import run_section
 from gpuwatch.report.verdict import verdict
 from gpuwatch.report.words import short_gpu_name
 from gpuwatch.text.escape import encodable
-from gpuwatch.timeline.series import Chart
+from gpuwatch.timeline.charts import Chart
 from gpuwatch.timeline.wall_times import JUMP_SECONDS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, Scene, Stats
 

@@ -14,7 +14,7 @@ from gpuwatch.metrics import charted
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.report.model import MOST_POINTS
 from gpuwatch.samples import PhaseSpan, RunFacts
-from gpuwatch.timeline.series import Chart, Series
+from gpuwatch.timeline.charts import Chart, Series
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import Scene
 

@@ -15,8 +15,8 @@ from gpuwatch.report import model
 from gpuwatch.report.observation import Observation, figure
 from gpuwatch.samples import LoaderFacts, ModelFacts, Standing
 from gpuwatch.text.escape import encodable
-from gpuwatch.timeline.hot_line import hot_line
-from gpuwatch.timeline.per_batch import wait_seconds_per_batch
+from gpuwatch.timeline.figures import wait_seconds_per_batch
+from gpuwatch.timeline.stacks import hot_line
 from gpuwatch.timeline.windows import LineShare, PhaseTotals, RankWindow, RunWindow, Share, StackWindow
 
 STANDS_FROM_SECONDS = 5.0

@@ -11,7 +11,7 @@ from gpuwatch.report import model
 from gpuwatch.report.observation import Observation, figure
 from gpuwatch.text.escape import encodable
 from gpuwatch.text.numbers import grouped
-from gpuwatch.timeline.rank_window import STEPS
+from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import RunWindow
 
 

@@ -1,4 +1,4 @@
-"""Cuts a history into a chart's equal buckets."""
+"""One series of the history, cut into a chart's equal buckets of time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,39 @@ from itertools import pairwise
 from statistics import fmean
 
 from gpuwatch.timeline.gpu_history import GpuHistory, Ring
-from gpuwatch.timeline.host_history import HostHistory
-from gpuwatch.timeline.run_history import TrainerHistory
+from gpuwatch.timeline.host import HostHistory
 from gpuwatch.timeline.runs import grouped
-from gpuwatch.timeline.series import Series
 from gpuwatch.timeline.stats import known
 from gpuwatch.timeline.tiers import MINUTE_NS, SECOND_NS, Buckets, ValueBuckets, ValueTiers
+from gpuwatch.timeline.trainer import TrainerHistory
 
 _RING_HOLD_NS = SECOND_NS // 2
 _HOLD_INTERVALS = 1.6  # two polls are 1.2 intervals apart at most (their jitter); a missed one is a gap
 
 Line = list["float | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart.
+
+    `name` is that of a charted metric (gpuwatch.metrics), `key` the GPU's UUID or the run's id; empty for the host.
+    """
+
+    name: str
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Equal buckets from `start_ns` to `end_ns`; None where nothing was measured (a gap, not a zero)."""
+
+    series: Series
+    start_ns: int
+    end_ns: int
+    mean: Sequence[float | None]
+    min: Sequence[float | None]
+    max: Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)

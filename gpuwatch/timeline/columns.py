@@ -1,4 +1,4 @@
-"""Rows in time order, in typed arrays: what the timeline keeps in full."""
+"""Rows in time order, in typed arrays: what the timeline keeps in full; and counters across resets."""
 
 from __future__ import annotations
 
@@ -87,3 +87,26 @@ class Table:
             for column in self._columns.values():
                 del column[:dead]
         self._check_at = len(self.times) + max(_CHECK_EVERY_ROWS, len(self.times) // 16)
+
+
+class Odometer:
+    """A running total over a counter that a driver reload may set back."""
+
+    __slots__ = ("_last", "resets", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.resets = 0
+        self._last: float | None = None
+
+    def read(self, counter: float | None) -> float:
+        """The total after this reading; NaN where the counter was not read. A step back adds nothing."""
+        if counter is None:
+            return NAN
+        if self._last is not None:
+            if counter >= self._last:
+                self.total += counter - self._last
+            else:
+                self.resets += 1
+        self._last = counter
+        return self.total

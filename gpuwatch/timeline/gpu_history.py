@@ -8,9 +8,8 @@ from operator import attrgetter
 
 from gpuwatch import metrics
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuLost, GpuSample, GpuStatus, XidEvent
-from gpuwatch.timeline.columns import NAN, Table
+from gpuwatch.timeline.columns import NAN, Odometer, Table
 from gpuwatch.timeline.link_log import LinkLog
-from gpuwatch.timeline.odometer import Odometer
 from gpuwatch.timeline.tiers import SECOND_NS, ValueTiers
 
 RAW_NS = 600 * SECOND_NS

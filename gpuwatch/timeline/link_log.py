@@ -6,8 +6,7 @@ from collections import deque
 from typing import NamedTuple
 
 from gpuwatch.samples import GpuHealth
-from gpuwatch.timeline.columns import NAN
-from gpuwatch.timeline.odometer import Odometer
+from gpuwatch.timeline.columns import NAN, Odometer
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import LinkErrors
 

@@ -1,4 +1,4 @@
-"""A trainer's phases: what lasts now, what there was, and what it adds up to."""
+"""A trainer's phases: what lasts now, what there was, what it adds up to; its stops and its recompilations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 from gpuwatch.samples import PhaseKind, PhaseSpan
 from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import PhaseTotals
+from gpuwatch.timeline.windows import PhaseTotals, Recompiles
 
 _KEPT_PER_KIND = 1_024
 _MOST_OPEN = 256
@@ -31,6 +31,14 @@ OUTSIDE: frozenset[PhaseKind] = frozenset({"outside"})
 
 STOPPED: frozenset[PhaseKind] = frozenset({"stopped"})
 """By a signal, as /proc shows it: a step that goes on does not show when that ended."""
+
+STOPPED_STATES = frozenset({"T", "t"})
+_STOPS_KEPT = 64
+
+_RECOMPILES_NS = 600 * SECOND_NS
+COMPILE: frozenset[PhaseKind] = frozenset({"compile"})
+EVALUATION: frozenset[PhaseKind] = frozenset({"eval"})
+"""The first one compiles each graph for its own mode, whenever it comes."""
 
 
 class PhaseLog:
@@ -172,3 +180,64 @@ def _weighted(amounts: list[int | None] | list[float | None], shares: list[float
 
 def _rhythm(positions: list[int] | list[float]) -> float | None:
     return median(after - before for before, after in pairwise(positions)) if len(positions) > 1 else None
+
+
+class StopLog:
+    """The stops of one trainer. Their edges are known to a second; the step that holds one tells the rest."""
+
+    __slots__ = ("_done", "_first_ns", "_last_ns", "_over_ns")
+
+    def __init__(self) -> None:
+        self._first_ns: int | None = None
+        self._last_ns = 0
+        self._over_ns = 0
+        self._done: deque[tuple[int, int]] = deque(maxlen=_STOPS_KEPT)
+
+    @property
+    def since_ns(self) -> int | None:
+        """When the stop that lasts was seen first."""
+        return self._first_ns
+
+    def see(self, time_ns: int, state: str | None) -> tuple[int, int | None] | None:
+        """Takes one look at the process; the start and the end (if it is over) of a stop that begins or ends here."""
+        if state in STOPPED_STATES:
+            if time_ns <= self._over_ns:
+                return None
+            self._last_ns = time_ns
+            if self._first_ns is None:
+                self._first_ns = time_ns
+                return time_ns, None
+            return None
+        # It went on somewhere between two looks.
+        return self.close((self._last_ns + time_ns) // 2)
+
+    def close(self, end_ns: int) -> tuple[int, int | None] | None:
+        """Ends the stop that lasts, if one does."""
+        if self._first_ns is None:
+            return None
+        start_ns, self._first_ns = self._first_ns, None
+        self._over_ns = max(end_ns, self._last_ns)
+        self._done.append((start_ns, self._last_ns))
+        return start_ns, max(end_ns, start_ns + 1)
+
+    def within(self, start_ns: int, end_ns: int) -> bool:
+        """Whether a stop was seen between two moments: a stopped process ends nothing, so it lies in there whole."""
+        if self._first_ns is not None and start_ns <= self._first_ns < end_ns:
+            return True
+        return any(start_ns <= first and last <= end_ns for first, last in self._done)
+
+
+def recompiles(phases: PhaseLog, hundredth_ns: int | None, now_ns: int) -> Recompiles | None:
+    """Those of the last 10 min; None before the run's 100th step, at `hundredth_ns`."""
+    if hundredth_ns is None or now_ns <= hundredth_ns:
+        return None
+    since_ns = max(now_ns - _RECOMPILES_NS, hundredth_ns)
+    evaluations = phases.stretches(EVALUATION, since_ns, now_ns)
+    spans = [
+        (start, end)
+        for start, end in phases.stretches(COMPILE, since_ns, now_ns)
+        if not any(first <= start < last for first, last in evaluations)
+    ]
+    seconds = sum(end - max(start, since_ns) for start, end in spans) / SECOND_NS
+    over = (now_ns - since_ns) / SECOND_NS
+    return Recompiles(len(spans), seconds, seconds / over, over)

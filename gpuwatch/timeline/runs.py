@@ -8,9 +8,9 @@ from pathlib import PurePath
 
 from gpuwatch.samples import GpuProcess, HostSample, RunFacts, TrainerEnded
 from gpuwatch.timeline.gpu_history import GpuHistory
-from gpuwatch.timeline.process_history import ProcessHistory
-from gpuwatch.timeline.run_history import TrainerHistory
+from gpuwatch.timeline.host import ProcessHistory
 from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.trainer import TrainerHistory
 
 _GONE_NS = 5 * SECOND_NS
 _LOST_SIGHT_NS = 5 * SECOND_NS

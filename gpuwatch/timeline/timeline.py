@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import pairwise
+from statistics import quantiles
+from typing import Any
 
-from gpuwatch.samples import XidEvent
-from gpuwatch.timeline import charts
+from gpuwatch.samples import (
+    BatchCount,
+    BatchWait,
+    Candidate,
+    Candidates,
+    GpuFacts,
+    GpuGap,
+    GpuHealth,
+    GpuLost,
+    GpuSample,
+    GpuStatus,
+    HostSample,
+    LinkLoss,
+    MachineFacts,
+    NvmlState,
+    PhaseSpan,
+    ProcessSample,
+    RunFacts,
+    RunMemory,
+    Sample,
+    StackTally,
+    Standing,
+    StepEnd,
+    TrainerEnded,
+    WorkerFetch,
+    XidEvent,
+)
+from gpuwatch.timeline.charts import Chart, Grid, Series, lines_of
+from gpuwatch.timeline.figures import pauses_of, run_window
 from gpuwatch.timeline.gpu_history import GpuHistory
 from gpuwatch.timeline.gpu_status import status_of
 from gpuwatch.timeline.gpu_window import gpu_window
-from gpuwatch.timeline.intake import Intake
-from gpuwatch.timeline.run_window import pauses_of, run_window
+from gpuwatch.timeline.host import HostHistory, ProcessHistory
 from gpuwatch.timeline.runs import Identity, Run, gpus_of, grouped, holds, newest, unhooked
-from gpuwatch.timeline.series import Chart, Series
 from gpuwatch.timeline.spans import united
-from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import Scene
+from gpuwatch.timeline.tiers import SECOND_NS, Buckets
+from gpuwatch.timeline.trainer import TrainerHistory
+from gpuwatch.timeline.windows import Quality, Scene
 
 RUNS_KEPT = 64
+_MOST_TRAINERS = 512
+"""Between two prunes. Processes that come, speak and go may be thousands a minute."""
+_XIDS_KEPT = 256
 _DAY_NS = 24 * 3600 * SECOND_NS
 _HALVED_NS = 60 * SECOND_NS
 _PROCESS_KEPT_NS = 600 * SECOND_NS
+_RECORDS_KEPT_SECONDS = 900
+_NVML_STATES_KEPT = 1_024
 
 
-class Timeline(Intake):
+class Timeline:
     """The history of all GPUs, runs and the host.
 
     The monitor's thread writes, views read charts from theirs: both under `lock`. Bounded whatever comes: raw samples
@@ -35,7 +72,55 @@ class Timeline(Intake):
     """
 
     def __init__(self, *, started_ns: int | None = None, interval_seconds: float = 1.0) -> None:
-        super().__init__(started_ns, interval_seconds)
+        self.lock = threading.RLock()
+        self.interval_seconds = interval_seconds
+        self.started_ns = started_ns
+        self.gpus: dict[str, GpuHistory] = {}
+        self.trainers: dict[str, TrainerHistory] = {}
+        self.processes: dict[tuple[int, int], ProcessHistory] = {}
+        self.host = HostHistory()
+        self.machine: MachineFacts | None = None
+        self.nvml: NvmlState | None = None
+        self.candidates: tuple[Candidate, ...] = ()
+        self.searched = False  # whether the candidates are known
+        self._quality = QualityLog(interval_seconds)
+        self._xids: deque[XidEvent] = deque(maxlen=_XIDS_KEPT)
+        self._takers: dict[type, Callable[[Any], None]] = {
+            GpuFacts: lambda sample: self._gpu(sample.uuid).add_facts(sample),
+            GpuSample: self._add_poll,
+            GpuStatus: self._add_gpu_status,
+            GpuHealth: self._add_gpu_health,
+            GpuLost: self._add_gpu_lost,
+            XidEvent: self._add_xid,
+            NvmlState: self._add_nvml,
+            MachineFacts: self._add_machine,
+            HostSample: self._add_host,
+            ProcessSample: self._add_process,
+            RunFacts: lambda sample: self._trainer(sample.trainer).add_facts(sample),
+            StepEnd: self._add_step,
+            BatchWait: self._add_wait,
+            GpuGap: lambda sample: self._trainer(sample.trainer).add_gap(sample),
+            PhaseSpan: lambda sample: self._trainer(sample.trainer).add_phase(sample),
+            WorkerFetch: self._add_fetch,
+            RunMemory: lambda sample: self._trainer(sample.trainer).add_memory(sample),
+            TrainerEnded: self._add_end,
+            LinkLoss: self._add_loss,
+            StackTally: lambda sample: self._trainer(sample.trainer).add_tally(sample),
+            Standing: lambda sample: self._trainer(sample.trainer).stacks.see(sample),
+            BatchCount: lambda sample: self._trainer(sample.trainer).add_count(sample),
+            Candidates: self._add_candidates,
+        }
+
+    def add(self, sample: Sample) -> None:
+        """Takes up one sample, in any order of time within its own subject."""
+        with self.lock:
+            self._takers[type(sample)](sample)
+
+    def extend(self, samples: Iterable[Sample]) -> None:
+        """Takes up several at once, so that a reader sees all of them or none."""
+        with self.lock:
+            for sample in samples:
+                self._takers[type(sample)](sample)
 
     def scene(
         self,
@@ -99,9 +184,9 @@ class Timeline(Intake):
         A view that scrolls does well to ask for bounds that are multiples of the bucket's width: else the same samples
         fall into other buckets at each call, and the line shimmers.
         """
-        grid = charts.Grid(start_ns, end_ns, buckets)
+        grid = Grid(start_ns, end_ns, buckets)
         with self.lock:
-            lines = charts.lines_of(series, grid, self.gpus, self.trainers.values(), self.host, self.interval_seconds)
+            lines = lines_of(series, grid, self.gpus, self.trainers.values(), self.host, self.interval_seconds)
         return Chart(series, start_ns, end_ns, lines.mean, lines.min, lines.max)
 
     def runs(self, now_ns: int, window_ns: int, only_pids: frozenset[int] | None = None) -> list[Run]:
@@ -195,6 +280,153 @@ class Timeline(Intake):
             kept = newest(self.trainers.values(), RUNS_KEPT)
             self.trainers = {name: each for name, each in self.trainers.items() if name in kept}
 
+    def _gpu(self, uuid: str) -> GpuHistory:
+        gpu = self.gpus.get(uuid)
+        if gpu is None:
+            gpu = self.gpus[uuid] = GpuHistory(uuid)
+        return gpu
+
+    def _trainer(self, name: str) -> TrainerHistory:
+        trainer = self.trainers.get(name)
+        if trainer is None:
+            if len(self.trainers) >= _MOST_TRAINERS:
+                del self.trainers[min(self.trainers.values(), key=_worth).trainer]
+            trainer = self.trainers[name] = TrainerHistory(name)
+        return trainer
+
+    def _add_poll(self, sample: GpuSample) -> None:
+        self._begin(sample.time_ns)
+        self._gpu(sample.uuid).add_poll(sample)
+
+    def _add_host(self, sample: HostSample) -> None:
+        self._begin(sample.time_ns)
+        self.host.add(sample)
+
+    def _begin(self, time_ns: int) -> None:
+        if self.started_ns is None or time_ns < self.started_ns:
+            self.started_ns = time_ns
+
+    def _add_gpu_status(self, sample: GpuStatus) -> None:
+        self._gpu(sample.uuid).latest_status = sample
+
+    def _add_gpu_health(self, sample: GpuHealth) -> None:
+        self._gpu(sample.uuid).add_health(sample)
+
+    def _add_gpu_lost(self, sample: GpuLost) -> None:
+        gpu = self._gpu(sample.uuid)
+        gpu.lost = gpu.lost or sample
+
+    def _add_xid(self, event: XidEvent) -> None:
+        (self._xids if event.uuid is None else self._gpu(event.uuid).xids).append(event)
+
+    def _add_nvml(self, state: NvmlState) -> None:
+        self.nvml = state
+        self._quality.nvml(state)
+
+    def _add_machine(self, facts: MachineFacts) -> None:
+        if facts.cpu_count > 0:  # a damaged recording may say otherwise
+            self.machine = facts
+
+    def _add_candidates(self, found: Candidates) -> None:
+        self.candidates = found.processes
+        self.searched = True
+
+    def _add_process(self, sample: ProcessSample) -> None:
+        key = (sample.pid, sample.start_ticks)
+        if key not in self.processes:
+            self.processes[key] = ProcessHistory()
+        others: set[int] = set()
+        for each in self.trainers.values():
+            if each.facts is not None and (each.facts.pid, each.facts.start_ticks) == key:
+                each.see_process(sample)
+                others |= each.other_workers()
+        self.processes[key].add(sample, others)
+
+    def _add_step(self, step: StepEnd) -> None:
+        self._quality.received(step.end_ns)
+        self._trainer(step.trainer).add_step(step)
+
+    def _add_wait(self, wait: BatchWait) -> None:
+        self._quality.received(wait.end_ns)
+        self._trainer(wait.trainer).add_wait(wait)
+
+    def _add_fetch(self, fetch: WorkerFetch) -> None:
+        self._quality.received(fetch.end_ns)
+        self._trainer(fetch.trainer).add_fetch(fetch)
+
+    def _add_end(self, ended: TrainerEnded) -> None:
+        if ended.trainer in self.trainers:
+            self.trainers[ended.trainer].end(ended)
+
+    def _add_loss(self, loss: LinkLoss) -> None:
+        self._quality.lost(loss)
+        if loss.trainer is not None:
+            self._trainer(loss.trainer).add_loss(loss)
+
     def _xids_of(self, gpu: GpuHistory, gpu_count: int) -> tuple[XidEvent, ...]:
         """Its own; and those without a GPU, where it is the only one they can mean."""
         return (*gpu.xids, *(self._xids if gpu_count == 1 else ()))
+
+
+def _worth(trainer: TrainerHistory) -> tuple[bool, bool, int]:
+    """What is forgotten first: those that never introduced themselves, then those that ended, the longest ago."""
+    return (trainer.facts is not None, trainer.ended is None, trainer.seen_ns)
+
+
+class QualityLog:
+    """Counts what arrives and what is known to be lost."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        counts = dict.fromkeys(("received", "dropped", "malformed"), ("Q", 0))
+        self._records = Buckets(SECOND_NS, _RECORDS_KEPT_SECONDS, counts)
+        self._states: deque[NvmlState] = deque(maxlen=_NVML_STATES_KEPT)
+
+    def received(self, time_ns: int) -> None:
+        """One sample that came of a training process's records."""
+        place = self._records.place(time_ns)
+        if place >= 0:
+            self._records.arrays["received"][place] += 1
+
+    def lost(self, loss: LinkLoss) -> None:
+        """Records that did not arrive."""
+        place = self._records.place(loss.time_ns)
+        if place >= 0:
+            self._records.arrays["dropped"][place] += loss.dropped
+            self._records.arrays["malformed"][place] += loss.malformed
+
+    def nvml(self, state: NvmlState) -> None:
+        """What NVML has cost so far."""
+        self._states.append(state)
+
+    def window(self, gpus: Iterable[GpuHistory], start_ns: int, now_ns: int, own_cpu_share: float | None) -> Quality:
+        """The figures over (start, now]. `received_records` counts what was derived, so it is a lower bound."""
+        histories = [each for each in gpus if each.lost is None]
+        slices = [each.polls.times[each.polls.since(start_ns) : each.polls.until(now_ns)] for each in histories]
+        nvml = self._states[-1] if self._states else None
+        gaps = [(after - before) / SECOND_NS for times in slices for before, after in pairwise(times)]
+        waiting = [(now_ns - times[-1]) / SECOND_NS for times in slices if times]
+        return Quality(
+            poll_interval_seconds=self._interval_seconds,
+            gpu_samples=sum(map(len, slices)),
+            poll_gap_p95_seconds=quantiles(gaps, n=20, method="inclusive")[18] if len(gaps) > 1 else None,
+            longest_gap_seconds=max((*gaps, *waiting), default=None),
+            dropped_records=self._records.total("dropped", start_ns, now_ns),
+            received_records=self._records.total("received", start_ns, now_ns),
+            malformed_packets=self._records.total("malformed", start_ns, now_ns),
+            nvml=nvml,
+            nvml_calls_per_gpu_second=self._call_rate(start_ns),
+            own_cpu_share=own_cpu_share,
+            dropped_values=sum(each.dropped_values for each in histories) + (nvml.dropped_values if nvml else 0),
+            counter_resets=sum(each.counter_resets for each in histories),
+        )
+
+    def _call_rate(self, start_ns: int) -> float | None:
+        """Over the polls of one child: a new one counts from zero."""
+        states = [state for state in self._states if state.time_ns > start_ns and state.gpu_count]
+        calls = seconds = 0.0
+        for before, after in pairwise(states):
+            if after.calls >= before.calls:
+                calls += (after.calls - before.calls) / (after.gpu_count or 1)
+                seconds += (after.time_ns - before.time_ns) / SECOND_NS
+        return calls / seconds if seconds > 0 else None

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 
 from gpuwatch.samples import RunFacts
-from gpuwatch.timeline.run_history import TrainerHistory
-from gpuwatch.timeline.settling import head_batches
+from gpuwatch.timeline.steps import head_batches
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.trial.results import Steady
 
 LEAST_STEPS = 10

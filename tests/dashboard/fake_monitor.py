@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.monitor.snapshot import Origin, RecordingNow, Snapshot
-from gpuwatch.timeline.series import Chart, Series
+from gpuwatch.timeline.charts import Chart, Series
 
 SECOND_NS = 1_000_000_000
 Wave = Callable[[float], "float | None"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.dashboard.history import Grid, History, held
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from tests.dashboard.fake_monitor import SECOND_NS, FakeTimeline, Wave
 
 UTILIZATION = Series("gpu.utilization_percent", "GPU-0")

@@ -35,8 +35,8 @@ from gpuwatch.samples import (
     Sample,
     StepEnd,
 )
-from gpuwatch.timeline.per_batch import wait_seconds_per_batch
-from gpuwatch.timeline.step_tiers import share
+from gpuwatch.timeline.figures import wait_seconds_per_batch
+from gpuwatch.timeline.steps import share
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import RankWindow, Scene
 from tests.integration.recorded_files import META, wall_at

@@ -16,7 +16,7 @@ from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import GpuFacts, GpuSample, HostSample, Sample
 from gpuwatch.sources.base import Source
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from tests.integration.command_line import PATIENCE_SECONDS
 
 

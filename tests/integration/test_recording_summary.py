@@ -11,7 +11,7 @@ from gpuwatch.recording.summary import RunSummary, SessionSummary, summarize, su
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import ProcessSample, RunFacts, Sample, StepEnd
-from gpuwatch.timeline.per_batch import wait_seconds_per_batch
+from gpuwatch.timeline.figures import wait_seconds_per_batch
 from tests.integration.simulated_recordings import record, record_samples, recording_monitor
 
 _WINDOW = 120.0

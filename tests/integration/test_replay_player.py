@@ -14,7 +14,7 @@ from gpuwatch.monitor.replay import SPEEDS, ReplayMonitor, Stage, origin_of
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.recorded_files import META, START_NS, WALL, batches, recorded, wall_at
 from tests.integration.simulated_recordings import record, record_samples, recording_monitor

@@ -11,7 +11,7 @@ from gpuwatch.report.build import build_report
 from gpuwatch.report.model import Json, Report, as_json
 from gpuwatch.report.observation import Observation
 from gpuwatch.samples import NvmlState
-from gpuwatch.timeline.series import Chart, Series
+from gpuwatch.timeline.charts import Chart, Series
 from gpuwatch.timeline.windows import Scene
 from tests.unit import scene_builder as build
 

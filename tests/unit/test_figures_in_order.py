@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.report.observation import OF_GPU, OF_HOST, OF_RUN
 from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.timeline import Timeline
 
 _SECOND_NS = 1_000_000_000

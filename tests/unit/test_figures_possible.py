@@ -47,7 +47,7 @@ from gpuwatch.report.text import render_text
 from gpuwatch.samples import Sample
 from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
 from gpuwatch.sources.stacks.capture import Lane, Profile
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.trial.changes import arms_of
 from gpuwatch.trial.render import document as trial_document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.timeline.hot_line import hottest
+from gpuwatch.timeline.stacks import hottest_line
 from gpuwatch.timeline.windows import LineShare
 from tests.unit.stack_builder import AUGMENT, interval
 
@@ -26,7 +26,7 @@ def spread(function: str, first: int, count: int, samples: int) -> list[LineShar
 
 
 def found(lines: list[LineShare], calls: list[LineShare]) -> LineShare:
-    named = hottest(lines, calls, ("item", "collate"))
+    named = hottest_line(lines, calls, ("item", "collate"))
     assert named is not None
     return named
 
@@ -67,7 +67,7 @@ def test_a_function_that_is_called_from_two_lines_is_followed_with_all_its_sampl
 
 def test_without_calls_it_is_the_line_with_the_most_samples() -> None:
     assert found([line(35, 200), line(36, 300)], []).line == 36
-    assert hottest([line(35, 200)], [], ("collate",)) is None
+    assert hottest_line([line(35, 200)], [], ("collate",)) is None
 
 
 def test_samples_of_one_line_in_two_phases_are_added_up() -> None:

@@ -12,8 +12,7 @@ import pytest
 import gpuwatch
 from gpuwatch import metrics
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuSample, GpuStatus, HostSample
-from gpuwatch.timeline.charts import RUN_LINES
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import RUN_LINES, Series
 from gpuwatch.timeline.timeline import Timeline
 
 _OF_NO_METRIC = {"time_ns", "index", "power_window_seconds", "ages_seconds"}

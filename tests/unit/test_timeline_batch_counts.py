@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.samples import BatchCount
-from gpuwatch.timeline.batch_counts import BatchCounts, Counted
+from gpuwatch.timeline.stacks import BatchCounts, Counted
 from tests.unit.sample_builder import at, count, counts
 
 

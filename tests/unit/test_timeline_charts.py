@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.timeline.series import Chart, Series
+from gpuwatch.timeline.charts import Chart, Series
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (
     GPU,

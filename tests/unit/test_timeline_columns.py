@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from gpuwatch.timeline.columns import Table
-from gpuwatch.timeline.odometer import Odometer
+from gpuwatch.timeline.columns import Odometer, Table
 from gpuwatch.timeline.tiers import MINUTE_NS, SECOND_NS, SumBuckets, ValueTiers
 
 

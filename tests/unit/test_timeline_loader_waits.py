@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gpuwatch.samples import BatchWait, WorkerFetch
-from gpuwatch.timeline.loader_waits import LoaderWaits
+from gpuwatch.timeline.trainer import LoaderWaits
 from tests.unit.sample_builder import TRAINER, at, loader, rank_at, run_facts, steps, timeline
 
 SECOND = 1_000_000_000

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpuwatch.samples import LoaderFacts
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (
     GPU,

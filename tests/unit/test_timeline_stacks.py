@@ -7,7 +7,7 @@ from statistics import NormalDist
 import pytest
 
 from gpuwatch.samples import CallCount, StackTally
-from gpuwatch.timeline.stack_log import StackLog
+from gpuwatch.timeline.stacks import StackLog
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.windows import StackWindow
 from tests.unit.sample_builder import TRAINER, at, line, standing, tallies, tally

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gpuwatch.samples import BatchWait, GpuGap, LinkLoss, RunMemory, StepEnd
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from tests.unit.sample_builder import (
     TRAINER,
     at,

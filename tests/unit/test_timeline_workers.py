@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuwatch.samples import HostSample, LoaderFacts, ProcessSample, WorkerSample
-from gpuwatch.timeline.host_history import HostHistory
-from gpuwatch.timeline.process_history import ProcessHistory
+from gpuwatch.timeline.host import HostHistory, ProcessHistory
 from gpuwatch.timeline.windows import MemoryGrowth
 from tests.unit.sample_builder import fetch, process, rank_at, run_facts, steps, timeline
 

@@ -29,7 +29,7 @@ from gpuwatch.dashboard.widgets import RepaintWanted, line_regions, without_ansi
 from gpuwatch.dashboard.words import no_gpu_reason, status_words
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuSample
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 
 
 class OpenGpu(Message):

@@ -33,7 +33,7 @@ from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
 from gpuwatch.metrics import BY_SERIES
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import RunFacts
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.windows import LineShare, RunWindow
 
 MOST_LINES = 5

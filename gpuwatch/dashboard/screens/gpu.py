@@ -16,7 +16,7 @@ from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import status_words
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.windows import GpuWindow
 
 _HIDDEN = {

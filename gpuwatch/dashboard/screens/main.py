@@ -24,7 +24,7 @@ from gpuwatch.dashboard.widgets import LinesWidget, set_height
 from gpuwatch.dashboard.words import no_gpu_reason
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.snapshot import Snapshot
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 
 HOST_CPU = Series("host.cpu_percent")
 HOST_IO = Series("host.pressure_io_percent")

@@ -26,7 +26,7 @@ from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import run_name
 from gpuwatch.metrics import charted
-from gpuwatch.timeline.series import Series
+from gpuwatch.timeline.charts import Series
 
 
 def timeline_grid(view: View, width: int, look: Look, pan_seconds: float) -> Grid:

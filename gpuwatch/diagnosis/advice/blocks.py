@@ -9,7 +9,7 @@ from gpuwatch.diagnosis.advice.sampled import batch_period, epoch_start_share, t
 from gpuwatch.diagnosis.advice.starvation import Starvation
 from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
 from gpuwatch.diagnosis.finding import Level
-from gpuwatch.timeline.feeding import is_fed, making_threads
+from gpuwatch.timeline.stacks import is_fed, making_threads
 from gpuwatch.timeline.windows import RankWindow, Share
 
 BLOCKS = 12

@@ -7,7 +7,7 @@ from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores
-from gpuwatch.timeline.feeding import is_fed, making_threads
+from gpuwatch.timeline.stacks import is_fed, making_threads
 from gpuwatch.timeline.windows import HostWindow, RankWindow, StackWindow
 
 FOREIGN_SHARE = 0.30

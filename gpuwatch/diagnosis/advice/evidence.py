@@ -11,7 +11,7 @@ from gpuwatch.diagnosis.advice.sampled import WATCHED_SECONDS, batch_period, eno
 from gpuwatch.diagnosis.advice.starvation import Starvation, lost_seconds
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.statistics.student_t import quantile
-from gpuwatch.timeline.rank_window import STEPS
+from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import RankWindow, Share
 
 EARLY_STEPS = 8

@@ -9,8 +9,7 @@ from gpuwatch.diagnosis.advice.sampled import busy_worker_samples, is_sampled, p
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.wording import listed, percent
 from gpuwatch.text.numbers import grouped
-from gpuwatch.timeline import hot_line as timeline_hot_line
-from gpuwatch.timeline.feeding import is_fed, making_samples
+from gpuwatch.timeline.stacks import hottest_line, is_fed, making_samples
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
 
 LEAST_SAMPLES = 20
@@ -112,7 +111,7 @@ def phase_measure(rank: RankWindow, name: str, share: float, what: str) -> Measu
 
 def hottest(lines: Iterable[LineShare], of: int, *phases: str, calls: Iterable[LineShare] = ()) -> HotLine | None:
     """The line or function with the most samples of these phases; None where none stands out."""
-    found = timeline_hot_line.hottest(lines, calls, phases)
+    found = hottest_line(lines, calls, phases)
     if found is None:
         return None
     of = max(of, found.samples)

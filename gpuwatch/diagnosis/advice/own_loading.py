@@ -21,7 +21,7 @@ from gpuwatch.diagnosis.advice.workers import MARGIN
 from gpuwatch.diagnosis.finding import Fix
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import percent
-from gpuwatch.timeline.feeding import is_fed, making_threads
+from gpuwatch.timeline.stacks import is_fed, making_threads
 from gpuwatch.timeline.windows import LineShare, Share, StackWindow
 
 PHASES = ("other", "copy")

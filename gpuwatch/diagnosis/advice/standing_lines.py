@@ -9,7 +9,7 @@ from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import listed, seconds
 from gpuwatch.samples import Standing
-from gpuwatch.timeline.run_history import FRESH_NS
+from gpuwatch.timeline.trainer import FRESH_NS
 from gpuwatch.timeline.windows import RankWindow
 
 

@@ -25,7 +25,7 @@ from gpuwatch.diagnosis.advice.sampled import (
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.timeline.feeding import is_handed_over
+from gpuwatch.timeline.stacks import is_handed_over
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, Share
 
 HANDOVER_SECONDS = 0.0012

@@ -79,7 +79,7 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.text.numbers import grouped
 from gpuwatch.text.numbers import rate as rate_words
-from gpuwatch.timeline.rank_window import STEPS
+from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import RankWindow, Share
 
 CAUSES: tuple[Rule, ...] = (

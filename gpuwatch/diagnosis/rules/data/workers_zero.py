@@ -53,7 +53,7 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, factors, percent, seconds
 from gpuwatch.samples import LoaderFacts
-from gpuwatch.timeline.feeding import is_fed
+from gpuwatch.timeline.stacks import is_fed
 from gpuwatch.timeline.windows import RankWindow
 
 PICKLING = ("spawn", "forkserver")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 
 from gpuwatch.samples import (
@@ -21,25 +24,29 @@ from gpuwatch.samples import (
     TrainerEnded,
     WorkerFetch,
 )
-from gpuwatch.timeline.batch_counts import BatchCounts
 from gpuwatch.timeline.columns import Table, number
-from gpuwatch.timeline.epochs import EpochStarts
-from gpuwatch.timeline.loader_waits import LoaderWaits
-from gpuwatch.timeline.memory_log import MemoryLog
-from gpuwatch.timeline.pace import StepPace
-from gpuwatch.timeline.phases import OUTSIDE, PhaseLog
-from gpuwatch.timeline.settling import UNKNOWN, Settling
-from gpuwatch.timeline.stack_log import StackLog
-from gpuwatch.timeline.stats import LogHistogram
-from gpuwatch.timeline.step_columns import STEP_COLUMNS, row_of, settle, step_row
-from gpuwatch.timeline.step_pauses import wait_within, without_stop
-from gpuwatch.timeline.step_tiers import StepTiers
-from gpuwatch.timeline.stops import STOPPED_STATES, StopLog
+from gpuwatch.timeline.host import WorkerFetches
+from gpuwatch.timeline.phases import OUTSIDE, STOPPED_STATES, PhaseLog, StopLog
+from gpuwatch.timeline.stacks import BatchCounts, StackLog
+from gpuwatch.timeline.stats import LogHistogram, known
+from gpuwatch.timeline.steps import (
+    STEP_COLUMNS,
+    UNKNOWN,
+    Settling,
+    StepPace,
+    StepTiers,
+    WarmUp,
+    row_of,
+    settle,
+    step_row,
+    wait_within,
+    without_stop,
+)
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.warmup import WarmUp
-from gpuwatch.timeline.worker_fetches import WorkerFetches
+from gpuwatch.timeline.windows import EpochTotals, MemoryTotals, PeakGrowth
 
-RAW_NS = 900 * SECOND_NS  # the longest window: 30 slow steps
+RAW_NS = 900 * SECOND_NS
+"""Of steps and of the allocator: the longest window, 30 slow steps."""
 _MOST_STEPS = 16_384
 _MOST_LOSSES = 256
 _USUAL_OF = 64
@@ -48,6 +55,17 @@ _WARM_BATCHES = 10
 _EARLY_STEPS = 100
 FRESH_NS = 10 * SECOND_NS
 """How long the line that a thread was last seen on counts as where it is."""
+
+_USUAL_KEPT = 512
+_FIRSTS_KEPT = 256
+
+_FADING_NS = 60 * SECOND_NS
+_CLEARLY = 1.5  # times the waits of the one that was slowest: two that are alike would alternate
+_NO_LONGER_READ = 64  # batches of others since its last one: the loop has gone on to another loader
+_MOST_LOADERS = 64
+
+_MOST_READINGS = 2_048
+_FEWEST_READINGS = 20
 
 
 def _regime(facts: RunFacts) -> tuple[object, ...]:
@@ -339,3 +357,140 @@ class TrainerHistory:
     def _settle_again(self) -> None:
         """Judges the raw rows again; the tiers keep the first judgement."""
         settle(self.steps, self._is_settled)
+
+
+class EpochStarts:
+    """Adds up the waits between two epochs and for the first batches of each, against the usual wait.
+
+    Ending workers that do not persist took 28 ms of epochs of 360 ms, a third of what the start of the next took.
+
+    The session's first epoch does not count: its workers have to be started whatever the settings.
+    """
+
+    __slots__ = ("_count", "_edge_seconds", "_firsts", "_head_batches", "_head_seconds", "_is_first", "_seen", "_usual")
+
+    def __init__(self) -> None:
+        self._seen = False
+        self._is_first = False
+        self._count = 0
+        self._edge_seconds = 0.0  # since the last batch
+        self._head_batches = 0
+        self._head_seconds = 0.0
+        self._firsts: deque[float] = deque(maxlen=_FIRSTS_KEPT)
+        self._usual: deque[float] = deque(maxlen=_USUAL_KEPT)
+
+    def edge(self, seconds: float) -> None:
+        """Takes the end of an epoch or the making of an iterator: no batch comes of it."""
+        if self._seen:
+            self._edge_seconds += seconds
+            self._head_seconds += seconds
+
+    def batch(self, position: int, wait_seconds: float, head: int) -> None:
+        """Takes one training batch's wait; `head` is how many batches belong to the start of an epoch."""
+        if position == 0:
+            self._is_first = not self._seen
+            if not self._is_first:
+                self._count += 1
+                self._firsts.append(self._edge_seconds + wait_seconds)
+        self._seen = True
+        self._edge_seconds = 0.0
+        if position >= head:
+            self._usual.append(wait_seconds)
+        elif not self._is_first:
+            self._head_batches += 1
+            self._head_seconds += wait_seconds
+
+    def totals(self, wall_seconds: float, batches_per_epoch: int | None) -> EpochTotals | None:
+        """The cost so far; None before the second epoch, or where every batch is a first one."""
+        if not self._count or not self._usual or wall_seconds <= 0:
+            return None
+        usual = median(self._usual)
+        excess = max(0.0, self._head_seconds - self._head_batches * usual)
+        return EpochTotals(
+            count=self._count,
+            excess_seconds=excess,
+            share=min(1.0, excess / wall_seconds),
+            first_wait_seconds=median(self._firsts),
+            usual_wait_seconds=usual,
+            batches_per_epoch=batches_per_epoch,
+        )
+
+
+class LoaderWaits:
+    """The seconds waited for each loader, those of a minute ago counting a third."""
+
+    def __init__(self) -> None:
+        self.slowest: int | None = None
+        self._waited: dict[int, tuple[int, float]] = {}
+        self._others = 0
+        """Batches of other loaders since the last one of the slowest."""
+
+    def add(self, loader: int, end_ns: int, seconds: float) -> None:
+        """One wait for a batch of it."""
+        if len(self._waited) >= _MOST_LOADERS and loader not in self._waited:
+            self._waited.clear()
+        self._waited[loader] = end_ns, self._seconds(loader, end_ns) + seconds
+        self._others = 0 if loader == self.slowest else self._others + 1
+        if self.slowest is None or self._others > _NO_LONGER_READ or self._is_slower(loader, end_ns):
+            self.slowest, self._others = loader, 0
+
+    def _is_slower(self, loader: int, now_ns: int) -> bool:
+        assert self.slowest is not None
+        return self._seconds(loader, now_ns) > _CLEARLY * self._seconds(self.slowest, now_ns)
+
+    def _seconds(self, loader: int, now_ns: int) -> float:
+        last_ns, seconds = self._waited.get(loader, (now_ns, 0.0))
+        return seconds * math.exp(min(0, last_ns - now_ns) / _FADING_NS)
+
+
+class MemoryLog:
+    """The newest reading, whose peaks are of the whole run, and 15 min of the counter of retries and of the peak."""
+
+    __slots__ = ("_latest", "_rows")
+
+    def __init__(self) -> None:
+        self._latest: RunMemory | None = None
+        columns = dict.fromkeys(("alloc_retries", "peak", "steps"), "d")
+        self._rows = Table(columns, max_age_ns=RAW_NS, max_rows=_MOST_READINGS)
+
+    def add(self, memory: RunMemory, steps: int = 0) -> None:
+        """Takes one reading, made after so many steps."""
+        self._latest = memory
+        row = (number(memory.alloc_retries), number(memory.allocated_peak_bytes), steps)
+        self._rows.add(memory.time_ns, row)
+
+    def totals(self, start_ns: int, end_ns: int) -> MemoryTotals | None:
+        """The allocator over (start, end]; None before its first reading."""
+        latest = self._latest
+        if latest is None:
+            return None
+        low = max(0, self._rows.since(start_ns) - 1)
+        retries = known(self._rows["alloc_retries"][low : self._rows.until(end_ns)])
+        return MemoryTotals(
+            allocated_peak_bytes=latest.allocated_peak_bytes,
+            reserved_peak_bytes=latest.reserved_peak_bytes,
+            total_bytes=latest.total_bytes,
+            alloc_retries=round(max(0.0, retries[-1] - retries[0])) if len(retries) > 1 else None,
+            out_of_memory=latest.out_of_memory,
+            growth=self._growth(end_ns),
+        )
+
+    def _growth(self, end_ns: int) -> PeakGrowth | None:
+        """The peak's rise by quarters of the time; None where one of them holds no reading."""
+        low, high = bisect_left(self._rows["steps"], _EARLY_STEPS), self._rows.until(end_ns)
+        times, peaks, steps = self._rows.times[low:high], self._rows["peak"][low:high], self._rows["steps"][low:high]
+        if len(times) < _FEWEST_READINGS or any(peak != peak for peak in peaks):
+            return None
+        bounds = [times[0] + (times[-1] - times[0]) * part // 4 for part in range(5)]
+        at = [peaks[bisect_right(times, bound) - 1] for bound in bounds]
+        first, second, third, fourth = (round(after - before) for before, after in pairwise(at))
+        return PeakGrowth(
+            seconds=(times[-1] - times[0]) / SECOND_NS,
+            steps=round(steps[-1] - steps[0]),
+            start_bytes=round(at[0]),
+            quarters_bytes=(first, second, third, fourth),
+        )
+
+    def trim(self, now_ns: int) -> None:
+        """Drops what is too old."""
+        self._rows.trim(now_ns)

@@ -1,4 +1,4 @@
-"""What one trainer did in a window: the RankWindow of a history."""
+"""What runs and their ranks did in a window, from their histories: the figures that rules judge and views show."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from operator import eq
 
-from gpuwatch.timeline.phases import LOST_TIME, STOPPED
-from gpuwatch.timeline.process_history import ProcessHistory, with_batches
-from gpuwatch.timeline.recompiles import recompiles
-from gpuwatch.timeline.run_history import RAW_NS, TrainerHistory
-from gpuwatch.timeline.sampled import sampled_figures
-from gpuwatch.timeline.stats import stats
-from gpuwatch.timeline.step_tiers import share
+from gpuwatch.timeline.gpu_history import RAW_NS as GPU_RAW_NS
+from gpuwatch.timeline.gpu_history import GpuHistory
+from gpuwatch.timeline.host import ProcessHistory, with_batches
+from gpuwatch.timeline.phases import LOST_TIME, PAUSES, STOPPED, recompiles
+from gpuwatch.timeline.runs import Run, gpus_of_trainer
+from gpuwatch.timeline.spans import Span, united
+from gpuwatch.timeline.stacks import NOT_TRAINING
+from gpuwatch.timeline.stats import median, stats
+from gpuwatch.timeline.steps import share
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import RankWindow, StackWindow, StepColumns, WorkerTotals
+from gpuwatch.timeline.trainer import RAW_NS, TrainerHistory
+from gpuwatch.timeline.windows import RankWindow, RunWindow, Share, StackWindow, StepColumns, WorkerTotals
 
 STEPS = 30
 """As many a window holds at least, up to 15 min back: from here on its figures are judged as they are."""
@@ -24,6 +27,74 @@ _MOST_COLUMNS = 4_096
 _MOST_SPANS = 512
 _SESSION_SHARE = 0.99
 _LASTING_NS = 300 * SECOND_NS
+
+
+def run_window(
+    run: Run,
+    gpus: Mapping[str, GpuHistory],
+    gpu_uuids: tuple[str, ...],
+    processes: Mapping[tuple[int, int], ProcessHistory],
+    now_ns: int,
+    window_ns: int,
+) -> RunWindow:
+    """One run over (now - window, now]."""
+    ranks = []
+    for trainer in run.trainers:
+        assert trainer.facts is not None
+        process = processes.get((trainer.facts.pid, trainer.facts.start_ticks))
+        rank = rank_window(trainer, process, now_ns, window_ns)
+        ranks.append(replace(rank, facts=replace(rank.facts, gpu_uuids=gpus_of_trainer(rank.facts, gpus))))
+    rates = [rank.samples_per_second for rank in ranks if rank.ended is None or run.has_ended]
+    return RunWindow(
+        id=run.id,
+        title=run.title,
+        ranks=tuple(ranks),
+        critical=critical_rank(ranks),
+        gpu_uuids=gpu_uuids,
+        samples_per_second=sum(known) if (known := [rate for rate in rates if rate is not None]) else None,
+        usual_power_watts=_usual_power(run, gpus, gpu_uuids),
+    )
+
+
+def critical_rank(ranks: list[RankWindow]) -> RankWindow:
+    """The rank with the largest wait: the others wait for it in the collective. A living one before one that ended."""
+
+    def urgency(rank: RankWindow) -> tuple[bool, float]:
+        waited = rank.wait_share if rank.settled_wait_share is None else rank.settled_wait_share
+        return (rank.ended is None, waited or 0.0)
+
+    return max(ranks, key=urgency)
+
+
+def pauses_of(run: Run, start_ns: int, now_ns: int) -> list[Span]:
+    """When a GPU of this run has no training to show: warm-up, phases on any rank, and after the end.
+
+    A checkpoint of rank 0 holds up the others too. A run of which neither steps nor stacks are seen pauses never, as
+    far as is known; one whose stacks are read may be in an evaluation before the first batch is counted.
+    """
+    spans: list[Span] = []
+    for trainer in run.trainers:
+        if not trainer.steps_total and trainer.stacks.end_ns is not None and not trainer.is_exact:
+            spans += trainer.phases.stretches(PAUSES, start_ns, now_ns)
+    stepping = [trainer for trainer in run.trainers if trainer.steps_total]
+    for trainer in stepping:
+        warm_ns = trainer.warm_up.over_ns
+        spans.append((start_ns, now_ns if warm_ns is None else warm_ns))
+        spans += trainer.phases.stretches(PAUSES, start_ns, now_ns)
+    if stepping and run.has_ended:
+        spans.append((max(trainer.seen_ns for trainer in run.trainers), now_ns))
+    return united((start, end) for start, end in spans if end > start)
+
+
+def _usual_power(run: Run, gpus: Mapping[str, GpuHistory], gpu_uuids: tuple[str, ...]) -> Mapping[str, float]:
+    """Median power of each GPU over the 10 min up to the run's last step, from the tier that reaches so far back."""
+    ends = [trainer.last_step_ns for trainer in run.trainers if trainer.last_step_ns is not None]
+    if not ends:
+        return {}
+    last_ns = max(ends)
+    first_ns = max(last_ns - GPU_RAW_NS, min(began_ns(trainer) for trainer in run.trainers))
+    powers = {uuid: median(gpus[uuid].tiers["power_watts"].means(first_ns, last_ns)) for uuid in gpu_uuids}
+    return {uuid: power for uuid, power in powers.items() if power is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +324,75 @@ def _session_seconds(history: TrainerHistory) -> float:
     if history.last_step_ns is None or history.first_ns is None:
         return 0.0
     return (history.last_step_ns - history.first_ns) / SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class SampledFigures:
+    """The figures of a window. A step is a batch: where gradients are accumulated, the optimizer steps more rarely."""
+
+    train_seconds: float = 0.0
+    steps: int = 0
+    step_seconds: float | None = None  # mean training seconds per batch
+    wait_share: float | None = None
+    copy_share: float | None = None
+    forward_share: float | None = None
+    backward_share: float | None = None
+    optimizer_share: float | None = None
+    samples_per_second: float | None = None
+
+
+def sampled_figures(history: TrainerHistory, stacks: StackWindow | None, start_ns: int, end_ns: int) -> SampledFigures:
+    """The figures over (start, end].
+
+    Where the window is longer than the stacks reach (15 min), sums are of the tiers, parts of its newest stretch.
+    """
+    if stacks is None:
+        return SampledFigures()
+    parts = stacks.train_phases
+    training = 1.0 - sum(stacks.phases[phase].value for phase in NOT_TRAINING) if stacks.phases else 0.0
+    rate, batch_size = stacks.batches_per_second, history.batch_size
+    figures = SampledFigures(
+        train_seconds=stacks.seconds * training,
+        steps=stacks.batches,
+        step_seconds=training / rate if rate and training > 0 else None,
+        wait_share=_wait_share(stacks),
+        copy_share=_value(parts.get("copy")),
+        forward_share=_value(parts.get("forward")),
+        backward_share=_value(parts.get("backward")),
+        optimizer_share=_value(parts.get("optimizer")),
+        samples_per_second=rate * batch_size if rate is not None and batch_size is not None else None,
+    )
+    if history.stacks.reaches(start_ns):
+        return figures
+    sums = history.tiers.sums(start_ns, end_ns)
+    seconds = (end_ns - start_ns) / SECOND_NS
+    return replace(
+        figures,
+        train_seconds=sums["train"],
+        steps=round(sums["steps"]),
+        step_seconds=share(sums, "train", "steps"),
+        wait_share=share(sums, "wait", "wait_train"),
+        samples_per_second=sums["samples"] / seconds if batch_size is not None and seconds > 0 else None,
+    )
+
+
+def _wait_share(stacks: StackWindow) -> float | None:
+    """A loop that reads no loader may load its data anywhere: that it waits for none is not known."""
+    share_of = stacks.train_phases.get("wait")
+    is_loop_seen = stacks.batches_per_second is not None and stacks.batches_of_loader
+    return share_of.value if share_of is not None and (is_loop_seen or share_of.value > 0.0) else None
+
+
+def _value(share_of: Share | None) -> float | None:
+    return None if share_of is None else share_of.value
+
+
+def wait_seconds_per_batch(rank: RankWindow) -> float | None:
+    """The training loop's mean wait for one batch, of the steps whose wait is known.
+
+    Without a hook a step is a batch.
+    """
+    if rank.wait_share is None or not rank.steps:
+        return None
+    seconds = rank.wait_share * rank.train_seconds / rank.steps if rank.wait_seconds is None else rank.wait_seconds
+    return seconds / (rank.batches_per_step or 1.0)
