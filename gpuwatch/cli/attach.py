@@ -20,9 +20,8 @@ from rich.text import Text
 from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, say, write_lines
 from gpuwatch.samples import Candidate, GpuFacts, GpuStatus, NvmlState
 from gpuwatch.sources.discovery.source import DiscoverySource
-from gpuwatch.sources.hook_link.presences import names_its_own
 from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
-from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
+from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError, names_its_own
 from gpuwatch.sources.nvml.source import NvmlSource
 from gpuwatch.text.escape import printable
 from gpuwatch.timeline.runs import title_of

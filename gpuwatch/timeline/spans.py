@@ -23,9 +23,29 @@ def clipped(spans: Iterable[Span], start_ns: int, end_ns: int) -> list[Span]:
     return [(max(start, start_ns), min(end, end_ns)) for start, end in spans if end > start_ns and start < end_ns]
 
 
+def without(spans: Iterable[Span], holes: Sequence[Span]) -> list[Span]:
+    """What of the stretches lies in none of the holes; both in order and united."""
+    left: list[Span] = []
+    for start, end in spans:
+        for hole_start, hole_end in holes:
+            if hole_end <= start or hole_start >= end:
+                continue
+            if hole_start > start:
+                left.append((start, hole_start))
+            start = hole_end
+        if start < end:
+            left.append((start, end))
+    return left
+
+
+def total_ns(spans: Iterable[Span]) -> int:
+    """The length of stretches that do not overlap."""
+    return sum(end - start for start, end in spans)
+
+
 def covered_ns(spans: Iterable[Span], start_ns: int, end_ns: int) -> int:
     """How much of the time between two moments the stretches cover together."""
-    return sum(end - start for start, end in united(clipped(spans, start_ns, end_ns)))
+    return total_ns(united(clipped(spans, start_ns, end_ns)))
 
 
 def outside(times: Sequence[int], spans: Sequence[Span]) -> list[int]:

@@ -22,8 +22,7 @@ from link_monitor import LinkMonitor
 from link_peer import HELLO, MS, RECORDS, WORKER, Peer, packet, start_ticks, steps
 
 from gpuwatch.samples import LinkLoss, RunFacts, StepEnd, TrainerEnded, WorkerFetch
-from gpuwatch.sources.hook_link.connection import Limits
-from gpuwatch.sources.hook_link.server import INTRODUCTION_NS
+from gpuwatch.sources.hook_link.server import INTRODUCTION_NS, Limits
 from gpuwatch.sources.hook_link.source import HookLinkSource
 
 SECOND = 1_000_000_000

@@ -12,11 +12,11 @@ import pytest
 
 from gpuwatch.samples import LinkLoss, PhaseSpan, RunFacts, StepEnd
 from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.connection import Limits
-from gpuwatch.sources.hook_link.derive.gaps import GapLedger
 from gpuwatch.sources.hook_link.derive.run import RunDerivation
+from gpuwatch.sources.hook_link.derive.steps import GapLedger
 from gpuwatch.sources.hook_link.facts import BadFactsError, known_facts, merge, trainer_facts
 from gpuwatch.sources.hook_link.processes import born_ns
+from gpuwatch.sources.hook_link.server import Limits
 from gpuwatch.sources.hook_link.session import TrainerSession
 from gpuwatch.timeline.phases import PhaseLog
 from gpuwatch.timeline.timeline import Timeline

@@ -12,9 +12,8 @@ from gpuwatch.cli.doctor_checks import Check, Detail, State
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.permissions import access_to
 from gpuwatch.reader.types import CannotReadError, Reason
-from gpuwatch.sources.hook_link.presences import names_its_own
 from gpuwatch.sources.hook_link.processes import Processes, folders_elsewhere, rendezvous_path
-from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
+from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError, names_its_own
 from gpuwatch.sources.host.identify import user_name
 from gpuwatch.sources.host.machine import in_container
 from gpuwatch.sources.host.procfs import read_all

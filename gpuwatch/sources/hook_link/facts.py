@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 from gpuwatch.foreign import UNKNOWN_WHEREABOUTS, Whereabouts
 from gpuwatch.samples import LoaderFacts, ModelFacts, Role, RunFacts
-from gpuwatch.sources.hook_link.derive.checkpoints import Place
 
 _MAX_TEXT: Final = 4096
 _MAX_NAME: Final = 80
@@ -51,6 +50,8 @@ _SCALARS: Final = frozenset(
 
 T = TypeVar("T")
 Json = dict[str, Any]
+Place = tuple[str | None, int | None]
+"""A file and a line in it, as far as they are known."""
 
 
 class BadFactsError(ValueError):

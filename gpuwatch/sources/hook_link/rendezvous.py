@@ -1,7 +1,10 @@
-"""The folder where monitors listen and trainers leave word, with the checks that make it trustworthy.
+"""The folders where monitors listen and trainers leave word, with the checks that make them trustworthy.
 
-Predictable names under /tmp are an old class of holes (Ansible's GHSA-fj24-ghp9-39v3), so the folder is opened once
+Predictable names under /tmp are an old class of holes (Ansible's GHSA-fj24-ghp9-39v3), so a folder is opened once
 without following links, checked, and from then on only reached through that descriptor.
+
+A trainer takes its folder from its own environment (a batch system sets TMPDIR, a container has its own /tmp), so
+each process's environment says where it would look. A process is examined once, when it is new.
 """
 
 from __future__ import annotations
@@ -10,14 +13,17 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from gpuwatch.samples import LinkLoss, RunFacts, Sample, TrainerEnded
 from gpuwatch.sources.hook_link.facts import BadFactsError, Fields, parse
+from gpuwatch.sources.hook_link.processes import Processes, mounts_of, rendezvous_path
 
 _MAX_PRESENCES: Final = 1024
 _MAX_PRESENCE_BYTES: Final = 4096
@@ -25,6 +31,17 @@ _MAX_ENTRIES: Final = 4096
 _DRAFT_SECONDS: Final = 60.0  # a presence file is written in less than a millisecond
 _FOLDER: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BACKLOG: Final = 128
+
+_PATIENCE_NS: Final = 2_000_000_000
+_SILENT: Final = "hooked, but has done nothing that the hook reports since this gpuwatch came"
+_LINKED_ELSEWHERE: Final = "hooked, but already linked to {} other gpuwatch, the most that a run serves; close one"
+_MOST_LINKS: Final = 4
+_MAX_SEARCHES: Final = 8  # of all processes, for trainers of other pid namespaces, in one pass
+_RECHECK_NS: Final = 5_000_000_000
+
+_NEW_PER_LOOK: Final = 200
+_MAX_PLACES: Final = 256
+_VISITORS: Final = 8
 
 
 class RendezvousError(OSError):
@@ -219,3 +236,221 @@ def _walk(root: Path, path: Path) -> int:
             os.close(descriptor)
         descriptor = inner
     return descriptor
+
+
+@dataclass(slots=True)
+class _Silent:
+    pid: int
+    start_ticks: int
+    since_ns: int
+    announced: str = ""  # the sentence
+    checked_ns: int = 0
+    killed: bool = False
+
+
+class PresenceWatch:
+    """Names the silent trainers, and removes the files of dead ones."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._silent: dict[str, _Silent] = {}
+        self._foreign: dict[tuple[tuple[int, int], Presence], int | None] = {}
+        self._crowded: set[tuple[int, int]] = set()
+        self._searches = 0
+
+    def look(self, folders: Iterable[Rendezvous], linked: Container[str], now_ns: int) -> list[Sample]:
+        """Looks through the folders; `linked` holds the trainers that speak for themselves."""
+        samples: list[Sample] = []
+        found: set[str] = set()
+        foreign: dict[tuple[tuple[int, int], Presence], int | None] = {}
+        self._searches = 0
+        for folder in folders:
+            folder.remove_old_drafts(time.time())
+            for presence in folder.presences():
+                pid = self._pid_here(folder, presence, foreign)
+                if pid is None:
+                    if self._processes.sees_all:
+                        folder.remove(presence.name)
+                    continue
+                if not pid or not names_its_own(self._processes, folder, pid):
+                    continue
+                trainer = f"{pid}.{presence.start_ticks}"
+                if not self._processes.is_alive(pid, presence.start_ticks):
+                    folder.remove(presence.name)
+                    if trainer in self._silent:
+                        self._silent[trainer].killed = True
+                elif trainer not in linked:
+                    found.add(trainer)
+                    samples += self._notice(trainer, pid, presence, now_ns)
+            samples += self._crowd(folder, now_ns)
+        self._foreign = foreign
+        return samples + self._part(found, linked, now_ns)
+
+    def _notice(self, trainer: str, pid: int, presence: Presence, now_ns: int) -> list[Sample]:
+        silent = self._silent.setdefault(trainer, _Silent(pid, presence.start_ticks, now_ns))
+        if now_ns - silent.since_ns < _PATIENCE_NS or now_ns - silent.checked_ns < _RECHECK_NS:
+            return []
+        silent.checked_ns = now_ns
+        links = self._processes.connected_links(pid) or 0
+        why = _LINKED_ELSEWHERE.format(links) if links >= _MOST_LINKS else _SILENT
+        if why == silent.announced:
+            return []
+        silent.announced = why
+        return [
+            RunFacts(
+                time_ns=now_ns,
+                trainer=trainer,
+                pid=pid,
+                start_ticks=presence.start_ticks,
+                command=presence.command,
+                cwd=presence.cwd,
+                rung="proc",
+                hooked=True,
+                climb=why,
+                notes=(why,),
+            )
+        ]
+
+    def _crowd(self, folder: Rendezvous, now_ns: int) -> list[Sample]:
+        """Says once of a folder that not all of its files are read."""
+        if not folder.is_crowded:
+            self._crowded.discard(folder.identity)
+            return []
+        if folder.identity in self._crowded:
+            return []
+        self._crowded.add(folder.identity)
+        detail = f"{folder.path} holds more presence files than are read: remove those of runs that ended"
+        return [LinkLoss(None, now_ns, detail=detail)]
+
+    def _part(self, found: set[str], linked: Container[str], now_ns: int) -> list[Sample]:
+        """Lets go of those that are linked by now, or dead."""
+        samples: list[Sample] = []
+        for trainer, silent in list(self._silent.items()):
+            if trainer in linked:
+                del self._silent[trainer]
+            elif trainer not in found and not self._processes.is_alive(silent.pid, silent.start_ticks):
+                del self._silent[trainer]
+                if silent.announced:
+                    samples.append(TrainerEnded(trainer, now_ns, "killed" if silent.killed else "exited"))
+        return samples
+
+    def _pid_here(
+        self,
+        folder: Rendezvous,
+        presence: Presence,
+        foreign: dict[tuple[tuple[int, int], Presence], int | None],
+    ) -> int | None:
+        """The trainer's pid in this namespace; None for one in another container that is not found, 0 for a later try.
+
+        All containers' trainers may be pid 1, so the number alone would name somebody else, whose life then
+        decides over the file.
+        """
+        if presence.pid_namespace in (None, self._processes.pid_namespace):
+            return presence.pid
+        key = (folder.identity, presence)
+        pid = self._foreign.get(key, 0)
+        if pid == 0:
+            if self._searches >= _MAX_SEARCHES:
+                return 0
+            self._searches += 1
+            matches = (
+                pid
+                for pid in self._processes.pids()
+                if self._processes.start_ticks(pid) == presence.start_ticks
+                and self._processes.own_number(pid) == presence.pid
+            )
+            pid = next(matches, None)
+        foreign[key] = pid
+        return pid
+
+
+def names_its_own(processes: Processes, folder: Rendezvous, pid: int) -> bool:
+    """Whether a presence file may speak of this process: a folder's owner could name anybody's.
+
+    True of one that is gone, whose file only remains to be removed.
+    """
+    return processes.user(pid) in (None, folder.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where some processes would look: a path in a mount namespace, of a user."""
+
+    namespace: int
+    path: Path
+    owner: int
+
+
+class FolderFinder:
+    """Finds folders with trainers' presence files other than the monitor's own."""
+
+    def __init__(self, processes: Processes, user: int) -> None:
+        self._processes = processes
+        self._user = user
+        self._namespace = processes.mount_namespace(os.getpid())
+        self._seen: set[int] = set()
+        self._places: dict[_Place, list[int]] = {}
+        self._mounts: dict[int, dict[str, str]] = {}  # by mount namespace, of one look
+
+    def look(self, known: set[tuple[int, int]]) -> Iterator[Rendezvous]:
+        """Opens the folders that hold presence files and are not among the `known` identities."""
+        self._mounts.clear()
+        self._examine_new()
+        for place, visitors in list(self._places.items()):
+            folder = self._open(place, visitors)
+            if folder is None:
+                continue
+            if folder.identity not in known and folder.names("trainer-", ".json"):
+                known.add(folder.identity)
+                yield folder
+            else:
+                folder.close()
+
+    def _examine_new(self) -> None:
+        pids = set(self._processes.pids())
+        self._seen &= pids
+        for pid in sorted(pids - self._seen, reverse=True)[:_NEW_PER_LOOK]:
+            self._seen.add(pid)
+            place = self._place_of(pid)
+            if place is None:
+                continue
+            if place not in self._places and len(self._places) >= _MAX_PLACES:
+                self._places.pop(next(iter(self._places)))
+            visitors = self._places.setdefault(place, [])
+            visitors.append(pid)
+            del visitors[:-_VISITORS]
+
+    def _place_of(self, pid: int) -> _Place | None:
+        owner = self._processes.owner(pid)
+        if owner is None or (self._user not in (0, owner)):
+            return None
+        environment = self._processes.environment(pid)
+        namespace = self._processes.mount_namespace(pid)
+        if not environment or namespace is None:
+            return None
+        here = namespace == self._namespace
+        root = Path("/") if here else self._processes.root / str(pid) / "root"
+        if namespace not in self._mounts:
+            self._mounts[namespace] = mounts_of(root)
+        try:
+            inside = self._processes.user_inside(pid, owner)
+            path = rendezvous_path(environment, inside, root, self._mounts[namespace])
+        except OSError:
+            return None
+        return _Place(namespace, path, owner) if path.is_absolute() else None
+
+    def _open(self, place: _Place, visitors: list[int]) -> Rendezvous | None:
+        if place.namespace == self._namespace:
+            return _try_open(place, None)
+        for pid in reversed(visitors):
+            if self._processes.mount_namespace(pid) == place.namespace:
+                return _try_open(place, self._processes.root / str(pid) / "root")
+        del self._places[place]
+        return None
+
+
+def _try_open(place: _Place, root: Path | None) -> Rendezvous | None:
+    try:
+        return Rendezvous.open(place.path, place.owner, root)
+    except RendezvousError:
+        return None  # not there, or not to be trusted: the hook refuses it as well

@@ -8,9 +8,9 @@ from typing import Final
 from gpuwatch.foreign import UNKNOWN_WHEREABOUTS, Whereabouts
 from gpuwatch.samples import LinkLoss, Role, RunFacts, Sample, WorkerFetch
 from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.connection import Connection
 from gpuwatch.sources.hook_link.derive.run import RunDerivation
 from gpuwatch.sources.hook_link.facts import Json, TrainerFacts, merge, trainer_facts, with_roles
+from gpuwatch.sources.hook_link.server import Connection
 
 _FACTS_PERIOD_NS: Final = 500_000_000
 _FUTURE_NS: Final = 1_000_000_000

@@ -11,13 +11,10 @@ from typing import Final
 from gpuwatch.foreign import whereabouts
 from gpuwatch.samples import LinkLoss, Sample, TrainerEnded
 from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.connection import Connection, Limits
-from gpuwatch.sources.hook_link.discovery import FolderFinder
 from gpuwatch.sources.hook_link.facts import BadFactsError, Fields, parse
-from gpuwatch.sources.hook_link.presences import PresenceWatch
 from gpuwatch.sources.hook_link.processes import Processes, born_ns, rendezvous_path
-from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
-from gpuwatch.sources.hook_link.server import Server
+from gpuwatch.sources.hook_link.rendezvous import FolderFinder, PresenceWatch, Rendezvous, RendezvousError
+from gpuwatch.sources.hook_link.server import Connection, Limits, Server
 from gpuwatch.sources.hook_link.session import TrainerSession, WorkerSession
 
 _CHECK_NS: Final = 200_000_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from gpuwatch.sources.hook_link.derive.spans import Span
+from gpuwatch.timeline.spans import Span
 
 _MAX_SPANS: Final = 4096
 

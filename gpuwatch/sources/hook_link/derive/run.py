@@ -1,25 +1,34 @@
-"""One trainer's raw records to samples: dispatch by kind, and the choice of what ends a step."""
+"""One trainer's raw records to samples: dispatch by kind, the training thread, checkpoints, and what ends a step."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
-from gpuwatch.samples import PhaseSpan, Role, Sample
+from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, Role, RunMemory, Sample, StepEnd
 from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.allocator import Allocator
-from gpuwatch.sources.hook_link.derive.checkpoints import Checkpoints, Place
-from gpuwatch.sources.hook_link.derive.early import EarlyRecords, only_new
-from gpuwatch.sources.hook_link.derive.gaps import GapLedger
 from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP
-from gpuwatch.sources.hook_link.derive.notes import notes_of
-from gpuwatch.sources.hook_link.derive.steps import SILENCE_NS, Mode, StepMachine
-from gpuwatch.sources.hook_link.derive.threads import TrainingThread
+from gpuwatch.sources.hook_link.derive.steps import SILENCE_NS, GapLedger, Mode, StepMachine
+from gpuwatch.sources.hook_link.facts import Place
 
 GC_SPAN_NS: Final = 1_000_000
 """Shorter collections are not given at all: the young generations take microseconds."""
 GC_PHASE_NS: Final = 50_000_000
 """Shorter collections stay in the step's time: they are part of how this program runs, not a stop."""
+
+_EARLY_KEPT: Final = 4096
+_BACKWARDS: Final = 16
+_BACKWARDS_DESPITE_OPTIMIZER: Final = 64
+_WITHOUT_READS: Final = 4
+
+_MAX_THREADS: Final = 64
+_MOVED_AFTER: Final = 8
+_OPTIMIZERS_WITHOUT_BACKWARD: Final = 3
+
+_ADJACENT_NS: Final = 1_000_000_000
+_MAX_SAVES: Final = 256
 
 
 class RunDerivation:
@@ -149,7 +158,17 @@ class RunDerivation:
 
     def notes(self) -> tuple[str, ...]:
         """What the reader of this run must know about its figures."""
-        return notes_of(self._machine)
+        if not self._machine.reads_no_loader:
+            return ()
+        if any(state.background for state in self._machine.loaders.loaders.values()):
+            return (
+                "the DataLoader is read by a background thread, so the training's wait for it is not seen; "
+                "wrap what the loop iterates: for batch in gpuwatch.loader(iterator)",
+            )
+        return (
+            "the training reads no DataLoader, so its wait for data is not seen; "
+            "wrap what the loop iterates: for batch in gpuwatch.loader(iterator)",
+        )
 
     def _next(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
         machine = self._machine
@@ -323,3 +342,173 @@ class RunDerivation:
         machine.optimizer_known = self._optimizer_known
         machine.writer.gaps = self._gaps
         return machine
+
+
+class EarlyRecords:
+    """What came before it was known what ends a step."""
+
+    def __init__(self) -> None:
+        self.records: deque[wire.RawRecord] = deque(maxlen=_EARLY_KEPT)
+
+    def show_no_optimizer(self, backwards: int, *, optimizer_known: bool, reads: bool) -> bool:
+        """Whether so many backwards went by that no optimizer will come.
+
+        An optimizer that the script has built is waited for longer, and a loop that reads no loader longer still:
+        nothing tells its backwards of one batch from those of several.
+        """
+        limit = _BACKWARDS_DESPITE_OPTIMIZER if optimizer_known else _BACKWARDS
+        return backwards >= (limit if reads else _WITHOUT_READS * limit)
+
+
+def only_new(samples: Iterable[Sample]) -> list[Sample]:
+    """Of samples derived a second time, those that the first time could not give."""
+    return [
+        sample
+        for sample in samples
+        if isinstance(sample, (StepEnd, GpuGap))
+        or (isinstance(sample, BatchWait) and sample.loader is not None)
+        or (isinstance(sample, PhaseSpan) and sample.kind == "eval")
+    ]
+
+
+class TrainingThread:
+    """Settles on a thread, and follows when the training moves.
+
+    The optimizer alone settles nothing at first: where it runs inside the backward, it may run on a thread of the
+    autograd engine.
+    """
+
+    def __init__(self) -> None:
+        self.optimizers = 0
+        self._run_backward: set[int] = set()
+        self._elsewhere = 0
+
+    def stays(self) -> None:
+        """Notes a backward on the training thread."""
+        self._elsewhere = 0
+
+    def moves(self, current: int | None, thread: int) -> bool:
+        """Whether a backward on another thread makes that one the training thread."""
+        if len(self._run_backward) < _MAX_THREADS:
+            self._run_backward.add(thread)
+        if current is not None and current in self._run_backward:
+            self._elsewhere += 1
+            if self._elsewhere < _MOVED_AFTER:
+                return False
+        self._elsewhere = 0
+        return True
+
+    def optimizer(self, current: int | None, thread: int) -> tuple[bool, bool]:
+        """Whether an optimizer step belongs to the training, and whether it settles the training thread."""
+        if thread == current:
+            self.optimizers += 1
+            return True, False
+        if thread in self._run_backward:
+            return False, False
+        self.optimizers += 1
+        return True, current is None and self.optimizers > _OPTIMIZERS_WITHOUT_BACKWARD
+
+
+class Checkpoints:
+    """Merges saves that contain each other, or follow within a second with no training in between."""
+
+    def __init__(self, trainer: str) -> None:
+        self._trainer = trainer
+        self._start = 0
+        self.end = 0  # of the one that waits for the next event to be complete, 0: none
+        self._parts: list[tuple[int, int]] = []  # (start, bytes) of the saves merged so far
+        self._raised = False
+        self.places: tuple[Place, ...] = ()  # of the lines that save, as the facts number them from 1
+        self._place = 0
+        self._begun = 0  # of the outermost save that is not known to have ended, 0: none
+
+    def begin(self, start: int, place: int = 0) -> PhaseSpan | None:
+        """Takes the beginning of a save; the open span, unless a checkpoint is open that this one belongs to."""
+        if self._begun or (self.end and start - self.end <= _ADJACENT_NS):
+            self._begun = self._begun or start
+            return None
+        self._begun = start
+        file, line = self._line(place)
+        return PhaseSpan(self._trainer, "checkpoint", start, None, file=file, line=line)
+
+    def save(self, start: int, end: int, size: int, *, raised: bool = False, place: int = 0) -> PhaseSpan | None:
+        """Takes one save; an earlier checkpoint that this one does not belong to."""
+        if start <= self._begun:
+            self._begun = 0
+        done = self.flush() if self.end and start - self.end > _ADJACENT_NS else None
+        parts = self._parts
+        if size >= 0:
+            while parts and parts[-1][0] >= start:
+                parts.pop()
+            parts.append((start, size))
+            if len(parts) > _MAX_SAVES:
+                parts[:] = [(parts[0][0], sum(part for _, part in parts))]
+        self._start = min(self._start, start) if self.end else start
+        self.end = max(self.end, end)
+        self._raised |= raised
+        self._place = place or self._place
+        return done
+
+    def flush(self, before: int | None = None) -> PhaseSpan | None:
+        """The checkpoint, if there is one and it ended before `before`."""
+        if before is not None and before > self._begun:
+            self._begun = 0  # the thread trains on: the record of that save's end was lost
+        if not self.end or self._begun or (before is not None and before < self.end):
+            return None
+        file, line = self._line(self._place)
+        span = PhaseSpan(
+            self._trainer,
+            "checkpoint",
+            self._start,
+            self.end,
+            bytes=sum(size for _, size in self._parts) if self._parts else None,
+            file=file,
+            line=line,
+            detail="raised" if self._raised else "",
+        )
+        self._start = self.end = 0
+        self._parts = []
+        self._raised = False
+        self._place = 0
+        return span
+
+    def lose(self) -> None:
+        """Forgets the save that has begun: the record of its end may be lost."""
+        self._begun = 0
+
+    def _line(self, place: int) -> Place:
+        return self.places[place - 1] if 0 < place <= len(self.places) else (None, None)
+
+
+class Allocator:
+    """Keeps the newest of both; -1 is unknown."""
+
+    def __init__(self, trainer: str) -> None:
+        self.total_bytes: int | None = None
+        self._newest = RunMemory(trainer, 0)
+
+    def peaks(self, time_ns: int, allocated: int, reserved: int) -> RunMemory:
+        """Takes the peaks of allocated and reserved bytes."""
+        self._newest = replace(
+            self._newest,
+            time_ns=time_ns,
+            total_bytes=self.total_bytes,
+            allocated_peak_bytes=_known(allocated),
+            reserved_peak_bytes=_known(reserved),
+        )
+        return self._newest
+
+    def retries(self, time_ns: int, retries: int, out_of_memory: int) -> RunMemory:
+        """Takes the counts of retried and of failed allocations."""
+        self._newest = replace(
+            self._newest,
+            time_ns=time_ns,
+            total_bytes=self.total_bytes,
+            alloc_retries=_known(retries),
+            out_of_memory=_known(out_of_memory),
+        )
+        return self._newest
+
+
+def _known(count: int) -> int | None:
+    return count if count >= 0 else None

@@ -8,20 +8,31 @@ the backward, loops without either (a whole step in one CUDA graph) with the nex
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
-from gpuwatch.samples import PhaseSpan, Sample
+from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, Role, Sample, StepEnd
 from gpuwatch.sources.hook_link.derive.compute import Compute
-from gpuwatch.sources.hook_link.derive.evaluations import Evaluations, Places, emit_waits
-from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP, IteratorState, Loaders
-from gpuwatch.sources.hook_link.derive.writer import StepWriter
+from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP, IteratorState, Loaders, judge
+from gpuwatch.sources.hook_link.facts import Place
+from gpuwatch.timeline.spans import Span, clipped, total_ns, united, without
 
 SILENCE_NS: Final = 1_000_000_000
 _UNTRAINED_NS: Final = 10_000_000_000
 _FOLD_LIMIT: Final = 64
 _NEXT_MODE_RUN: Final = 20
 _STEPS_UNTIL_BELIEVED: Final = 8
+
+_MAX_PHASES: Final = 1024
+_MAX_WAIT_CPU: Final = 256
+_MOST_SAMPLES: Final = 1 << 40  # of a step; a number beyond 64 bits would cost others their part of a recording
+_CONTIGUOUS_NS: Final = 5_000_000
+
+_MAX_STEPS = 1024
+_MAX_WAITS = 16_384
+_MAX_EARLY = 256
 
 
 class Mode(Enum):
@@ -37,7 +48,7 @@ class StepMachine:
     """Derives steps, waits and evaluations of one training thread. Samples go to `out`."""
 
     def __init__(
-        self, trainer: str, out: list[Sample], places: Places, mode: Mode = Mode.OPTIMIZER, number: int = 1
+        self, trainer: str, out: list[Sample], places: Mapping[int, Place], mode: Mode = Mode.OPTIMIZER, number: int = 1
     ) -> None:
         self.mode = mode
         self.thread: int | None = None  # the one that runs backward
@@ -312,3 +323,333 @@ class StepMachine:
             else:
                 emit_waits(self._out, self._trainer, iterator, "train" if iterator.trains else "unknown")
         self.writer.read = []
+
+
+class StepWriter:
+    """Collects what belongs to the step that is going on, and writes it to `out` when it ends."""
+
+    def __init__(self, trainer: str, out: list[Sample], evaluations: Evaluations, number: int) -> None:
+        self.number = number  # of the step that is going on
+        self.index = 0  # as `number`, but steps that are not given count as well
+        self.start = 0  # 0: the step's beginning was not seen
+        self.sees_begin: bool | None = None  # the first record of all began an epoch, so the first step is whole
+        self.read: list[IteratorState] = []
+        self.steps_without_loader = 0
+        self.copies_seen = False
+        self.gaps: GapLedger | None = None
+        self.wait_cpu: dict[int, int] = {}  # start of a wait -> sampled CPU nanoseconds
+        self._trainer = trainer
+        self._out = out
+        self._evaluations = evaluations
+        self._phases: list[Span] = []
+        self._data_spans: list[Span] = []
+        self._data_ns = 0
+        self._wait_ns = 0
+        self._primary: IteratorState | None = None
+
+    @property
+    def fed(self) -> bool:
+        """Whether any loader ever fed the training."""
+        return self._primary is not None
+
+    def phase(self, start: int, end: int) -> None:
+        """Takes time that is not training."""
+        if len(self._phases) >= _MAX_PHASES:
+            self._phases = united(self._phases)[-_MAX_PHASES // 2 :]
+        self._phases.append((start, end))
+
+    def user_wait(self, start: int, end: int) -> None:
+        """Takes a wait that the script names itself; reads inside it are already counted."""
+        inside = sum(e - s for i in self.read for s, e, _, _ in i.entries if s >= start)
+        self._data_ns += max(0, end - start - inside)
+        if len(self._data_spans) < _MAX_PHASES:
+            self._data_spans.append((start, end))
+        if not inside:
+            self._out.append(BatchWait(self._trainer, None, "train", start, end))
+
+    def sampled_wait_cpu(self, next_start: int, cpu_ns: int) -> None:
+        """Takes the sampled CPU time of the wait that began at `next_start`."""
+        if len(self.wait_cpu) >= _MAX_WAIT_CPU:
+            self.wait_cpu.clear()
+        self.wait_cpu[next_start] = cpu_ns
+
+    def forget(self) -> None:
+        """Leaves the step that is going on ungiven: part of it was lost."""
+        for iterator in self.read:
+            if iterator.span == "open":
+                self._evaluations.close(iterator, iterator.last_end)
+        self._next_step()
+        self._phases.clear()
+        self.start = 0
+        self.sees_begin = False
+
+    def write(self, end: int, compute: Compute, progress: int, samples: int | None = None) -> None:
+        """Ends the step at `end`; `samples` is the count that the script itself gave."""
+        read = self.read
+        if read and not (len(read) == 1 and read[0].trains):
+            judge(read, self.index, self.steps_without_loader, progress)
+        waits: list[Span] = []
+        batch_starts: list[int] = []
+        if read:
+            waits, batch_starts = self._settle_reads(compute.first_backward or end)
+        else:
+            self.steps_without_loader += 1
+        start = self.start
+        if start and end > start:
+            self._emit(start, end, waits, compute, samples)
+            if self.gaps is not None:
+                gap = self.gaps.step(self.number, batch_starts)
+                if gap is not None:
+                    self._out.append(gap)
+            self.number += 1
+        elif self._primary is not None:
+            self._primary.loader.consume(compute.backwards)
+        self.start = end
+        if self._phases:
+            self._phases = [span for span in self._phases if span[1] > end]
+        self._next_step()
+
+    def _next_step(self) -> None:
+        self.read = []
+        self.index += 1
+        self._wait_ns = 0
+        if self._data_spans:
+            self._data_spans = []
+            self._data_ns = 0
+
+    def _settle_reads(self, evaluation_end: int) -> tuple[list[Span], list[int]]:
+        """Gives the step's reads out as waits or evaluations; the training's waits, and where batches began."""
+        waits: list[Span] = []
+        batch_starts: list[int] = []
+        best: IteratorState | None = None
+        index = self.index
+        for iterator in self.read:
+            loader = iterator.loader
+            if iterator.trains or (not iterator.batches and loader.fed_lately(index)):
+                self._evaluations.retract(iterator)
+                if not self.start and self.sees_begin and iterator.began:
+                    self.start = iterator.first_start
+                self._wait_ns += iterator.wait_ns
+                for start, end, _, kind in iterator.entries:
+                    waits.append((start, end))
+                    if kind == BATCH:
+                        batch_starts.append(start)
+                emit_waits(self._out, self._trainer, iterator, "train")
+                loader.wait_ns += iterator.wait_ns
+                loader.fill(iterator)
+                if iterator.batches:
+                    loader.fed(index)
+                    loader.longest_run = max(loader.longest_run, iterator.longest_run)
+                    if best is None or loader.wait_ns > best.loader.wait_ns:
+                        best = iterator
+            elif iterator.batches:
+                loader.eval_runs += 1
+                iterator.queue.clear()
+                self.phase(*self._evaluations.close(iterator, evaluation_end))
+        if best is not None:
+            self._primary = best
+            self.steps_without_loader = -1
+            for iterator in self.read:
+                if iterator.loader is not best.loader:
+                    iterator.loader.queue.clear()  # siblings: the samples of one loader are the step's
+        self.steps_without_loader += 1
+        return waits, batch_starts
+
+    def _emit(self, start: int, end: int, waits: list[Span], compute: Compute, samples: int | None) -> None:
+        primary = self._primary
+        wait_ns: int | None = self._wait_ns + self._data_ns
+        batches, position, loader = 1, None, None
+        if primary is not None and (primary.loader.queue or primary.loader.fed_lately(self.index)):
+            loader = primary.loader.loader
+            batches, counted, position = primary.loader.consume(compute.backwards)
+            samples = counted if samples is None else samples
+        elif not self._wait_ns and not self._data_spans:
+            wait_ns = None
+        if samples is not None and samples > _MOST_SAMPLES:
+            samples = None
+        phase_ns, forward_phase_ns = self._phase_ns(start, end, waits, compute) if self._phases else (0, 0)
+        has_backward = compute.backwards > 0
+        has_forward = has_backward and wait_ns is not None
+        cpu_ns = [self.wait_cpu.pop(s) for s, _ in waits if s in self.wait_cpu] if self.wait_cpu else []
+        self._out.append(
+            StepEnd(
+                trainer=self._trainer,
+                number=self.number,
+                start_ns=start,
+                end_ns=end,
+                wait_seconds=None if wait_ns is None else wait_ns / 1e9,
+                loader=loader,
+                samples=samples,
+                epoch_position=position,
+                batches=batches,
+                phase_seconds=phase_ns / 1e9,
+                copy_seconds=compute.copy_ns / 1e9 if self.copies_seen else None,
+                forward_seconds=max(0, compute.forward_ns - forward_phase_ns) / 1e9 if has_forward else None,
+                backward_seconds=max(0, compute.backward_ns) / 1e9 if has_backward else None,
+                optimizer_seconds=compute.optimizer_ns / 1e9 if compute.groups else None,
+                wait_cpu_seconds=sum(cpu_ns) / 1e9 if cpu_ns and len(cpu_ns) == len(waits) else None,
+            )
+        )
+
+    def _phase_ns(self, start: int, end: int, waits: list[Span], compute: Compute) -> tuple[int, int]:
+        """Phase time of the step outside its waits, and the part of it inside forwards.
+
+        A collection in the middle of `next()` stays part of the wait, so that waits and phases add up.
+        """
+        busy = united(clipped(self._phases, start, end))
+        if not busy:
+            return 0, 0
+        busy = without(busy, united([*waits, *self._data_spans]))
+        forwards = united(compute.forwards)
+        return total_ns(busy), total_ns(busy) - total_ns(without(busy, forwards))
+
+
+def emit_waits(out: list[Sample], trainer: str, iterator: IteratorState, role: Role) -> None:
+    """Gives the iterator's waits of this step; the workers' start belongs to the first batch's wait."""
+    loader = iterator.loader.loader
+    begun: Span | None = None
+    for start, end, position, kind in iterator.entries:
+        if kind == START:
+            begun = (start, end)
+        elif kind == BATCH:
+            if begun is not None:
+                if start - begun[1] <= _CONTIGUOUS_NS:
+                    start = begun[0]
+                else:
+                    out.append(BatchWait(trainer, loader, role, begun[0], begun[1], position, "start"))
+                begun = None
+            out.append(BatchWait(trainer, loader, role, start, end, position))
+        else:
+            out.append(BatchWait(trainer, loader, role, start, end, position, "end"))
+    iterator.entries.clear()
+
+
+class Evaluations:
+    """Writes the evaluation spans of one trainer."""
+
+    def __init__(self, trainer: str, out: list[Sample], places: Mapping[int, Place]) -> None:
+        self._trainer = trainer
+        self._out = out
+        self._places = places
+
+    def open(self, iterator: IteratorState) -> None:
+        """Says that an evaluation is going on."""
+        iterator.span = "open"
+        self._emit(iterator, None)
+        emit_waits(self._out, self._trainer, iterator, "eval")
+
+    def close(self, iterator: IteratorState, fallback_end: int) -> Span:
+        """Says that an evaluation is over, and when it was.
+
+        The end is StopIteration, or what the training thread read next; without either the last batch's
+        computation is taken to last as long as those before it, at most until `fallback_end`.
+        """
+        start = iterator.first_start
+        if iterator.finished:
+            end = iterator.last_end
+        elif iterator.next_start:
+            end = iterator.next_start
+        else:
+            between = iterator.last_end - start - iterator.wait_ns
+            mean = between // (iterator.batches - 1) if iterator.batches > 1 else 0
+            end = min(iterator.last_end + max(0, mean), max(fallback_end, iterator.last_end))
+        if iterator.span != "done":
+            self._emit(iterator, end)
+            emit_waits(self._out, self._trainer, iterator, "eval")
+            iterator.span = "done"
+        return start, end
+
+    def retract(self, iterator: IteratorState) -> None:
+        """Takes an open evaluation back: what was read fed the training after all."""
+        if iterator.span == "open":
+            self._emit(iterator, iterator.first_start)
+            iterator.span = "no"
+
+    def during(self, iterator: IteratorState) -> None:
+        """Notes another batch of an evaluation that is open or was closed."""
+        emit_waits(self._out, self._trainer, iterator, "eval")
+
+    def emit_named(self, start: int, end: int, inside: Sequence[IteratorState]) -> None:
+        """Gives an evaluation whose bounds the script named, with what was read in it."""
+        file, line = self._places.get(inside[0].loader.loader, (None, None)) if inside else (None, None)
+        self._out.append(
+            PhaseSpan(
+                self._trainer,
+                "eval",
+                start,
+                end,
+                loader=inside[0].loader.loader if inside else None,
+                batches=sum(i.batches for i in inside) if inside else None,
+                wait_seconds=sum(i.wait_ns for i in inside) / 1e9 if inside else None,
+                file=file,
+                line=line,
+            )
+        )
+
+    def _emit(self, iterator: IteratorState, end: int | None) -> None:
+        loader = iterator.loader.loader
+        file, line = self._places.get(loader, (None, None))
+        self._out.append(
+            PhaseSpan(
+                self._trainer,
+                "eval",
+                iterator.first_start,
+                end,
+                loader=loader,
+                batches=iterator.batches,
+                wait_seconds=iterator.wait_ns / 1e9,
+                file=file,
+                line=line,
+            )
+        )
+
+
+class GapLedger:
+    """Adds up the idle time of a step's waits and gives it once all of them were measured.
+
+    The sum of only some of a step's waits would understate the idle time, so it is never given.
+    """
+
+    def __init__(self, trainer: str) -> None:
+        self._trainer = trainer
+        self._steps: OrderedDict[int, list[int]] = OrderedDict()  # number -> [waits to come, nanoseconds, *starts]
+        self._step_of: dict[int, int] = {}  # start of a wait -> number
+        self._early: OrderedDict[int, int] = OrderedDict()  # start of a wait -> nanoseconds
+
+    def step(self, number: int, starts: Iterable[int]) -> GpuGap | None:
+        """Registers a finished step by the starts of its waits."""
+        waits = list(starts)
+        idle = 0
+        missing = []
+        for start in waits:
+            early = self._early.pop(start, None) if self._early else None
+            if early is None:
+                missing.append(start)
+            else:
+                idle += early
+        if not missing:
+            return GpuGap(self._trainer, number, idle / 1e9) if waits else None
+        self._steps[number] = [len(missing), idle, *missing]
+        for start in missing:
+            self._step_of[start] = number
+        while len(self._steps) > _MAX_STEPS or (len(self._steps) > 1 and len(self._step_of) > _MAX_WAITS):
+            _, (_, _, *stale) = self._steps.popitem(last=False)
+            for start in stale:
+                self._step_of.pop(start, None)
+        return None
+
+    def gap(self, start: int, idle_ns: int) -> GpuGap | None:
+        """Takes one measured idle time; the step's sum, if this was its last."""
+        number = self._step_of.pop(start, None)
+        if number is None:
+            self._early[start] = idle_ns
+            if len(self._early) > _MAX_EARLY:
+                self._early.popitem(last=False)
+            return None
+        entry = self._steps[number]
+        entry[0] -= 1
+        entry[1] += idle_ns
+        if entry[0]:
+            return None
+        del self._steps[number]
+        return GpuGap(self._trainer, number, entry[1] / 1e9)
