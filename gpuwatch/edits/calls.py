@@ -28,7 +28,7 @@ from gpuwatch.edits.module import (
     stored,
 )
 from gpuwatch.edits.trail import Setting, Trail
-from gpuwatch.edits.workspace import Origin, Workspace
+from gpuwatch.edits.workspace import Files
 
 _LARGEST_CALL = 20_000  # characters: libcst 1.9.0 needs minutes for a sum of 20 000 terms
 _SUBCLASSED = frozenset({"TrainingArguments"})
@@ -37,10 +37,10 @@ _NEED_WORKERS = {"persistent_workers": "{workers} > 0", "prefetch_factor": "{val
 """Settings that DataLoader refuses without workers, and how they hold for any number of them (torch 2.13)."""
 
 
-def call_changes(edit: CallEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def call_changes(edit: CallEdit, files: Files) -> list[Change]:
     """Sets the keywords of the call at a line."""
-    module = workspace.module(origin, edit.file)
-    line = workspace.line(origin, edit.file, edit.line)
+    module = files.module(edit.file)
+    line = files.line(edit.file, edit.line)
     names = imported_as(module, edit.call)
     calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call) and called(node) in names]
     starting = [call for call in calls if call.lineno == line]
@@ -48,17 +48,17 @@ def call_changes(edit: CallEdit, workspace: Workspace, origin: Origin) -> list[C
     found = next((some[0] for some in (starting, spanning) if len(some) == 1), None)
     if found is None:
         raise CannotEditError(f"line {edit.line} of {edit.file} holds no single {edit.call}(...) call")
-    return keyword_changes(edit, found, module, workspace, origin)
+    return keyword_changes(edit, found, module, files)
 
 
-def settings_changes(edit: SettingsEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def settings_changes(edit: SettingsEdit, files: Files) -> list[Change]:
     """Sets the keywords of the only call of that name, or of a subclass that is named after it."""
-    file = edit.file or next((argument for argument in origin.command[1:] if argument.endswith(".py")), None)
+    file = edit.file or next((argument for argument in files.origin.command[1:] if argument.endswith(".py")), None)
     if file is None:
         raise CannotEditError(f"the script that calls {edit.call}(...) is not known")
-    module = workspace.module(origin, file)
+    module = files.module(file)
     flags = " ".join(f"--{name} {value}" for name, value in edit.keywords.items())
-    return keyword_changes(edit, only_call(edit.call, module, flags), module, workspace, origin)
+    return keyword_changes(edit, only_call(edit.call, module, flags), module, files)
 
 
 def only_call(name: str, module: Module, flags: str) -> ast.Call:
@@ -73,20 +73,19 @@ def only_call(name: str, module: Module, flags: str) -> ast.Call:
     raise CannotEditError(f"{module.file} holds {len(calls) or 'no'} {name}(...) call{'s' if calls else ''}")
 
 
-def loop_changes(edit: LoopEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def loop_changes(edit: LoopEdit, files: Files) -> list[Change]:
     """Sets the keywords of the call that makes what a loop goes over."""
-    module = workspace.module(origin, edit.file)
-    statement = module.statement(workspace.line(origin, edit.file, edit.line))
+    module, statement = files.statement(edit.file, edit.line)
     names = imported_as(module, edit.call)
 
     def at_call(call: ast.Call) -> list[Change] | None:
-        return keyword_changes(edit, call, module, workspace, origin) if called(call) in names else None
+        return keyword_changes(edit, call, module, files) if called(call) in names else None
 
     loop = statement if isinstance(statement, ast.For | ast.AsyncFor) else None
     nexts = [call for call in calls_in(statement) if called(call) == "next" and call.args] if loop is None else []
     if loop is None and len(nexts) != 1:
         raise CannotEditError(f"line {edit.line} of {edit.file} is no loop over a loader")
-    return followed_to_call(loop.iter if loop is not None else nexts[0], at_call, module, workspace, origin)
+    return followed_to_call(loop.iter if loop is not None else nexts[0], at_call, module, files)
 
 
 def _names_parsed_class(node: ast.AST, name: str) -> bool:
@@ -97,9 +96,7 @@ def _names_parsed_class(node: ast.AST, name: str) -> bool:
     )
 
 
-def keyword_changes(
-    edit: KeywordEdit, call: ast.Call, module: Module, workspace: Workspace, origin: Origin
-) -> list[Change]:
+def keyword_changes(edit: KeywordEdit, call: ast.Call, module: Module, files: Files) -> list[Change]:
     """Sets the keywords of a call."""
     spread = [each.value for each in call.keywords if each.arg is None]
     if len(spread) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
@@ -112,7 +109,7 @@ def keyword_changes(
     done = "the call already has these arguments"
     for name, text in edit.keywords.items():
         value = argument(call, name, edit.call)
-        trail = Trail(Setting(name, text, edit.present.get(name)), module, workspace, origin)
+        trail = Trail(Setting(name, text, edit.present.get(name)), module, files)
         try:
             if value is None and displays:
                 value = value_in(displays, name, module)
@@ -159,14 +156,16 @@ def _says(value: ast.expr | None, text: str) -> bool:
 
 
 def _in_call(call: ast.Call, of: str, keywords: Mapping[str, str], module: Module) -> Change:
+    return module.replaced(call, _edited(module.source(call), _LARGEST_CALL, call, of, keywords, module))
+
+
+def _edited(source: str, most: int, call: ast.Call, of: str, keywords: Mapping[str, str], module: Module) -> str:
     """Through libcst, so that formatting stays; the call alone: libcst dies of 3000 nested brackets (SIGSEGV)."""
-    source = module.source(call)
-    if len(source) > _LARGEST_CALL:
+    if len(source) > most:
         raise CannotEditError(f"the call in line {call.lineno} of {module.file} is too long to be edited")
     try:
-        parsed = cst.ensure_type(cst.parse_expression(source), cst.Call)
-        changed = with_keywords(parsed, of, keywords)
-        return module.replaced(call, cst.Module([], default_newline=module.newline(call.lineno)).code_for_node(changed))
+        changed = with_keywords(cst.ensure_type(cst.parse_expression(source), cst.Call), of, keywords)
+        return cst.Module([], default_newline=module.newline(call.lineno)).code_for_node(changed)
     except (cst.ParserSyntaxError, RecursionError) as error:
         raise CannotEditError(f"the call in line {call.lineno} of {module.file} cannot be edited") from error
 
@@ -265,10 +264,9 @@ _FLAG = "non_blocking"
 _LONGEST_CALL = 2_000
 
 
-def transfer_changes(edit: TransferEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def transfer_changes(edit: TransferEdit, files: Files) -> list[Change]:
     """Adds the keyword to each `.to(device)` and `.cuda()` of the statement that lacks it."""
-    module = workspace.module(origin, edit.file)
-    statement = module.statement(workspace.line(origin, edit.file, edit.line))
+    module, statement = files.statement(edit.file, edit.line)
     header = statement.body[0].lineno if isinstance(getattr(statement, "body", None), list) else None  # type: ignore[attr-defined]
     copies = [
         node
@@ -318,30 +316,20 @@ def _has_flag(call: ast.Call) -> bool:
 
 def _with_flag(call: ast.Call, module: Module) -> Change:
     """Behind the last argument of the call, and only there: calls of one statement can hold each other."""
-    source = module.source(call)
-    start, end = module.span(call)
-    receiver_end = module.span(call.func)[1] - start
-    arguments = source[receiver_end:]
-    if len(arguments) > _LONGEST_CALL:
-        raise CannotEditError(f"the call in line {call.lineno} of {module.file} is too long to be edited")
-    try:
-        parsed = cst.ensure_type(cst.parse_expression(f"f{arguments}"), cst.Call)
-    except (cst.ParserSyntaxError, RecursionError) as error:
-        raise CannotEditError(f"the call in line {call.lineno} of {module.file} cannot be edited") from error
-    newline = module.newline(call.lineno)
-    changed = cst.Module([], default_newline=newline).code_for_node(with_keywords(parsed, "", {_FLAG: "True"}))
-    return Change(module.file, start + receiver_end, end, changed[1:])
+    start, end = module.span(call.func)[1], module.span(call)[1]
+    changed = _edited(f"f{module.text[start:end]}", _LONGEST_CALL, call, "", {_FLAG: "True"}, module)
+    return Change(module.file, start, end, changed[1:])
 
 
 _INIT_KEYWORD = "worker_init_fn"
 
 
-def worker_init_changes(edit: WorkerInitEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def worker_init_changes(edit: WorkerInitEdit, files: Files) -> list[Change]:
     """Adds the function at the top level (a worker that is spawned imports it) and sets the keyword."""
-    module = workspace.module(origin, edit.file)
+    module = files.module(edit.file)
     if edit.function in stored(module.tree):
         raise AlreadySoError(f"{edit.file} already has {edit.function}()")
-    line = workspace.line(origin, edit.file, edit.line)
+    line = files.line(edit.file, edit.line)
     for node in ast.walk(module.tree):
         spans = isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0)
         if spans and isinstance(node, ast.Call) and any(keyword.arg == _INIT_KEYWORD for keyword in node.keywords):
@@ -362,5 +350,5 @@ def worker_init_changes(edit: WorkerInitEdit, workspace: Workspace, origin: Orig
     function = module.inserted_behind(last, *lines)
     return [
         function,
-        *call_changes(CallEdit("DataLoader", edit.file, edit.line, {_INIT_KEYWORD: edit.function}), workspace, origin),
+        *call_changes(CallEdit("DataLoader", edit.file, edit.line, {_INIT_KEYWORD: edit.function}), files),
     ]

@@ -18,8 +18,8 @@ _WORDS = {"True": "true", "False": "false", "None": "null"}
 def config_changes(name: str, trail: Trail) -> list[Change]:
     """The change of the only key of that name with the running value; none where no file has the key."""
     found: list[tuple[str, int, int, str]] = []
-    for path in config_files(trail.origin.command):
-        text = trail.workspace.text(trail.origin, path)
+    for path in config_files(trail.files.origin.command):
+        text = trail.files.text(path)
         if len(text) > _LARGEST_CONFIG:
             raise CannotEditError(f"{path} is too long to be edited")
         scalars = _in_json(path, text, name) if path.lower().endswith(".json") else _in_yaml(path, text, name)
@@ -40,12 +40,12 @@ def config_changes(name: str, trail: Trail) -> list[Change]:
     path, start, end, old = matching[0]
     if trail.setting.times is not None:
         wanted = trail.setting.in_place_of(old, name)
-        if trail.workspace.is_changed(trail.origin, path, start, end):
+        if trail.files.is_changed(path, start, end):
             raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then look again")
     if _same(old, wanted):
         raise AlreadySoError(f"{name} is {wanted} in {path} already")
     change = Change(path, start, end, wanted)
-    text = trail.workspace.text(trail.origin, path)
+    text = trail.files.text(path)
     _check(path, text, text[:start] + wanted + text[end:], name)
     return [change]
 

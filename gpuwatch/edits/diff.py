@@ -31,7 +31,7 @@ from gpuwatch.edits.intervals import interval_changes
 from gpuwatch.edits.module import CannotEditError, Change
 from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.edits.statements import autocast_changes, model_changes, setup_changes
-from gpuwatch.edits.workspace import Origin, Workspace
+from gpuwatch.edits.workspace import Files, Origin, Workspace
 from gpuwatch.sources.limited_child import Parent, limit_cpu
 
 Attempt = Callable[[int], str | None]
@@ -62,9 +62,9 @@ def edit_diff(
     740 MiB for 2 x 2 500 minus signs. For source that others write: `gpuwatch.edits.editor`.
     """
     workspace = Workspace()
-    origin = Origin(read, folder, tuple(command))
+    files = workspace.files(Origin(read, folder, tuple(command)))
     edits = [edit] if not isinstance(edit, Sequence) else edit
-    reasons = [attempt(index) or _applied(each, workspace, origin) for index, each in enumerate(edits)]
+    reasons = [attempt(index) or _applied(each, files) for index, each in enumerate(edits)]
     said = list(dict.fromkeys(reason for reason in reasons if reason is not None))
     return Diff(workspace.diff() or None, "; ".join(said) or None)
 
@@ -77,17 +77,17 @@ def combined_patch(edits: Iterable[tuple[Edit, Origin]], attempt: Attempt = _any
     for index, (edit, origin) in enumerate(edits):
         settled, reason = _settled_before(edit, done)
         if not settled:
-            reason = attempt(index) or _applied(edit, workspace, origin)
+            reason = attempt(index) or _applied(edit, workspace.files(origin))
         if reason is None:
             done.append(edit)
         reasons.append(reason)
     return Patch(workspace.patch(), tuple(reasons))
 
 
-def _applied(edit: Edit, workspace: Workspace, origin: Origin) -> str | None:
+def _applied(edit: Edit, files: Files) -> str | None:
     """Applies an edit; the reason where it could not be. One that is there already is a reason, too."""
     try:
-        workspace.apply(origin, _changes(edit, workspace, origin))
+        files.apply(_changes(edit, files))
     except CannotEditError as error:
         return str(error)
     except RecursionError:  # what ast's and libcst's own functions make of source that CPython's parser took
@@ -95,26 +95,26 @@ def _applied(edit: Edit, workspace: Workspace, origin: Origin) -> str | None:
     return None
 
 
-def _changes(edit: Edit, workspace: Workspace, origin: Origin) -> list[Change]:
+def _changes(edit: Edit, files: Files) -> list[Change]:
     match edit:
         case CallEdit():
-            return call_changes(edit, workspace, origin)
+            return call_changes(edit, files)
         case SettingsEdit():
-            return settings_changes(edit, workspace, origin)
+            return settings_changes(edit, files)
         case LoopEdit():
-            return loop_changes(edit, workspace, origin)
+            return loop_changes(edit, files)
         case TransferEdit():
-            return transfer_changes(edit, workspace, origin)
+            return transfer_changes(edit, files)
         case SetupEdit():
-            return setup_changes(edit, workspace, origin)
+            return setup_changes(edit, files)
         case ModelEdit():
-            return model_changes(edit, workspace, origin)
+            return model_changes(edit, files)
         case AutocastEdit():
-            return autocast_changes(edit, workspace, origin)
+            return autocast_changes(edit, files)
         case IntervalEdit():
-            return interval_changes(edit, workspace, origin)
+            return interval_changes(edit, files)
         case WorkerInitEdit():
-            return worker_init_changes(edit, workspace, origin)
+            return worker_init_changes(edit, files)
 
 
 def _settled_before(edit: Edit, done: Sequence[Edit]) -> tuple[bool, str | None]:

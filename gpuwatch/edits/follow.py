@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from gpuwatch.edits.config_files import config_changes
 from gpuwatch.edits.module import CannotEditError, Change, Module, called, calls_in, calls_of, root, stored
 from gpuwatch.edits.trail import SetElsewhereError, Setting, Trail
-from gpuwatch.edits.workspace import Origin, Workspace
+from gpuwatch.edits.workspace import Files
 
 SOURCES = ast.Name | ast.Attribute | ast.Subscript
 """Values that come from somewhere else; anything else in a call is changed in the call."""
@@ -18,20 +18,19 @@ _PASS_ON = frozenset({"enumerate", "iter", "next", "tqdm", "trange", "track", "i
 """Functions that hand on what their first argument gives."""
 
 
-def followed(value: ast.expr, setting: Setting, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
+def followed(value: ast.expr, setting: Setting, module: Module, files: Files) -> list[Change]:
     """The changes where the value comes from: in the same file, or in a config file of the command line."""
-    return follow(value, Trail(setting, module, workspace, origin))
+    return follow(value, Trail(setting, module, files))
 
 
 def followed_to_call(
     value: ast.expr,
     at_call: Callable[[ast.Call], list[Change] | None],
     module: Module,
-    workspace: Workspace,
-    origin: Origin,
+    files: Files,
 ) -> list[Change]:
     """What `at_call` makes of the call that a value comes from; it gives None for those that it does not want."""
-    return follow(value, Trail(Setting("the loader", "None"), module, workspace, origin, at_call))
+    return follow(value, Trail(Setting("the loader", "None"), module, files, at_call))
 
 
 def follow(value: ast.expr, trail: Trail) -> list[Change]:

@@ -24,7 +24,7 @@ from gpuwatch.edits.module import (
     stored,
 )
 from gpuwatch.edits.trail import Setting, rarer
-from gpuwatch.edits.workspace import Origin, Workspace
+from gpuwatch.edits.workspace import Files
 
 _LOGS = frozenset(
     {"print", "pprint", "write", "info", "debug", "warning", "log", "log_dict", "log_metric", "log_metrics", "echo"}
@@ -42,11 +42,10 @@ class _Counter:
     name: str
 
 
-def interval_changes(edit: IntervalEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def interval_changes(edit: IntervalEdit, files: Files) -> list[Change]:
     """Puts the statement under an `if` on the loop's counter, or raises the interval that it is under."""
-    module = workspace.module(origin, edit.file)
-    statement = module.statement(workspace.line(origin, edit.file, edit.line))
-    by_trainer = trainer_changes(edit, statement, module, workspace, origin)
+    module, statement = files.statement(edit.file, edit.line)
+    by_trainer = trainer_changes(edit, statement, module, files)
     if by_trainer is not None:
         return by_trainer
     if edit.per == "epoch":
@@ -56,7 +55,7 @@ def interval_changes(edit: IntervalEdit, workspace: Workspace, origin: Origin) -
     else:
         under = _condition(statement, module)
     if under is not None:
-        return _raised(under, edit, module, workspace, origin)
+        return _raised(under, edit, module, files)
     counter = _counter(statement, module, edit)
     if edit.per == "step":
         _check_only_logs(statement, module)
@@ -170,14 +169,14 @@ def _remainder(condition: ast.If) -> ast.BinOp | None:
     return next((node for node in binary if isinstance(node.op, ast.Mod)), None)
 
 
-def _raised(under: ast.BinOp, edit: IntervalEdit, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
+def _raised(under: ast.BinOp, edit: IntervalEdit, module: Module, files: Files) -> list[Change]:
     number = under.right
     if edit.times is not None:
         if isinstance(number, ast.Constant) and number.value == edit.every:  # what this edit makes where there is none
             raise AlreadySoError(f"line {number.lineno} of {module.file} already does it every {edit.every} times only")
-        return scaled(number, "the interval", edit, module, workspace, origin)
+        return scaled(number, "the interval", edit, module, files)
     if isinstance(number, SOURCES):
-        return followed(number, Setting("the interval", str(edit.every)), module, workspace, origin)
+        return followed(number, Setting("the interval", str(edit.every)), module, files)
     if not isinstance(number, ast.Constant) or not isinstance(number.value, int):
         raise CannotEditError(f"the interval in line {number.lineno} of {module.file} is computed")
     if number.value >= edit.every:
@@ -266,31 +265,27 @@ _USUAL_LOG_STEPS = 50
 _STRATEGIES = {"log": "logging", "evaluate": "eval", "save": "save"}
 
 
-def trainer_changes(
-    edit: IntervalEdit, statement: ast.stmt, module: Module, workspace: Workspace, origin: Origin
-) -> list[Change] | None:
+def trainer_changes(edit: IntervalEdit, statement: ast.stmt, module: Module, files: Files) -> list[Change] | None:
     """The setting of the trainer that the statement starts; None where it starts none."""
     packages = _imported(module)
     for call in calls_in(statement):
         if not isinstance(call.func, ast.Attribute) or not _is_trainer(call.func.value, module):
             continue
         if call.func.attr == "train" and "transformers" in packages:
-            return _of_transformers(edit, module, workspace, origin)
+            return _of_transformers(edit, module, files)
         if call.func.attr == "fit" and not _LIGHTNING.isdisjoint(packages):
-            return _of_lightning(edit, module, workspace, origin)
+            return _of_lightning(edit, module, files)
     return None
 
 
-def scaled(
-    value: ast.expr, name: str, edit: IntervalEdit, module: Module, workspace: Workspace, origin: Origin
-) -> list[Change]:
+def scaled(value: ast.expr, name: str, edit: IntervalEdit, module: Module, files: Files) -> list[Change]:
     """The interval where it is written, so many times as long."""
     if not isinstance(value, ast.Constant | SOURCES):
         raise CannotEditError(f"{name} in line {value.lineno} of {module.file} is computed")
-    return followed(value, rarer(name, edit.times or edit.every, edit.present), module, workspace, origin)
+    return followed(value, rarer(name, edit.times or edit.every, edit.present), module, files)
 
 
-def _of_transformers(edit: IntervalEdit, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
+def _of_transformers(edit: IntervalEdit, module: Module, files: Files) -> list[Change]:
     times, kind = edit.times or edit.every, _STRATEGIES[edit.what]
     call = only_call("TrainingArguments", module, f"{times} times its --{kind}_steps")
 
@@ -307,17 +302,17 @@ def _of_transformers(edit: IntervalEdit, module: Module, workspace: Workspace, o
     seen = edit.present[0] * times if edit.present else None
     present = given(interval)
     if says == "steps" and present is not None:
-        return scaled(present, interval, edit, module, workspace, origin)
+        return scaled(present, interval, edit, module, files)
     if says == "steps" and (seen is not None or edit.what != "evaluate"):
         settings = {interval: str(_USUAL_STEPS * times if edit.what != "evaluate" else seen)}
     elif says == "epoch" and seen is not None:
         settings = {strategy: '"steps"', interval: str(seen)}
     else:
         raise CannotEditError(f"{strategy} is {says} in the TrainingArguments of {module.file}: set {interval} there")
-    return keyword_changes(SettingsEdit("TrainingArguments", module.file, settings), call, module, workspace, origin)
+    return keyword_changes(SettingsEdit("TrainingArguments", module.file, settings), call, module, files)
 
 
-def _of_lightning(edit: IntervalEdit, module: Module, workspace: Workspace, origin: Origin) -> list[Change]:
+def _of_lightning(edit: IntervalEdit, module: Module, files: Files) -> list[Change]:
     times, name = edit.times or edit.every, "ModelCheckpoint" if edit.what == "save" else "Trainer"
     names, usual = {
         "log": (("log_every_n_steps",), _USUAL_LOG_STEPS),
@@ -330,9 +325,9 @@ def _of_lightning(edit: IntervalEdit, module: Module, workspace: Workspace, orig
         if present is not None and not (isinstance(present, ast.Constant) and present.value is None):
             if interval == "train_time_interval":
                 raise CannotEditError(f"line {present.lineno} of {module.file} saves by the clock: raise {interval}")
-            return scaled(present, interval, edit, module, workspace, origin)
+            return scaled(present, interval, edit, module, files)
     settings = SettingsEdit(name, module.file, {names[-1]: str(usual * times)})
-    return keyword_changes(settings, call, module, workspace, origin)
+    return keyword_changes(settings, call, module, files)
 
 
 def _imported(module: Module) -> set[str]:

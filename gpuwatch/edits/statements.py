@@ -20,12 +20,12 @@ from gpuwatch.edits.module import (
     root,
     stored,
 )
-from gpuwatch.edits.workspace import Origin, Workspace
+from gpuwatch.edits.workspace import Files
 
 
-def setup_changes(edit: SetupEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def setup_changes(edit: SetupEdit, files: Files) -> list[Change]:
     """Inserts the statement, or changes the one that makes the same call with other arguments."""
-    module = workspace.module(origin, edit.file)
+    module = files.module(edit.file)
     wanted = ast.parse(edit.statement).body[0]
     same = [
         node
@@ -55,10 +55,9 @@ def _subject(node: ast.stmt) -> str | None:
     return dotted(node.targets[0]) if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
 
 
-def model_changes(edit: ModelEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def model_changes(edit: ModelEdit, files: Files) -> list[Change]:
     """Inserts the statement where the model has its name, with the import that it needs."""
-    module = workspace.module(origin, edit.file)
-    statement = module.statement(workspace.line(origin, edit.file, edit.line))
+    module, statement = files.statement(edit.file, edit.line)
     model = _model_of_optimizer(statement, module)
     before = model is not None
     if model is None:
@@ -144,11 +143,9 @@ _ELSEWHERE = {
 _Open = ast.If | ast.With | ast.AsyncWith | ast.Try
 
 
-def autocast_changes(edit: AutocastEdit, workspace: Workspace, origin: Origin) -> list[Change]:
+def autocast_changes(edit: AutocastEdit, files: Files) -> list[Change]:
     """Wraps the statements that lead from the model's call to the loss."""
-    module = workspace.module(origin, edit.file)
-    line = workspace.line(origin, edit.file, edit.line)
-    backward = module.statement(line)
+    module, backward = files.statement(edit.file, edit.line)
     _check_not_there(module, backward)
     loss = _loss(backward, edit)
     block, index, needed = _block_with_loss(backward, loss, module, edit)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change, Module
-from gpuwatch.edits.workspace import Origin, Workspace
+from gpuwatch.edits.workspace import Files
 
 _NUMBER_AT_END = re.compile(r"\d+\Z")
 _FARTHEST = 6
@@ -63,8 +63,7 @@ class Trail:
 
     setting: Setting
     module: Module
-    workspace: Workspace
-    origin: Origin
+    files: Files
     at_call: Callable[[ast.Call], list[Change] | None] | None = None
     """Takes a call at the end of the trail, where a call is looked for and not a literal."""
     steps: int = 0
@@ -82,7 +81,7 @@ class Trail:
     def check_command_line(self, name: str, flags: tuple[str, ...] = (), others: frozenset[str] = frozenset()) -> None:
         """Raises where the process was started with this setting: no file then says what it is."""
         wanted = flags or (f"--{name}", f"--{name.replace('_', '-')}")
-        given = started_with(self.origin.command, wanted, others, name)
+        given = started_with(self.files.origin.command, wanted, others, name)
         if given is not None:
             shown, cure = given
             value = self.setting.text
@@ -91,7 +90,7 @@ class Trail:
             raise CannotEditError(f"it was started with {shown}: start it with {cure.format(value)}")
 
     def _is_changed(self, node: ast.Constant) -> bool:
-        return self.workspace.is_changed(self.origin, self.module.file, *self.module.span(node))
+        return self.files.is_changed(self.module.file, *self.module.span(node))
 
     def literal(self, node: ast.expr, name: str) -> list[Change]:
         """The change of the literal at the end of the trail."""

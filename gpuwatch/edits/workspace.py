@@ -48,31 +48,37 @@ class _File:
     changed: list[tuple[int, int]] = field(default_factory=list)  # where what was applied is now
 
 
-class Workspace:
-    """Files read once, changed in memory only."""
+class Files:
+    """The files of one process as the edits so far leave them."""
 
-    def __init__(self) -> None:
-        self._files: dict[Path, _File] = {}
+    def __init__(self, origin: Origin, files: dict[Path, _File]) -> None:
+        self.origin = origin
+        self._files = files
 
-    def module(self, origin: Origin, path: str) -> Module:
+    def module(self, path: str) -> Module:
         """A Python file as the edits so far leave it."""
         _refuse_others(path)
-        text = self.text(origin, path)
+        text = self.text(path)
         # The head only: further down, a file that mentions generated files is written by hand.
         if _GENERATED.search(text[:_GENERATED_WITHIN]):
             raise CannotEditError(f"{path} says that it is generated: change what it is made from")
         return Module(path, text, _parsed(path, text))
 
-    def text(self, origin: Origin, path: str) -> str:
+    def statement(self, path: str, line: int) -> tuple[Module, ast.stmt]:
+        """A Python file, and the innermost statement of it on a line of the file on disk."""
+        module = self.module(path)
+        return module, module.statement(self.line(path, line))
+
+    def text(self, path: str) -> str:
         """A file's text as the edits so far leave it, without a byte order mark."""
-        key = _key(origin, path)
+        key = self._key(path)
         if key not in self._files:
-            self._files[key] = _read(origin, path)
+            self._files[key] = _read(self.origin, path)
         return self._files[key].now
 
-    def line(self, origin: Origin, path: str, line: int) -> int:
+    def line(self, path: str, line: int) -> int:
         """Where a line of the file on disk is now."""
-        file = self._files[_key(origin, path)]
+        file = self._files[self._key(path)]
         if not file.applied:
             return line
         starts = _line_offsets(file.before)
@@ -84,30 +90,44 @@ class Workspace:
             at = _moved(at, changes)
         return len(_line_offsets(file.now[: at + 1]))
 
-    def is_changed(self, origin: Origin, path: str, start: int, end: int) -> bool:
+    def is_changed(self, path: str, start: int, end: int) -> bool:
         """Whether an edit that was applied changed something of a part of a file as it is now."""
-        return any(first < end and start < last for first, last in self._files[_key(origin, path)].changed)
+        return any(first < end and start < last for first, last in self._files[self._key(path)].changed)
 
-    def apply(self, origin: Origin, wanted: Iterable[Change]) -> None:
+    def apply(self, wanted: Iterable[Change]) -> None:
         """All of the changes, or none where one leaves source that cannot be parsed."""
         by_file: dict[str, list[Change]] = {}
         for change in wanted:
             by_file.setdefault(change.file, []).append(change)
-        after = {path: _changed(self.text(origin, path), each) for path, each in by_file.items()}
+        after = {path: _changed(self.text(path), each) for path, each in by_file.items()}
         for path, text in after.items():
             if path.endswith(".py"):
                 _parsed(path, text)
             try:
-                text.encode(self._files[_key(origin, path)].encoding)
+                text.encode(self._files[self._key(path)].encoding)
             except UnicodeEncodeError as error:
                 raise CannotEditError(f"{path} is not in an encoding that can hold the change") from error
         for path, text in after.items():
-            file = self._files[_key(origin, path)]
+            file = self._files[self._key(path)]
             changes = sorted(by_file[path], key=lambda change: change.start)
             file.changed = [(_moved(start, changes), _moved(end, changes)) for start, end in file.changed]
             file.changed += _spans_after(changes)
             file.applied.append(changes)
             file.now = text
+
+    def _key(self, path: str) -> Path:
+        return Path(path) if self.origin.folder is None else self.origin.folder / path
+
+
+class Workspace:
+    """Files read once, changed in memory only."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, _File] = {}
+
+    def files(self, origin: Origin) -> Files:
+        """Those that a process names."""
+        return Files(origin, self._files)
 
     def diff(self) -> str:
         """What changed, as one unified diff that `git apply` takes."""
@@ -133,10 +153,6 @@ def _refuse_others(path: str) -> None:
         raise CannotEditError(f"{path} is not a Python source file")
     if not _PACKAGES.isdisjoint(parts):
         raise CannotEditError(f"{path} belongs to an installed package: it is not yours to change")
-
-
-def _key(origin: Origin, path: str) -> Path:
-    return Path(path) if origin.folder is None else origin.folder / path
 
 
 def _read(origin: Origin, path: str) -> _File:
