@@ -104,7 +104,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FindingChange:
-    """A rule's finding, in how many runs of each side it stood, and for how long at most."""
+    """A rule's finding, in how many runs of each side it was there, and for how long at most."""
 
     rule: str
     severity: str

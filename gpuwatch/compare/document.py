@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from gpuwatch.compare import wording
 from gpuwatch.compare.comparison import HEADLINE, Change, Comparison, FindingChange, gpus_in_words
 from gpuwatch.compare.gates import Judgement
 from gpuwatch.compare.measured import Measured
+from gpuwatch.report.model import figure
 from gpuwatch.text.escape import code_span, encodable, markdown, printable
 from gpuwatch.text.numbers import grouped
 from gpuwatch.text.paragraphs import wrapped
@@ -28,7 +28,7 @@ class Tables:
     notes: tuple[str, ...]
     heading: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    findings: tuple[tuple[str, ...], ...]  # fate, rule, severity, where it stood
+    findings: tuple[tuple[str, ...], ...]  # fate, rule, severity, how long on each side
     gates: tuple[tuple[str, str], ...]  # outcome, sentence
     sides: tuple[tuple[str, str], ...]  # "before", what was measured
 
@@ -51,8 +51,8 @@ def document(comparison: Comparison, judgements: Sequence[Judgement]) -> dict[st
                 "fate": found.fate,
                 "runs_before": found.runs_before,
                 "runs_after": found.runs_after,
-                "stood_seconds_before": _figure(found.seconds_before),
-                "stood_seconds_after": _figure(found.seconds_after),
+                "stood_seconds_before": figure(found.seconds_before),
+                "stood_seconds_after": figure(found.seconds_after),
             }
             for found in comparison.findings
         ],
@@ -114,7 +114,7 @@ def _finding(found: FindingChange, comparison: Comparison) -> tuple[str, ...]:
         if not runs:
             return wording.UNKNOWN
         count = f"{runs} of {of} runs" if of > 1 else "yes"
-        return ", ".join(filter(None, (count, wording.stood(seconds))))
+        return ", ".join(filter(None, (count, wording.duration(seconds))))
 
     return (
         found.fate,
@@ -130,7 +130,7 @@ def _about(each: Measured) -> str:
     parts = [
         each.name,
         each.label,
-        wording.stood(each.seconds),
+        wording.duration(each.seconds),
         subject.title,
         None if subject.batch_size is None else f"batch {subject.batch_size}",
         None if subject.model_parameters is None else f"{_millions(subject.model_parameters)} parameters",
@@ -149,16 +149,16 @@ def _measured(each: Measured) -> dict[str, Any]:
     return {
         "name": encodable(each.name),
         "label": encodable(each.label),
-        "seconds": _figure(each.seconds),
-        "run": None if subject.title is None else encodable(subject.title),
-        "command": None if subject.command is None else encodable(subject.command),
+        "seconds": figure(each.seconds),
+        "run": encodable(subject.title),
+        "command": encodable(subject.command),
         "gpus": [encodable(name) for name in subject.gpu_names],
         "batch_size": subject.batch_size,
         "model_parameters": subject.model_parameters,
         "parameter_bits": subject.parameter_bits,
         "autocast": subject.autocast,
-        "torch": None if subject.torch is None else encodable(subject.torch),
-        "values": {change: _figure(value) for change, value in each.values.items()},
+        "torch": encodable(subject.torch),
+        "values": {change: figure(value) for change, value in each.values.items()},
     }
 
 
@@ -167,26 +167,22 @@ def _change(change: Change) -> dict[str, Any]:
     return {
         "name": change.metric.name,
         "unit": change.metric.unit or "1/s",
-        "before": _figure(change.before),
-        "after": _figure(change.after),
+        "before": figure(change.before),
+        "after": figure(change.after),
         "compared": not change.withheld,
-        "difference": _figure(change.difference),
-        "ratio": _figure(change.ratio),
+        "difference": figure(change.difference),
+        "ratio": figure(change.ratio),
         "interval": None
         if interval is None
         else {
-            "low": _figure(interval.low),
-            "high": _figure(interval.high),
+            "low": figure(interval.low),
+            "high": figure(interval.high),
             "confidence": interval.confidence,
-            "p_value": _figure(interval.p_value),
+            "p_value": figure(interval.p_value),
         },
         "verdict": change.verdict,
-        "detectable": _figure(change.detectable),
+        "detectable": figure(change.detectable),
     }
-
-
-def _figure(value: float | None) -> float | None:
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 
 _FINDINGS_HEADING = ("", "finding", "", "before", "after")

@@ -98,9 +98,9 @@ def _judgement(comparison: Comparison, gate: Gate, p_value: float | None, tested
     seen = _seen(change, gate)
     crossed = gate.is_crossed_by(value)
     if p_value is not None and crossed and p_value >= 1 - CONFIDENCE:
-        beside = f" among {tested} gates" if tested > 1 else ""
+        among = f" among {tested} gates" if tested > 1 else ""
         return Judgement(
-            gate, "passed", f"{seen}, which may be chance (p = {p_value:.2g}{beside}): {gate.text} is not proven"
+            gate, "passed", f"{seen}, which may be chance (p = {p_value:.2g}{among}): {gate.text} is not proven"
         )
     sentence = f"{seen}: {gate.text} is {'true' if crossed else 'not true'}"
     if comparison.is_anecdote and gate.relative:

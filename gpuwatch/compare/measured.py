@@ -39,8 +39,8 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Stood:
-    """A finding, and for how long it stood, None where a report does not say."""
+class MeasuredFinding:
+    """A finding and how long it lasted, None where a report does not say."""
 
     rule: str
     severity: str
@@ -56,7 +56,7 @@ class Measured:
     seconds: float
     subject: Subject
     values: Mapping[str, float | None] = field(default_factory=dict)
-    findings: tuple[Stood, ...] = ()
+    findings: tuple[MeasuredFinding, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -94,8 +94,8 @@ def measured(name: str, summary: SessionSummary) -> Measured:
             "step_p95_ms": _times(run.step_p95_seconds, 1e3),
             "energy_joules_per_sample": run.energy_joules_per_sample,
         }
-    stood = _stood(summary.findings, run.id if run else None, used)
-    return Measured(name, summary.label, summary.seconds, subject, values, stood, tuple(notes))
+    findings = _findings(summary.findings, run.id if run else None, used)
+    return Measured(name, summary.label, summary.seconds, subject, values, findings, tuple(notes))
 
 
 def measured_report(name: str, data: bytes) -> Measured:
@@ -141,9 +141,9 @@ def measured_report(name: str, data: bytes) -> Measured:
             "step_p95_ms": run.step_seconds.p95 * 1e3 if run.step_seconds else None,
             "energy_joules_per_sample": _joules_per_sample(run, gpus),
         }
-    stood = _stood([each for each in report.findings if each.state != "pending"], run.id if run else None, used)
+    findings = _findings([each for each in report.findings if each.state != "pending"], run.id if run else None, used)
     about = report.gpuwatch
-    return Measured(name, about.label, about.duration_seconds, subject, values, stood, tuple(notes))
+    return Measured(name, about.label, about.duration_seconds, subject, values, findings, tuple(notes))
 
 
 def severity_order(severity: str) -> int:
@@ -151,21 +151,23 @@ def severity_order(severity: str) -> int:
     return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
 
 
-def _stood(found: Iterable[FindingSummary | Finding], run: str | None, used: Collection[str]) -> tuple[Stood, ...]:
+def _findings(
+    found: Iterable[FindingSummary | Finding], run: str | None, used: Collection[str]
+) -> tuple[MeasuredFinding, ...]:
     """Those of this run and its GPUs; one for each rule, of however many GPUs: the worst, and the longest."""
-    rules: dict[str, Stood] = {}
+    rules: dict[str, MeasuredFinding] = {}
     for each in found:
         if each.run not in (None, run) or (each.gpu is not None and used and each.gpu not in used):
             continue
-        before = rules.get(each.rule, Stood(each.rule, each.severity))
+        before = rules.get(each.rule, MeasuredFinding(each.rule, each.severity))
         known = [seconds for seconds in (before.seconds, each.stood_seconds) if seconds is not None]
         severity = min(before.severity, each.severity, key=severity_order)
-        rules[each.rule] = Stood(each.rule, severity, max(known, default=None))
+        rules[each.rule] = MeasuredFinding(each.rule, severity, max(known, default=None))
     return tuple(rules.values())
 
 
 def _gpu_values(gpus: Sequence[GpuSummary | Gpu], memories: Sequence[Level | Memory | None]) -> dict[str, float | None]:
-    """Means over the GPUs; utilization while training, where that can be told."""
+    """Means over the GPUs; utilization while training, where that is known."""
     swings = [gpu.train_utilization_percent or gpu.utilization_percent for gpu in gpus]
     return {
         "utilization_percent": _mean([swing.mean for swing in swings if swing]),

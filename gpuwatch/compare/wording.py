@@ -61,8 +61,8 @@ def factor(change: Change) -> str:
     return f"{change.ratio:.2f}x"
 
 
-def stood(seconds: float | None) -> str:
-    """How long a finding stood: "58 s", "12 min", "3.5 h"."""
+def duration(seconds: float | None) -> str:
+    """How long a finding lasted: "58 s", "12 min", "3.5 h"."""
     if seconds is None:
         return ""
     if seconds < 120:

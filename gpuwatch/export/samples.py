@@ -20,7 +20,7 @@ def samples_of(recording: Recording, start_ns: int, end_ns: int) -> Iterator[Any
 
 
 def time_of(sample: Any) -> int | None:
-    """When a sample was taken: the end of what it tells of, the beginning of what still lasts.
+    """When a sample was taken: the end of what it describes, the beginning of what still lasts.
 
     None for a GPU's gap, which has the number of its step.
     """

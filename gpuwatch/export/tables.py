@@ -151,7 +151,7 @@ def table(
     extra: tuple[Column, ...] = (),
     leave_out: tuple[str, ...] = (),
 ) -> Table:
-    """A table of a sample's own fields, or of the things of class `inner` in it beside some fields of the sample.
+    """A table of a sample's own fields, or of the things of class `inner` in it with some fields of the sample.
 
     `context` maps the sample's fields to the names that their columns have.
     """

@@ -352,7 +352,7 @@ class Tracks:
         return self._workers[key]
 
     def metadata(self) -> Iterator[dict[str, Any]]:
-        """The names, as events; to be asked for last, for names come late."""
+        """The names, as events; call this last, names may come late."""
         for pid, name in sorted(self._names.items()):
             yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": name}}
             yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "ts": 0, "args": {"sort_index": pid}}

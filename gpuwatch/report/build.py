@@ -17,7 +17,8 @@ from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.metrics import BY_SERIES
 from gpuwatch.report import model
 from gpuwatch.report.findings import finding_section, iso_time, rule_section
-from gpuwatch.report.observation import Observation, Stretch, figure
+from gpuwatch.report.model import figure
+from gpuwatch.report.observation import Observation, Stretch
 from gpuwatch.report.runs import run_section
 from gpuwatch.report.verdict import verdict
 from gpuwatch.report.words import short_gpu_name
@@ -80,7 +81,7 @@ def _host(seen: Observation) -> model.Host:
     return model.Host(
         hostname=encodable(machine.hostname if machine else seen.hostname) or None,
         kernel=machine.kernel if machine else None,
-        cpu_model=encodable(machine.cpu_model) if machine and machine.cpu_model else None,
+        cpu_model=encodable(machine.cpu_model or None) if machine else None,
         cpu_count=machine.cpu_count if machine else None,
         cpu_quota_cores=figure(machine.cpu_quota_cores) if machine else None,
         memory_total_bytes=machine.memory_total_bytes if machine else None,

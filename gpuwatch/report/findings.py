@@ -30,7 +30,8 @@ from gpuwatch.diagnosis.gates import may_judge
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.report import model
-from gpuwatch.report.observation import Observation, figure
+from gpuwatch.report.model import figure
+from gpuwatch.report.observation import Observation
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.windows import RunWindow, Scene
 
@@ -44,10 +45,10 @@ _STATEMENTS = {
     'torch.set_float32_matmul_precision("high")': "tf32=true",
     "torch.backends.cudnn.benchmark = True": "cudnn_benchmark=true",
 }
-_RUNG_LEVELS = {"exact": Level.E3, "sampled": Level.E1, "proc": Level.E0, "hardware": Level.E0}
-"""The best evidence that each rung of watching a run gives."""
+_BEST_LEVELS = {"exact": Level.E3, "sampled": Level.E1, "proc": Level.E0, "hardware": Level.E0}
+"""The best evidence that each visibility of a run gives."""
 
-_TOLD_BY_STACKS = frozenset(
+_SEEN_IN_STACKS = frozenset(
     {
         "data-starvation",
         "epoch-start-stall",
@@ -71,7 +72,7 @@ def finding_section(seen: Observation) -> list[model.Finding]:
 
 def _finding(seen: Observation, finding: Finding) -> model.Finding:
     gain = finding.gain
-    stood = seen.stood.get((finding.rule, finding.run, finding.gpu))
+    lasted = seen.durations.get((finding.rule, finding.run, finding.gpu))
     return model.Finding(
         rule=finding.rule,
         severity=finding.severity.value,
@@ -88,8 +89,8 @@ def _finding(seen: Observation, finding: Finding) -> model.Finding:
         hint=finding.hint,
         verify=encodable(finding.verify),
         since=iso_time(seen.snapshot.wall_time_at(finding.since_ns)),
-        state="over" if stood is not None and stood.is_over else finding.state,
-        stood_seconds=None if stood is None else figure(stood.seconds),
+        state="over" if lasted is not None and lasted.is_over else finding.state,
+        stood_seconds=None if lasted is None else figure(lasted.seconds),
         behind=finding.behind,
         window_seconds=figure(finding.window_seconds),
         confidence_notes=list(finding.confidence_notes),
@@ -111,13 +112,13 @@ def _fix(seen: Observation, finding: Finding) -> model.Fix | None:
     trial = trial_command(fix, next((run for run in seen.scene.runs if run.id == finding.run), None))
     return model.Fix(
         text=encodable(fix.text),
-        code=None if fix.code is None else encodable(fix.code),
+        code=encodable(fix.code),
         diff=diff,
         no_diff_reason=reason,
-        file=None if fix.file is None else encodable(fix.file),
+        file=encodable(fix.file),
         line=fix.line,
         value=_value(fix.value),
-        trial=None if trial is None else encodable(trial),
+        trial=encodable(trial),
     )
 
 
@@ -135,8 +136,8 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
 
     diff = edit_diff(edits_of(fix), origin.read, origin.folder, origin.command)
     return (
-        None if diff.text is None else encodable(diff.text),
-        None if diff.reason is None else encodable(diff.reason),
+        encodable(diff.text),
+        encodable(diff.reason),
     )
 
 
@@ -282,7 +283,7 @@ def _first_or_none(reasons: Sequence[str | None]) -> str | None:
 
 def _why_not_run(rule: Rule, scene: Scene, run: RunWindow, was_judged: bool) -> str | None:
     rung = run.critical.facts.rung
-    if rule.level > _RUNG_LEVELS[rung] and not (rung == "sampled" and rule.id in _TOLD_BY_STACKS):
+    if rule.level > _BEST_LEVELS[rung] and not (rung == "sampled" and rule.id in _SEEN_IN_STACKS):
         return _missing(rule.level, rung)
     case = run_case_of(scene, run)
     if may_judge(rule, case):

@@ -77,9 +77,9 @@ def _case(rule: model.JudgedRule, findings: list[model.Finding], failing: tuple[
         message = "; ".join(finding.summary for finding in bad)
         failure = SubElement(case, "failure", {"type": bad[0].severity, "message": _clean(message)})
         failure.text = _clean("\n\n".join(map(_details, bad)))
-    told = [finding for finding in findings if finding not in bad]
-    if told:
-        SubElement(case, "system-out").text = _clean("\n\n".join(map(_details, told)))
+    others = [finding for finding in findings if finding not in bad]
+    if others:
+        SubElement(case, "system-out").text = _clean("\n\n".join(map(_details, others)))
     return case
 
 

@@ -36,7 +36,7 @@ def render_markdown(report: model.Report) -> str:
 
 
 def render_step_summary(report: model.Report) -> str:
-    """The whole part; it begins with a heading of the third level, beside those of other steps."""
+    """The whole part; it begins with a heading of the third level, like those of other steps."""
     findings = report.findings
     parts = [
         "### gpuwatch",

@@ -6,7 +6,8 @@ The JSON schema is made of them. Shares are 0 to 1 of the time unless the name s
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Any, Literal, overload
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -494,6 +495,21 @@ class Report(Struct, frozen=True):
     series: list[Curve] | UnsetType = UNSET
     clock: Annotated[list[WallTime] | UnsetType, _note("at the beginning and behind each jump")] = UNSET
     spans: list[Span] | UnsetType = UNSET
+
+
+@overload
+def figure(value: float) -> float: ...
+
+
+@overload
+def figure(value: float | None) -> float | None: ...
+
+
+def figure(value: float | None) -> float | None:
+    """A number with six significant digits; None for NaN and infinity, which JSON does not know."""
+    if value is None or isinstance(value, int):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def as_json(report: Report) -> Json:

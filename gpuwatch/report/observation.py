@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal
 
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.edits.source import process_started
@@ -19,7 +18,7 @@ from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import Scene
 
 HISTORY_BUCKETS = 60
-_LEAST_SECONDS = 0.25  # the drivers' rings tell utilization and power some times a second
+_LEAST_SECONDS = 0.25  # the drivers' rings hold utilization and power several times a second
 _RING_SECONDS = 540.0  # what is kept of them reaches ten minutes back: beyond it, a fine curve would have a hole
 
 
@@ -53,8 +52,8 @@ Key = tuple[str, "str | None", "str | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stood:
-    """How long a finding stood in a stretch of a recording, and as what it was last written down."""
+class FindingDuration:
+    """How long a finding lasted in a part of a recording, and as what it was last written down."""
 
     key: Key
     seconds: float
@@ -91,8 +90,8 @@ class Observation:
     """Of a recording that does not hold the machine's facts."""
     problems: tuple[str, ...] = ()
     """What is missing of a recording, and how the rest was put together."""
-    stood: Mapping[tuple[str, str | None, str | None], Stood] = field(default_factory=dict)
-    """By rule, run and GPU: how long findings stood, where the report is of a long recording."""
+    durations: Mapping[Key, FindingDuration] = field(default_factory=dict)
+    """How long findings lasted, where the report is of a long recording."""
     judged: frozenset[str] = frozenset()
     """Runs that were judged while they were recorded, of which `scene` holds figures and no steps."""
     zero: int | None = None
@@ -111,7 +110,7 @@ class Observation:
 
 
 def leave_out(seen: Observation, ignored: Mapping[str, str]) -> Observation:
-    """The same without these rules' findings, none of which stands before another one.
+    """The same without these rules' findings, none of which comes before another one.
 
     Args:
         seen: what is to be reported.
@@ -211,18 +210,3 @@ def total_seconds(stretches: Iterable[Stretch]) -> float:
 def _of_phase(run: str, span: PhaseSpan, start_ns: int, end_ns: int) -> Stretch:
     last_ns = end_ns if span.end_ns is None else min(span.end_ns, end_ns)
     return Stretch("phase", span.kind, max(span.start_ns, start_ns), last_ns, run)
-
-
-@overload
-def figure(value: float) -> float: ...
-
-
-@overload
-def figure(value: float | None) -> float | None: ...
-
-
-def figure(value: float | None) -> float | None:
-    """A number with six significant digits; None for NaN and infinity, which JSON does not know."""
-    if value is None or isinstance(value, int):
-        return value
-    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -35,47 +35,47 @@ def tree(profile: Profile, least_share: float = LEAST_SHARE) -> Iterator[str]:
 
 @dataclass
 class _Node:
-    looks: int = 0
+    samples: int = 0
     below: dict[str, _Node] = field(default_factory=dict)
 
 
 def _merged(lane: Lane) -> _Node:
     root = _Node()
-    for number, looks in Counter(lane.looks).items():
+    for number, count in Counter(lane.looks).items():
         node = root
         for place in lane.stacks[number]:
             node = node.below.setdefault(label_of(place), _Node())
-            node.looks += looks
+            node.samples += count
     return root
 
 
 def _below(node: _Node, total: int, least_share: float, depth: int) -> Iterator[str]:
-    waiting = [(child, label, depth) for label, child in sorted(node.below.items(), key=lambda item: item[1].looks)]
+    waiting = [(child, label, depth) for label, child in sorted(node.below.items(), key=lambda item: item[1].samples)]
     while waiting:
         current, label, level = waiting.pop()
-        if current.looks < least_share * total:
+        if current.samples < least_share * total:
             continue
-        yield f"{100 * current.looks / total:5.1f} % {'  ' * level}{label}"
-        is_chain = len(current.below) == 1 and next(iter(current.below.values())).looks == current.looks
-        children = sorted(current.below.items(), key=lambda item: item[1].looks)
+        yield f"{100 * current.samples / total:5.1f} % {'  ' * level}{label}"
+        is_chain = len(current.below) == 1 and next(iter(current.below.values())).samples == current.samples
+        children = sorted(current.below.items(), key=lambda item: item[1].samples)
         waiting += [(child, name, level if is_chain else level + 1) for name, child in children]
 
 
 def collapsed(profile: Profile) -> Iterator[str]:
-    """`process;outermost;...;innermost count`, the count being looks."""
+    """`process;outermost;...;innermost count`, the count being samples."""
     for lane in profile.lanes:
         counts: Counter[str] = Counter()
-        for number, looks in Counter(lane.looks).items():
-            counts[";".join([plain(lane.name), *map(label_of, lane.stacks[number])])] += looks
-        for stack, looks in sorted(counts.items()):
-            yield f"{stack} {looks}"
+        for number, count in Counter(lane.looks).items():
+            counts[";".join([plain(lane.name), *map(label_of, lane.stacks[number])])] += count
+        for stack, count in sorted(counts.items()):
+            yield f"{stack} {count}"
 
 
 def speedscope(profile: Profile) -> dict[str, Any]:
-    """The document; weights are seconds, each look standing for the time to the next.
+    """The document; weights are seconds, each sample standing for the time to the next.
 
-    The thread with the most looks was there all the time. One with fewer, such as a worker of one epoch, was not: its
-    looks weigh no more, so that it lasts for its part of the profile.
+    The thread with the most samples was there all the time. One with fewer, such as a worker of one epoch, was not:
+    its samples weigh no more, so that it lasts for its part of the profile.
     """
     numbers: dict[FramePlace, int] = {}
     lanes = []

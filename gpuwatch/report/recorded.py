@@ -2,7 +2,7 @@
 
 Up to 15 minutes are played through the ordinary timeline and rules, so that the report is the one that would have been
 written then. Of more, only the last minutes are played: they give what needs a scene. The figures of all of it are
-put together from the recording's minutes, and the findings are those that were written down, with how long they stood.
+put together from the recording's minutes, and the findings are those that were written down, with how long they lasted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from gpuwatch.monitor.replay import Stage
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.tiers import Hour
+from gpuwatch.recording.types import FindingSpan
 from gpuwatch.report.observation import (
+    FindingDuration,
     Key,
     Observation,
-    Stood,
     Stretch,
     finding_stretches,
     fine_curves,
@@ -89,7 +90,7 @@ def observe(
     """
     part = _Part(recording, start_ns, end_ns, settings)
     timeline, snapshot, scene = _played(part)
-    standing, stood = snapshot.findings, stood_in(recording, start_ns, end_ns)
+    latest, durations = snapshot.findings, durations_in(recording, start_ns, end_ns)
     if part.is_long:
         scene = scene_of_minutes(scene, recording, start_ns, end_ns)
     snapshot = replace(
@@ -97,7 +98,7 @@ def observe(
         time_ns=end_ns,
         started_ns=start_ns,
         wall_time=recording.wall_time(end_ns),
-        findings=merged(standing, stood, start_ns, end_ns) if part.is_long else standing,
+        findings=merged(latest, durations, start_ns, end_ns) if part.is_long else latest,
     )
     meta = recording.meta
     of_time = (timeline, scene, start_ns, end_ns, meta.interval_seconds)
@@ -106,11 +107,11 @@ def observe(
         scene=scene,
         charts=short_history(*of_time),
         curves=fine_curves(*of_time, least_seconds=_MINUTE if part.is_long else 0.0) if with_curves else (),
-        stretches=_stretches(part, timeline, standing) if with_curves else (),
+        stretches=_stretches(part, timeline, latest) if with_curves else (),
         notes=snapshot.notices,
         hostname=meta.hostname,
-        problems=(*_problems(part), *(_unread(stood) if part.is_long else ())),
-        stood={each.key: each for each in stood} if part.is_long else {},
+        problems=(*_problems(part), *(_unread(durations) if part.is_long else ())),
+        durations={each.key: each for each in durations} if part.is_long else {},
         read_source=partial(read_recorded_source, recording.path) if meta.label == "LIVE" else None,
         process_started=lambda facts: process_started(recording, facts),
         judged=_judged(scene) if part.is_long else frozenset(),
@@ -133,16 +134,16 @@ def _played(part: _Part) -> tuple[Timeline, Snapshot, Scene]:
         stage.close()
 
 
-def _stretches(part: _Part, timeline: Timeline, standing: Sequence[Finding]) -> tuple[Stretch, ...]:
-    """Its phases, and when its findings stood."""
+def _stretches(part: _Part, timeline: Timeline, latest: Sequence[Finding]) -> tuple[Stretch, ...]:
+    """Its phases and its findings."""
     recording, start_ns, end_ns = part.recording, part.start_ns, part.end_ns
     if part.is_long:
         phases = recorded_phases(recording, timeline, start_ns, end_ns)
     else:
         phases = phase_stretches(timeline, start_ns, end_ns)
     if part.is_judged_anew:
-        return (*phases, *finding_stretches(standing, start_ns, end_ns))
-    return (*phases, *finding_spans(recording, standing, start_ns, end_ns))
+        return (*phases, *finding_stretches(latest, start_ns, end_ns))
+    return (*phases, *finding_spans(recording, latest, start_ns, end_ns))
 
 
 def _problems(part: _Part) -> tuple[str, ...]:
@@ -168,9 +169,9 @@ def _judged(scene: Scene) -> frozenset[str]:
     )
 
 
-def _unread(stood: Sequence[Stood]) -> Iterator[str]:
+def _unread(durations: Sequence[FindingDuration]) -> Iterator[str]:
     """Which findings are left out because they cannot be read here."""
-    rules = sorted({each.key[0] for each in stood if known(each.blob) is None})
+    rules = sorted({each.key[0] for each in durations if known(each.blob) is None})
     if rules:
         yield f"findings in words that this version of gpuwatch does not know are left out: {', '.join(rules)}"
 
@@ -208,42 +209,53 @@ class MinutesOnce(Recording):
         return hour
 
 
-_STANDS = ("firing", "clearing")
+_PRESENT = ("firing", "clearing")
 _LEAST_SECONDS = 60.0
 
 
-def stood_in(recording: Recording, start_ns: int, end_ns: int) -> list[Stood]:
-    """All findings of a stretch, those that stood longest first."""
-    spans: dict[Key, list[Stretch]] = {}
+def durations_in(recording: Recording, start_ns: int, end_ns: int) -> list[FindingDuration]:
+    """All findings of the part, those that lasted longest first."""
+    stretches: dict[Key, list[Stretch]] = {}
     last: dict[Key, tuple[int, bytes]] = {}
-    for span in recording.findings(start_ns, end_ns):
-        if span.state not in _STANDS:
-            continue
+    for span, stretch in _present(recording, start_ns, end_ns):
         key = (span.rule, span.run, span.gpu)
-        until_ns = end_ns if span.end_ns is None else min(span.end_ns, end_ns)
-        spans.setdefault(key, []).append(Stretch("finding", span.rule, max(start_ns, span.start_ns), until_ns))
-        last[key] = max(last.get(key, (0, b"")), (until_ns, span.blob))
-    found = [Stood(key, total_seconds(spans[key]), last[key][0] < end_ns, last[key][1]) for key in spans]
+        stretches.setdefault(key, []).append(stretch)
+        last[key] = max(last.get(key, (0, b"")), (stretch.end_ns, span.blob))
+    found = [
+        FindingDuration(key, total_seconds(same), last[key][0] < end_ns, last[key][1])
+        for key, same in stretches.items()
+    ]
     return sorted(found, key=lambda each: (-each.seconds, each.key[0]))
 
 
-def merged(standing: Sequence[Finding], stood: Iterable[Stood], start_ns: int, end_ns: int) -> tuple[Finding, ...]:
-    """Those that stand and those that did, each saying for how long; worst first, brief ones behind lasting ones."""
+def _present(recording: Recording, start_ns: int, end_ns: int) -> Iterator[tuple[FindingSpan, Stretch]]:
+    """When findings were there, each time within the part that is reported on."""
+    for span in recording.findings(start_ns, end_ns):
+        if span.state in _PRESENT:
+            first_ns = max(start_ns, span.start_ns)
+            until_ns = end_ns if span.end_ns is None else min(span.end_ns, end_ns)
+            yield span, Stretch("finding", span.rule, first_ns, until_ns, span.run, span.gpu, severity_of(span))
+
+
+def merged(
+    latest: Sequence[Finding], durations: Iterable[FindingDuration], start_ns: int, end_ns: int
+) -> tuple[Finding, ...]:
+    """Those of the end and those that are over, each with its duration; worst first, brief ones after lasting ones."""
     total = (end_ns - start_ns) / 1e9
-    now = {key_of(finding): finding for finding in standing}
-    told: list[tuple[float, Finding]] = []
-    for each in stood:
+    now = {key_of(finding): finding for finding in latest}
+    shown: list[tuple[float, Finding]] = []
+    for each in durations:
         finding = now.pop(each.key, None) or known(each.blob)
         if finding is None:
             continue
         is_brief = each.is_over and each.seconds < _LEAST_SECONDS and finding.severity is not Severity.CRITICAL
         if not is_brief:
-            told.append((each.seconds, _with_length(finding, each, total)))
-    told += [(0.0, finding) for finding in now.values()]
+            shown.append((each.seconds, _with_duration(finding, each, total)))
+    shown += [(0.0, finding) for finding in now.values()]
     return tuple(
         finding
         for seconds, finding in sorted(
-            told,
+            shown,
             key=lambda entry: (
                 entry[1].behind is not None,
                 entry[0] < total / 20 and entry[1].severity is not Severity.CRITICAL,
@@ -254,30 +266,28 @@ def merged(standing: Sequence[Finding], stood: Iterable[Stood], start_ns: int, e
     )
 
 
-def finding_spans(recording: Recording, standing: Sequence[Finding], start_ns: int, end_ns: int) -> tuple[Stretch, ...]:
-    """When findings stood, for the page's lanes; as the rules say it now, where nothing was written down."""
-    series = {key_of(finding): finding.chart for finding in standing}
+def finding_spans(recording: Recording, latest: Sequence[Finding], start_ns: int, end_ns: int) -> tuple[Stretch, ...]:
+    """When findings were there, for the page's lanes; those of the end where the recording holds none."""
+    series = {key_of(finding): finding.chart for finding in latest}
     found: dict[tuple[Key, Severity], list[Stretch]] = {}
-    for span in recording.findings(start_ns, end_ns):
-        key, severity = (span.rule, span.run, span.gpu), severity_of(span)
-        if span.state not in _STANDS or severity is None:
+    for span, stretch in _present(recording, start_ns, end_ns):
+        key = (span.rule, span.run, span.gpu)
+        if stretch.severity is None:
             continue
         if key not in series:
             finding = known(span.blob)
             series[key] = () if finding is None else finding.chart
-        first_ns = max(start_ns, span.start_ns)
-        until_ns = end_ns if span.end_ns is None else min(end_ns, span.end_ns)
-        same = found.setdefault((key, severity), [])
-        if same and first_ns <= same[-1].end_ns:  # it wavered between firing and clearing
-            same[-1] = replace(same[-1], end_ns=max(until_ns, same[-1].end_ns))
+        same = found.setdefault((key, stretch.severity), [])
+        if same and stretch.start_ns <= same[-1].end_ns:  # it wavered between firing and clearing
+            same[-1] = replace(same[-1], end_ns=max(stretch.end_ns, same[-1].end_ns))
         else:
-            same.append(Stretch("finding", span.rule, first_ns, until_ns, span.run, span.gpu, severity, series[key]))
+            same.append(replace(stretch, series=series[key]))
     every = [each for same in found.values() for each in same]
-    return longest(every, end_ns - start_ns) if every else finding_stretches(standing, start_ns, end_ns)
+    return longest(every, end_ns - start_ns) if every else finding_stretches(latest, start_ns, end_ns)
 
 
 def key_of(finding: Finding) -> Key:
-    """What tells a finding from all others that stand at the same time."""
+    """What distinguishes a finding from all others at the same time."""
     return (finding.rule, finding.run, finding.gpu)
 
 
@@ -289,8 +299,7 @@ def known(blob: bytes) -> Finding | None:
         return None
 
 
-def _with_length(finding: Finding, stood: Stood, total: float) -> Finding:
-    """Its sentence is of when it stood: one that is over says that it is."""
-    length = f"{duration_words(stood.seconds)} of {duration_words(total)}"
-    told = f"it stood for {length} and is over" if stood.is_over else f"so for {length}"
-    return replace(finding, summary=f"{finding.summary}; {told}")
+def _with_duration(finding: Finding, lasted: FindingDuration, total: float) -> Finding:
+    words = f"{duration_words(lasted.seconds)} of {duration_words(total)}"
+    more = f"it stood for {words} and is over" if lasted.is_over else f"so for {words}"
+    return replace(finding, summary=f"{finding.summary}; {more}")

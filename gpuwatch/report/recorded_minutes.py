@@ -98,7 +98,7 @@ def _training(run: RunWindow, minutes: Minutes) -> frozenset[int]:
 
 
 def _only(found: MinuteColumns, wanted: Collection[int]) -> MinuteColumns:
-    """Some of the minutes; none where they are too few to tell of training."""
+    """Some of the minutes; none where they are too few to be called training."""
     places = [place for place, at_ns in enumerate(found.column("minute_ns")) if at_ns in wanted]
     if len(places) < FEWEST_TRAINING_MINUTES:
         return NO_MINUTES
@@ -159,9 +159,9 @@ def _run(run: RunWindow, summary: RunSummary | None, minutes: Minutes, span: Spa
         return replace(run, ranks=ranks, critical=critical)
     # Seen from outside: its batches were counted.
     critical = next((rank for rank in ranks if rank.trainer == summary.facts.trainer), critical)
-    told = replace(critical, steps=summary.steps, train_seconds=summary.train_seconds, wait_share=summary.wait_share)
-    ranks = tuple(told if rank is critical else rank for rank in ranks)
-    return replace(run, ranks=ranks, critical=told, samples_per_second=summary.samples_per_second)
+    counted = replace(critical, steps=summary.steps, train_seconds=summary.train_seconds, wait_share=summary.wait_share)
+    ranks = tuple(counted if rank is critical else rank for rank in ranks)
+    return replace(run, ranks=ranks, critical=counted, samples_per_second=summary.samples_per_second)
 
 
 def _rank(rank: RankWindow, minutes: Minutes, span: Span) -> RankWindow:

@@ -12,7 +12,8 @@ from msgspec.structs import asdict
 
 from gpuwatch.monitor.snapshot import ENDS, RunNow
 from gpuwatch.report import model
-from gpuwatch.report.observation import Observation, figure
+from gpuwatch.report.model import figure
+from gpuwatch.report.observation import Observation
 from gpuwatch.samples import LoaderFacts, ModelFacts, Standing
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.figures import wait_seconds_per_batch
@@ -42,7 +43,7 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
         title=encodable(run.title),
         pid=rank.facts.pid,
         command=encodable(shlex.join(rank.facts.command)),
-        cwd=None if rank.facts.cwd is None else encodable(rank.facts.cwd),
+        cwd=encodable(rank.facts.cwd),
         rung=rank.facts.rung,
         how_to_climb=None if climb is None or rank.facts.rung == "exact" else encodable(climb),
         state=shown.state_words if shown else _ended(run),
@@ -96,7 +97,7 @@ def _model(facts: ModelFacts) -> model.Model:
 
 
 def steps_known(rank: RankWindow) -> bool:
-    """Whether this process tells its steps; 0 of them is a figure only then."""
+    """Whether the steps of this process are seen; 0 of them is a figure only then."""
     return rank.facts.rung == "exact" or rank.steps_total > 0
 
 
@@ -152,7 +153,7 @@ def _phase(totals: PhaseTotals) -> model.Phase:
 
 def _loader(loader: LoaderFacts) -> model.Loader:
     return model.Loader(
-        file=None if loader.file is None else encodable(loader.file),
+        file=encodable(loader.file),
         line=loader.line,
         num_workers=loader.num_workers,
         batch_size=loader.batch_size,
@@ -206,7 +207,7 @@ def hot_line_section(rank: RankWindow) -> model.HotLine | None:
     found = hot_line(rank)
     if found is None:
         return None
-    callee = None if found.line.callee is None else encodable(found.line.callee)
+    callee = encodable(found.line.callee)
     return model.HotLine(
         **asdict(_line(found.line)),
         where=found.where,
@@ -243,7 +244,7 @@ def _standing(standing: Standing, seconds: float, now_ns: int) -> model.Standing
         line=standing.line,
         function=encodable(standing.function),
         text=_code(standing.text),
-        leaf=None if standing.leaf is None else encodable(standing.leaf),
+        leaf=encodable(standing.leaf),
         phase=standing.phase,
         seconds=figure(seconds),
         seen_seconds_ago=figure(max(0, now_ns - standing.time_ns) / 1e9),
@@ -268,7 +269,7 @@ def _line(line: LineShare) -> model.Line:
         function=encodable(line.function),
         text=_code(line.text),
         phase=line.phase,
-        leaf=None if line.leaf is None else encodable(line.leaf),
+        leaf=encodable(line.leaf),
         samples=line.samples,
         share=figure(line.share.value),
         low=figure(line.share.low),

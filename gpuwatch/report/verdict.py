@@ -8,7 +8,8 @@ from gpuwatch.diagnosis.gates import UNHOOKED_SECONDS, have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.diagnosis.wording import factors, percent
 from gpuwatch.report import model
-from gpuwatch.report.observation import Observation, figure
+from gpuwatch.report.model import figure
+from gpuwatch.report.observation import Observation
 from gpuwatch.text.escape import encodable
 from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.figures import STEPS
@@ -131,8 +132,8 @@ def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judg
         fix=None
         if fix is None
         else model.VerdictFix(
-            code=None if fix.code is None else encodable(fix.code),
-            file=None if fix.file is None else encodable(fix.file),
+            code=encodable(fix.code),
+            file=encodable(fix.file),
             line=fix.line,
         ),
         gain=None if gain is None else model.Gain(figure(gain.low), figure(gain.high), gain.cap),

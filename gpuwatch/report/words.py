@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A heading, whom it is about and how that was measured, sentences, and a table below them."""
+    """A heading, the run and how it was measured, sentences, and a table below them."""
 
     title: str
     about: str
@@ -130,7 +130,7 @@ def verdict_lines(report: model.Report) -> list[tuple[str, str, str]]:
 
 
 def _severity_word(line: model.VerdictLine) -> str:
-    """The word that stands before a sentence; OK only where all was looked at and nothing is wrong."""
+    """The word before a sentence; OK only where everything was judged and nothing is wrong."""
     if line.severity:
         return str(line.severity).upper()
     return "OK" if line.judged else "NOT JUDGED"
@@ -300,13 +300,13 @@ def stack_blocks(report: model.Report) -> list[Block]:
 
 def _of_run(run: model.Run, stacks: model.Stacks) -> Iterator[Block]:
     name = f"{run.title} ({run.pid})"
-    looks = f"{name}, sampled, {grouped(stacks.samples)} samples over {number(stacks.seconds)} s"
+    about = f"{name}, sampled, {grouped(stacks.samples)} samples over {number(stacks.seconds)} s"
     if stacks.phases:
         table = Table(("the training thread", "share of its time", "± points"), _phase_rows(stacks.phases))
-        yield Block("Where the time goes", looks, (), table)
+        yield Block("Where the time goes", about, (), table)
     heading = ("share", "± points", "in", "line", "code")
     if stacks.lines:
-        yield Block("Lines of the training thread", looks, (), Table(heading, _line_rows(run, stacks.lines)))
+        yield Block("Lines of the training thread", about, (), Table(heading, _line_rows(run, stacks.lines)))
     if stacks.worker_samples:
         crew = f"{stacks.workers} worker{'' if stacks.workers == 1 else 's'}"
         if any(loader.role == "eval" and loader.num_workers for loader in run.loaders):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, overload
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # bytes that were not UTF-8 (surrogateescape)
 _NOT_ASCII = re.compile(r"[^\n -~]+")
@@ -69,9 +69,17 @@ def json_text(value: Any, *, indent: int | None = None, compact: bool = False) -
     return _NOT_ASCII.sub(lambda match: json.dumps(match.group())[1:-1], text)
 
 
-def encodable(text: str) -> str:
-    """Text that any UTF-8 file can hold: only what cannot be encoded is replaced, line breaks stay."""
-    return _SURROGATE.sub(lambda match: _code(match.group()), text)
+@overload
+def encodable(text: str) -> str: ...
+
+
+@overload
+def encodable(text: str | None) -> str | None: ...
+
+
+def encodable(text: str | None) -> str | None:
+    """Text that any UTF-8 file can hold: only what cannot be encoded is replaced, line breaks stay. None stays None."""
+    return None if text is None else _SURROGATE.sub(lambda match: _code(match.group()), text)
 
 
 def _code(character: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.compare.measured import Measured, Stood, Subject
+from gpuwatch.compare.measured import Measured, MeasuredFinding, Subject
 
 USUAL: dict[str, float | None] = {
     "samples_per_second": 400.0,
@@ -31,7 +31,7 @@ def run(
     name: str = "run.gpuwatch",
     *,
     subject: Subject = SUBJECT,
-    findings: tuple[Stood, ...] = (),
+    findings: tuple[MeasuredFinding, ...] = (),
     label: str = "LIVE",
     notes: tuple[str, ...] = (),
     **values: float | None,

@@ -10,7 +10,7 @@ import pytest
 from gpuwatch.compare.comparison import BY_NAME, compare
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.gates import judge, parse_gate
-from gpuwatch.compare.measured import CannotCompareError, Measured, Stood, measured_report
+from gpuwatch.compare.measured import CannotCompareError, Measured, MeasuredFinding, measured_report
 from tests.unit.measured_runs import SUBJECT, run
 from tests.unit.report_builder import json_report, starvation
 
@@ -101,8 +101,11 @@ def test_where_one_side_has_a_zero_both_are_averaged_alike() -> None:
 
 
 def test_findings_are_gone_new_or_still_there() -> None:
-    starved, hot = Stood("data-starvation", "critical", 280.0), Stood("thermal-throttle", "warning", 20.0)
-    comparison = compare([run(findings=(starved, hot))], [run(findings=(hot, Stood("tf32-off", "hint")))])
+    starved, hot = (
+        MeasuredFinding("data-starvation", "critical", 280.0),
+        MeasuredFinding("thermal-throttle", "warning", 20.0),
+    )
+    comparison = compare([run(findings=(starved, hot))], [run(findings=(hot, MeasuredFinding("tf32-off", "hint")))])
     assert [(found.rule, found.fate) for found in comparison.findings] == [
         ("tf32-off", "new"),
         ("thermal-throttle", "still"),
@@ -241,7 +244,7 @@ def test_what_stood_in_a_long_report_counts_though_it_is_over() -> None:
         for severity, gpu, seconds in (("warning", None, 90.0), ("info", _GPU["uuid"], 400.0))
     ]
     found = measured_report("night.json", _report(findings=over))
-    assert found.findings == (Stood("low-util", "warning", 400.0),)
+    assert found.findings == (MeasuredFinding("low-util", "warning", 400.0),)
 
 
 def test_a_report_of_a_run_on_the_cpu_has_none_of_the_machines_gpus() -> None:

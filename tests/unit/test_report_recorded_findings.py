@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.recorded_findings import to_record
-from gpuwatch.report.observation import Stood
+from gpuwatch.report.observation import FindingDuration
 from gpuwatch.report.recorded import key_of, merged
 from tests.unit.report_builder import starvation
 
@@ -12,8 +12,8 @@ SECOND_NS = 1_000_000_000
 
 
 def told(found: Finding, seconds: float, *, is_over: bool) -> str:
-    stood = Stood(key_of(found), seconds, is_over, to_record(found).blob)
-    (one,) = merged(() if is_over else (found,), [stood], 0, 86_400 * SECOND_NS)
+    lasted = FindingDuration(key_of(found), seconds, is_over, to_record(found).blob)
+    (one,) = merged(() if is_over else (found,), [lasted], 0, 86_400 * SECOND_NS)
     return one.summary
 
 

@@ -140,7 +140,7 @@ def page_view(report: model.Report) -> dict[str, Any]:
 def _verdicts(report: model.Report) -> Iterator[Verdict]:
     for line, (word, sentence, change) in zip(report.verdict, words.verdict_lines(report), strict=True):
         tone = line.severity or ("ok" if line.judged else "unknown")
-        if line.gain is not None:  # it stands beside the sentence
+        if line.gain is not None:  # it is shown next to the sentence
             sentence = sentence.removesuffix(f" ({gain_text(line.gain.low, line.gain.high)})")
         yield Verdict(tone, word, sentence, _behind(report, line), change)
 
