@@ -195,7 +195,7 @@ class TestCompute:
         def ranks(samples: int) -> list[RankWindow]:
             return [
                 sampled(
-                    watched({"wait": wait, "backward": 0.5 - wait}, samples=samples),
+                    watched({"wait": wait, "backward": 0.5 - wait}, samples=samples, waits=[(1.0, wait)] * 30),
                     pid=10 + number,
                     gpus=(number,),
                     facts={"rank": number, "world_size": 3},
