@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
+from gpuwatch.diagnosis.advice.blocks import MINUTE_ERROR
 from gpuwatch.diagnosis.advice.cost import StepCost
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.starvation import Starvation, train_busy_percent
@@ -21,8 +22,6 @@ LEAST_SEEN, MOST_SEEN = 4.0, 10.0
 (np.linalg.svd in 4 workers on 2 cores, measured), up to 10x (transferable-samplers#12)."""
 OPEN_RATIO = 1.25
 """A range whose ends lie further apart has no middle that is known: it is a hint."""
-MINUTE_ERROR = 0.05
-"""Of what the GPU is busy, a minute's figure against that of four: within 5 % in 12 of 13 simulated crowds."""
 
 
 @dataclass(frozen=True, slots=True)
