@@ -7,7 +7,6 @@ from record_stream import MS, RecordStream, derive, phases_of, steps_of
 
 from gpuwatch.samples import PhaseSpan, RunMemory, Sample
 from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive import spans
 from gpuwatch.sources.hook_link.derive.run import RunDerivation
 
 
@@ -185,13 +184,6 @@ def test_allocator_records_are_joined() -> None:
     last = memory[-1]
     assert (last.allocated_peak_bytes, last.reserved_peak_bytes, last.total_bytes) == (50, 60, 80)
     assert (last.alloc_retries, last.out_of_memory, last.time_ns) == (2, 0, loop.now_ns)
-
-
-def test_span_arithmetic() -> None:
-    assert spans.union([(5, 8), (1, 3), (2, 4), (9, 9)]) == [(1, 4), (5, 8)]
-    assert spans.clip([(0, 4), (5, 9), (10, 12)], 2, 6) == [(2, 4), (5, 6)]
-    assert spans.subtract([(0, 10)], [(2, 3), (5, 12)]) == [(0, 2), (3, 5)]
-    assert spans.total([(0, 2), (3, 5)]) == 4
 
 
 def open_phases(samples: list[Sample]) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from gpuwatch.timeline.spans import clipped, covered_ns, outside, total_ns, united, without
 from gpuwatch.timeline.stats import LogHistogram, stats
 
 NAN = math.nan
@@ -51,3 +52,13 @@ def test_histogram_takes_values_beyond_its_ends_and_none() -> None:
     histogram.add(0.0)
     histogram.add(1e9)
     assert histogram.count == 2
+
+
+def test_span_arithmetic() -> None:
+    assert united([(5, 8), (1, 3), (2, 4)]) == [(1, 4), (5, 8)]
+    assert clipped([(0, 4), (5, 9), (10, 12)], 2, 6) == [(2, 4), (5, 6)]
+    assert without([(0, 10)], [(2, 3), (5, 12)]) == [(0, 2), (3, 5)]
+    assert without([(4, 4), (5, 8)], [(6, 6)]) == [(5, 6), (6, 8)]
+    assert total_ns([(0, 2), (3, 5)]) == 4
+    assert covered_ns([(5, 8), (1, 3), (2, 4)], 2, 7) == 4
+    assert outside([1, 2, 3, 4, 5], [(1, 3), (4, 4)]) == [0, 2, 3, 4]
