@@ -188,7 +188,7 @@ class ReplayClock:
 
     @property
     def is_held(self) -> bool:
-        """Whether time stands still."""
+        """Whether it is held."""
         return self._is_held
 
     def now_ns(self) -> int:

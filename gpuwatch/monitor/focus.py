@@ -71,7 +71,7 @@ class AttachedTree:
         return ProcessSet.of(now | self._trainers, unknown=self._now)
 
     def targets(self, live_trainers: Iterable[int]) -> list[int]:
-        """The processes to look at: the root while it lives, and the trainers in the tree."""
+        """The processes to read: the root while it lives, and the trainers in the tree."""
         tree = self.pids()
         root = () if self._is_gone else (self.root,)
         return [*root, *(pid for pid in live_trainers if pid in tree and pid != self.root)]
@@ -81,7 +81,7 @@ class AttachedTree:
 
         A root that runs Python counts as one until there is any: a training that still imports torch shows nothing of
         what it will be, and the user should not have to wait for that. One that is gone is still named for 5 s: the
-        sources are to see its end, and they tell it from another process that is given its pid.
+        sources are to see its end, and they distinguish it from another process that is given its pid.
         """
         self._walk()
         if self._judged_ns != self._walked_ns:
@@ -159,7 +159,7 @@ class Focus:
 
     @property
     def attached_pid(self) -> int | None:
-        """The root of the tree; None where everything is looked at."""
+        """The root of the tree; None where everything is watched."""
         tree = self._tree
         return None if tree is None else tree.root
 
@@ -178,14 +178,14 @@ class Focus:
             return None if self._tree is None else self._tree.pids()
 
     def hooked(self) -> list[int]:
-        """The trainers with a hook that live and are looked at."""
+        """The trainers with a hook that live and are watched."""
         live = self._timeline.live_trainers()
         with self._lock:
             tree = None if self._tree is None else self._tree.pids()
         return [pid for pid, start_ticks in live if tree is None or tree.holds(pid, start_ticks)]
 
     def unhooked(self) -> list[int]:
-        """The trainers without one: they are watched only where somebody asked for their tree."""
+        """The trainers without one: they are watched only in an attached tree."""
         hooked = frozenset(self._timeline.live_trainer_pids())
         with self._lock:
             return [] if self._tree is None else [pid for pid in self._tree.trainers() if pid not in hooked]

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Turns the failure of a part into a notice that stands until the part works again."""
+    """Turns the failure of a part into a notice that stays until the part works again."""
 
     def __init__(self) -> None:
         self._notices: dict[str, str] = {}
@@ -78,7 +78,7 @@ class _Outlet:
         self.has_failed = False
 
     def is_out(self, now_ns: int) -> bool:
-        """Whether it failed so lately that it is not asked yet."""
+        """Whether it failed so recently that it is not asked yet."""
         return self.has_failed and now_ns < self.rest_until_ns
 
 
@@ -147,7 +147,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What a monitor lives through before it is looked at: no snapshots until its end, no evaluation before its time.
+    """What a monitor lives through before it is shown: no snapshots until its end, no evaluation before its time.
 
     Attributes:
         until_ns: the moment of the first snapshot.
@@ -164,15 +164,15 @@ class Judge(Protocol):
     """What evaluates scenes: the diagnosis engine."""
 
     def evaluate(self, scene: Scene) -> tuple[Finding, ...]:
-        """The findings as they stand after this scene."""
+        """The findings after this scene."""
 
 
 class Focus(Protocol):
-    """What a monitor looks at, where that can be chosen."""
+    """What a monitor watches, where that can be chosen."""
 
     @property
     def attached_pid(self) -> int | None:
-        """The root of the process tree that is looked at; None where everything is."""
+        """The root of the watched process tree; None where everything is watched."""
 
     def attach(self, pid: int | None) -> None:
         """Narrows it to one tree; None widens it again."""
@@ -254,7 +254,7 @@ class Monitor:
         only_pids: narrows snapshots and scenes to these processes and their GPUs, for good.
         focus: narrows them to what `attach` chooses; None where nothing can be attached to.
         interval_seconds: between two polls of a GPU.
-        timeline: to feed, where a source needs to look into it too.
+        timeline: to feed, where a source needs to read it too.
         own_cost: measures gpuwatch itself; None under a clock that jumps.
         lead: what comes before the moment that is to be seen first, where it is not the first of all.
     """
@@ -386,7 +386,7 @@ class Monitor:
         Args:
             deadline_ns: by the monitor's clock.
             on_tick: called with each new snapshot.
-            stop: looked at after each input, about once a second at least.
+            stop: checked after each input, about once a second at least.
         """
         with self._turning:
             while not self._stopping.is_set() and not (stop is not None and stop()):

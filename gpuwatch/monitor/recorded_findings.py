@@ -1,4 +1,4 @@
-"""Findings in a recording: as they are written, where they stood, and what the engine lacks after a seek.
+"""Findings in a recording: as they are written, when they were active, and what the engine lacks after a seek.
 
 Nothing of a finding is lost, edits included.
 """
@@ -156,7 +156,7 @@ class RecordedFindings:
 
     @property
     def marks(self) -> tuple[ReplayMark, ...]:
-        """When they stood."""
+        """When they were active."""
         end_ns = self._recording.end_ns
         return tuple(
             ReplayMark(place.start_ns, end_ns if place.end_ns is None else place.end_ns, place.severity)
@@ -169,7 +169,7 @@ class RecordedFindings:
         return max((moment for moment in moments if 0 < moment <= until_ns), default=None)
 
     def at(self, now_ns: int) -> list[Finding]:
-        """Those that stood at a moment, as they were last written: once a minute."""
+        """Those that were active at a moment, as they were last written: once a minute."""
         standing = {place.stretch for place in self._places if _covers(place, now_ns)}
         if not standing <= self._read.keys():
             spans = [span for span in self._recording.findings(now_ns, now_ns) if _stretch(span) in standing]
@@ -188,13 +188,13 @@ class RecordedFindings:
 class RecordedJudge:
     """An engine that was started in the middle of a recording.
 
-    It has lived through two minutes when it is first heard, while some rules look at a quarter of an hour and more. As
-    long as it knows less than the engine that judged then, the recording has the last word on what stood and how bad it
-    was; the engine gives the fresh figures, for the recording keeps a finding's words once a minute.
+    It has lived through two minutes when it is first used, while some rules judge a quarter of an hour and more. As
+    long as it knows less than the engine that judged then, the recording has the last word on what was active and how
+    bad it was; the engine gives the fresh figures, for the recording keeps a finding's words once a minute.
 
     Args:
         engine: judges the scenes.
-        recorded: the findings as they stood.
+        recorded: the findings as they were then.
         heard_from_ns: before this moment the findings are not shown, and the recording need not be asked.
         knows_since_ns: when the engine's past begins.
     """
@@ -206,7 +206,7 @@ class RecordedJudge:
         self._learned_ns = knows_since_ns + _LEARNED_NS
 
     def evaluate(self, scene: Scene) -> tuple[Finding, ...]:
-        """The findings as they stood then."""
+        """The findings as they were then."""
         found = self._engine.evaluate(scene)
         if not self._heard_from_ns <= scene.now_ns < self._learned_ns:
             return found

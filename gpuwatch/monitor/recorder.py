@@ -153,7 +153,7 @@ Write = Callable[["RecordingWriter"], object]
 
 
 class Written(NamedTuple):
-    """How the file stands, as far as is known without asking the disk."""
+    """The state of the file, as far as is known without asking the disk."""
 
     path: Path
     bytes: int
@@ -378,7 +378,7 @@ class Recorder:
                 self._put(self._thread, samples)
 
     def judged(self, now_ns: int, findings: Sequence[Finding]) -> None:
-        """Notes the findings as they stand after an evaluation."""
+        """Notes the findings after an evaluation."""
         thread = self._thread
         if thread is None or not thread.has_room():
             return

@@ -29,7 +29,7 @@ from gpuwatch.timeline.steps import StepTiers
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.timeline import Timeline
 
-_STRETCH_NS = 60_000_000_000  # what the reader is asked for at once: as much as it seals into one chunk
+_STRETCH_NS = 60_000_000_000  # what is read at once: as much as it seals into one chunk
 _LEAD_STRIDE_NS = 5_000_000_000
 
 
@@ -182,14 +182,14 @@ def _rows(minutes: MinuteColumns) -> Iterator[tuple[int, float, float, float]]:
 
 _EVALUATION_NS = 5_000_000_000
 _LEAD_NS = 150_000_000_000
-"""What is lived through before the moment asked for: the charts' two minutes, of which the rules judge the last."""
+"""What is lived through before the requested moment: the charts' two minutes, of which the rules judge the last."""
 _SHORT_LEAD_NS = 75_000_000_000
 _MANY_STEPS = 1_200
 """Steps per minute of all ranks, above which only the rules' minute is lived through: a seek takes 0.2 s at most."""
 _ALL_EVALUATIONS_NS = 30_000_000_000
 """So soon after the beginning all are made, as they were when it was live."""
 _EVALUATIONS = 3
-"""So many of the rules before the moment: two make a finding. What takes more of them the recording tells."""
+"""So many of the rules before the moment: two make a finding. What takes more of them comes from the recording."""
 
 
 class Stage:
@@ -281,12 +281,12 @@ class Stage:
 
 
 def is_narrowed(meta: RecordingMeta) -> bool:
-    """Whether only one process tree was looked at: one attached to, or that of the command that was recorded."""
+    """Whether only one process tree was watched: one attached to, or that of the command that was recorded."""
     return meta.attached_pid is not None or bool(meta.command)
 
 
 def lead_start(start_ns: int, at_ns: int, lead_ns: int = _LEAD_NS) -> int:
-    """Where to begin so that everything stands at `at_ns`: a moment at which the rules were asked from the start on."""
+    """Where to begin so that everything is complete at `at_ns`: one of the moments of evaluations since the start."""
     return start_ns + max(0, at_ns - lead_ns - start_ns) // _EVALUATION_NS * _EVALUATION_NS
 
 
@@ -306,7 +306,7 @@ _REFUSED = "This is a recording: {what}. Run gpuwatch without a file to watch th
 class ReplayMonitor:
     """A monitor over a recording: same snapshots, findings and charts as when it was live, at the recorded times.
 
-    Nothing of this machine is looked at: no process, driver or file but the recording. All methods are for any thread.
+    Nothing of this machine is read: no process, driver or file but the recording. All methods are for any thread.
 
     Args:
         recording: to play; the caller closes it.
@@ -365,7 +365,7 @@ class ReplayMonitor:
         self._stage.close()
 
     def snapshot(self) -> Snapshot:
-        """The recorded state of everything, with where the replay stands."""
+        """The recorded state of everything, with the position of the replay."""
         return replace(self._base, replay=self._now())
 
     def subscribe(self, callback: Subscriber) -> None:
@@ -445,7 +445,7 @@ class ReplayMonitor:
                 self._rest_at_end()
 
     def _jump(self) -> None:
-        """Begins a new stage where one was asked for."""
+        """Begins a new stage where one was requested."""
         with self._lock:
             target_ns = self._jumping_ns = self._target_ns
             self._target_ns = None

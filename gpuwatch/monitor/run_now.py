@@ -130,7 +130,7 @@ _HOW_TO_CLIMB = {
 
 @dataclass(frozen=True, slots=True)
 class _Recent:
-    """One trainer's last minute: sums of its steps, or with no hook its stacks and what they tell."""
+    """One trainer's last minute: sums of its steps, or with no hook its stacks and their figures."""
 
     trainer: TrainerHistory
     facts: RunFacts
@@ -241,7 +241,7 @@ def state_of(trainer: TrainerHistory, process: ProcessHistory | None, now_ns: in
 
 
 def _stands_in(trainer: TrainerHistory, now_ns: int) -> RunState | None:
-    """The pause that the last look saw it in, where no hook says so: spans are known once a few looks agree."""
+    """The pause of the last stack sample, where no hook says so: spans are known once a few samples agree."""
     standing = trainer.stacks.standing
     if trainer.is_exact or standing is None or now_ns - standing.time_ns > _STANDING_NS:
         return None
@@ -255,7 +255,7 @@ def _stepless(trainer: TrainerHistory, now_ns: int) -> RunState:
 
 
 def _lasts(phase: PhaseSpan, trainer: TrainerHistory, now_ns: int) -> bool:
-    """Whether the phase is open, or ended so lately that the step after it is not done yet."""
+    """Whether the phase is open, or ended so recently that the step after it is not done yet."""
     if phase.end_ns is None:
         return True
     is_after_step = trainer.last_step_ns is None or phase.end_ns > trainer.last_step_ns

@@ -122,13 +122,13 @@ class RunNow:
     start_share: float | None = None  # in iter() of the training loader: its workers start
     sync_share: float | None = None  # on lines that ask for a number or the device
     other_share: float | None = None  # of the user's own Python and its logging
-    step_seconds: float | None = None  # mean training seconds per step, on every rung that tells
+    step_seconds: float | None = None  # mean training seconds per step, wherever it is known
     batches_per_second: float | None = None  # counted from outside, over training and phases alike
     batches_of_loader: bool = True  # else iterations of a loop without one
     batches_exact: bool = True  # read from the loader's own counter; else entries into next(), which miss short ones
     pause_seconds: float | None = None  # how long the pause lasts that its state is of
-    samples: int = 0  # looks at the training thread
-    standing: Standing | None = None  # where the training thread stands, wherever stacks are read
+    samples: int = 0  # stack samples of the training thread
+    standing: Standing | None = None  # the line at which the training thread is, wherever stacks are read
     top_line: LineShare | None = None  # of the training thread: the line of the user's code that was seen most
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
     how_to_climb: str | None = None  # one line, where the rung is below "exact"
@@ -154,7 +154,7 @@ class RecordingNow:
 
 @dataclass(frozen=True, slots=True)
 class ReplayMark:
-    """A stretch of a recording in which a finding stood."""
+    """A stretch of a recording in which a finding was active."""
 
     start_ns: int
     end_ns: int
@@ -163,7 +163,7 @@ class ReplayMark:
 
 @dataclass(frozen=True, slots=True)
 class ReplayNow:
-    """Where a replay stands in its recording. `jumps` counts the seeks: after one, charts start over."""
+    """The position of a replay in its recording. `jumps` counts the seeks: after one, charts start over."""
 
     start_ns: int
     end_ns: int
@@ -191,7 +191,7 @@ class Snapshot:
     scene: Scene | None
     next_evaluation_seconds: float | None = None
     candidates: tuple[Candidate, ...] = ()  # all of this machine that train, hooked ones first, whatever is attached to
-    searched: bool = True  # whether all processes have been looked through once
+    searched: bool = True  # whether all processes have been read once
     attached_pid: int | None = None  # the root of the process tree that the watch is narrowed to
     notices: tuple[str, ...] = ()  # sentences about gpuwatch itself, such as a source that failed
     recording: RecordingNow | None = None

@@ -24,7 +24,7 @@ def test_each_function_has_a_cost_or_a_refusal(simulated_driver: SimulatedDriver
     assert (found.driver_version, found.cuda_version) == ("580.95.05", "13.0")
     assert {answer.index for answer in found.answers} == {0, 1}
     assert all((answer.microseconds is None) != (answer.error is None) for answer in found.answers)
-    by_name = {(answer.index, answer.tells): answer for answer in found.answers}
+    by_name = {(answer.index, answer.provides): answer for answer in found.answers}
     assert by_name[0, "fan"].error == "not supported by this GPU"
     assert by_name[1, "temperature"].error == "no permission"
     assert (by_name[0, "temperature"].microseconds or 0) > 0
@@ -32,7 +32,7 @@ def test_each_function_has_a_cost_or_a_refusal(simulated_driver: SimulatedDriver
 
 def test_the_cost_is_the_drivers(simulated_driver: SimulatedDriver) -> None:
     simulated_driver.write("fault nvmlDeviceGetMigMode 0 delay 0.2")
-    costs = {answer.tells: answer.microseconds or 0 for answer in ask(simulated_driver).answers}
+    costs = {answer.provides: answer.microseconds or 0 for answer in ask(simulated_driver).answers}
     assert costs["MIG"] >= 200_000 > costs["SM clock"]
 
 
@@ -40,7 +40,7 @@ def test_a_hang_keeps_what_was_answered_and_is_named(simulated_driver: Simulated
     simulated_driver.write("fault nvmlDeviceGetPerformanceState 0 hang")
     found = ask(simulated_driver, timeout_seconds=15.0)
     assert not found.complete and "nvmlDeviceGetPerformanceState" in (found.reason or "")
-    assert "temperature" in {answer.tells for answer in found.answers}
+    assert "temperature" in {answer.provides for answer in found.answers}
 
 
 def test_a_crash_is_named(simulated_driver: SimulatedDriver) -> None:

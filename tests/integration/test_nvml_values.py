@@ -1,15 +1,19 @@
-"""What a healthy driver tells arrives whole, in the right unit, with its age and window."""
+"""What a healthy driver reports arrives whole, in the right unit, with its age: GPUs, MIG, links, processes."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from nvml_reader import reading
 from nvml_sim import SimulatedDriver
 
-from gpuwatch.samples import GpuFacts, GpuHealth, GpuSample, GpuStatus, NvmlState
+from gpuwatch.samples import GpuFacts, GpuHealth, GpuProcess, GpuSample, GpuStatus, NvmlState
 
 
 def test_facts_name_the_gpu_and_its_limits(simulated_driver: SimulatedDriver) -> None:
@@ -242,3 +246,216 @@ def test_a_driver_that_writes_impossible_values_is_not_believed(simulated_driver
         assert getattr(sample, name) is None
         assert sample.unavailable[name] == "the driver gave an impossible value"
     assert state.dropped_values >= 5
+
+
+ERRORS = ("gpu 0 nvlink_crc 700", "gpu 0 nvlink_replays 3", "gpu 0 nvlink_recoveries 2", "gpu 0 nvlinks_active 17")
+
+
+def test_hopper_tells_its_links_one_by_one_in_one_call(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write(*ERRORS)
+    with reading(simulated_driver) as reader:
+        health = reader.until(GpuHealth)
+        assert simulated_driver.calls("nvmlDeviceGetNvLinkState") == 0
+    assert (health.nvlink_count, health.nvlink_active) == (18, 17)
+    assert (health.nvlink_crc_errors, health.nvlink_replays, health.nvlink_recoveries) == (700, 3, 2)
+
+
+def test_ampere_tells_totals_and_each_links_state(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write(*ERRORS, "gpu 0 capability_major 8", "gpu 0 nvlinks 12", "gpu 0 nvlinks_active 11")
+    with reading(simulated_driver) as reader:
+        health = reader.until(GpuHealth)
+        assert simulated_driver.calls("nvmlDeviceGetNvLinkState") == 12
+    assert (health.nvlink_count, health.nvlink_active) == (12, 11)
+    assert (health.nvlink_crc_errors, health.nvlink_replays, health.nvlink_recoveries) == (700, 3, 2)
+
+
+def test_blackwell_counts_recoveries_elsewhere(simulated_driver: SimulatedDriver) -> None:
+    refused = [f"field 0 {number} 0 3" for number in (161, 162, 163)]
+    simulated_driver.write("gpu 0 capability_major 10", "gpu 0 nvlinks 1", "gpu 0 nvlinks_active 1", *refused,
+                           "field 0 215 5 0")  # fmt: skip
+    with reading(simulated_driver) as reader:
+        health = reader.until(GpuHealth)
+    assert health.nvlink_recoveries == 5
+    assert health.nvlink_crc_errors is None and health.nvlink_replays is None
+    assert health.unavailable["nvlink_replays"] == "not supported by this GPU"
+
+
+@pytest.mark.parametrize("lines", [["gpu 0 nvlinks 0"], ["field 0 91 0 3"]])
+def test_a_gpu_without_links_is_asked_once(simulated_driver: SimulatedDriver, lines: list[str]) -> None:
+    simulated_driver.write("gpu 0 capability_major 8", *lines)
+    with reading(simulated_driver) as reader:
+        healths = [reader.until(GpuHealth) for _ in range(3)]
+        assert simulated_driver.calls("nvmlDeviceGetNvLinkState") == 0
+    for health in healths:
+        assert health.nvlink_count is None and health.nvlink_crc_errors is None
+        assert health.unavailable["nvlink_count"] == "not supported by this GPU"
+
+
+def test_a_link_that_goes_down_is_seen_in_the_next_reading(simulated_driver: SimulatedDriver) -> None:
+    with reading(simulated_driver) as reader:
+        assert reader.until(GpuHealth).nvlink_active == 18
+        simulated_driver.write("gpu 0 nvlinks_active 16")
+        health = reader.until(GpuHealth, lambda health: health.nvlink_active != 18)
+    assert (health.nvlink_count, health.nvlink_active) == (18, 16)
+
+
+def test_the_clock_that_applications_are_set_to(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("gpu 0 application_clock 1005")
+    with reading(simulated_driver) as reader:
+        assert reader.until(GpuHealth).application_clock_mhz == 1005
+    simulated_driver.write("gpu 0 application_clock 0")
+    with reading(simulated_driver) as reader:
+        health = reader.until(GpuHealth)
+    assert health.application_clock_mhz is None
+    assert health.unavailable["application_clock_mhz"] == "not supported by this GPU"
+
+
+def test_instances_are_listed_under_their_gpu(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("gpu 0 mig 2", gpus=2)
+    with reading(simulated_driver) as reader:
+        whole, first, second, other = (reader.until(GpuFacts) for _ in range(4))
+    assert whole.mig and whole.mig_parent is None
+    assert [facts.mig_parent for facts in (first, second)] == [whole.uuid, whole.uuid]
+    assert first.uuid.startswith("MIG-") and first.uuid != second.uuid
+    assert first.name.endswith("MIG 1g.10gb") and first.memory_total_bytes == 10_000_000_000
+    assert other.uuid == simulated_driver.uuid(1) and not other.mig
+
+
+def test_the_whole_gpu_says_where_its_utilization_went(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("gpu 0 mig 1")
+    with reading(simulated_driver) as reader:
+        sample = reader.sample(simulated_driver.uuid(0))
+    assert sample.utilization_percent is None
+    assert sample.unavailable["utilization_percent"] == "MIG is on: only its instances report it"
+    assert sample.power_watts == 500.0 and sample.temperature_celsius == 61
+
+
+def test_an_instance_has_memory_processes_and_gpm(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("gpu 0 mig 2", "process 0 4711 1000 50 1", "process 0 4712 2000 50 0")
+    with reading(simulated_driver) as reader:
+        facts = reader.until(GpuFacts, lambda facts: facts.uuid.endswith("-1"))
+        sample = reader.until(GpuSample, lambda s: s.uuid == facts.uuid and s.sm_activity_percent is not None)
+        status = reader.until(GpuStatus, lambda status: status.uuid == facts.uuid)
+    assert sample.memory_used_bytes == 5_000_000_000
+    assert (sample.sm_activity_percent, sample.tensor_activity_percent) == (80.0, 40.0)
+    assert sample.power_watts is None and sample.unavailable["power_watts"] == "a MIG instance has none of its own"
+    assert [process.host_pid for process in status.processes or ()] == [4711]
+
+
+def test_a_container_that_owns_a_slice_may_not_read_the_gpus_memory(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("gpu 0 mig 1", "fault nvmlDeviceGetMemoryInfo* 0 error 4")
+    with reading(simulated_driver) as reader:
+        sample = reader.sample(simulated_driver.uuid(0))
+    assert sample.memory_used_bytes is None and sample.unavailable["memory_used_bytes"] == "no permission"
+
+
+def test_switching_mig_brings_the_instances_up(simulated_driver: SimulatedDriver) -> None:
+    with reading(simulated_driver) as reader:
+        reader.until(GpuSample)
+        simulated_driver.write("gpu 0 mig 1")
+        assert "MIG was switched on" in (reader.until(NvmlState, lambda s: s.status == "restarting").reason or "")
+        instance = reader.until(GpuFacts, lambda facts: facts.mig_parent is not None)
+        assert reader.sample(instance.uuid).memory_used_bytes == 5_000_000_000
+
+
+@pytest.fixture
+def host_proc(tmp_path: Path) -> Path:
+    """A /proc as the host has it: this reader is in the first pid namespace."""
+    root = tmp_path / "proc"
+    (root / "self" / "ns").mkdir(parents=True)
+    (root / "self" / "ns" / "pid").symlink_to("pid:[4026531836]")
+    (root / "self" / "status").write_text("Name:\tgpuwatch\nNSpid:\t77\n")
+    (root / "4711").mkdir()
+    (root / "4711" / "status").write_text("Name:\tpython\nNSpid:\t4711\t12\n")
+    (root / "4711" / "cmdline").write_bytes(b"python\0train.py\0--name\0\xff\0")
+    return root
+
+
+@pytest.fixture
+def trainer() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def first_process(driver: SimulatedDriver, proc_root: Path) -> tuple[GpuStatus, GpuProcess]:
+    with reading(driver, proc_root=proc_root) as reader:
+        status = reader.until(GpuStatus, lambda status: bool(status.processes))
+    assert status.processes is not None
+    return status, status.processes[0]
+
+
+def test_a_process_has_its_memory_share_and_command(simulated_driver: SimulatedDriver, host_proc: Path) -> None:
+    simulated_driver.write("process 0 4711 1500000000 70")
+    status, process = first_process(simulated_driver, host_proc)
+    assert process == GpuProcess(4711, 4711, 1_500_000_000, 70.0, "python train.py --name \udcff")
+    assert "pid" not in status.unavailable
+
+
+def test_a_real_process_is_found_by_its_pid(
+    simulated_driver: SimulatedDriver, trainer: subprocess.Popen[bytes]
+) -> None:
+    if str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]":
+        pytest.skip("in a container the host's pids, which NVML gives, cannot be mapped")
+    simulated_driver.write(f"process 0 {trainer.pid} 1500000000 70")
+    _, process = first_process(simulated_driver, Path("/proc"))
+    assert process.pid == trainer.pid
+    assert process.command is not None and process.command.endswith("-c input()")
+
+
+def test_a_container_says_that_it_cannot_map_host_pids(simulated_driver: SimulatedDriver, host_proc: Path) -> None:
+    (host_proc / "self" / "ns" / "pid").unlink()
+    (host_proc / "self" / "ns" / "pid").symlink_to("pid:[4026539999]")
+    simulated_driver.write("process 0 4711 1500000000 70")
+    status, process = first_process(simulated_driver, host_proc)
+    assert (process.host_pid, process.pid, process.command) == (4711, None, None)
+    assert "--pid=host" in status.unavailable["pid"]
+
+
+def test_the_hosts_proc_in_a_container_maps_pids(simulated_driver: SimulatedDriver, host_proc: Path) -> None:
+    (host_proc / "self" / "ns" / "pid").unlink()
+    (host_proc / "self" / "ns" / "pid").symlink_to("pid:[4026539999]")
+    (host_proc / "self" / "status").write_text("Name:\tgpuwatch\nNSpid:\t9000\t5\n")
+    simulated_driver.write("process 0 4711 1500000000 70")
+    _, process = first_process(simulated_driver, host_proc)
+    assert (process.host_pid, process.pid) == (4711, 12)
+
+
+def test_an_ended_process_has_no_pid_here(simulated_driver: SimulatedDriver, host_proc: Path) -> None:
+    simulated_driver.write("process 0 31337 1000 5")
+    _, process = first_process(simulated_driver, host_proc)
+    assert (process.host_pid, process.pid, process.command) == (31337, None, None)
+
+
+def test_shares_over_a_hundred_are_cut_and_stale_ones_left_out(
+    simulated_driver: SimulatedDriver, host_proc: Path
+) -> None:
+    simulated_driver.write("process 0 4711 1000 163", "process 0 4712 1000 88 -1 stale")
+    with reading(simulated_driver, proc_root=host_proc) as reader:
+        status = reader.until(GpuStatus, lambda status: bool(status.processes))
+    assert [process.sm_percent for process in status.processes or ()] == [100.0, None]
+
+
+def test_memory_that_the_driver_does_not_count_is_unknown(simulated_driver: SimulatedDriver, host_proc: Path) -> None:
+    simulated_driver.write("process 0 4711 18446744073709551615 10")
+    _, process = first_process(simulated_driver, host_proc)
+    assert process.memory_bytes is None
+
+
+@pytest.mark.parametrize("record_bytes", [24, 32])
+def test_both_record_sizes_of_drivers_are_read(
+    simulated_driver: SimulatedDriver, host_proc: Path, record_bytes: int
+) -> None:
+    processes = [f"process 0 {1000 + number} {number + 1}000 5" for number in range(100)]
+    simulated_driver.write(f"record_bytes {record_bytes}", *processes)
+    with reading(simulated_driver, proc_root=host_proc) as reader:
+        status = reader.until(GpuStatus, lambda status: bool(status.processes))
+    found = [(process.host_pid, process.memory_bytes) for process in status.processes or ()]
+    assert found == [(1000 + number, (number + 1) * 1000) for number in range(100)]
+
+
+def test_no_process_is_an_empty_list_and_no_answer_is_none(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("gpu 1 has_processes 0", gpus=2)
+    with reading(simulated_driver) as reader:
+        empty, silent = reader.until(GpuStatus), reader.until(GpuStatus)
+    assert empty.processes == ()
+    assert silent.processes is None and silent.unavailable["processes"] == "not supported by this GPU"

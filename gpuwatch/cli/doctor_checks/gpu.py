@@ -119,10 +119,10 @@ def check_nvml_calls(found: NvmlSurvey) -> Check:
     """Which readings there are, on how many GPUs, and at what price."""
     by_reading: dict[tuple[str, str], list[NvmlAnswer]] = {}
     for answer in found.answers:
-        by_reading.setdefault((answer.tells, answer.function), []).append(answer)
+        by_reading.setdefault((answer.provides, answer.function), []).append(answer)
     if not by_reading:
         return Check("nvml-calls", State.UNKNOWN, "No reading could be tried.")
-    costs = [(answer.microseconds, answer.tells) for answer in found.answers if answer.microseconds is not None]
+    costs = [(answer.microseconds, answer.provides) for answer in found.answers if answer.microseconds is not None]
     answered = sum(all(answer.error is None for answer in answers) for answers in by_reading.values())
     slowest = max(costs, default=(0.0, ""))
     sentence = f"{answered} of {len(by_reading)} readings are given by every GPU"
@@ -146,7 +146,7 @@ def _shortcoming(answers: Sequence[NvmlAnswer], slowest_microseconds: float) -> 
     cures = [cure for error, cure in _CURES.items() if error in errors]
     if slowest_microseconds > _SLOW_MICROSECONDS:
         cures.append("Nothing needs doing about the slow call: it is made every 5 s only.")
-    if any(answer.tells in _BASIC and answer.error for answer in answers):
+    if any(answer.provides in _BASIC and answer.error for answer in answers):
         cures.append("Start the training with `gpuwatch run`: its steps are measured without the driver's help.")
     return " ".join(cures) or None, bool(cures)
 

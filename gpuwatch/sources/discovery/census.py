@@ -15,7 +15,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from gpuwatch.foreign import cpu_time_ns
 from gpuwatch.sources.discovery.judge import CpuUse, Signs, Verdict, judge
-from gpuwatch.sources.discovery.process import Process, has_training_threads, look, owner, runs_python, torch_version
+from gpuwatch.sources.discovery.process import (
+    Process,
+    has_training_threads,
+    owner,
+    read_process,
+    runs_python,
+    torch_version,
+)
 from gpuwatch.sources.host.identify import is_python
 from gpuwatch.sources.host.procfs import ProcessKey, TreeWalker, boot_ticks, read_stat, shown
 
@@ -32,10 +39,10 @@ _Answer = TypeVar("_Answer")
 
 
 class _Turn(NamedTuple):
-    """When a process is looked at next, after how many looks."""
+    """When a process is read next, after how many reads."""
 
     due_ns: int
-    looks: int
+    reads: int
 
 
 class _Cpu(NamedTuple):
@@ -47,11 +54,11 @@ class _Cpu(NamedTuple):
 
 
 class Census:
-    """The Python processes under one /proc, as of the last looks.
+    """The Python processes under one /proc, as of the last reads.
 
     Args:
         proc_root: /proc, or a recorded one.
-        user: whose processes are looked at; root looks at all.
+        user: whose processes are read; root reads all.
         cpu_clock: this thread's CPU time in nanoseconds.
     """
 
@@ -77,7 +84,7 @@ class Census:
         """Why processes could not be examined, by pid: one of them must not hide the others."""
 
     def update(self, pids: Set[int], now_ns: int) -> None:
-        """Takes the pids there are now: forgets those that are gone, and looks again at what has torch loaded."""
+        """Takes the pids there are now: forgets those that are gone, and reads again what has torch loaded."""
         for pid in self._turns.keys() - pids:
             del self._turns[pid]
             self.failures.pop(pid, None)
@@ -110,8 +117,8 @@ class Census:
             began_ns = self._cpu_clock()
             self._look(pid)
             spent_ns = self._cpu_clock() - began_ns
-            pause_ns = max(_PAUSES_NS[min(turn.looks, len(_PAUSES_NS) - 1)], _REST_PER_COST * spent_ns)
-            self._turns[pid] = _Turn(now_ns + pause_ns, turn.looks + 1)
+            pause_ns = max(_PAUSES_NS[min(turn.reads, len(_PAUSES_NS) - 1)], _REST_PER_COST * spent_ns)
+            self._turns[pid] = _Turn(now_ns + pause_ns, turn.reads + 1)
             heapq.heappush(self._queue, (now_ns + pause_ns, pid))
         return True
 
@@ -157,7 +164,7 @@ class Census:
         before = self.processes.get(pid)
         uid = owner(self._proc_root, pid)
         if before is not None and self._are_python.get(before.key):
-            return  # known by others, and looked at whenever they say so
+            return  # known by others, and read whenever they say so
         is_ours = uid is not None and self._user in (0, uid)
         if uid is None or not is_ours or not runs_python(self._proc_root, pid):
             self._keep(pid, None)
@@ -180,7 +187,7 @@ class Census:
 
         def question() -> Process | None:
             try:
-                return look(self._proc_root, pid, before)
+                return read_process(self._proc_root, pid, before)
             except TimeoutError:
                 self._silent.add(pid)
                 raise
@@ -194,7 +201,7 @@ class Census:
             self.processes[pid] = process
 
     def _is_python(self, process: Process) -> bool:
-        """The answer for a program whose name does not say so costs a look into 32 MB of it."""
+        """The answer for a program whose name does not say so costs a read of 32 MB of it."""
         if process.key not in self._are_python:
             pid = process.pid
             self._are_python[process.key] = self.asked(pid, lambda: is_python(pid, Path(self._proc_root)), False)

@@ -27,7 +27,7 @@ class Certainty(IntEnum):
 
 
 class CpuUse(NamedTuple):
-    """The cores a process uses: over its whole life where it was looked at only once, else lately."""
+    """The cores a process uses: over its whole life where it was read only once, else recently."""
 
     cores: float
     is_recent: bool

@@ -48,7 +48,7 @@ _OPTIONS_WITH_VALUE = frozenset("WX")
 
 
 class Role(Enum):
-    """What a Python process does for others; `PROGRAM` is everything that stands for itself."""
+    """What a Python process does for others; `PROGRAM` is everything else."""
 
     PROGRAM = "program"
     NOTEBOOK = "notebook"  # a kernel, which holds what its cells loaded for as long as it lives
@@ -187,7 +187,7 @@ _TRAINING_THREADS = (b"pt_gloo_", b"pt_nccl_", b"pt_autograd_")  # named by c10:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One Python process. `library` is that of the last look into its maps, at `library_ticks` of its CPU time."""
+    """One Python process. `library` is that of the last read of its maps, at `library_ticks` of its CPU time."""
 
     pid: int
     uid: int
@@ -225,10 +225,10 @@ def runs_python(proc_root: Path | str, pid: int) -> bool:
     return is_python_program(program.removesuffix(" (deleted)"))
 
 
-def look(proc_root: Path | str, pid: int, before: Process | None = None) -> Process | None:
+def read_process(proc_root: Path | str, pid: int, before: Process | None = None) -> Process | None:
     """A process as it is now; None once it has ended. `before` is what it was where it keeps its reader waiting.
 
-    The maps are read when they may have changed: at the first look, after enough CPU time to import something, and
+    The maps are read when they may have changed: at the first read, after enough CPU time to import something, and
     after an exec. Workers and helpers are known by their names, so theirs are not.
 
     Raises:

@@ -50,7 +50,7 @@ class Access:
 
     Args:
         can_read: the try.
-        user: who asks; root may look at everybody's.
+        user: who asks; root may read everybody's.
     """
 
     def __init__(self, can_read: CanRead, user: int | None = None) -> None:
@@ -84,7 +84,7 @@ class Access:
         self._tries = {key: known for key, known in self._tries.items() if key in keys}
 
     def visibility(self, process: Process, hooked: bool) -> Visibility | None:
-        """How it stands; None for one that has ended meanwhile."""
+        """How well it can be seen; None for one that has ended meanwhile."""
         if hooked:
             return Visibility("exact")
         if self._is_foreign(process):
@@ -157,7 +157,7 @@ class GpuPids:
 
 _PERIOD_NS: Final = 3_000_000_000
 _BUDGET_NS: Final = 4_000_000
-"""Spent at most in one call, less one look or try: the monitor's thread has other sources to ask."""
+"""Spent at most in one call, less one read or try: the monitor's thread has other sources to ask."""
 _REST_NS: Final = 20_000_000
 
 
@@ -172,7 +172,7 @@ class DiscoverySource:
         hooked: gives the pids of the trainers that have a hook.
         gpu_processes: gives the GPUs' uuids by the pids of their compute processes, as NVML reports them: the host's.
         can_read: tries whether a process's stacks can be read; None tries it with the reader.
-        user: whose processes are looked at; root looks at all.
+        user: whose processes are read; root reads all.
     """
 
     name = "discovery"

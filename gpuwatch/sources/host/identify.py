@@ -20,7 +20,7 @@ _PROC = Path("/proc")
 _PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]{0,3}(-bin|-dbg)?")
 _PYTHON_LIBRARIES = (b"libpython", b"libpypy")
 _PYTHON_SYMBOL = b"_PyRuntime\0"  # exported by an interpreter that is linked into the program itself
-_PROGRAM_LIMIT = 32 << 20  # the table of exported names stands near the start
+_PROGRAM_LIMIT = 32 << 20  # the table of exported names is near the start
 _COMMAND_SHOWN = 80
 
 

@@ -70,12 +70,12 @@ def read_of(proc_root: Path | str, pid: int, name: str, limit: int = 1 << 20) ->
 
 
 def is_left_alone(pid: int) -> bool:
-    """Whether a process was so slow to answer lately that what it holds is not asked for: None then says nothing."""
+    """Whether a process has recently answered so slowly that it is not read: None then means nothing."""
     return _resting.get(pid, 0.0) > time.monotonic()
 
 
 def in_time(pid: int, read: Callable[[], _Answer]) -> _Answer | None:
-    """What `read` finds of a process (see `foreign.answered`); None where it does not answer, or was slow lately."""
+    """What `read` finds of a process (see `foreign.answered`); None where it does not answer, or was recently slow."""
     began = time.monotonic()
     if _resting.get(pid, 0.0) > began:
         return None
@@ -133,7 +133,7 @@ def shown(raw: bytes) -> str:
 
 _COMMAND_LIMIT = 4096
 _SPAWNED = "--multiprocessing-fork"
-_MOST_THREADS = 4096  # that are asked for children: 40 ms
+_MOST_THREADS = 4096  # whose children are read: 40 ms
 _LAST_CORE = 36  # the field's place behind the name
 _EXITING = 0x4  # PF_EXITING of the kernel's sched.h, in the flags
 
@@ -174,7 +174,7 @@ ProcessKey = tuple[int, int]
 
 
 def parse_stat(raw: bytes | None) -> ProcessStat | None:
-    """The stat line of a process; its name stands in parentheses and may hold any character but NUL."""
+    """The stat line of a process; its name is in parentheses and may hold any character but NUL."""
     if raw is None:
         return None
     opening, closing = raw.find(b"("), raw.rfind(b")")
@@ -205,7 +205,7 @@ def read_stat(proc_root: Path | str, pid: int) -> ProcessStat | None:
 
 
 def read_state(proc_root: Path | str, pid: int) -> str | None:
-    """Only the state letter: what the quick looks between two polls ask for."""
+    """Only the state letter: read between two polls."""
     raw = read_once(f"{proc_root}/{pid}/stat", 256)
     closing = raw.rfind(b") ") if raw else -1
     return raw[closing + 2 : closing + 3].decode("ascii", "replace") if raw and closing > 0 else None

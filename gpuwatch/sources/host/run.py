@@ -38,7 +38,7 @@ from gpuwatch.sources.host.procfs import (
 WORKERS_IN_TURN = 8
 """Workers of one loader are alike: of more than these the rest is never asked."""
 WORKERS_MEASURED = 2
-"""Of their memory only two tell: the kernel walks all pages for it, 14 ms for 1 GB."""
+"""The memory of only two is read: the kernel walks all pages for it, 14 ms for 1 GB."""
 ACTIVE_SHARE = 0.1
 """Of the busiest thread's time: the thread that sends a worker's batches runs as well, and fights for nothing."""
 _MOST_THREADS = 512
@@ -49,7 +49,7 @@ _MOST_RESIDENT_BYTES = 4 << 30
 class Turns:
     """Takes one worker's turn every few seconds, so that a poll never pays for all of them.
 
-    A turn of a worker with 64 threads costs 0.9 ms in each of two polls, every 5 s. Memory is looked at every 30 s,
+    A turn of a worker with 64 threads costs 0.9 ms in each of two polls, every 5 s. Memory is read every 30 s,
     which costs 14 ms for each GB, and not at all above 4 GB.
     """
 
@@ -134,8 +134,8 @@ def private_dirty_bytes(proc_root: Path | str, pid: int) -> int | None:
 
 WORKER_NAME = "pt_data_worker"  # set by torch/utils/data/_utils/worker.py
 
-_LOOKS_KEPT = 10
-_FEWEST_LOOKS = 5
+_READS_KEPT = 10
+_FEWEST_READS = 5
 
 
 class _Worker:
@@ -155,7 +155,7 @@ class _Worker:
     )
 
     def __init__(self) -> None:
-        self.blocked: deque[bool] = deque(maxlen=_LOOKS_KEPT)
+        self.blocked: deque[bool] = deque(maxlen=_READS_KEPT)
         self.own_ticks: int | None = None
         self.system_ticks: int | None = None
         self.read_ns = 0
@@ -190,8 +190,8 @@ class Workers:
         """The workers of the last poll."""
         return {pid for pid, _ in self._known}
 
-    def look(self) -> None:
-        """One quick look at each worker's state, in between polls: D shows only while it lasts."""
+    def read_states(self) -> None:
+        """Reads each worker's state between polls: D shows only while it lasts."""
         for (pid, _), worker in self._known.items():
             state = read_state(self._proc_root, pid)
             if state is not None:
@@ -236,12 +236,12 @@ class Workers:
         ticks_rate = rate(stat.own_ticks, worker.own_ticks, seconds)
         system_rate = rate(stat.system_ticks, worker.system_ticks, seconds)
         worker.own_ticks, worker.system_ticks, worker.read_ns = stat.own_ticks, stat.system_ticks, now_ns
-        looks = len(worker.blocked)
+        reads = len(worker.blocked)
         return WorkerSample(
             pid=pid,
             cpu_cores=None if ticks_rate is None else ticks_rate / self._ticks_per_second,
             state=stat.state,
-            blocked_share=sum(worker.blocked) / looks if looks >= _FEWEST_LOOKS else None,
+            blocked_share=sum(worker.blocked) / reads if reads >= _FEWEST_READS else None,
             threads=stat.threads,
             rss_bytes=stat.rss_pages * self._page_bytes,
             affinity_cores=worker.affinity_cores,

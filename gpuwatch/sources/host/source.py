@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _SHORTEST_INTERVAL_SECONDS = 0.5  # /proc counts CPU in 10 ms ticks: below this a worker's share is mostly rounding
 _FACTS_INTERVAL_NS = 30_000_000_000
-_LOOKS_PER_INTERVAL = 5  # the poll is one of them; 2400 looks of 8 workers in a rule's 60 s
-_LOOKS_PER_SECOND = 100  # of all workers together: 8 us each, 25 us with cold caches
+_READS_PER_INTERVAL = 5  # the poll is one of them; 2400 reads of 8 workers in a rule's 60 s
+_READS_PER_SECOND = 100  # of all workers together: 8 us each, 25 us with cold caches
 _REST_PER_COST = 100  # reading processes never takes over 1 % of a core, be there 3000 of them
 
 
@@ -57,7 +57,7 @@ class HostSource:
             since pytorch#128448 (2024).
         affinity_cores: how many cores a pid may run on.
         cpu_clock: this thread's CPU time in nanoseconds, to hold the source's own cost down.
-        seed: of the jitter that keeps the looks from locking to the training's period.
+        seed: of the jitter that keeps the reads from locking to the training's period.
     """
 
     name = "host"
@@ -109,7 +109,7 @@ class HostSource:
         return None
 
     def due_ns(self) -> int | None:
-        """The next poll, or the next quick look while there are workers to look at."""
+        """The next poll, or the next read of the workers' states while there are workers."""
         if self._closed:
             return None
         due = min(self._machine_due_ns, self._runs_due_ns)
@@ -128,11 +128,11 @@ class HostSource:
             samples += self._read_runs()
             rest_ns = _REST_PER_COST * (self._cpu_clock() - began_cpu_ns)
             self._runs_due_ns = max(self._next(self._runs_due_ns, now_ns), now_ns + rest_ns)
-            self._look_due_ns = now_ns + self._look_pause_ns()
+            self._look_due_ns = now_ns + self._read_pause_ns()
         elif now_ns >= self._look_due_ns and self._worker_count():
-            self._look_due_ns = now_ns + self._look_pause_ns()
+            self._look_due_ns = now_ns + self._read_pause_ns()
             for run in self._runs.values():
-                run.workers.look()
+                run.workers.read_states()
         return samples
 
     def close(self) -> None:
@@ -147,8 +147,8 @@ class HostSource:
     def _worker_count(self) -> int:
         return sum(len(run.workers) for run in self._runs.values())
 
-    def _look_pause_ns(self) -> int:
-        pause_ns = max(self._interval_ns / _LOOKS_PER_INTERVAL, self._worker_count() * 1e9 / _LOOKS_PER_SECOND)
+    def _read_pause_ns(self) -> int:
+        pause_ns = max(self._interval_ns / _READS_PER_INTERVAL, self._worker_count() * 1e9 / _READS_PER_SECOND)
         return int(pause_ns * self._random.uniform(0.8, 1.2))
 
     def _read_machine(self) -> list[Sample]:

@@ -80,7 +80,7 @@ class Caller:
     def call(self, name: str, *arguments: Any, using: Callable[..., Any] | None = None, variant: object = None) -> Any:
         """Calls `name` of nvidia-ml-py (or `using`, ours for the same function) with the handle.
 
-        `variant` tells apart uses of one function that a GPU may support or not on their own.
+        `variant` distinguishes uses of one function that a GPU may support separately.
 
         Raises:
             CallError: with the code; permanent refusals come from memory and cost no call.
@@ -206,7 +206,7 @@ class Driver:
     def processes(self, handle: Any) -> list[ProcessRecord]:
         """The compute processes of a GPU.
 
-        The buffer is pre-filled, so that the bytes a driver wrote tell its record size: reading 32-byte
+        The buffer is pre-filled, so that the bytes a driver wrote show its record size: reading 32-byte
         records as 24 makes up processes.
         """
         for _ in range(2):

@@ -220,7 +220,7 @@ class Gpu(Device):
         if self._lacks_power_fields() and self._power_usage.poll(now):
             asked.append(self._power_usage)
         utilizations = _news(self._utilizations, now)
-        if utilizations or self._utilizations.code:  # a dry ring tells nothing about the GPU
+        if utilizations or self._utilizations.code:  # a dry ring says nothing about the GPU
             asked.append(self._utilizations)
         self._rates.period = self.lanes.slow if utilizations else self.lanes.every_poll
         if not utilizations:
@@ -392,7 +392,7 @@ Instance = tuple[Caller, "dict[str, Any]"]
 
 
 def find_instances(parent: Caller, facts: dict[str, Any], make_caller: Callable[[Any, str], Caller]) -> list[Instance]:
-    """The MIG devices of a GPU; slots may be empty, so all of them are looked at."""
+    """The MIG devices of a GPU; slots may be empty, so all of them are queried."""
     count, code = parent.ask("nvmlDeviceGetMaxMigDeviceCount")
     found = []
     for slot in range(0 if code else min(count, _MOST_SLOTS)):

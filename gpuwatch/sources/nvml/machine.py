@@ -93,7 +93,7 @@ class Machine:
         }
 
     def enumerate(self) -> None:
-        """Finds all devices and tells their facts one by one, so that a slow driver is not taken for a dead one.
+        """Finds all devices and emits their facts one by one, so that a slow driver is not taken for a dead one.
 
         Raises:
             StartOverError: there is no GPU, or none can be opened, or they changed meanwhile.
@@ -164,7 +164,7 @@ class Machine:
         return 0
 
     def complete_facts(self) -> list[Record]:
-        """Facts that could not be read at the start, asked for again: GpuFacts where they are whole now."""
+        """Facts that could not be read at the start, read again: GpuFacts where they are complete now."""
         records: list[Record] = []
         for gpu in self.gpus:
             if not gpu.facts_may_come or gpu.lost_code:
@@ -441,7 +441,7 @@ def _trim_memory() -> None:
 _REPEATS = 3
 
 Question = tuple[str, str, "tuple[Any, ...]", "Callable[..., Any] | None"]
-"""Function, what it tells, arguments, and our own way to call it."""
+"""Function, what it provides, arguments, and our own way to call it."""
 
 
 def questions(driver: Driver) -> list[Question]:
@@ -482,14 +482,14 @@ def survey(machine: Machine) -> None:
 
 
 def ask(
-    caller: Caller, function: str, tells: str, arguments: tuple[Any, ...], using: Callable[..., Any] | None
+    caller: Caller, function: str, provides: str, arguments: tuple[Any, ...], using: Callable[..., Any] | None
 ) -> dict[str, Any]:
     """The median time of three calls after a first one, or why there is no answer."""
     microseconds, error = [], None
     for repeat in range(_REPEATS + 1):
         before = caller.ledger.seconds
         try:
-            value = caller.call(function, *arguments, using=using, variant=tells)
+            value = caller.call(function, *arguments, using=using, variant=provides)
             if function == "nvmlGpmQueryDeviceSupport" and not value.isSupportedDevice:
                 error = reasons.reason_of(reasons.NOT_SUPPORTED)
         except CallError as refusal:
@@ -499,4 +499,4 @@ def ask(
         if error:
             break
     cost = round(sorted(microseconds)[len(microseconds) // 2], 1) if microseconds else None
-    return {"function": function, "tells": tells, "microseconds": cost, "error": error}
+    return {"function": function, "provides": provides, "microseconds": cost, "error": error}

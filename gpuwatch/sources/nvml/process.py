@@ -1,4 +1,4 @@
-"""One NVML child from outside: started, its lines decoded without waiting, asked where it stood, killed."""
+"""One NVML child from outside: started, its lines decoded without waiting, asked for its current call, killed."""
 
 from __future__ import annotations
 
@@ -387,7 +387,7 @@ class NvmlAnswer:
     uuid: str
     index: int
     function: str
-    tells: str
+    provides: str
     microseconds: float | None = None
     error: str | None = None
 

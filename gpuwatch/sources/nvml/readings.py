@@ -70,7 +70,7 @@ number they do not know."""
 
 
 class Fields:
-    """Field values of one GPU: many figures in one call; those that the GPU does not have are asked for once.
+    """Field values of one GPU: many figures in one call; those that the GPU does not have are requested once.
 
     They go by number and not by name, because the driver decides what exists and not the wheel.
     """
@@ -114,7 +114,7 @@ POWER_RING = 0
 UTILIZATION_RING = 1
 _ORIGIN_JUMP_NS = 5_000_000_000
 _LOOK_BACK_AFTER = 16
-"""Dry drains until everything is asked for: a wall clock set back makes all new stamps "already seen"."""
+"""Dry drains until everything is requested: a wall clock set back makes all new stamps "already seen"."""
 
 
 class StampClock:
@@ -269,7 +269,7 @@ _MOST_LINKS = 64
 
 
 class Links:
-    """Links that tell their state, and those of them that are up."""
+    """Links that report their state, and those of them that are up."""
 
     __slots__ = ("active", "total")
 
@@ -282,8 +282,8 @@ class NvLink:
     """NVLink of one GPU: how many links are up, and what they have had to repeat.
 
     Two calls every 30 s, however many links there are: field values carry a link's number as their scope. Before Hopper
-    the state is one call a link (NCCL asks alike), so there it is asked for every 60 s. What this GPU does not have is
-    asked for once.
+    the state is one call a link (NCCL asks alike), so there it is read every 60 s. What this GPU does not have is
+    requested once.
     """
 
     def __init__(self, caller: Caller, capability: tuple[int, int] | None) -> None:
@@ -297,10 +297,10 @@ class NvLink:
         """How many links there are and how many are up; one that does not report is left out."""
         count = self._known_count()
         states = self._states_by_field(count) if self.is_scoped else self._states_one_by_one(count)
-        told = [state for state, code in states if not code]
-        if not told:
+        reported = [state for state, code in states if not code]
+        if not reported:
             raise CallError(states[0][1])
-        return Links(len(told), sum(state == 1 for state in told))
+        return Links(len(reported), sum(state == 1 for state in reported))
 
     def errors(self) -> dict[str, int]:
         """The counters that the driver keeps, over all links; they only grow."""

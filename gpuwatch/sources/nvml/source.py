@@ -66,7 +66,7 @@ class Blame:
 
 
 class Roster:
-    """Turns a child's messages into samples: adds what only the memory of earlier children can tell."""
+    """Turns a child's messages into samples: adds what is known from earlier children."""
 
     def __init__(self) -> None:
         self._facts: dict[str, GpuFacts] = {}
@@ -169,7 +169,7 @@ MOST_OUTSTANDING = 2
 _LEAST_INTERVAL_SECONDS = 0.1  # 25 ms polls hold the driver's lock 10 s of every 15 (MangoHud PR 2104)
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
 _LATE_SECONDS = 0.25
-"""A look at the deadline that comes so much later was held up on our side: the child may have been held up as well."""
+"""A check of the deadline that comes so much later was delayed on our side: the child may have been delayed as well."""
 _OWN_CPU_SHARE = 0.5
 """Of the patience, in CPU time: a silent child that is ready to run and has had less of a CPU has waited for one."""
 _JITTER = 1.1
@@ -332,7 +332,7 @@ class NvmlSource:
             yield from self._roster.take(message, now_ns)
         code = child.exit_code()
         if code is not None:
-            for message in child.messages():  # written between the first look and the end
+            for message in child.messages():  # written between the first read and the end
                 self._restart_in = message.restart_in
                 yield from self._roster.take(message, now_ns)
             yield from self._ended(child, code, now_ns)
