@@ -86,7 +86,7 @@ class HostSource:
         self._closed = False
         self._runs: dict[int, Run] = {}
         self._facts: MachineFacts | None = None
-        self._machine_due_ns = self._runs_due_ns = self._look_due_ns = self._facts_due_ns = clock()
+        self._machine_due_ns = self._runs_due_ns = self._read_due_ns = self._facts_due_ns = clock()
         self._portable: PortableReader | None = None
         if not os.access(f"{proc_root}/stat", os.R_OK):
             from gpuwatch.sources.host.portable import PortableReader  # psutil: 18 ms that Linux need not pay
@@ -113,7 +113,7 @@ class HostSource:
         if self._closed:
             return None
         due = min(self._machine_due_ns, self._runs_due_ns)
-        return min(due, self._look_due_ns) if self._worker_count() else due
+        return min(due, self._read_due_ns) if self._worker_count() else due
 
     def collect(self, now_ns: int) -> Iterable[Sample]:
         """What is due by `now_ns`; a process or file that cannot be read is missing or None."""
@@ -128,9 +128,9 @@ class HostSource:
             samples += self._read_runs()
             rest_ns = _REST_PER_COST * (self._cpu_clock() - began_cpu_ns)
             self._runs_due_ns = max(self._next(self._runs_due_ns, now_ns), now_ns + rest_ns)
-            self._look_due_ns = now_ns + self._read_pause_ns()
-        elif now_ns >= self._look_due_ns and self._worker_count():
-            self._look_due_ns = now_ns + self._read_pause_ns()
+            self._read_due_ns = now_ns + self._read_pause_ns()
+        elif now_ns >= self._read_due_ns and self._worker_count():
+            self._read_due_ns = now_ns + self._read_pause_ns()
             for run in self._runs.values():
                 run.workers.read_states()
         return samples
