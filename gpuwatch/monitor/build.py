@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.run_now import run_now
 from gpuwatch.monitor.snapshot import GpuNow, Origin, RecordingNow, Snapshot
-from gpuwatch.timeline.gpu_history import (
-    REASON_HARDWARE,
-    REASON_HW_THERMAL,
-    REASON_POWER,
-    REASON_POWER_BRAKE,
-    REASON_SW_THERMAL,
-    GpuHistory,
-)
-from gpuwatch.timeline.gpu_status import status_of
-from gpuwatch.timeline.gpu_window import recent_utilization
+from gpuwatch.timeline.gpu import REASON_HARDWARE, THROTTLES, GpuHistory, recent_utilization, status_of
 from gpuwatch.timeline.runs import gpus_of
 from gpuwatch.timeline.stats import mean_and_sigma
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -27,12 +18,6 @@ from gpuwatch.timeline.windows import Scene
 
 _RECENT_NS = 60 * SECOND_NS
 _FELT_SHARE = 0.05  # of the time between two polls: below it a counter's step is not worth a word
-
-_WORDS = (
-    ("power", REASON_POWER, ("throttled_power_ns",)),
-    ("heat", REASON_SW_THERMAL | REASON_HW_THERMAL, ("throttled_sw_thermal_ns", "throttled_hw_thermal_ns")),
-    ("hardware brake", REASON_POWER_BRAKE, ("throttled_power_brake_ns",)),
-)
 
 
 def gpu_now(gpu: GpuHistory, timeline: Timeline, now_ns: int) -> GpuNow:
@@ -63,7 +48,8 @@ def throttled_by(gpu: GpuHistory) -> tuple[str, ...]:
     if gpu.latest is None:
         return ()
     mask = gpu.latest.event_reasons or 0
-    words = [word for word, bits, counters in _WORDS if mask & bits or any(_gained(gpu, name) for name in counters)]
+    slowing = (each.word for each in THROTTLES.values() if mask & each.bit or _gained(gpu, each.counter))
+    words = list(dict.fromkeys(slowing))
     if mask & REASON_HARDWARE and "heat" not in words and "hardware brake" not in words:
         words.append("hardware brake")
     return tuple(words)

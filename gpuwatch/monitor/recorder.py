@@ -16,7 +16,7 @@ from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import Clock, SystemClock
 from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
 from gpuwatch.samples import Candidates, GpuSample, LinkLoss, Sample, TrainerEnded
-from gpuwatch.timeline.gpu_history import GpuHistory
+from gpuwatch.timeline.gpu import GpuHistory
 from gpuwatch.timeline.runs import gpus_of, holds
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.timeline import Timeline

@@ -14,18 +14,14 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import FEWEST_TRAINING_MINUTES, PAUSES, RunSummary, summarize, unpaused
 from gpuwatch.report.observation import Stretch, longest
 from gpuwatch.samples import PhaseSpan
+from gpuwatch.timeline.gpu import THROTTLES
 from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.tiers import MINUTE_NS
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, PhaseTotals, RankWindow, RunWindow, Scene, Stats
 
 _GAUGES = tuple(metric.name for metric in metrics.charted("gpu"))
-_CAUSES = {
-    "power": "throttled_power_share",
-    "sw-thermal": "throttled_sw_thermal_share",
-    "hw-thermal": "throttled_hw_thermal_share",
-    "power-brake": "throttled_power_brake_share",
-}
+_CAUSES = {cause: metrics.GPU[throttle.counter].minute for cause, throttle in THROTTLES.items()}
 _PHASES = ("warmup", "eval", "checkpoint", "compile", "gc", "stopped", "user")
 _HOST = ("cpu_percent", "pressure_cpu_percent", "pressure_io_percent", "pressure_memory_percent")
 _PARTS = ("wait", "settled_gap", "copy", "forward", "backward", "optimizer")

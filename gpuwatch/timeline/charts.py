@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean
 
-from gpuwatch.timeline.gpu_history import GpuHistory, Ring
+from gpuwatch.timeline.gpu import GpuHistory, Ring
 from gpuwatch.timeline.host import HostHistory
 from gpuwatch.timeline.runs import grouped
 from gpuwatch.timeline.stats import known

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from operator import eq
 
-from gpuwatch.timeline.gpu_history import RAW_NS as GPU_RAW_NS
-from gpuwatch.timeline.gpu_history import GpuHistory
+from gpuwatch.timeline.gpu import RAW_NS as GPU_RAW_NS
+from gpuwatch.timeline.gpu import GpuHistory
 from gpuwatch.timeline.host import ProcessHistory, with_batches
 from gpuwatch.timeline.phases import LOST_TIME, PAUSES, STOPPED, recompiles
 from gpuwatch.timeline.runs import Run, gpus_of_trainer

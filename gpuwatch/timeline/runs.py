@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from gpuwatch.samples import GpuProcess, HostSample, RunFacts, TrainerEnded
-from gpuwatch.timeline.gpu_history import GpuHistory
+from gpuwatch.timeline.gpu import GpuHistory
 from gpuwatch.timeline.host import ProcessHistory
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.trainer import TrainerHistory

@@ -39,9 +39,7 @@ from gpuwatch.samples import (
 )
 from gpuwatch.timeline.charts import Chart, Grid, Series, lines_of
 from gpuwatch.timeline.figures import pauses_of, run_window
-from gpuwatch.timeline.gpu_history import GpuHistory
-from gpuwatch.timeline.gpu_status import status_of
-from gpuwatch.timeline.gpu_window import gpu_window
+from gpuwatch.timeline.gpu import GpuHistory, gpu_window, status_of
 from gpuwatch.timeline.host import HostHistory, ProcessHistory
 from gpuwatch.timeline.runs import Identity, Run, gpus_of, grouped, holds, newest, unhooked
 from gpuwatch.timeline.spans import united
