@@ -1,4 +1,4 @@
-"""What is said of two sides, and what is not."""
+"""Two sides of measured runs: which run of a file is compared, what is said of it, and what is not."""
 
 from __future__ import annotations
 
@@ -10,9 +10,47 @@ import pytest
 from gpuwatch.compare.comparison import BY_NAME, compare
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.gates import judge, parse_gate
-from gpuwatch.compare.measured import CannotCompareError, Measured, MeasuredFinding, measured_report
-from tests.unit.measured_runs import SUBJECT, run
+from gpuwatch.compare.measured import CannotCompareError, Measured, MeasuredFinding, Subject, measured, measured_report
+from gpuwatch.recording.pooled import Level, Swing
+from gpuwatch.recording.summary import FindingSummary, GpuSummary, RunSummary, SessionSummary
+from gpuwatch.samples import GpuFacts, RunFacts
 from tests.unit.report_builder import json_report, starvation
+
+USUAL: dict[str, float | None] = {
+    "samples_per_second": 400.0,
+    "utilization_percent": 41.0,
+    "utilization_sigma": 14.0,
+    "wait_ms_per_batch": 95.0,
+    "wait_share_percent": 59.0,
+    "step_p50_ms": 160.0,
+    "step_p95_ms": 240.0,
+    "power_watts": 210.0,
+    "memory_peak_gib": 21.5,
+    "energy_joules_per_sample": 0.52,
+}
+SUBJECT = Subject(
+    title="train.py",
+    gpu_names=("NVIDIA H200",),
+    batch_size=64,
+    model_parameters=25_557_032,
+    parameter_bits=32,
+    autocast="",
+    torch="2.13.0",
+)
+
+
+def run(
+    name: str = "run.gpuwatch",
+    *,
+    subject: Subject = SUBJECT,
+    findings: tuple[MeasuredFinding, ...] = (),
+    label: str = "LIVE",
+    notes: tuple[str, ...] = (),
+    **values: float | None,
+) -> Measured:
+    """One run; values given by name take the place of the usual ones."""
+    return Measured(name, label, 300.0, subject, {**USUAL, **values}, findings, notes)
+
 
 _SLOW = (398.0, 404.0, 401.0)
 _FAST = (472.0, 479.0, 468.0)
@@ -279,3 +317,69 @@ def test_what_is_no_report_is_refused_in_one_sentence(data: bytes) -> None:
 def test_figures_of_no_machine_are_called_so(label: str, is_made_up: bool) -> None:
     notes = compare([run()], [run(label=label)]).likeness.notes
     assert ("simulated: these numbers are of no machine" in notes) is is_made_up
+
+
+_S = 1_000_000_000
+
+
+def _gpu(index: int, mean: float, train_mean: float | None = None) -> GpuSummary:
+    return GpuSummary(
+        facts=GpuFacts(0, f"GPU-{index}", index, f"Model {index}"),
+        utilization_percent=Swing(mean, 10.0),
+        train_utilization_percent=None if train_mean is None else Swing(train_mean, 5.0),
+        memory_used_bytes=Level(1.0 * 2**30, 2.0 * 2**30),
+    )
+
+
+def _run(pid: int, gpus: tuple[str, ...], *, device: str | None = "cuda") -> RunSummary:
+    facts = RunFacts(0, f"{pid}.1", pid, 1, ("python", "train.py", "a b"), device=device)
+    return RunSummary(f"{pid}.1", "train.py", facts, gpus, samples_per_second=100.0, wait_seconds_per_batch=0.05)
+
+
+def _finding(rule: str, *, run: str | None = None, gpu: str | None = None, seconds: float = 10.0) -> FindingSummary:
+    return FindingSummary(rule, "warning", run, gpu, f"{rule}|{run}|{gpu}", 0, seconds, is_open=True)
+
+
+_SESSION = SessionSummary("LIVE", "host", "1", 0.0, 0, 60 * _S, "samples")
+
+
+def test_the_longest_run_is_compared_with_its_own_gpus_and_findings() -> None:
+    session = replace(
+        _SESSION,
+        gpus=(_gpu(0, 40.0, 60.0), _gpu(1, 99.0)),
+        runs=(_run(1, ("GPU-0",)), _run(2, ("GPU-1",))),
+        findings=(
+            _finding("data-starvation", run="1.1"),
+            _finding("tf32-off", run="2.1"),
+            _finding("thermal-throttle", gpu="GPU-1"),
+            _finding("low-util", gpu="GPU-0", seconds=4.0),
+            _finding("low-util", gpu="GPU-0", seconds=9.0),
+            _finding("metrics-limited"),
+        ),
+    )
+    found = measured("x.gpuwatch", session)
+    assert found.values["utilization_percent"] == 60.0  # while training, where that is known
+    assert found.values["memory_peak_gib"] == 2.0
+    assert found.values["wait_ms_per_batch"] == pytest.approx(50)
+    assert found.values["power_watts"] is None
+    assert found.subject.gpu_names == ("Model 0",)
+    assert found.subject.command == "python train.py 'a b'"
+    assert {stood.rule: stood.seconds for stood in found.findings} == {
+        "data-starvation": 10.0,
+        "low-util": 9.0,
+        "metrics-limited": 10.0,
+    }
+    assert found.notes == ("of 2 runs, train.py (1) trained longest and is compared",)
+
+
+def test_a_run_on_the_cpu_has_none_of_the_machines_gpus() -> None:
+    found = measured("x", replace(_SESSION, gpus=(_gpu(0, 0.0),), runs=(_run(1, (), device="cpu"),)))
+    assert found.subject.gpu_names == ("CPU",)
+    assert found.values["utilization_percent"] is None and found.values["memory_peak_gib"] is None
+
+
+def test_without_a_run_all_gpus_count() -> None:
+    found = measured("x", replace(_SESSION, gpus=(_gpu(0, 40.0), _gpu(1, 60.0)), ended=False, problem="full"))
+    assert found.values["utilization_percent"] == 50.0
+    assert "samples_per_second" not in found.values
+    assert found.notes[0] == "full" and found.notes[-1] == "no training run is in it" and len(found.notes) == 3

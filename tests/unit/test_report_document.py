@@ -1,8 +1,12 @@
+"""The report as a JSON document: its parts, the schema, times of day, ignored rules and findings of long recordings."""
+
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jsonschema
 import psutil
@@ -10,13 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.diagnosis.finding import Measure, Severity
+from gpuwatch.diagnosis.finding import Finding, Measure, Severity
 from gpuwatch.edits.source import process_started
+from gpuwatch.monitor.recorded_findings import to_record
 from gpuwatch.monitor.snapshot import Origin
-from gpuwatch.report.model import Json, json_schema
+from gpuwatch.report.build import build_report
+from gpuwatch.report.junit import render_junit
+from gpuwatch.report.model import Json, as_json, json_schema
+from gpuwatch.report.observation import FindingDuration, Observation, Stretch, leave_out
+from gpuwatch.report.recorded import key_of, merged
+from gpuwatch.report.words import quality_lines
+from gpuwatch.timeline.wall_times import Anchor, WallTimes
 from gpuwatch.timeline.windows import MemoryTotals, Scene
 from tests.unit import scene_builder as build
-from tests.unit.report_builder import chart, json_report, starvation
+from tests.unit.report_builder import WALL_TIME, chart, json_report, observation, report, starvation
 
 SCHEMA = json_schema()
 
@@ -235,3 +246,103 @@ def test_process_start_is_wall_time() -> None:
     started = process_started(int(fields[19]))
     assert started is not None
     assert started == pytest.approx(psutil.Process().create_time(), abs=1)
+
+
+SECOND = 1_000_000_000
+HOUR = 3600.0
+
+
+def jumped(by_seconds: float) -> tuple[Anchor, ...]:
+    """A clock that is set after 100 of the 120 s of a session."""
+    clock = WallTimes()
+    for second in range(121):
+        jump = by_seconds if second >= 100 else 0.0
+        clock.told(build.START_NS + second * SECOND, WALL_TIME - HOUR + second + jump)
+    return clock.anchors
+
+
+def seen(anchors: Sequence[Anchor], findings: Sequence[Finding] = ()) -> Observation:
+    """A session of which these times of day are known."""
+    usual = observation(findings=findings)
+    return replace(usual, snapshot=replace(usual.snapshot, wall_anchors=tuple(anchors)))
+
+
+def test_each_moment_has_the_time_that_the_clock_showed_then() -> None:
+    document = as_json(build_report(seen(jumped(HOUR), [starvation()])))
+    assert document["gpuwatch"]["started_at"] == "2026-02-02T01:40:00Z"
+    assert document["findings"][0]["since"] == "2026-02-02T01:41:30Z", "90 s in, before the jump"
+
+
+@pytest.mark.parametrize(("by_seconds", "words"), [(HOUR, "jumped 60.0 min ahead"), (-30.0, "jumped 30 s back")])
+def test_a_jump_is_reported(by_seconds: float, words: str) -> None:
+    (problem,) = as_json(build_report(seen(jumped(by_seconds))))["data_quality"]["problems"]
+    assert words in problem
+
+
+def test_a_clock_that_only_drifts_is_no_jump() -> None:
+    assert as_json(build_report(seen(jumped(0.4))))["data_quality"]["problems"] == []
+    assert json_report()["data_quality"]["problems"] == []
+
+
+def test_a_test_suite_bears_the_time_of_its_start() -> None:
+    suite = ElementTree.fromstring(render_junit(report()).encode())[0]
+    assert (suite.get("timestamp"), suite.get("time")) == ("2026-02-02T02:38:00", "120.000")
+
+
+def test_curves_come_with_the_times_of_day_behind_each_jump() -> None:
+    clock = as_json(build_report(seen(jumped(HOUR)), with_series=True))["clock"]
+    assert [anchor["start_seconds"] for anchor in clock] == [0.0, 99.0]
+    assert clock[1]["wall_time"] - clock[0]["wall_time"] == pytest.approx(HOUR + 99)
+
+
+def test_without_a_jump_the_curves_have_the_time_of_day_of_their_beginning() -> None:
+    (anchor,) = as_json(build_report(observation(), with_series=True))["clock"]
+    assert anchor == {"start_seconds": 0.0, "wall_time": WALL_TIME - 120}
+
+
+WHY = "ignored by config (/home/user/pyproject.toml): amp-off, tf32-off"
+
+
+def test_rules_that_the_user_ignores_were_not_judged_and_the_reason_is_named() -> None:
+    document = report(left_out={"amp-off": WHY, "tf32-off": WHY})
+    judged = {each.rule: (each.judged, each.reason) for each in document.rules}
+    assert judged["amp-off"] == judged["tf32-off"] == (False, WHY)
+    assert judged["data-starvation"] != (False, WHY)
+
+
+def test_the_data_quality_names_them() -> None:
+    assert any(f"2: {WHY}" in line for line in quality_lines(report(left_out={"amp-off": WHY, "tf32-off": WHY})))
+    assert not any("ignored" in line for line in quality_lines(report()))
+
+
+def test_findings_of_a_recording_go_with_the_rules_and_hold_nothing_back() -> None:
+    zero = starvation(rule="workers-zero", behind="data-starvation")
+    stretches = (
+        Stretch("finding", "data-starvation", 0, 1),
+        Stretch("finding", "workers-zero", 0, 1),
+        Stretch("phase", "eval", 0, 1),
+    )
+    seen = observation(findings=[starvation(), zero], stretches=stretches)
+    left = leave_out(seen, {"data-starvation": WHY})
+    assert [(finding.rule, finding.behind) for finding in left.snapshot.findings] == [("workers-zero", None)]
+    assert [each.name for each in left.stretches] == ["workers-zero", "eval"]
+    assert leave_out(seen, {}).snapshot.findings == seen.snapshot.findings
+
+
+SECOND_NS = 1_000_000_000
+
+
+def summary_of(found: Finding, seconds: float, *, is_over: bool) -> str:
+    lasted = FindingDuration(key_of(found), seconds, is_over, to_record(found).blob)
+    (one,) = merged(() if is_over else (found,), [lasted], 0, 86_400 * SECOND_NS)
+    return one.summary
+
+
+def test_a_finding_that_is_over_says_that_it_stood() -> None:
+    found = starvation()
+    assert summary_of(found, 12 * 3600.0, is_over=True) == f"{found.summary}; it stood for 12 h of 24 h and is over"
+
+
+def test_a_finding_that_stands_says_for_how_long_it_does() -> None:
+    found = starvation()
+    assert summary_of(found, 12 * 3600.0, is_over=False) == f"{found.summary}; so for 12 h of 24 h"

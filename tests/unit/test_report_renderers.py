@@ -1,3 +1,5 @@
+"""The report as Markdown and text, and its figures in words."""
+
 from __future__ import annotations
 
 import re
@@ -11,9 +13,10 @@ from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.model import Report
 from gpuwatch.report.text import render_text
-from gpuwatch.report.words import run_table, sparkline
+from gpuwatch.report.verdict import gain_text
+from gpuwatch.report.words import rate, run_table, seconds, sparkline
 from tests.unit import scene_builder as build
-from tests.unit.report_builder import chart, report, starvation
+from tests.unit.report_builder import chart, json_report, report, starvation
 
 HOSTILE = "tr`|<img src=x>\x1b]0;owned\x07[red]\nain.py"
 
@@ -167,3 +170,31 @@ def test_steps_that_the_sensor_averages_away_are_said(render) -> None:
     )
     assert "a step of 200 ms is shorter than twice that" in short
     assert "averages over 250 ms" in long and "shorter than twice that" not in long
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "n/a"), (0.0, "0"), (0.04, "0.04"), (2.5, "2.5"), (64.25, "64.2"), (18_204.4, "18 204")]
+)
+def test_a_slow_rate_is_not_shown_as_none(value: float | None, text: str) -> None:
+    assert rate(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "n/a"), (0.312, "312 ms"), (0.9996, "1 s"), (212.0, "3.5 min"), (5400.0, "90.0 min")]
+)
+def test_a_duration_is_written_without_powers_of_ten(value: float | None, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_a_small_gain_is_not_rounded_to_none() -> None:
+    assert gain_text(1.02, 1.04) == "1.02-1.04x faster"
+
+
+def test_without_a_run_the_mean_says_how_many_gpus_told_it() -> None:
+    def sentence(*used: float | None) -> str:
+        gpus = [build.gpu(index, utilization=value) for index, value in enumerate(used)]
+        (line,) = json_report(build.scene(gpus=gpus))["verdict"]
+        return str(line["sentence"])
+
+    assert "the GPUs were busy 40 % of the time on average" in sentence(30.0, 50.0)
+    assert "the 1 of 2 GPUs that report it were busy 50 % of the time on average" in sentence(None, 50.0)
