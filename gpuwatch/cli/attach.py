@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.text import Text
 
-from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, say, write_lines
+from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, say, write_styled
 from gpuwatch.samples import Candidate, GpuFacts, GpuStatus, NvmlState
 from gpuwatch.sources.discovery.source import DiscoverySource
 from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
@@ -68,7 +68,7 @@ def list_candidates() -> int:
     if not found.processes:
         raise GpuwatchError(_nothing(found))
     lines = table_lines(found.processes, found.gpus.indices, _width(sys.stdout))
-    write_lines(Text(line, style="bold" if is_process else "") for is_process, line in lines)
+    write_styled(Text(line, style="bold" if is_process else "") for is_process, line in lines)
     say("attach with `gpuwatch --attach PID`, or write a report with `gpuwatch report --attach PID`")
     for climb in dict.fromkeys(each.climb for each in found.processes if each.climb and not each.refusal):
         say(f"to see more of one: {climb}")
@@ -76,7 +76,7 @@ def list_candidates() -> int:
 
 
 def pick_candidate(command: str) -> int:
-    """The pid of the only process that trains and may be looked at; says which that is.
+    """The pid of the only process that trains and may be sampled; says which that is.
 
     Args:
         command: the one that needs a pid: "record", "report", "watch".
@@ -103,7 +103,7 @@ def find_candidates() -> Found:
     """Looks once: at the driver, at the runs with the hook, and through /proc.
 
     Raises:
-        GpuwatchError: processes cannot be looked at here.
+        GpuwatchError: processes cannot be listed here.
     """
     if sys.platform != "linux":
         raise GpuwatchError("processes are found through /proc, on Linux only: start the training with `gpuwatch run`")
@@ -116,9 +116,9 @@ def find_candidates() -> Found:
 
 
 def _gpus(source: NvmlSource, patience_seconds: float = _DRIVER_SECONDS) -> Gpus:
-    """The GPUs and the processes on them, as far as the driver tells in time."""
+    """The GPUs and the processes on them, as far as the driver answers in time."""
     gpus = Gpus()
-    told: set[str] = set()
+    answered: set[str] = set()
     end = time.monotonic() + patience_seconds
     try:
         while (left := end - time.monotonic()) > 0:
@@ -127,11 +127,11 @@ def _gpus(source: NvmlSource, patience_seconds: float = _DRIVER_SECONDS) -> Gpus
                     case GpuFacts():
                         gpus.indices[sample.uuid] = sample.index
                     case GpuStatus():
-                        told.add(sample.uuid)
+                        answered.add(sample.uuid)
                         for process in sample.processes or ():
                             before = gpus.processes.get(process.host_pid, ())
                             gpus.processes[process.host_pid] = (*before, sample.uuid)
-                    case NvmlState(status="ok", gpu_count=count) if count is not None and count <= len(told):
+                    case NvmlState(status="ok", gpu_count=count) if count is not None and count <= len(answered):
                         return gpus
                     case NvmlState(status="absent" | "failing"):
                         gpus.problem = sample.reason

@@ -33,7 +33,8 @@ def show(session: Session) -> int:
     """The dashboard over a session, or its lines."""
     problem = terminal_problem()
     if problem is None or is_splash_shown():
-        return run_dashboard(session.monitor, narrowed_to=session.narrowed_to, origin_label=session.label)
+        label = session.monitor.snapshot().origin.label
+        return run_dashboard(session.monitor, narrowed_to=session.narrowed_to, origin_label=label)
     from gpuwatch.cli.watch import watch_session
 
     say(f"gpuwatch: {problem.split(';')[0]}; this is what `gpuwatch watch` prints")

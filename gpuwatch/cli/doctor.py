@@ -30,7 +30,7 @@ from gpuwatch.cli.doctor_checks.machine import (
     check_terminal,
 )
 from gpuwatch.cli.doctor_checks.runs import check_link, check_other_processes, check_permissions
-from gpuwatch.cli.output import ExitCode, check_stdout, write_lines, write_stdout
+from gpuwatch.cli.output import ExitCode, check_stdout, write_stdout, write_styled
 from gpuwatch.sources.nvml.process import survey
 from gpuwatch.text.escape import json_text, printable
 
@@ -53,7 +53,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_stdout(json_text(as_json(checks), indent=2) + "\n")
     else:
-        write_lines(_styled(checks))
+        write_styled(_styled(checks))
     return ExitCode.OK if usable(checks) else ExitCode.CANNOT_MEASURE
 
 

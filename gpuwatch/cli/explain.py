@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import io
 import shutil
 import sys
 from collections.abc import Iterable
 from itertools import groupby
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, write_stdout
+from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, write_styled
 from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.text.nearest import did_you_mean
 
-WIDEST = 100
-PIPE_WIDTH = 100
+_WIDEST = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,14 +34,15 @@ def explain(arguments: argparse.Namespace) -> int:
         GpuwatchError: there is no such rule; it names the nearest.
     """
     rule_id, rules = arguments.rule, {rule.id: rule for rule in all_rules()}
+    width = min(_WIDEST, shutil.get_terminal_size().columns) if is_terminal(sys.stdout) else _WIDEST
     if rule_id is None:
-        write_stdout(_rendered(_list(rules.values())), styled=True)
+        write_styled(_list(rules.values()), width)
         return ExitCode.OK
     name = rule_id.strip().lower().replace("_", "-")
     if name not in rules:
         meant = did_you_mean(name, rules)
         raise GpuwatchError(f"there is no rule {rule_id!r}{meant}; `gpuwatch explain` lists all {len(rules)}")
-    write_stdout(_rendered(_page(rules[name])), styled=True)
+    write_styled(_page(rules[name]), width)
     return ExitCode.OK
 
 
@@ -85,14 +84,3 @@ def _list(rules: Iterable[Rule]) -> list[RenderableType]:
         shown += [Text(family.replace("_", " "), "bold"), Padding(table, (0, 0, 1, 2))]
     shown.append(Text("gpuwatch explain RULE shows how one is measured, when it fires, and what it asks to change."))
     return shown
-
-
-def _rendered(parts: Iterable[RenderableType]) -> str:
-    """The text for stdout: styled for a terminal, plain for a pipe."""
-    terminal = is_terminal(sys.stdout)
-    width = min(WIDEST, shutil.get_terminal_size().columns) if terminal else PIPE_WIDTH
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=terminal, color_system="auto" if terminal else None)
-    for part in parts:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"

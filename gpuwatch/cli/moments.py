@@ -11,30 +11,18 @@ import re
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from gpuwatch.cli.output import GpuwatchError
+
+if TYPE_CHECKING:
+    from gpuwatch.recording.reader import Recording
 
 FORMS = "90, 1:30, 0:14:05 (from the beginning), -90 (from the end), 14:03:27 or 2026-11-20T14:03:27 (local time)"
 
 _CLOCK = re.compile(r"(?:(\d+):(?=[0-5]\d:))?(\d+):([0-5]\d(?:\.\d+)?)")
 _TIME_OF_DAY = re.compile(r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?")
 _SECOND_NS = 1_000_000_000
-
-
-class Recorded(Protocol):
-    """What has a beginning, an end, and the wall time of both and all between."""
-
-    @property
-    def start_ns(self) -> int:
-        """CLOCK_MONOTONIC of the first sample."""
-
-    @property
-    def end_ns(self) -> int:
-        """CLOCK_MONOTONIC of the last sample."""
-
-    def wall_time(self, time_ns: int) -> float:
-        """Seconds since the epoch at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +33,8 @@ class Moment:
     counted: Literal["from start", "from end", "of day", "since epoch"]
     seconds: float
 
-    def in_recording(self, recorded: Recorded) -> int:
-        """The moment by the recording's clock; it may lie beside the recording.
+    def in_recording(self, recorded: Recording) -> int:
+        """The moment by the recording's clock; it may lie outside the recording.
 
         A time of day is the first one at or after the beginning, or the one before, where that is nearer.
         """
@@ -60,7 +48,7 @@ class Moment:
             case "since epoch":
                 return _at_wall(recorded, self.seconds)
 
-    def _on_the_day(self, recorded: Recorded) -> float:
+    def _on_the_day(self, recorded: Recording) -> float:
         start, end = recorded.wall_time(recorded.start_ns), recorded.wall_time(recorded.end_ns)
         day = datetime.fromtimestamp(start).replace(hour=0, minute=0, second=0, microsecond=0)
         found = [(day + timedelta(days=days, seconds=self.seconds)).timestamp() for days in (-1, 0, 1)]
@@ -87,11 +75,11 @@ def moment(text: str) -> Moment:
     return Moment(text, "since epoch", date.timestamp())
 
 
-def one_moment(recorded: Recorded, at: Moment, option: str) -> int:
+def one_moment(recorded: Recording, at: Moment, option: str) -> int:
     """The moment, inside the recording. What is no time of day there may be an offset with a leading zero: 00:14:05.
 
     Raises:
-        GpuwatchError: it lies beside it.
+        GpuwatchError: it lies outside.
     """
     time_ns = at.in_recording(recorded)
     if at.counted == "of day" and not recorded.start_ns <= time_ns <= recorded.end_ns:
@@ -101,7 +89,7 @@ def one_moment(recorded: Recorded, at: Moment, option: str) -> int:
     return time_ns
 
 
-def span(recorded: Recorded, start: Moment | None, end: Moment | None) -> tuple[int, int]:
+def span(recorded: Recording, start: Moment | None, end: Moment | None) -> tuple[int, int]:
     """The part of a recording from one moment to another; what reaches beyond the recording ends with it.
 
     Raises:
@@ -117,7 +105,7 @@ def span(recorded: Recorded, start: Moment | None, end: Moment | None) -> tuple[
     raise GpuwatchError(f"nothing was recorded {' '.join(filter(None, asked))}: the recording {extent(recorded)}")
 
 
-def extent(recorded: Recorded) -> str:
+def extent(recorded: Recording) -> str:
     """From when to when it reaches: "lasts 0:14:05, from 14:03:27 to 14:17:32"."""
     start, end = recorded.wall_time(recorded.start_ns), recorded.wall_time(recorded.end_ns)
     seconds = round((recorded.end_ns - recorded.start_ns) / _SECOND_NS)
@@ -135,8 +123,8 @@ def _clock_seconds(text: str) -> float | None:
     return int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
 
 
-def _at_wall(recorded: Recorded, wall: float) -> int:
-    """The moment with that wall time. The clock may have been set meanwhile: each look comes nearer."""
+def _at_wall(recorded: Recording, wall: float) -> int:
+    """The moment with that wall time. The clock may have been set meanwhile: each round comes nearer."""
     time_ns = recorded.start_ns
     for _ in range(4):
         time_ns += round((wall - recorded.wall_time(time_ns)) * _SECOND_NS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 from gpuwatch.text.escape import ascii_only, printable, terminal_text
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import RenderableType
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """Names the file that a step of a GitHub Actions job appends to for the job's summary page."""
@@ -88,8 +88,12 @@ def writing_stdout(out: str = "FILE") -> Iterator[None]:
         ) from error
 
 
-def write_lines(lines: Iterable[Text]) -> None:
-    """Writes lines to stdout: styled for a terminal, plain for a pipe.
+def write_styled(parts: Iterable[RenderableType], width: int | None = None) -> None:
+    """Writes to stdout: styled for a terminal, plain for a pipe.
+
+    Args:
+        parts: one below the other.
+        width: to wrap lines at, in columns; None leaves them as they are.
 
     Raises:
         PipeClosedError, GpuwatchError: as `write_stdout`.
@@ -97,10 +101,12 @@ def write_lines(lines: Iterable[Text]) -> None:
     from rich.console import Console
 
     out = io.StringIO()  # by itself a Console ends the process with 1 when its reader is gone
-    console = Console(file=out, force_terminal=is_terminal(sys.stdout), soft_wrap=True, highlight=False)
-    for line in lines:
-        console.print(line)
-    write_stdout(out.getvalue(), styled=True)
+    console = Console(
+        file=out, width=width, force_terminal=is_terminal(sys.stdout), soft_wrap=width is None, highlight=False
+    )
+    for part in parts:
+        console.print(part)
+    write_stdout("".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines()), styled=True)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

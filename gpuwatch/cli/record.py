@@ -22,7 +22,7 @@ from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
 from gpuwatch.recording.types import CannotRecordError
 
 _END_SEEN_SECONDS = 1.0
-"""That a command is gone is known at once; the sources that tell how its trainers ended look some times a second."""
+"""The end of a command is known at once; the sources that see how its trainers ended poll a few times a second."""
 
 _NOT_BELOW = (
     "runs train here, but none among the processes that {} started: what srun or docker start is not below it; "
@@ -96,7 +96,7 @@ def _make_room(path: Path, force: bool) -> None:
 
 
 def _session(arguments: argparse.Namespace) -> Session:
-    """The session; a made-up machine of a given length need not be waited for."""
+    """The session; a simulated machine with a duration runs in time that jumps."""
     if arguments.simulate is None or not arguments.duration:
         return open_session(arguments)
     return simulated_session(
@@ -130,11 +130,11 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
     with StopSignals(monitor.stop) as signals:
         _begin(session, path, arguments)
         if sys.stderr is None or not sys.stderr.isatty():  # on a terminal the bar says it
-            monitor.subscribe(_ProblemTeller().hear)
+            monitor.subscribe(_ProblemReporter().take)
         with words as progress:
 
             def on_tick(snapshot: Snapshot) -> None:
-                nothing.look(snapshot)
+                nothing.see(snapshot)
                 progress.show(snapshot)
 
             monitor.run_until(
@@ -148,8 +148,8 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
         ended = monitor.stop_recording()
     if ended is not None and ended.is_over:
         raise GpuwatchError((ended.problem or "the recording has ended").rstrip("."))
-    nothing.look(monitor.snapshot())
-    _tell(ended, how_to_read=nothing.saw_something)
+    nothing.see(monitor.snapshot())
+    _say_result(ended, how_to_read=nothing.saw_something)
     if session.has_ended():
         say(f"gpuwatch: {session.narrowed_to} ended, and so did the recording")
     if signals.received:
@@ -174,12 +174,12 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
             say(f"gpuwatch: {sentence}")
             return code
         monitor.attach(pid)
-        monitor.subscribe(_ProblemTeller(still="the command goes on").hear)
+        monitor.subscribe(_ProblemReporter(still="the command goes on").take)
         monitor.start()
         ended = _wait(child, arguments.duration or None)
         if ended is not None:
             _let_end(monitor)
-        _tell(monitor.stop_recording())
+        _say_result(monitor.stop_recording())
         if ended is None:
             say("gpuwatch: the command goes on, and its exit code is waited for")
         if monitor.timeline.trainer_identities() and all(run.rung == "proc" for run in monitor.snapshot().runs):
@@ -201,12 +201,12 @@ def _let_end(monitor: Monitor) -> None:
     """Waits a moment for the monitor to see how the trainers ended."""
     seen = threading.Event()
 
-    def look(snapshot: Snapshot) -> None:
+    def on_snapshot(snapshot: Snapshot) -> None:
         # Without a run yet, what a short one has sent may still be unread.
         if snapshot.runs and all(run.ended for run in snapshot.runs):
             seen.set()
 
-    monitor.subscribe(look)
+    monitor.subscribe(on_snapshot)
     seen.wait(_END_SEEN_SECONDS)
 
 
@@ -214,29 +214,29 @@ def _is_over(snapshot: Snapshot) -> bool:
     return snapshot.recording is not None and snapshot.recording.is_over
 
 
-class _ProblemTeller:
-    """Says at once that nothing is being recorded: the user may look again in days.
+class _ProblemReporter:
+    """Says at once that nothing is being recorded: the user may come back in days.
 
     Args:
-        still: what goes on though the recording is over for good; None where that ends the command, which tells of it.
+        still: what goes on though the recording is over for good; None where that ends the command, which says so.
     """
 
     def __init__(self, still: str | None = None) -> None:
         self._still = still
-        self._told: str | None = None
+        self._reported: str | None = None
 
-    def hear(self, snapshot: Snapshot) -> None:
+    def take(self, snapshot: Snapshot) -> None:
         """Takes a snapshot; one problem is reported once, and again when the recording is over for it."""
         now = snapshot.recording
         if now is None or (now.is_over and self._still is None):
             return
         state = None if now.problem is None else "over" if now.is_over else "for now"
-        if state is not None and state != self._told:
+        if state is not None and state != self._reported:
             say(f"gpuwatch: {now.problem}{f'; {self._still}' if now.is_over else ''}")
-        self._told = state
+        self._reported = state
 
 
-def _tell(ended: RecordingNow | None, *, how_to_read: bool = True) -> None:
+def _say_result(ended: RecordingNow | None, *, how_to_read: bool = True) -> None:
     """What has become of it, unless that was reported when it happened."""
     if ended is None or ended.is_over:
         return

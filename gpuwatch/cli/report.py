@@ -32,7 +32,7 @@ _FORMATS = ("md", "json", "text", "html", "junit")
 _FAILING = {None: (), "warning": ("critical", "warning"), "critical": ("critical",)}
 
 _END_SEEN_SECONDS = 2.0
-"""That a process is gone is known at once; the sources that read it look some times a second."""
+"""The end of a process is known at once; the sources that read it poll a few times a second."""
 
 _FIRST_SAMPLE_SECONDS = 30.0
 """Beyond a duration that passed before the attached process was sampled, as a busy machine lets a short one pass."""
@@ -161,7 +161,7 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
 
         def on_tick(snapshot: Snapshot) -> None:
             progress.show(snapshot)
-            nothing.look(snapshot)
+            nothing.see(snapshot)
 
         monitor.run_until(deadline_ns, on_tick=on_tick, stop=lambda: nothing.is_sure or session.has_ended())
         if session.attached is not None:

@@ -54,11 +54,6 @@ class Session:
         self.monitor.stop()
 
     @property
-    def label(self) -> str:
-        """What the screen says of the source: "LIVE", "SIMULATED starved"."""
-        return self.monitor.snapshot().origin.label
-
-    @property
     def narrowed_to(self) -> str | None:
         """The attached process as people say it: "train.py (4711)"."""
         if self.attached is None:
@@ -169,7 +164,7 @@ class NothingSeen:
         self.is_sure = False
         self.saw_something = False
 
-    def look(self, snapshot: Snapshot) -> None:
+    def see(self, snapshot: Snapshot) -> None:
         """Becomes sure once nothing showed up for long enough."""
         waited = (snapshot.time_ns - snapshot.started_ns) / 1e9
         self.saw_something = self.saw_something or not is_empty(snapshot)

@@ -21,8 +21,8 @@ from gpuwatch.text.escape import json_text
 _PROC = Path("/proc")
 _MAIN_THREAD_HZ = 100.0
 _ALL_THREADS_HZ = 10.0
-"""A thread that maps memory waits while another process reads: 1 000 maps a second beside 100 looks a second at 60
-threads stood still for 24 % of the time, beside looks at the main thread alone for nothing that could be measured."""
+"""A thread that maps memory waits while another process reads: one with 1 000 maps a second was blocked for 24 % of the
+time by 100 samples a second of 60 threads, and for nothing that could be measured by samples of the main thread."""
 
 _MOST_HZ = 1000
 

@@ -204,7 +204,7 @@ class TrialProgress:
         self._shown = 0
 
     def begins(self, arm: Arm, place: int, of: int) -> Callable[[Steady | None], None]:
-        """A run begins; the look at the beginning has place 0."""
+        """A run begins; the first one, which is not counted, has place 0."""
         self._head = f"a look at it {arm.label}, not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
         self._show("starting")
         began = time.monotonic()
@@ -218,7 +218,7 @@ class TrialProgress:
         """The run has ended: its line stays."""
         self.clear()
         if run.failure is not None:
-            if run.place >= 0:  # a look that fails ends the trial, which says why
+            if run.place >= 0:  # a first one that fails ends the trial, which says why
                 say(f"{self._head}: {run.failure.reason}")
         elif run.interrupted:
             say(f"{self._head}: stopped")

@@ -21,7 +21,7 @@ from gpuwatch.text.numbers import duration_words, rate
 _PAST_NS = 1_500_000_000
 _UNKNOWN = "n/a"
 _GIB = 1024**3
-_RUNGS = {"sampled": "sampled", "proc": "/proc only", "hardware": "hardware only"}
+_DETAIL = {"sampled": "sampled", "proc": "/proc only", "hardware": "hardware only"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def watch_session(session: Session, duration_seconds: float | None = None) -> in
     nothing = NothingSeen(patient=False)
 
     def on_tick(snapshot: Snapshot) -> None:
-        nothing.look(snapshot)
+        nothing.see(snapshot)
         lines.take(snapshot)
 
     with StopSignals(session.monitor.stop) as signals:
@@ -61,53 +61,53 @@ def watch_session(session: Session, duration_seconds: float | None = None) -> in
 
 
 class _Lines:
-    """Writes a line for a snapshot when it is time for one, and tells of findings as they come and go."""
+    """Writes a line for a snapshot when it is time for one, and reports findings as they come and go."""
 
     def __init__(self, session: Session) -> None:
         # Polls jitter by 10 %, and a new finding brings a snapshot of its own.
         self._pause_ns = round(0.7e9 * max(0.5, session.interval_seconds))
         self._session = session
         self._written_ns: int | None = None
-        self._told: dict[tuple[str, str | None, str | None], str] = {}
-        """Whom each finding that stands is about."""
-        self._climbs: set[str] = set()
+        self._active: dict[tuple[str, str | None, str | None], str] = {}
+        """The subject of each finding that is active."""
+        self._hints: set[str] = set()
         self._notices: set[str] = set()
 
     def take(self, snapshot: Snapshot) -> None:
-        """Looks at a new snapshot. A simulated one may still be living through its past."""
+        """Takes a new snapshot. A simulated one may still be living through its past."""
         if self._session.now_ns() - snapshot.time_ns > _PAST_NS:
             return
         for notice in snapshot.notices:
             if notice not in self._notices:
                 self._notices.add(notice)
                 say(f"gpuwatch: {printable(notice)}")
-        self._tell(snapshot)
+        self._say_findings(snapshot)
         if self._session.attached is not None:
-            self._tell_climbs(snapshot)
+            self._say_how_to_see_more(snapshot)
         if self._written_ns is not None and snapshot.time_ns - self._written_ns < self._pause_ns:
             return
         self._written_ns = snapshot.time_ns
         write_stdout(f"{printable(watch_line(snapshot))}\n")
 
-    def _tell_climbs(self, snapshot: Snapshot) -> None:
+    def _say_how_to_see_more(self, snapshot: Snapshot) -> None:
         """How to see more of what was attached to, once per cause."""
         for run in snapshot.runs:
-            if run.rung != "exact" and run.how_to_climb and run.how_to_climb not in self._climbs:
-                self._climbs.add(run.how_to_climb)
+            if run.rung != "exact" and run.how_to_climb and run.how_to_climb not in self._hints:
+                self._hints.add(run.how_to_climb)
                 say(f"gpuwatch: {run.title} ({run.pid}): {run.how_to_climb}")
 
-    def _tell(self, snapshot: Snapshot) -> None:
+    def _say_findings(self, snapshot: Snapshot) -> None:
         now = {(found.rule, found.run, found.gpu): found for found in snapshot.findings}
         for key, found in now.items():
-            if key not in self._told:
-                self._told[key] = subject_of(found, snapshot)
-                say(f"{found.severity.value.upper()} {found.rule}: {self._told[key]}{found.summary}")
-        for key in sorted(self._told.keys() - now.keys(), key=str):
-            say(f"over: {self._told.pop(key)}{key[0]}")
+            if key not in self._active:
+                self._active[key] = subject_of(found, snapshot)
+                say(f"{found.severity.value.upper()} {found.rule}: {self._active[key]}{found.summary}")
+        for key in sorted(self._active.keys() - now.keys(), key=str):
+            say(f"over: {self._active.pop(key)}{key[0]}")
 
 
 def subject_of(found: Finding, snapshot: Snapshot) -> str:
-    """Whom a finding is about, to begin its sentence with: "train.py (4711): "; nothing where it says so itself."""
+    """The subject of a finding, to begin its sentence with: "train.py (4711): "; nothing where it says so itself."""
     names = [f"{run.title} ({run.pid})" for run in snapshot.runs if run.id == found.run]
     names += [f"GPU {gpu.facts.index}" for gpu in snapshot.gpus if found.run is None and gpu.facts.uuid == found.gpu]
     return f"{names[0]}: " if names and names[0] not in found.summary else ""
@@ -234,7 +234,7 @@ def _runs(runs: Sequence[RunNow], now_ns: int) -> list[str]:
     step_seconds = run.step_seconds_p50 or run.step_seconds
     step = f"step {_UNKNOWN if step_seconds is None else seconds(step_seconds)}"
     wait = f"wait {_UNKNOWN if run.wait_share is None else percent(run.wait_share)}"
-    rung = [] if run.rung == "exact" else [_RUNGS.get(run.rung, run.rung)]
+    rung = [] if run.rung == "exact" else [_DETAIL.get(run.rung, run.rung)]
     more = len(living) - 1
     others = [f"+{more} run{'' if more == 1 else 's'}"] if more else []
     name = [f"{printable(run.title)} ({run.pid})"] if others else []

@@ -23,7 +23,7 @@ from gpuwatch.__main__ import main
 from gpuwatch.cli import doctor
 from gpuwatch.cli.attach import table_lines
 from gpuwatch.cli.doctor_checks import Check, State
-from gpuwatch.cli.output import OutputFile, say, write_lines, write_stdout
+from gpuwatch.cli.output import OutputFile, say, write_stdout, write_styled
 from gpuwatch.cli.watch import watch_line
 from gpuwatch.recording.types import FindingRecord, RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
@@ -201,7 +201,7 @@ def test_the_candidates_of_attach_are_inert(monkeypatch: pytest.MonkeyPatch, cap
 
 def test_the_doctor_is_inert(capfd: pytest.CaptureFixture[str]) -> None:
     checks = [Check(HOSTILE, State.WARNING, HOSTILE, HOSTILE, {HOSTILE: HOSTILE}, ((HOSTILE,), (HOSTILE,)))]
-    write_lines(doctor._styled(checks))
+    write_styled(doctor._styled(checks))
     assert_inert(capfd.readouterr().out)
     assert_json(json_text(doctor.as_json(checks), indent=2))
 

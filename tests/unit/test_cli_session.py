@@ -14,27 +14,27 @@ ABSENT = NvmlState(time_ns=0, status="absent", reason="libnvidia-ml.so.1 was not
 
 def test_is_sure_after_ten_seconds_without_anything() -> None:
     nothing = NothingSeen(patient=False)
-    nothing.look(snapshot(seconds=9))
+    nothing.see(snapshot(seconds=9))
     assert not nothing.is_sure
-    nothing.look(snapshot(seconds=10))
+    nothing.see(snapshot(seconds=10))
     assert nothing.is_sure
 
 
 def test_is_never_sure_while_something_shows_or_the_user_waits() -> None:
     nothing = NothingSeen(patient=False)
-    nothing.look(snapshot(gpu(), seconds=100))
+    nothing.see(snapshot(gpu(), seconds=100))
     assert not nothing.is_sure
-    nothing.look(snapshot(runs=(run(),), seconds=100))
+    nothing.see(snapshot(runs=(run(),), seconds=100))
     assert not nothing.is_sure
     patient = NothingSeen(patient=True)
-    patient.look(snapshot(seconds=1000))
+    patient.see(snapshot(seconds=1000))
     assert not patient.is_sure
 
 
 def test_a_run_that_has_left_the_screen_was_something() -> None:
     nothing = NothingSeen(patient=False)
-    nothing.look(snapshot(runs=(run(),), seconds=100))
-    nothing.look(snapshot(seconds=900))
+    nothing.see(snapshot(runs=(run(),), seconds=100))
+    nothing.see(snapshot(seconds=900))
     assert not nothing.is_sure
     nothing.refuse(snapshot(seconds=900))
 

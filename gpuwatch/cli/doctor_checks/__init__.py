@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """How a part of the machine stands. A word, not only a colour, says it on every output."""
+    """The state of a part of the machine. A word, not only a colour, says it on every output."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,7 +16,7 @@ class State(str, Enum):
     PROBLEM = "problem"
     """A part of gpuwatch, or the training itself, cannot work."""
     UNKNOWN = "unknown"
-    """Could not be looked at."""
+    """Could not be checked."""
 
 
 Detail = str | int | float | bool | None
@@ -24,7 +24,7 @@ Detail = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part of the machine: a sentence on how it stands, and what to do where it falls short."""
+    """One part of the machine: a sentence on its state, and the cure where it falls short."""
 
     name: str
     state: State

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from gpuwatch.cli.doctor_checks import Check, State
@@ -60,31 +61,26 @@ def check_device_nodes(device_root: Path = Path("/dev"), proc_root: Path = Path(
     gpus = sorted(node.name for node in device_root.glob("nvidia[0-9]*"))
     control, wsl = device_root / "nvidiactl", device_root / "dxg"
     details = {"gpus": len(gpus), "control": control.exists(), "dxg": wsl.exists()}
+    result = partial(Check, "device-nodes", details=details)
     if wsl.exists() and not gpus:
-        return _opened([wsl], f"{wsl} is there, through which WSL reaches the GPUs.", details)
-    if not gpus or not control.exists():
+        nodes, sentence = [wsl], f"{wsl} is there, through which WSL reaches the GPUs."
+    elif gpus and control.exists():
+        nodes = [control, *(device_root / gpu for gpu in gpus)]
+        sentence = f"{', '.join(gpus)} and nvidiactl are there and may be opened."
+    else:
         if in_container(proc_root):
             cure = "Start the container with the GPUs: `docker run --gpus all`, or Kubernetes limits `nvidia.com/gpu`."
         else:
             cure = "Install NVIDIA's driver, or load it with `sudo modprobe nvidia` or `sudo nvidia-smi`."
         missing = "/dev/nvidia0" if not gpus else "/dev/nvidiactl"
-        return Check(
-            "device-nodes", State.WARNING, f"There is no {missing}: no NVIDIA GPU is reachable.", cure, details
-        )
-    nodes = [control, *(device_root / gpu for gpu in gpus)]
-    return _opened(nodes, f"{', '.join(gpus)} and nvidiactl are there and may be opened.", details)
-
-
-def _opened(nodes: list[Path], sentence: str, details: dict[str, bool | int]) -> Check:
-    locked = [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
-    if not locked:
-        return Check("device-nodes", State.OK, sentence, None, details)
-    return Check(
-        "device-nodes",
+        return result(State.WARNING, f"There is no {missing}: no NVIDIA GPU is reachable.", cure)
+    locked = next((node for node in nodes if not os.access(node, os.R_OK | os.W_OK)), None)
+    if locked is None:
+        return result(State.OK, sentence)
+    return result(
         State.PROBLEM,
-        f"{locked[0]} may not be opened by this user, so its GPU cannot be read.",
-        f"Join its group: `sudo usermod -aG {_group(locked[0])} $USER`, then log in again.",
-        details,
+        f"{locked} may not be opened by this user, so its GPU cannot be read.",
+        f"Join its group: `sudo usermod -aG {_group(locked)} $USER`, then log in again.",
     )
 
 
@@ -99,20 +95,19 @@ def check_driver(found: NvmlSurvey) -> Check:
     """Does the driver answer at all, and for how many GPUs?"""
     gpus = {answer.uuid for answer in found.answers}
     details = {"driver": found.driver_version, "cuda": found.cuda_version, "gpus": len(gpus)}
+    result = partial(Check, "driver", details=details)
     versions = f"The driver {found.driver_version or 'of unknown version'} (CUDA {found.cuda_version or 'unknown'})"
     if found.complete and gpus:
         many = f"{len(gpus)} GPUs" if len(gpus) > 1 else "1 GPU"
-        return Check("driver", State.OK, f"{versions} answers for {many}.", None, details)
+        return result(State.OK, f"{versions} answers for {many}.")
     if found.complete:
-        return Check(
-            "driver",
+        return result(
             State.PROBLEM,
             f"{versions} answers, but lists no GPU.",
             "Look for its complaint with `sudo dmesg | grep NVRM`; in a container ask for the GPUs (`--gpus all`).",
-            details,
         )
     state = State.WARNING if gpus else State.PROBLEM
-    return Check("driver", state, found.reason or "The driver did not answer.", None, details)
+    return result(state, found.reason or "The driver did not answer.")
 
 
 def check_nvml_calls(found: NvmlSurvey) -> Check:
@@ -141,7 +136,7 @@ def check_nvml_calls(found: NvmlSurvey) -> Check:
 
 
 def _shortcoming(answers: Sequence[NvmlAnswer], slowest_microseconds: float) -> tuple[str | None, bool]:
-    """(cure, whether it is a shortcoming): what a GPU was never built to tell is none."""
+    """(cure, whether it is a shortcoming): a reading that a GPU was never built for is none."""
     errors = {answer.error for answer in answers if answer.error}
     cures = [cure for error, cure in _CURES.items() if error in errors]
     if slowest_microseconds > _SLOW_MICROSECONDS:
@@ -162,11 +157,11 @@ def _row(reading: tuple[str, str], answers: Sequence[NvmlAnswer]) -> tuple[str, 
 
 
 def check_torch(gpu_present: bool, interpreters: Sequence[str] | None = None) -> Check:
-    """Looks with this interpreter and with the `python` and `python3` of the PATH."""
+    """The torch of this interpreter, or of the `python` and `python3` on the PATH."""
     candidates = _interpreters() if interpreters is None else list(interpreters)
-    looks = {interpreter: _torch_of(interpreter) for interpreter in candidates}
-    found = {interpreter: look for interpreter, look in looks.items() if look and look["place"]}
-    whole = {interpreter: look for interpreter, look in found.items() if look["version"]}
+    torches = {interpreter: _torch_of(interpreter) for interpreter in candidates}
+    found = {interpreter: torch for interpreter, torch in torches.items() if torch and torch["place"]}
+    whole = {interpreter: torch for interpreter, torch in found.items() if torch["version"]}
     if not found:
         return Check(
             "torch",
@@ -175,37 +170,31 @@ def check_torch(gpu_present: bool, interpreters: Sequence[str] | None = None) ->
             "interpreter can be watched all the same.",
             "Activate the environment of the training, or `pip install torch` there.",
         )
-    interpreter, look = next(iter((whole or found).items()))
-    details = {"interpreter": interpreter, **look}
+    interpreter, torch = next(iter((whole or found).items()))
+    result = partial(Check, "torch", details={"interpreter": interpreter, **torch})
     if not whole:
-        return Check(
-            "torch",
+        return result(
             State.WARNING,
-            f"The torch that {_shown(interpreter)} finds, {look['place']}, is incomplete: no version.py beside it says "
-            "which version it is.",
+            f"The torch that {_shown(interpreter)} finds, {torch['place']}, is incomplete: no version.py beside it "
+            "says which version it is.",
             "Install torch again there: `pip install --force-reinstall torch`; a folder or file of that name which "
             "hides it has to go.",
-            details,
         )
-    about = f"torch {look['version']} is found by {_shown(interpreter)}"
-    if look["cuda"]:
-        return Check("torch", State.OK, f"{about}, built for CUDA {look['cuda']}.", None, details)
-    if look["hip"]:
-        return Check(
-            "torch",
+    about = f"torch {torch['version']} is found by {_shown(interpreter)}"
+    if torch["cuda"]:
+        return result(State.OK, f"{about}, built for CUDA {torch['cuda']}.")
+    if torch["hip"]:
+        return result(
             State.WARNING,
-            f"{about}, built for AMD GPUs (HIP {look['hip']}), whose hardware gpuwatch does not read.",
+            f"{about}, built for AMD GPUs (HIP {torch['hip']}), whose hardware gpuwatch does not read.",
             "Runs are still watched through the hook; for the hardware use `amd-smi`.",
-            details,
         )
     if not gpu_present:
-        return Check("torch", State.OK, f"{about}, built for the CPU only, as this machine is.", None, details)
-    return Check(
-        "torch",
+        return result(State.OK, f"{about}, built for the CPU only, as this machine is.")
+    return result(
         State.WARNING,
         f"{about}, built for the CPU only: a training with it leaves every GPU idle.",
         "Install a CUDA build: https://pytorch.org/get-started/locally/.",
-        details,
     )
 
 

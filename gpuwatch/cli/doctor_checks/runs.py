@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from gpuwatch.cli.doctor_checks import Check, Detail, State
@@ -82,18 +83,16 @@ def check_permissions(proc_root: Path = Path("/proc"), my_uid: int | None = None
     """A matter of the user, and of whether /proc shows others' processes; for stacks see `other_processes`."""
     uid = os.geteuid() if my_uid is None else my_uid
     hidden = _hidepid(proc_root)
-    details = {"uid": uid, "hidepid": hidden}
+    result = partial(Check, "permissions", details={"uid": uid, "hidepid": hidden})
     whose = "Runs of all users" if uid == 0 else f"Runs of {user_name(uid)}"
     if hidden and uid != 0:
-        return Check(
-            "permissions",
+        return result(
             State.WARNING,
             f"{whose} can be watched; /proc hides other users' processes (hidepid={hidden}), so what they take of "
             "the machine is not known.",
             "Run gpuwatch as root (sudo), or ask for the group named in the mount option gid= of /proc.",
-            details,
         )
-    return Check("permissions", State.OK, f"{whose} can be watched.", None, details)
+    return result(State.OK, f"{whose} can be watched.")
 
 
 def _hidepid(proc_root: Path) -> str | None:
@@ -142,6 +141,7 @@ def check_other_processes(
         "cap_sys_ptrace": access.capable,
         "process_vm_readv": problem is None,
     }
+    result = partial(Check, "other-processes", details=details)
     as_root = _CAPABILITY if container else "run gpuwatch with sudo"
     if problem is not None:
         sentence, cures = _without_the_call(problem, container)
@@ -149,7 +149,7 @@ def check_other_processes(
         sentence = "No process may read another until the next start of the machine (ptrace_scope=3)"
         cures = (_RUN,)
     elif access.capable:
-        return Check("other-processes", State.OK, "The stacks of all runs can be read.", None, details)
+        return result(State.OK, "The stacks of all runs can be read.")
     elif access.yama == 2:
         sentence = "Only processes with CAP_SYS_PTRACE may read the stacks of a run (ptrace_scope=2)"
         cures = (_RUN, as_root, _YAMA)
@@ -158,10 +158,10 @@ def check_other_processes(
         cures = (_RUN, _RECORD, as_root, _YAMA)
     elif uid == 0:
         sentence = "root has no CAP_SYS_PTRACE here, so only stacks of runs of root itself can be read"
-        return Check("other-processes", State.OK, f"{sentence}.", f"For those of others {_CAPABILITY}.", details)
+        return result(State.OK, f"{sentence}.", f"For those of others {_CAPABILITY}.")
     else:
-        return Check("other-processes", State.OK, "The stacks of your runs can be read.", None, details)
-    return Check("other-processes", State.WARNING, f"{sentence}.", f"{', or '.join(cures)}.", details)
+        return result(State.OK, "The stacks of your runs can be read.")
+    return result(State.WARNING, f"{sentence}.", f"{', or '.join(cures)}.")
 
 
 def _without_the_call(problem: CannotReadError, container: bool) -> tuple[str, tuple[str, ...]]:
