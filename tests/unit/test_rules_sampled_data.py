@@ -567,6 +567,18 @@ class TestEpochStart:
         assert draft.fix is not None and draft.fix.code == "DataLoader(..., persistent_workers=True)"
         assert "epoch-start-stall" in fired(scene(run(self.started()), gpus=[]))
 
+    def test_waits_for_new_workers_behind_the_first_batch_leave_the_promise_open(self) -> None:
+        """Workers that are hardly busy and new in each epoch: the other waits may be for their start too, or not."""
+        few = self.said(self.started(first=0.14))
+        assert few is not None and few.gain is not None and few.hint is None
+        waiting = watched({"wait": 0.6, "start": 0.06}, first_wait_share=0.1, epochs=6, worker_phases={"item": 0.1})
+        open_one = self.said(replace(self.started(), stacks=waiting))
+        assert open_one is not None and open_one.gain is None
+        assert open_one.hint is not None and "1.1x by the waits for first batches, 2.8x at most" in open_one.hint
+        needed = replace(waiting, worker_phases=watched({}, worker_phases={"item": 0.9}).worker_phases)
+        busy = self.said(replace(self.started(), stacks=needed))
+        assert busy is not None and busy.gain is not None, "busy workers are waited for in any case"
+
     def test_one_epoch_or_few_samples_prove_nothing(self) -> None:
         assert self.said(self.started(epochs=1)) is None
         assert self.said(self.started(samples=599)) is None

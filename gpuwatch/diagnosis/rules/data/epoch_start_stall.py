@@ -22,8 +22,9 @@ Fix:
     process; where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler).
 Gain:
     At most 1 / (1 - E), E as far as the GPU idles then where event pairs tell it. Workers that live on still have to
-    make the epoch's first batch: what one of them takes for it stays, at worst. Persistent workers took the first
-    batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
+    make the epoch's first batch: what one of them takes for it stays, at worst. From outside later batches that wait
+    for new workers are not told from others: where idle workers leave that open there is no promise. Persistent
+    workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
 Verify:
     From the end of an epoch to the first batch of the next the wait is less than three times the usual.
 Source:
@@ -60,6 +61,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     edges = epoch_edges(rank)
     if edges is None or edges.share < limits.clear_share:
         return None
+    gain, hint = edges_gain(rank, edges)
     others = "unknown" if edges.usual_seconds is None else seconds(edges.usual_seconds)
     return Draft(
         summary=(
@@ -81,7 +83,8 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=edges.share >= limits.fire_share,
         fix=_fix(rank, edges),
-        gain=edges_gain(rank, edges),
+        gain=gain,
+        hint=hint,
         ruled_out=()
         if edges.usual_seconds is None
         else (RuledOut("slow loading throughout", f"the usual batch waits {seconds(edges.usual_seconds)}"),),
