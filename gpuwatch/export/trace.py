@@ -138,7 +138,7 @@ class TraceEvents:
             for time_ns, value in self._readings(sample, metric):
                 if time_ns < self._axis.start_ns:  # a buffer reaches back to before the recording
                     continue
-                yield self._counter(pid, _name(metric), time_ns, value * metric.shown_factor)
+                yield from self._counter(pid, _name(metric), time_ns, value * metric.shown_factor)
 
     def _readings(self, sample: GpuSample, metric: Metric) -> list[tuple[int, float]]:
         """The driver's own buffer where it was drained, each value once; else the poll."""
@@ -146,15 +146,15 @@ class TraceEvents:
         if ring:
             until = self._drained.get((sample.uuid, field), -1)
             self._drained[sample.uuid, field] = max(until, ring[-1][0])
-            return [(time_ns, value) for time_ns, value in ring if time_ns > until and math.isfinite(value)]
+            return [(time_ns, value) for time_ns, value in ring if time_ns > until]
         value = getattr(sample, field)
-        return [] if value is None or not math.isfinite(value) else [(sample.time_ns, float(value))]
+        return [] if value is None else [(sample.time_ns, value)]
 
     def _host(self, sample: HostSample) -> Iterator[Event]:
         for field in _HOST_COUNTERS:
             value = getattr(sample, field)
-            if value is not None and math.isfinite(value):
-                yield self._counter(self._tracks.host(), _name(HOST[field]), sample.time_ns, value)
+            if value is not None:
+                yield from self._counter(self._tracks.host(), _name(HOST[field]), sample.time_ns, value)
 
     def _step(self, step: StepEnd) -> Iterator[Event]:
         pid = self._tracks.trainer(step.trainer)
@@ -164,15 +164,14 @@ class TraceEvents:
             return
         self._step_ends[step.trainer] = step.end_ns
         yield from self._loose_waits(step.trainer, [wait for wait in waits if wait.end_ns <= start_ns])
-        known = {
-            "wait_ms": step.wait_seconds,
-            "forward_ms": step.forward_seconds,
-            "backward_ms": step.backward_seconds,
-            "optimizer_ms": step.optimizer_seconds,
-            "copy_ms": step.copy_seconds,
-            "phases_ms": step.phase_seconds or None,
-        }
-        details: Event = {name: round(value * 1e3, 6) for name, value in known.items() if value is not None}
+        details = _milliseconds(
+            wait=step.wait_seconds,
+            forward=step.forward_seconds,
+            backward=step.backward_seconds,
+            optimizer=step.optimizer_seconds,
+            copy=step.copy_seconds,
+            phases=step.phase_seconds or None,
+        )
         if step.samples is not None:
             details["samples"] = step.samples
         yield self._slice(pid, "training", f"step {step.number}", start_ns, step.end_ns, details)
@@ -227,7 +226,7 @@ class TraceEvents:
     def _fetch(self, fetch: WorkerFetch) -> Iterator[Event]:
         pid = self._tracks.trainer(fetch.trainer)
         tid = self._tracks.worker(fetch.trainer, fetch.worker, fetch.worker_pid)
-        details = {} if fetch.cpu_seconds is None else {"cpu_ms": round(fetch.cpu_seconds * 1e3, 6)}
+        details = _milliseconds(cpu=fetch.cpu_seconds)
         yield self._complete(pid, tid, "make a batch", fetch.start_ns, fetch.end_ns, details)
 
     def _lost(self, lost: GpuLost) -> Iterator[Event]:
@@ -260,9 +259,10 @@ class TraceEvents:
         }
         yield {**head, "ph": "e", "ts": self._axis.micros(max(end_ns, span.start_ns))}
 
-    def _counter(self, pid: int, name: str, time_ns: int, value: float) -> Event:
+    def _counter(self, pid: int, name: str, time_ns: int, value: float) -> Iterator[Event]:
         at = self._axis.micros(time_ns)
-        return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at, "args": {"value": round(float(value), 6)}}
+        if math.isfinite(value):
+            yield {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at, "args": {"value": round(float(value), 6)}}
 
     def _slice(self, pid: int, track: str, name: str, start_ns: int, end_ns: int, details: Event) -> Event:
         return self._complete(pid, self._tracks.thread(pid, track), name, start_ns, end_ns, details)
@@ -280,6 +280,12 @@ class TraceEvents:
 
     def _instant(self, pid: int, name: str, time_ns: int) -> Event:
         return {"ph": "i", "s": "p", "name": printable(name), "pid": pid, "tid": 0, "ts": self._axis.micros(time_ns)}
+
+
+def _milliseconds(**seconds: float | None) -> Event:
+    """The known ones in milliseconds. A damaged file may claim any number, and 1e308 s are no number of them."""
+    known = {f"{name}_ms": value * 1e3 for name, value in seconds.items() if value is not None}
+    return {name: round(value, 6) for name, value in known.items() if math.isfinite(value)}
 
 
 def _name(metric: Metric) -> str:
