@@ -149,8 +149,8 @@ def _result(experiment: Experiment, command: list[str], enough: Enough, *, scrat
         scratch=scratch,
     )
     patch = ArmPatch(b"", ())
-    if result.best is not None and experiment.look is not None:
-        patch = patch_of(result.best.arm, experiment.look, Path.cwd(), read_source)
+    if result.best is not None and experiment.probe is not None:
+        patch = patch_of(result.best.arm, experiment.probe, Path.cwd(), read_source)
     return replace(result, patch=patch.data, by_hand=patch.by_hand)
 
 
@@ -204,8 +204,8 @@ class TrialProgress:
         self._shown = 0
 
     def begins(self, arm: Arm, place: int, of: int) -> Callable[[Steady | None], None]:
-        """A run begins; the first one, which is not counted, has place 0."""
-        self._head = f"a look at it {arm.label}, not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
+        """A run begins; the first run, which does not count, has place 0."""
+        self._head = f"a first run {arm.label}, not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
         self._show("starting")
         began = time.monotonic()
 
@@ -218,7 +218,7 @@ class TrialProgress:
         """The run has ended: its line stays."""
         self.clear()
         if run.failure is not None:
-            if run.place >= 0:  # a first one that fails ends the trial, which says why
+            if run.place >= 0:  # a first run that fails ends the trial, which says why
                 say(f"{self._head}: {run.failure.reason}")
         elif run.interrupted:
             say(f"{self._head}: stopped")

@@ -70,7 +70,7 @@ def edit_diff(
 
 
 def combined_patch(edits: Iterable[tuple[Edit, Origin]], attempt: Attempt = _any_attempt) -> Patch:
-    """The edits as one patch, applied in order: where two set the same keyword, the first one stands."""
+    """The edits as one patch, applied in order: where two set the same keyword, the first one counts."""
     workspace = Workspace()
     done: list[Edit] = []
     reasons: list[str | None] = []
@@ -118,7 +118,7 @@ def _changes(edit: Edit, files: Files) -> list[Change]:
 
 
 def _settled_before(edit: Edit, done: Sequence[Edit]) -> tuple[bool, str | None]:
-    """Whether earlier edits leave nothing to do: they did the same, or something else that stands (then why)."""
+    """Whether earlier edits leave nothing to do: they did the same, or something else that counts (then why)."""
     if edit in done:
         return True, None
     if not isinstance(edit, KeywordEdit):

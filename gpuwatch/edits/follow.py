@@ -254,7 +254,7 @@ def _own(node: ast.expr, name: str, trail: Trail) -> list[Change]:
     module = trail.module
     owner = next((each for each in module.ancestors(node) if isinstance(each, ast.ClassDef)), None)
     if owner is None:
-        raise trail.refuse(module.source(node), "stands outside of a class")
+        raise trail.refuse(module.source(node), "is outside of a class")
     inner = node.value if isinstance(node, ast.Attribute | ast.Subscript) else node
     if isinstance(inner, ast.Attribute) and inner.attr == "hparams":
         for method in owner.body:
@@ -431,9 +431,9 @@ def value_in(displays: list[ast.Dict], name: str, module: Module) -> ast.expr | 
 
 
 def added_to(displays: list[ast.Dict], keywords: Mapping[str, str], module: Module) -> list[Change]:
-    """The changes that add keys: beside `num_workers` where a display has that, else to the first one."""
-    beside = [each for each in displays if any(key == "num_workers" for key, _ in _pairs(each))]
-    return _with_keys((beside or displays)[0], keywords, module) if keywords else []
+    """The changes that add keys: to the display that has `num_workers`, else to the first one."""
+    with_workers = [each for each in displays if any(key == "num_workers" for key, _ in _pairs(each))]
+    return _with_keys((with_workers or displays)[0], keywords, module) if keywords else []
 
 
 def _assigned_display(value: ast.expr, module: Module) -> list[ast.Dict]:

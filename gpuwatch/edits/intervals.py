@@ -83,7 +83,7 @@ def _is_range(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def _places(statement: ast.stmt, module: Module, edit: IntervalEdit) -> Iterator[ast.stmt]:
-    """The statement, then the only call of the function it is in, until one stands in a loop of its own function.
+    """The statement, then the only call of the function it is in, until one is in a loop of its own function.
 
     A loop inside of a function that only evaluates or saves goes over batches or models, not over epochs.
     """
@@ -117,7 +117,7 @@ def _only_evaluates(function: ast.FunctionDef) -> bool:
 
 
 def _outer_condition(statement: ast.stmt, module: Module) -> ast.BinOp | None:
-    """The `counter % n` of the outermost `if` around the statement that stands in a loop and holds no training."""
+    """The `counter % n` of the outermost `if` around the statement that is in a loop and holds no training."""
     found = None
     around = _around(statement, module)
     for place, each in enumerate(around):

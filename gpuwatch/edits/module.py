@@ -110,12 +110,12 @@ class Module:
         return next(each for each in self.ancestors(node) if isinstance(each, ast.stmt))
 
     def block(self, statement: ast.stmt) -> Sequence[ast.stmt]:
-        """The statements that a statement stands among."""
+        """The statements of the block that a statement is in."""
         parent = self._parents[statement]
         for _, value in ast.iter_fields(parent):
             if isinstance(value, list) and statement in value:
                 return value
-        raise CannotEditError(f"line {statement.lineno} of {self.file} stands in no block")
+        raise CannotEditError(f"line {statement.lineno} of {self.file} is in no block")
 
     def lines_of(self, first: ast.stmt, last: ast.stmt) -> tuple[int, int]:
         """First and last line of consecutive statements that share no line with others."""

@@ -40,7 +40,7 @@ from gpuwatch.samples import (
 )
 
 EVENT_KINDS = (GpuFacts, MachineFacts, RunFacts, GpuLost, XidEvent, TrainerEnded, PhaseSpan, Candidates)
-"""What is reported once or when it changes: kept beside the samples too, where it outlives them (`--record-max`)."""
+"""What is reported once or when it changes: kept in rows of its own too, where it outlives them (`--record-max`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class _Metrics:
         self._counters[subject, metric] = (time_ns, 0.0)
 
     def begin_minute(self) -> None:
-        """Forgets all but what counters of the last hour stood at."""
+        """Forgets all but what counters of the last hour had reached."""
         newest_ns = max((time_ns for time_ns, _ in self._counters.values()), default=0)
         self._counters = {
             key: reading for key, reading in self._counters.items() if newest_ns - reading[0] <= _COUNTER_KEPT_NS

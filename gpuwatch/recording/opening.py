@@ -1,4 +1,4 @@
-"""Opening a recording to read it: whether it is one, and how to read it without writing beside it."""
+"""Opening a recording to read it: whether it is one, and how to read it without writing next to it."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _kind(mode: int) -> str:
 
 
 def _check_companions(path: Path) -> None:
-    """SQLite reads what lies beside the file under these names as a part of it.
+    """SQLite reads the files of these names next to it as parts of it.
 
     In a folder where others may make files, theirs would be taken for the recording, and a link would lead to any file.
     """
@@ -172,7 +172,7 @@ def _check_companions(path: Path) -> None:
             continue
         if not stat.S_ISREG(found.st_mode):
             kind = "a link" if stat.S_ISLNK(found.st_mode) else "no file"
-            raise CannotOpenError(f"{beside} beside the recording is {kind}: move {path.name} to a folder of its own.")
+            raise CannotOpenError(f"{beside} next to the recording is {kind}: move {path.name} to a folder of its own.")
         if found.st_uid not in (own.st_uid, os.geteuid(), 0):
             raise CannotOpenError(
                 f"{beside} belongs to user {found.st_uid}, who did not make the recording: move {path.name} to "

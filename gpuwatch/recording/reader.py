@@ -434,7 +434,7 @@ class Recording:
         return list(found.values())
 
     def findings(self, start_ns: int, end_ns: int) -> list[FindingSpan]:
-        """The stretches in which findings stood, of those that touch [start, end], in the order of their beginning."""
+        """The stretches of findings that touch [start, end], in the order of their beginning."""
         columns = "id, key, start_ns, end_ns, state, rule, severity, run, gpu, blob, crc"
         rows = self._contents.checked_rows("its findings", f"SELECT {columns} FROM finding ORDER BY id")
         found = [FindingSpan(*(*row[2:-1], row[1], row[-1])) for row in rows]

@@ -11,10 +11,10 @@
 | `rollup_1m` | one row a minute: count, min, mean, max, p50, p95, sigma, p5 of each metric below                  |
 | `rollup_1h` | one row an hour that is over: its minutes once more, by metric and column (see `hours`)            |
 | `event`     | GpuFacts, MachineFacts, RunFacts, GpuLost, XidEvent, TrainerEnded, PhaseSpan, Candidates           |
-| `finding`   | each stretch in which a finding stood                                                              |
+| `finding`   | each stretch of time with a finding                                                                |
 
 All rows carry the CRC-32 of their blob or of all their values, so what a failing disk has changed is left out and
-told, not shown. An hour has one in the blob for its index and one for each metric.
+reported, not shown. An hour has one in the blob for its index and one for each metric.
 
 Metrics of minutes. Those of a subject without a value in a minute have no row there. `count * mean` is a sum.
 
@@ -38,8 +38,9 @@ Metrics of minutes. Those of a subject without a value in a minute have no row t
 * Batches (subject: trainer): batch_wait_seconds (training loaders), eval_wait_seconds, fetch_seconds and
   fetch_cpu_seconds (a worker's).
 * Phases (subject: trainer), a value per phase that ended: eval_phase_seconds, checkpoint_phase_seconds, and so on.
-* Seen from outside (subject: trainer): stack_PHASE_share of all looks, stack_wait_train_share of those in training;
-  `count` is of looks, the range of seconds. counted_batches: of training loaders in the minute, with a count of 1.
+* Seen from outside (subject: trainer): stack_PHASE_share of all stack samples, stack_wait_train_share of those in
+  training; `count` is of samples, the range of seconds. counted_batches: of training loaders in the minute, with a
+  count of 1.
 * Memory (subject: trainer): allocated_peak_bytes, reserved_peak_bytes, total_bytes.
 """
 

@@ -38,7 +38,7 @@ class Place:
 
 
 def filesystem_of(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """The type of file system that a folder lies on, such as "ext4" or "nfs4"; None where it cannot be told."""
+    """The type of file system that a folder lies on, such as "ext4" or "nfs4"; None where it is not known."""
     try:
         device = folder.stat().st_dev
         lines = mountinfo.read_bytes().decode("utf-8", "surrogateescape").split("\n")
@@ -111,7 +111,7 @@ class HeldFile:
         self._mark = mark
 
     def check(self) -> None:
-        """Three looks at the file, 4 us. A file that was only renamed is written to the end: SQLite still holds it.
+        """Three system calls, 4 us. A file that was only renamed is written to the end: SQLite still holds it.
 
         Raises:
             LostFileError: says what has happened to it.
@@ -132,7 +132,7 @@ class HeldFile:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it still has its name: what lies beside it under that name, the log, is then its own."""
+        """Whether it still has its name: the log of that name is then its own."""
         if self._descriptor is None:
             return False
         try:
@@ -205,7 +205,7 @@ class Checkpoints:
             self._thread.join(_LAST_SECONDS)
 
     def _make(self) -> None:
-        """A disk that is full or failing tells the recorder itself; the log keeps everything until the next one.
+        """The recorder notices a disk that is full or failing itself; the log keeps everything until the next one.
 
         `mode=rw`: a file that was removed is not created again, empty.
         """
@@ -308,7 +308,7 @@ class Store:
         """Drops the oldest samples where the file is about to outgrow its limit.
 
         Args:
-            tail_bytes: that the open segment will take beside what is sealed.
+            tail_bytes: that the open segment will take in addition to what is sealed.
 
         Raises:
             StoreError: they could not be dropped.
@@ -338,7 +338,7 @@ class Store:
         )
 
     def abandon(self) -> None:
-        """Lets go of a file that is lost, and takes away what lies beside its place, if nothing else lies there."""
+        """Lets go of a file that is lost, and removes its log, if nothing else is in its place."""
         self.close()
         if not self.path.exists():
             self._remove_log()
@@ -367,7 +367,7 @@ class Store:
                 self._held.close()
                 raise CannotRecordError(f"{self.path} exists: choose another name, or remove it first.")
             os.fchmod(descriptor, 0o600)
-            self._remove_log()  # beside an empty file it is of one that was removed
+            self._remove_log()  # next to an empty file it is of one that was removed
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise CannotRecordError(f"{self.path} is a symbolic link: name the file itself.") from None

@@ -71,7 +71,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class FindingSummary:
-    """One finding of the stretch, and for how much of it it stood."""
+    """One finding of the stretch, and for how much of it it held."""
 
     rule: str
     severity: str
@@ -110,7 +110,7 @@ class SessionSummary:
 LONGEST_NS = 900 * 1_000_000_000
 """As far as the timeline keeps steps one by one."""
 _LEAD_NS = 120 * 1_000_000_000
-"""Of what came before, to know that the run had warmed up and what its counters stood at."""
+"""Of what came before, to know that the run had warmed up and what its counters had reached."""
 _STANDS = ("firing", "clearing")
 
 

@@ -1,4 +1,4 @@
-"""What crosses the recording's border beside samples: its head, findings, minutes, and refusals."""
+"""What a recording takes and gives in addition to samples: its head, findings, minutes, and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RecordingMeta:
 
 @dataclass(frozen=True, slots=True)
 class FindingRecord:
-    """A finding as a recording keeps it. `key` tells apart what stands at the same time; `blob` is opaque here."""
+    """A finding as a recording keeps it. `key` tells apart those of one moment; `blob` is opaque here."""
 
     key: str
     rule: str
@@ -45,9 +45,9 @@ class FindingRecord:
 
 @dataclass(frozen=True, slots=True)
 class FindingSpan:
-    """A stretch in which a finding stood with one state and severity.
+    """A stretch in which a finding had one state and severity.
 
-    `end_ns` is None if it stood when the recording ended. `blob` is the finding as of the stretch's last minute.
+    `end_ns` is None if it lasted to the end of the recording. `blob` is the finding as of the stretch's last minute.
     """
 
     start_ns: int

@@ -146,7 +146,7 @@ class RecordingWriter:
         path: of the file, which must not hold anything yet.
         meta: what it is a recording of.
         max_bytes: the oldest samples are dropped beyond it; minutes, events and findings are kept.
-        filesystem: tells what a folder lies on.
+        filesystem: gives the type that a folder lies on.
         temp_folders: of this machine, for a recording that is to end up on a network's file system.
         connect: opens the file.
         moment: a wall time as text, for messages.

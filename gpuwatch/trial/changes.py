@@ -117,7 +117,7 @@ def parse_change(text: str) -> Change:
     if kind == "arg" and rest:
         return Change(name, value if equals else None)
     if not equals:
-        raise TrialError(f"a change is NAME=VALUE, such as num_workers=8, not {text!r}; the command stands behind --")
+        raise TrialError(f"a change is NAME=VALUE, such as num_workers=8, not {text!r}; the command comes after --")
     if kind == "env" and rest:
         if rest.startswith("GPUWATCH_"):
             raise TrialError(f"{rest} steers gpuwatch itself: a trial needs it for its own")

@@ -17,7 +17,7 @@ OnProgress = Callable[[Steady | None], None]
 class Runs(Protocol):
     """What makes the runs."""
 
-    def look(self, arms: tuple[Arm, ...], on_progress: OnProgress) -> tuple[RunResult, dict[Arm, Prediction]]:
+    def probe(self, arms: tuple[Arm, ...], on_progress: OnProgress) -> tuple[RunResult, dict[Arm, Prediction]]:
         """A run as it is that does not count, and what is promised for the arms."""
 
     def run(self, arm: Arm, at: Place | None, place: int, on_progress: OnProgress) -> RunResult:
@@ -25,10 +25,10 @@ class Runs(Protocol):
 
 
 class Narrator(Protocol):
-    """Who tells the user how far it has got."""
+    """Reports the progress to the user."""
 
     def begins(self, arm: Arm, place: int, of: int) -> OnProgress:
-        """A run begins: place 0 is the look. Returns what is called about once a second."""
+        """A run begins: place 0 is the probe. Returns what is called about once a second."""
 
     def ended(self, run: RunResult) -> None:
         """The run that had begun has ended."""
@@ -42,7 +42,7 @@ class Experiment:
         arms: the program as it is first.
         runs_per_arm: how often each is run.
         min_effect: the least change that is called one.
-        command: the program, to tell an arm that changes nothing.
+        command: the program, to recognise an arm that changes nothing.
         environment: its usual one.
     """
 
@@ -51,7 +51,7 @@ class Experiment:
     min_effect: float
     command: Sequence[str]
     environment: Mapping[str, str]
-    look: RunResult | None = None
+    probe: RunResult | None = None
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     _promised: dict[Arm, Prediction] = field(default_factory=dict)
@@ -66,12 +66,12 @@ class Experiment:
             TrialError: the program as it is gives no figure, or does already all that is to be tried.
         """
         total = len(self.arms) * self.runs_per_arm
-        self.look, self._promised = runs.look(self.arms, narrator.begins(Arm(), 0, total))
-        narrator.ended(self.look)
-        if self._stopped_by(self.look):
+        self.probe, self._promised = runs.probe(self.arms, narrator.begins(Arm(), 0, total))
+        narrator.ended(self.probe)
+        if self._stopped_by(self.probe):
             return
-        self._leave_out_what_is_so(self.look)
-        at = self._place(self.look)
+        self._leave_out_what_is_so(self.probe)
+        at = self._place(self.probe)
         total = len(self.arms) * self.runs_per_arm
         for place, arm in enumerate(self._alternating()):
             run = runs.run(arm, at, place, narrator.begins(arm, place + 1, total))
@@ -134,8 +134,8 @@ class Experiment:
             )
         return False
 
-    def _leave_out_what_is_so(self, look: RunResult) -> None:
-        same = [arm for arm in self.arms[1:] if already_so(arm, look, self.command, self.environment)]
+    def _leave_out_what_is_so(self, probe: RunResult) -> None:
+        same = [arm for arm in self.arms[1:] if already_so(arm, probe, self.command, self.environment)]
         self.arms = tuple(arm for arm in self.arms if arm not in same)
         for arm in same:
             self.notes.append(f"{arm.label} is how the program is already: that is the first arm")
@@ -144,8 +144,8 @@ class Experiment:
                 f"there is nothing to compare: {' and '.join(arm.label for arm in same)} is how it is already"
             )
 
-    def _place(self, look: RunResult) -> Place | None:
-        loader = look.loader
+    def _place(self, probe: RunResult) -> Place | None:
+        loader = probe.loader
         if loader is not None and loader.file is not None and loader.line is not None:
             return loader.file, loader.line
         if loader is not None and any(change.name in LOADER for arm in self.arms for change in arm.changes):
@@ -176,9 +176,9 @@ def ineffective(arm: Arm, run: RunResult) -> tuple[tuple[Change, str], ...]:
     return tuple((change, reason) for change, reason in found if reason is not None)
 
 
-def already_so(arm: Arm, look: RunResult, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+def already_so(arm: Arm, probe: RunResult, command: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether the program as it is does all that the arm asks for."""
-    return all(_is_so(change, look, command, environment) for change in arm.changes)
+    return all(_is_so(change, probe, command, environment) for change in arm.changes)
 
 
 def _missing(change: Change, run: RunResult) -> str | None:
@@ -213,20 +213,20 @@ def _missing_of_loader(change: Change, facts: RunFacts, loader: LoaderFacts | No
     return None
 
 
-def _is_so(change: Change, look: RunResult, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+def _is_so(change: Change, probe: RunResult, command: Sequence[str], environment: Mapping[str, str]) -> bool:
     kind, _, rest = change.name.partition(".")
     if kind == "env":
         return environment.get(rest) == str(change.value)
     if kind == "arg":
         return command_of(Arm((change,)), command) == list(command)
     if change.name in LOADER:
-        loader = look.loader
+        loader = probe.loader
         return loader is not None and getattr(loader, change.name) == change.value
-    if look.facts is None or change.name == "non_blocking":
+    if probe.facts is None or change.name == "non_blocking":
         return False
     if change.name == "compile":
-        return look.facts.model.compiled is change.value
-    return _switch_is(change, look.facts.model)
+        return probe.facts.model.compiled is change.value
+    return _switch_is(change, probe.facts.model)
 
 
 def _switch_is(change: Change, model: ModelFacts) -> bool:

@@ -44,7 +44,7 @@ class Meter:
     steps: int | None = None
     _counts: dict[str, _Count] = field(default_factory=dict)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Takes up the steps that have come: at least every few minutes, for the timeline forgets them."""
         with self.timeline.lock:
             for history in self.timeline.trainers.values():

@@ -23,12 +23,12 @@ class ArmPatch:
     by_hand: tuple[str, ...]
 
 
-def patch_of(arm: Arm, look: RunResult, folder: Path, read: Callable[[Path, float | None], bytes]) -> ArmPatch:
+def patch_of(arm: Arm, probe: RunResult, folder: Path, read: Callable[[Path, float | None], bytes]) -> ArmPatch:
     """The changes that the hook made for an arm, as edits.
 
     Args:
         arm: the best one.
-        look: the run of the program as it is.
+        probe: the run of the program as it is.
         folder: that the user works in.
         read: gives a file as it was when a process started.
     """
@@ -36,8 +36,8 @@ def patch_of(arm: Arm, look: RunResult, folder: Path, read: Callable[[Path, floa
     from gpuwatch.edits.editor import combined_patch
     from gpuwatch.edits.workspace import Origin
 
-    facts = look.facts
-    edits = list(_edits(arm, look))
+    facts = probe.facts
+    edits = list(_edits(arm, probe))
     words = [sentence for sentence, edit in edits if edit is None]
     named = [(sentence, edit) for sentence, edit in edits if edit is not None]
     started = process_started(facts.start_ticks) if facts is not None else None
@@ -51,17 +51,17 @@ def patch_of(arm: Arm, look: RunResult, folder: Path, read: Callable[[Path, floa
     return ArmPatch(patch.data, tuple(dict.fromkeys([*failed, *words])))
 
 
-def _edits(arm: Arm, look: RunResult) -> Iterator[tuple[str, Edit | None]]:
+def _edits(arm: Arm, probe: RunResult) -> Iterator[tuple[str, Edit | None]]:
     """What each change is in words, and as an edit where it can be one."""
     keywords = arm.of(LOADER)
     if keywords:
         texts = {name: repr(value) for name, value in keywords.items()}
-        if look.loader is not None and keywords.get("num_workers") == 0:
-            texts |= _without_workers(look.loader)
-        fix = loader_fix(look.loader, texts, "set these in the training's DataLoader", None)
+        if probe.loader is not None and keywords.get("num_workers") == 0:
+            texts |= _without_workers(probe.loader)
+        fix = loader_fix(probe.loader, texts, "set these in the training's DataLoader", None)
         yield f"DataLoader(..., {', '.join(f'{name}={text}' for name, text in texts.items())})", fix.edit
     for name, value in arm.of(frozenset({"tf32", "cudnn_benchmark", "compile", "non_blocking"})).items():
-        yield _switch(name, bool(value), look)
+        yield _switch(name, bool(value), probe)
     for name, value in arm.below("env.").items():
         yield f"export {name}={value}", None
     for name, value in arm.below("arg.").items():
@@ -78,8 +78,8 @@ def _without_workers(loader: LoaderFacts) -> dict[str, str]:
     return left
 
 
-def _switch(name: str, value: bool, look: RunResult) -> tuple[str, Edit | None]:
-    facts = look.facts
+def _switch(name: str, value: bool, probe: RunResult) -> tuple[str, Edit | None]:
+    facts = probe.facts
     if name == "tf32":
         statement = f'torch.set_float32_matmul_precision("{"high" if value else "highest"}")'
         return statement, setup_edit(facts, statement) if facts is not None else None

@@ -1,4 +1,4 @@
-"""What the rules promise for an arm, from a look at the program as it is."""
+"""What the rules promise for an arm, from a first run of the program as it is."""
 
 from __future__ import annotations
 

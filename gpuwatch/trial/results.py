@@ -64,7 +64,7 @@ class Thermal:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run of the program. `place` counts all runs of the trial, from 0; the look at the beginning is none."""
+    """One run of the program. `place` counts all runs of the trial from 0; the first one, which does not count, has -1."""
 
     place: int
     steady: Steady | None
@@ -208,7 +208,7 @@ def scatter(rates: Sequence[float]) -> float | None:
 def drift(arms: Sequence[Sequence[tuple[int, float]]]) -> float | None:
     """How much the speed changed from the first run to the last, whatever the arm: -0.08 for 8 % slower.
 
-    Each arm is a sequence of (place of the run, speed). None where no drift stands out of the scatter. Taking turns
+    Each arm is a sequence of (place of the run, speed). None where no drift stands out of the scatter. Alternating
     keeps a drift out of the ratios, but it widens their intervals.
     """
     points: list[tuple[float, float]] = []

@@ -63,10 +63,10 @@ class Runner:
     ) -> None:
         self._folder.cleanup()
 
-    def look(self, arms: tuple[Arm, ...], on_progress: OnProgress) -> tuple[RunResult, dict[Arm, Prediction]]:
+    def probe(self, arms: tuple[Arm, ...], on_progress: OnProgress) -> tuple[RunResult, dict[Arm, Prediction]]:
         """A first run as it is, with all that gpuwatch can see of it, and what the rules promise for each arm.
 
-        It does not count: looking costs a little, and the files that it reads are then in memory for all arms alike.
+        It does not count: the readings cost a little, and files that it reads are then in memory for all arms alike.
         """
         from gpuwatch.monitor.wiring import live_monitor
 
@@ -132,7 +132,7 @@ _HARMFUL = frozenset({"heat", "hardware brake"})
 
 @dataclass(slots=True)
 class Stopping:
-    """The user's wish to stop, as signal handlers can tell it."""
+    """The user's wish to stop, as signal handlers set it."""
 
     asked: bool = False
     monitor: Monitor | None = None
@@ -216,7 +216,7 @@ def watch_run(
         on_progress(meter.steady())
 
     def is_over() -> bool:
-        meter.look()
+        meter.update()
         quiet_ns = time.monotonic_ns() - (meter.last_step_ns or started_ns)
         return meter.is_full or training.exit_code is not None or quiet_ns > enough.patience_seconds * SECOND_NS
 
@@ -227,7 +227,7 @@ def watch_run(
         exit_code = training.exit_code
         if exit_code is not None and not stopping.asked:  # what it sent last is still to be read
             monitor.run_until(time.monotonic_ns() + _LAST_WORDS_NS, stop=lambda: _all_ended(monitor))
-            meter.look()
+            meter.update()
         at_end(monitor)
         facts, steady = meter.facts, meter.steady()
         training.end()

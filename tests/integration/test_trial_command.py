@@ -98,7 +98,7 @@ def test_an_arm_that_steps_twice_as_often_is_called_faster(script: Path) -> None
     assert [each["place"] for each in first["runs"]] == [0, 3, 4, 7, 8]
     assert all(each["steps"] >= 40 for each in arm["runs"])
     assert told["by_hand"] == ["start it with --pause 0.004"]
-    assert "a look at it as it is, not counted: " in result.stderr
+    assert "a first run as it is, not counted: " in result.stderr
     assert "run 10 of 10: arg.pause=0.004: " in result.stderr
     assert "KeyboardInterrupt" not in result.stderr
     pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]

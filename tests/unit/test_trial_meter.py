@@ -18,7 +18,7 @@ def metered(*samples: Any, seconds: float | None = 2.0, steps: int | None = None
     meter = Meter(history, seconds, steps)
     for sample in samples:
         history.add(sample)
-        meter.look()
+        meter.update()
     return meter
 
 

@@ -53,7 +53,7 @@ class FakeRuns:
     made: list[str] = field(default_factory=list)
     places: list[Place | None] = field(default_factory=list)
 
-    def look(self, arms: tuple[Arm, ...], on_progress: Any) -> tuple[RunResult, dict[Arm, Prediction]]:
+    def probe(self, arms: tuple[Arm, ...], on_progress: Any) -> tuple[RunResult, dict[Arm, Prediction]]:
         return self.first, self.promised
 
     def run(self, arm: Arm, at: Place | None, place: int, on_progress: Any) -> RunResult:
