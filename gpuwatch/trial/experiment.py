@@ -99,15 +99,8 @@ class Experiment:
             judgement = Judgement("did not take effect")
         elif each.failure is not None and not any(run.counts for run in each.runs):
             judgement = Judgement("failed")
-        promised = self._promised.get(each.arm)
-        return ArmResult(
-            each.arm,
-            each.runs,
-            judgement,
-            self._ineffective.get(each.arm, ()),
-            promised.gain if promised else None,
-            promised.rule if promised else None,
-        )
+        ineffective, promised = self._ineffective.get(each.arm, ()), self._promised.get(each.arm)
+        return ArmResult(each.arm, each.runs, judgement, ineffective, promised)
 
     def _alternating(self) -> Iterator[Arm]:
         """Forwards, then backwards, so that what grows or wears off during the trial meets all arms alike."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.statistics.interval import Interval, geometric_mean
 from gpuwatch.text import numbers
 from gpuwatch.text.escape import code_block, code_span, markdown, printable
@@ -63,25 +62,16 @@ def _least(part: float) -> str:
     return f"{100 * part:.1f} %" if part < 0.1 else f"{100 * part:.0f} %"
 
 
-def predicted_words(gain: Gain | None) -> str | None:
-    """2.4-3.3x."""
-    if gain is None:
-        return None
-    if gain.high >= _FACTOR_FROM:
-        low, high = f"{gain.low:.1f}", f"{gain.high:.1f}"
-    else:
-        low, high = f"{gain.low:.2f}", f"{gain.high:.2f}"
-    return f"{low}x" if low == high else f"{low}-{high}x"
-
-
 def against_prediction(each: ArmResult) -> str | None:
     """Such as "predicted 2.4-3.3x, measured 2.90x [2.71, 3.10]"; None where no rule spoke of the change."""
-    said = predicted_words(each.predicted)
     ratio, interval = each.judgement.ratio, each.judgement.interval
-    if said is None or ratio is None:
+    if each.prediction is None or ratio is None:
         return None
+    gain = each.prediction.gain
+    digits = 1 if gain.high >= _FACTOR_FROM else 2
+    said = "-".join(dict.fromkeys(f"{factor:.{digits}f}" for factor in (gain.low, gain.high)))
     ends = "" if interval is None else f" [{interval.low:.2f}, {interval.high:.2f}]"
-    return f"{each.arm.label}: predicted {said} ({each.predicted_by}), measured {ratio:.2f}x{ends}"
+    return f"{each.arm.label}: predicted {said}x ({each.prediction.rule}), measured {ratio:.2f}x{ends}"
 
 
 def failure_words(each: Failure) -> str:
@@ -125,7 +115,7 @@ def document(result: TrialResult, version: str) -> Json:
 def _arm(each: ArmResult, metric: Metric) -> Json:
     rates = each.rates(metric)
     judgement = each.judgement
-    gain = each.predicted
+    promised = each.prediction
     return {
         "label": each.arm.label,
         "changes": {change.name: change.value for change in each.arm.changes},
@@ -137,7 +127,7 @@ def _arm(each: ArmResult, metric: Metric) -> Json:
         "change": judgement.ratio,
         "interval": _interval(judgement.interval),
         "detectable": judgement.detectable,
-        "predicted": None if gain is None else {"low": gain.low, "high": gain.high, "rule": each.predicted_by},
+        "predicted": promised and {"low": promised.gain.low, "high": promised.gain.high, "rule": promised.rule},
         "ineffective": list(each.ineffective),
         "failure": _failure(each.failure),
     }

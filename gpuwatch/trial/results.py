@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.samples import LoaderFacts, RunFacts
 from gpuwatch.statistics.interval import (
     CONFIDENCE,
@@ -19,6 +18,7 @@ from gpuwatch.statistics.interval import (
     log_ratio_interval,
 )
 from gpuwatch.trial.changes import Arm
+from gpuwatch.trial.prediction import Prediction
 
 Verdict = Literal[
     "faster", "slower", "no detectable change", "too small to matter", "anecdote", "did not take effect", "failed", "-"
@@ -64,7 +64,7 @@ class Thermal:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run of the program. `place` counts all runs of the trial from 0; the first one, which does not count, has -1."""
+    """One run of the program. `place` counts all runs of the trial from 0; the probe, which does not count, has -1."""
 
     place: int
     steady: Steady | None
@@ -107,8 +107,7 @@ class ArmResult:
     runs: tuple[RunResult, ...]
     judgement: Judgement
     ineffective: tuple[str, ...] = ()  # a sentence per change that did not take effect
-    predicted: Gain | None = None
-    predicted_by: str | None = None  # the rule
+    prediction: Prediction | None = None
 
     @property
     def failure(self) -> Failure | None:

@@ -14,6 +14,7 @@ from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.text.escape import json_text
 from gpuwatch.trial.changes import Arm, arms_of
 from gpuwatch.trial.patch import patch_of
+from gpuwatch.trial.prediction import Prediction
 from gpuwatch.trial.render import document, render_markdown, render_text, verdict_words
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, TrialResult, judge
 from tests.hostile_text import assert_inert, assert_json, assert_markdown, poisoned
@@ -35,7 +36,7 @@ def result(**more: object) -> TrialResult:
         min_effect=0.02,
         arms=(
             ArmResult(arms[0], runs[0], Judgement("-")),
-            ArmResult(arms[1], runs[1], judged[0], predicted=Gain(2.4, 3.3), predicted_by="workers-zero"),
+            ArmResult(arms[1], runs[1], judged[0], prediction=Prediction(Gain(2.4, 3.3), "workers-zero")),
             ArmResult(arms[2], runs[2], judged[1]),
             ArmResult(arms[3], (run(),), Judgement("did not take effect"), ("compile=true did not take effect: no",)),
             ArmResult(arms[4], (run(speed=None, failure=failure),), Judgement("failed")),
