@@ -1,15 +1,118 @@
+"""The monitor's turn: which sources are asked when, what a failure costs, when rules judge and snapshots are shown."""
+
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.monitor.build import in_order
 from gpuwatch.monitor.clock import VirtualClock
-from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.monitor import Feed, Guard, Monitor, OwnCost, cpu_seconds
 from gpuwatch.monitor.snapshot import Origin, Snapshot
+from gpuwatch.monitor.wiring import simulated_monitor
 from gpuwatch.samples import Sample
 from tests.unit.fake_sources import ScriptedJudge, ScriptedSource, finding, monitor, ticks
 from tests.unit.sample_builder import SECOND, START_NS, at, gpu_facts, host, poll, run_facts, steps
+
+
+class FileSource(ScriptedSource):
+    """A source that waits for a file."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__(name="file")
+        self.file = file
+
+    def fileno(self) -> int | None:
+        return self.file
+
+
+def collected(feed: Feed, now_ns: int, *ready: int) -> list[Sample]:
+    return [sample for _, samples in feed.collect(now_ns, ready) for sample in samples]
+
+
+def test_only_sources_that_are_due_or_have_input_are_asked() -> None:
+    early, late, file = ScriptedSource([(1, [host(1)])]), ScriptedSource([(9, [host(9)])]), FileSource(7)
+    feed = Feed([early, late, file], Guard())
+    assert feed.plan(at(0)) == ([7], at(1))
+    assert collected(feed, at(1)) == [host(1)]
+    assert (len(early.asked_ns), len(late.asked_ns), len(file.asked_ns)) == (1, 0, 0)
+    feed.plan(at(2))
+    collected(feed, at(2), 7)
+    assert len(file.asked_ns) == 1
+
+
+def test_busy_file_rests_for_a_tenth_of_a_second_once_it_may() -> None:
+    source = FileSource(7)
+    feed = Feed([source], Guard())
+    feed.may_rest = True
+    feed.plan(at(0))
+    collected(feed, at(0), 7)
+    assert feed.plan(at(0.01)) == ([], at(0.1))
+    assert feed.plan(at(0.1)) == ([7], None)
+
+
+def test_nothing_rests_long_before_the_first_screen() -> None:
+    feed = Feed([FileSource(7)], Guard())
+    feed.plan(at(0))
+    collected(feed, at(0), 7)
+    assert feed.plan(at(0.001)) == ([7], None)
+
+
+def test_source_that_is_always_due_cannot_spin() -> None:
+    source = ScriptedSource()
+    source.due_ns = lambda: at(0)  # type: ignore[method-assign]
+    feed = Feed([source], Guard())
+    feed.plan(at(1))
+    collected(feed, at(1))
+    _, due = feed.plan(at(1))
+    assert due == at(1.001)
+
+
+def test_failing_source_is_named_once_in_the_log_and_asked_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    guard = Guard()
+    broken = ScriptedSource([(20, [host(20)])], failing=[1, 6], name="broken")
+    healthy = ScriptedSource([(second, [host(second)]) for second in range(1, 30)])
+    feed = Feed([broken, healthy], guard)
+    with caplog.at_level(logging.WARNING):
+        for second in (1, 2, 3, 6.5):
+            feed.plan(at(second))
+            assert collected(feed, at(second)), "the healthy source goes on"
+    assert len(broken.asked_ns) == 2
+    assert len(caplog.records) == 1
+    (notice,) = guard.notices
+    assert "broken" in notice and "a bug" in notice
+    feed.plan(at(20))
+    assert host(20) in collected(feed, at(20))
+    assert guard.notices == ()
+
+
+def test_source_whose_plan_fails_is_left_out_for_a_while() -> None:
+    guard = Guard()
+    source = FileSource(7)
+    source.fileno = lambda: 1 // 0  # type: ignore[method-assign, return-value]
+    feed = Feed([source], guard)
+    assert feed.plan(at(0)) == ([], at(5))
+    assert len(guard.notices) == 1
+    assert collected(feed, at(1), 7) == []
+
+
+def test_all_are_closed_although_one_fails() -> None:
+    broken, healthy = ScriptedSource(), ScriptedSource()
+    broken.close = lambda: 1 // 0  # type: ignore[method-assign, assignment]
+    Feed([broken, healthy], Guard()).close()
+    assert healthy.closed == 1
+
+
+def test_what_a_source_cannot_do_is_passed_on() -> None:
+    source = ScriptedSource()
+    source.problem = "the folder is not yours; remove it"  # type: ignore[attr-defined]
+    assert Feed([source, ScriptedSource()], Guard()).problems == ("the folder is not yours; remove it",)
+
 
 Batches = Sequence[tuple[float, Sequence[Sample]]]
 
@@ -200,3 +303,63 @@ def test_findings_are_shown_worst_first_and_those_behind_another_last() -> None:
         ]
     )
     assert [each.rule for each in ordered] == ["worst", "warning", "hint", "behind"]
+
+
+def test_share_is_of_the_last_minute() -> None:
+    readings = iter([0.0, 6.0, 6.3, 6.6])
+    cost = OwnCost(lambda: next(readings))
+    assert cost.share(0) is None
+    assert cost.share(60 * SECOND) == pytest.approx(0.1)
+    assert cost.share(90 * SECOND) == pytest.approx(0.01)  # the busy start is over a minute old
+
+
+def test_child_that_ended_does_not_make_the_cost_negative() -> None:
+    readings = iter([10.0, 3.0, 3.5])
+    cost = OwnCost(lambda: next(readings))
+    cost.share(0)
+    assert cost.share(5 * SECOND) is None
+    assert cost.share(10 * SECOND) == pytest.approx(0.1)
+
+
+def test_children_count_and_those_that_ended_meanwhile_do_not(tmp_path: Path) -> None:
+    alone = cpu_seconds(tmp_path)
+    task = tmp_path / "self/task/77"
+    task.mkdir(parents=True)
+    (task / "children").write_text("501 502 ")
+    child = tmp_path / "501"
+    child.mkdir()
+    ticks = 1_000 * os.sysconf("SC_CLK_TCK")
+    (child / "stat").write_text(f"501 (a (strange) name) S {' 0' * 10} {ticks} {ticks} 0 0\n")
+    assert cpu_seconds(tmp_path) - alone == pytest.approx(2_000, abs=5)
+
+
+def simulated(seed: int) -> list[Snapshot]:
+    watch = simulated_monitor("starved", seed=seed, virtual=True)
+    seen: list[Snapshot] = []
+    watch.run_until(watch.snapshot().time_ns + 40 * SECOND, on_tick=seen.append)
+    watch.stop()
+    return seen
+
+
+def test_simulated_watch_says_so_at_all_times_and_finds_what_is_wrong() -> None:
+    seen = simulated(0)
+    assert {snapshot.origin.label for snapshot in seen} == {"SIMULATED starved"}
+    assert {snapshot.origin.kind for snapshot in seen} == {"simulated"}
+    assert "data-starvation" in {finding.rule for finding in seen[-1].findings}
+    assert seen[-1].notices == ()
+
+
+def test_same_seed_gives_the_same_watch() -> None:
+    first, second = simulated(3), simulated(3)
+    assert first[-1].findings == second[-1].findings
+    assert repr(first[-1].scene) == repr(second[-1].scene)
+    assert repr(first[-1].scene) != repr(simulated(4)[-1].scene)
+
+
+def test_demo_opens_with_a_past_and_its_findings() -> None:
+    watch = simulated_monitor("starved", history_seconds=60.0)
+    watch.run_until(None, stop=lambda: watch.snapshot().time_ns - watch.snapshot().started_ns >= 59 * SECOND)
+    watch.stop()
+    snapshot = watch.snapshot()
+    assert "workers-zero" in {finding.rule for finding in snapshot.findings}
+    assert snapshot.runs[0].steps_total > 100
