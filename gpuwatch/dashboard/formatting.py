@@ -12,6 +12,7 @@ from pathlib import PurePath
 from rich.cells import cell_len, set_cell_size
 
 from gpuwatch.diagnosis import wording
+from gpuwatch.text import numbers
 from gpuwatch.text.escape import printable
 from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import Share
@@ -20,6 +21,7 @@ UNKNOWN = "-"
 
 escape = printable
 """What makes foreign text harmless, here as in every other output."""
+age = numbers.age
 
 _KIB = 1024.0
 _HELD = "\ue000"  # stands for a space at which a line is not broken; escape() lets no such character come in
@@ -109,14 +111,6 @@ def seconds(value: float | None) -> str:
     if value < 99.5:
         return f"{value:.3g} s"
     return f"{value / 60:.1f} min" if value < 5400 else f"{value / 3600:.1f} h"
-
-
-def age(value_ns: int) -> str:
-    """How long ago, in whole units: "3 s", "12 min", "2 h"."""
-    value = max(0, value_ns) / 1e9
-    if value < 99.5:
-        return f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.0f} h"
 
 
 def span(value_seconds: float) -> str:

@@ -11,10 +11,11 @@ from gpuwatch.dashboard import formatting as say
 from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, PlanStep, Severity
 from gpuwatch.diagnosis.wording import factors
 from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
+from gpuwatch.monitor.verdict import unhooked, window_of
 from gpuwatch.samples import Candidate, Standing
 from gpuwatch.timeline.runs import title_of
 from gpuwatch.timeline.stacks import hot_line
-from gpuwatch.timeline.windows import LineShare, RankWindow, RunWindow
+from gpuwatch.timeline.windows import LineShare, RankWindow
 
 
 def candidate_name(candidate: Candidate) -> str:
@@ -29,16 +30,6 @@ def candidates_of(snapshot: Snapshot, wanted: str = "") -> tuple[Candidate, ...]
         candidate
         for candidate in snapshot.candidates
         if wanted in f"{candidate.pid} {candidate.user} {' '.join(candidate.command)}".casefold()
-    )
-
-
-def unhooked(snapshot: Snapshot) -> tuple[Candidate, ...]:
-    """The processes that train without a hook and are not watched yet."""
-    seen = {rank.facts.pid for run in snapshot.runs for rank in run.ranks if rank.facts.rung in ("exact", "sampled")}
-    return tuple(
-        candidate
-        for candidate in snapshot.candidates
-        if candidate.rung != "exact" and candidate.pid not in seen and candidate.pid != snapshot.attached_pid
     )
 
 
@@ -237,18 +228,12 @@ def believed(run: RunNow, snapshot: Snapshot) -> str:
     """Why a run's figures can be believed: "exact, 512 steps"."""
     if run.rung not in COUNTING_RUNGS:
         return f"{RUNGS.get(run.rung, run.rung)}, steps not seen"
-    window = window_of(run, snapshot)
+    window = window_of(run.id, snapshot)
     steps = run.steps_total if window is None else window.critical.steps
     if run.rung == "sampled":
         looks = run.samples if window is None or window.critical.stacks is None else window.critical.stacks.samples
         return f"sampled, {say.count(looks)} samples, {say.count(steps)} batches"
     return f"{run.rung}, {say.count(steps)} steps"
-
-
-def window_of(run: RunNow, snapshot: Snapshot) -> RunWindow | None:
-    """The window that the rules judged of a run."""
-    windows = snapshot.scene.runs if snapshot.scene is not None else ()
-    return next((window for window in windows if window.id == run.id), None)
 
 
 def gpus_of(run: RunNow) -> str:
@@ -314,7 +299,7 @@ def standing_of(run: RunNow, snapshot: Snapshot) -> Standing | None:
     """Where the run's training thread stands, as far as stacks are read."""
     if run.standing is not None:
         return run.standing
-    window = window_of(run, snapshot)
+    window = window_of(run.id, snapshot)
     return window.critical.stacks.standing if window is not None and window.critical.stacks is not None else None
 
 

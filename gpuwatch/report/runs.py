@@ -41,7 +41,7 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
     return model.Run(
         id=run.id,
         title=encodable(run.title),
-        pid=rank.facts.pid,
+        pid=run.ranks[0].facts.pid,
         command=encodable(shlex.join(rank.facts.command)),
         cwd=encodable(rank.facts.cwd),
         rung=rank.facts.rung,

@@ -1,32 +1,38 @@
-"""The verdict: one sentence per run, worst first; then one per GPU or machine that has a problem of its own."""
+"""The verdict in words: one sentence per run, worst first; then one per GPU or machine with a problem of its own."""
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.gates import UNHOOKED_SECONDS, have_spoken
-from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.diagnosis.wording import factors, percent
+from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.verdict import (
+    AT_ITS_END,
+    DATA_PHASE,
+    Kind,
+    named,
+    other_faults,
+    own_findings,
+    state_sentence,
+    still_needed,
+    unhooked,
+    verdict_on,
+)
 from gpuwatch.report import model
 from gpuwatch.report.model import figure
 from gpuwatch.report.observation import Observation
 from gpuwatch.text.escape import encodable
 from gpuwatch.text.numbers import grouped
-from gpuwatch.timeline.figures import STEPS
-from gpuwatch.timeline.windows import RunWindow
+from gpuwatch.timeline.windows import RankWindow, RunWindow
 
 
 def verdict(seen: Observation) -> list[model.VerdictLine]:
     """What a reader needs if they read nothing else."""
     findings = seen.snapshot.findings
-    lines = [
-        _of_run(run, seen, [finding for finding in findings if _concerns(finding, run)]) for run in seen.scene.runs
-    ]
-    told = {id(finding) for run in seen.scene.runs for finding in findings if _concerns(finding, run)}
+    own = {run.id: own_findings(run, findings, seen.snapshot) for run in seen.scene.runs}
+    lines = [_of_run(run, seen, own[run.id]) for run in seen.scene.runs]
     lines += [
-        _line(None, finding, _sentence(finding))
-        for finding in findings
-        if id(finding) not in told and finding.severity in (Severity.CRITICAL, Severity.WARNING)
+        _line(None, finding, _sentence(finding.summary, finding))
+        for finding in other_faults(findings, (each for several in own.values() for each in several))
     ]
     if not lines:
         lines = [_line(None, None, _without_runs(seen), judged=False)]
@@ -36,64 +42,52 @@ def verdict(seen: Observation) -> list[model.VerdictLine]:
 _ORDER = {severity.value: severity.order for severity in Severity} | {None: len(Severity)}
 
 
-def _concerns(finding: Finding, run: RunWindow) -> bool:
-    return finding.run == run.id or (finding.run is None and finding.gpu in run.gpu_uuids)
-
-
 def _of_run(run: RunWindow, seen: Observation, findings: list[Finding]) -> model.VerdictLine:
-    name = f"{run.title} ({run.critical.facts.pid})"
-    worst = min(findings, key=lambda finding: (finding.behind is not None, finding.severity.order), default=None)
-    if worst is not None and worst.severity in (Severity.CRITICAL, Severity.WARNING):
-        return _line(run, worst, _named(run, name, _sentence(worst)))
+    pid = run.ranks[0].facts.pid
+    judged = verdict_on(run, findings, seen.snapshot, was_judged=run.id in seen.judged)
+    finding = judged.finding
+    if judged.kind == "fault" and finding is not None:
+        return _line(run, finding, named(run.title, pid, _sentence(finding.summary, finding)))
+    words = [f"{run.title} ({pid}): {_words(judged.kind, run, seen.snapshot)}{_at_its_end(run, seen.snapshot)}"]
+    if finding is not None:
+        words.append(_sentence(finding.summary, finding))
+    return _line(run, finding, ". ".join(words), judged=judged.kind in ("remark", "fine"))
+
+
+def _words(kind: Kind, run: RunWindow, snapshot: Snapshot) -> str:
     rank = run.critical
-    if worst is not None:
-        return _line(run, worst, f"{name}: no warning. {_sentence(worst)}")
-    if rank.facts.rung == "sampled":
-        return _of_sampled(run, name, seen)
-    if rank.facts.rung != "exact":
-        climb = rank.facts.climb or "start it with gpuwatch run to see its steps"
-        return _line(run, None, f"{name}: no warning from hardware and host; {climb}", judged=False)
-    if run.id not in seen.judged and not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
-        seconds = (seen.snapshot.time_ns - seen.snapshot.started_ns) / 1e9
-        needed = f"{STEPS} after the warm-up are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
-        said = f"{name}: too little was seen to judge ({grouped(rank.steps)} steps in {seconds:.0f} s; {needed})"
-        return _line(run, None, said, judged=False)
-    if rank.wait_share is None:
-        said = (
-            f"{name}: no warning, but its waits for data are not measured (exact, {grouped(rank.steps)} steps): "
-            'its batches come from no DataLoader; put what makes them into `with gpuwatch.phase("data"):`'
-        )
-        return _line(run, None, said, judged=False)
-    return _line(run, None, f"{name}: nothing to change (exact, {grouped(rank.steps)} steps)")
+    match kind:
+        case "unseen":
+            climb = rank.facts.climb or "start it with gpuwatch run to see its steps"
+            return f"no warning from hardware and host; {climb}"
+        case "unjudged":
+            return f"too little was seen to judge ({still_needed(rank, snapshot)})"
+        case "unmeasured":
+            return f"no warning, but its waits for data are not measured ({_basis(rank)}): {DATA_PHASE}"
+        case "remark":
+            return f"no warning ({_basis(rank)})"
+    return f"nothing to change ({_basis(rank)})"
 
 
-def _of_sampled(run: RunWindow, name: str, seen: Observation) -> model.VerdictLine:
-    """A run without a finding that is seen through its stacks."""
-    rank = run.critical
-    stacks = rank.stacks
-    looks = grouped(stacks.samples) if stacks is not None else "0"
-    if run.id not in seen.judged and not have_spoken(rank, seen.snapshot.time_ns, seen.snapshot.started_ns):
-        seconds = stacks.seconds if stacks is not None else 0.0
-        had, needed = f"{looks} stack samples in {seconds:.0f} s", f"{SAMPLES} and {UNHOOKED_SECONDS:.0f} s are needed"
-        if rank.steps_total or rank.train_loader is not None:
-            had = f"{looks} stack samples and {grouped(rank.steps)} batches in {seconds:.0f} s"
-            needed = f"{SAMPLES} and {STEPS} are needed, and then {2 * EVALUATION_NS / 1e9:.0f} s more"
-        return _line(run, None, f"{name}: too little was seen to judge ({had}; {needed})", judged=False)
-    return _line(run, None, f"{name}: nothing to change (sampled, {looks} samples, {grouped(rank.steps)} batches)")
+def _basis(rank: RankWindow) -> str:
+    """What a run's figures rest on."""
+    if rank.facts.rung != "sampled":
+        return f"exact, {grouped(rank.steps)} steps"
+    samples = rank.stacks.samples if rank.stacks is not None else 0
+    return f"sampled, {grouped(samples)} samples, {grouped(rank.steps)} batches"
 
 
-def _named(run: RunWindow, name: str, sentence: str) -> str:
-    """The sentence with the run's full name before it, or in place of its title."""
-    if sentence.startswith(f"{run.title} "):
-        return name + sentence[len(run.title) :]
-    return f"{name}: {sentence}"
+def _at_its_end(run: RunWindow, snapshot: Snapshot) -> str:
+    """That it made no steps when the report ended."""
+    now = next((each for each in snapshot.runs if each.id == run.id), None)
+    if now is None or now.state not in AT_ITS_END:
+        return ""
+    return f"; at the end: {state_sentence(now, snapshot)}"
 
 
-def _sentence(finding: Finding) -> str:
+def _sentence(summary: str, finding: Finding) -> str:
     gain = finding.gain
-    if gain is None:
-        return finding.summary
-    return f"{finding.summary} ({gain_text(gain.low, gain.high)})"
+    return summary if gain is None else f"{summary} ({gain_text(gain.low, gain.high)})"
 
 
 def gain_text(low: float, high: float) -> str:
@@ -142,11 +136,11 @@ def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judg
 
 def _without_runs(seen: Observation) -> str:
     used = [gpu.utilization.mean for gpu in seen.scene.gpus if gpu.utilization]
-    unhooked = [each for each in seen.snapshot.candidates or seen.scene.candidates if each.rung != "exact"]
+    unseen = unhooked(seen.snapshot) if seen.snapshot.origin.kind != "recording" else ()
     more = ""
-    if unhooked:
-        trains = "1 process trains" if len(unhooked) == 1 else f"{len(unhooked)} processes train"
-        more = f"; {trains} here without a hook: gpuwatch report --attach {unhooked[0].pid}"
+    if unseen:
+        trains = "1 process trains" if len(unseen) == 1 else f"{len(unseen)} processes train"
+        more = f"; {trains} here without a hook: gpuwatch report --attach {unseen[0].pid}"
     if not used:
         return f"no training run and no GPU figure was seen{more}"
     mean = sum(used) / len(used)

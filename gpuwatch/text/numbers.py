@@ -16,6 +16,14 @@ def rate(value: float) -> str:
     return grouped(value) if abs(value) >= 100 else f"{value:.3g}"
 
 
+def age(age_ns: int) -> str:
+    """How long ago, in whole units: "3 s", "12 min", "2 h"."""
+    seconds = max(0, age_ns) / 1e9
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
+
+
 def duration_words(seconds: float) -> str:
     """A duration as people say it: "19 h 40 min", "12 min", "45 s"."""
     if seconds < 90:

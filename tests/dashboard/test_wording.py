@@ -145,7 +145,7 @@ def test_a_run_that_trained_before_the_monitor_came_is_not_called_fine_before_a_
 
 
 def test_a_run_whose_waits_are_not_seen_is_not_cleared() -> None:
-    verdict = of_one_window(build.rank(), wait_share=None, gap_share=None)
+    verdict = of_one_window(build.rank(wait_share=None), wait_share=None, gap_share=None)
     assert verdict.word == "WATCHING"
     assert "no warning, but the wait for data is not measured" in verdict.sentence
     assert 'gpuwatch.phase("data")' in verdict.because

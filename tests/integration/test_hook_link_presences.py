@@ -17,9 +17,9 @@ import pytest
 from link_monitor import LinkMonitor
 from link_peer import start_ticks
 
-from gpuwatch.dashboard.panels.verdict import _state_sentence
 from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.monitor.verdict import state_sentence
 from gpuwatch.samples import LinkLoss, RunFacts
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous
 from gpuwatch.sources.hook_link.source import HookLinkSource
@@ -171,7 +171,7 @@ def test_a_run_that_serves_four_others_is_called_hooked_not_unhooked(folder: Pat
         )
         (run,) = snapshot.runs
         assert run.state == "not linked"
-        said = _state_sentence(run, snapshot)
+        said = state_sentence(run, snapshot)
         assert said == "hooked, but already linked to 4 other gpuwatch, the most that a run serves; close one"
         assert run.how_to_climb == said
 

@@ -67,6 +67,7 @@ def observation(
         runs=(),
         findings=tuple(findings),
         scene=seen,
+        candidates=seen.candidates,
     )
     return Observation(snapshot=snapshot, scene=seen, **fields)
 

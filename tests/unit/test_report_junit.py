@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatch.diagnosis.coverage import SEEN_IN_STACKS
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.diagnosis.registry import all_rules
-from gpuwatch.report.findings import _SEEN_IN_STACKS
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.model import Report, as_json
 from tests.unit import scene_builder as build
@@ -96,7 +96,7 @@ def test_silence_of_a_rule_that_needs_the_hook_is_no_clean_bill_for_a_run_withou
 
 
 def test_rules_said_to_read_stacks_are_rules() -> None:
-    assert {rule.id for rule in all_rules()} >= _SEEN_IN_STACKS
+    assert {rule.id for rule in all_rules()} >= SEEN_IN_STACKS
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,7 +6,6 @@ from textual.message import Message
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.lines import Line, LineWriter, Page, blanks, rule, selected
-from gpuwatch.dashboard.panels.verdict import is_judged
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.widgets import CursorList
@@ -22,6 +21,7 @@ from gpuwatch.dashboard.words import (
     short_summary,
 )
 from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.monitor.verdict import verdict_now
 
 
 class OpenFinding(Message):
@@ -118,7 +118,7 @@ def _reasons(view: View) -> list[tuple[str, bool]]:
         return [(f"Not judged yet: the first evaluation comes{soon}.", False)]
     no_run = "still looking for training runs" if is_searching(snapshot) else "no training run"
     seen = [f"{run_name(run)}: {believed(run, snapshot)}" for run in snapshot.runs]
-    if seen and not any(is_judged(run, snapshot) for run in snapshot.runs):
+    if seen and all(verdict_now(run, (), snapshot).kind in ("unjudged", "unseen") for run in snapshot.runs):
         reasons = [(f"Not judged yet. {'; '.join(seen)} so far.", False)]
     else:
         over = f"No findings. Judged over {say.span(snapshot.scene.window_seconds)}"

@@ -24,9 +24,9 @@ from gpuwatch.dashboard.words import (
     run_name,
     standing_of,
     standing_words,
-    window_of,
 )
 from gpuwatch.monitor.snapshot import ACCUMULATES, STEPLESS, RankNow, RunNow, Snapshot
+from gpuwatch.monitor.verdict import window_of
 from gpuwatch.text.numbers import rate as rate_words
 
 LEAST = 0.0005
@@ -127,7 +127,7 @@ def words(parts: list[tuple[str, Style]], width: int, look: Look) -> Line:
 
 def line_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[Line]:
     """The line of the user's code that costs most of what can be had back, if there is one."""
-    window = window_of(run, snapshot) if run.state not in STEPLESS else None
+    window = window_of(run.id, snapshot) if run.state not in STEPLESS else None
     found = costly_line(window.critical, NOTABLE_WAIT) if window is not None else None
     if found is None:
         return []
@@ -157,7 +157,7 @@ def climb_lines(run: RunNow, width: int, most: int, style: Style, look: Look) ->
 
 def wait_error(run: RunNow, snapshot: Snapshot) -> str:
     """Half the 95 % interval of a sampled wait, in points: " ±2.4"."""
-    window = window_of(run, snapshot)
+    window = window_of(run.id, snapshot)
     stacks = window.critical.stacks if window is not None and run.rung == "sampled" else None
     wait = stacks.train_phases.get("wait") if stacks is not None else None
     return "" if wait is None else f" ±{say.points(wait)}"

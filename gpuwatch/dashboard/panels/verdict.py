@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -26,15 +26,19 @@ from gpuwatch.dashboard.words import (
     run_name,
     standing_of,
     standing_words,
-    unhooked,
-    window_of,
 )
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.gates import have_spoken
-from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.monitor.snapshot import STEPLESS, RunNow, Snapshot
-
-DATA_PHASE = 'its batches come from no DataLoader: put what makes them into `with gpuwatch.phase("data"):`'
+from gpuwatch.monitor.verdict import (
+    DATA_PHASE,
+    decapitalized,
+    named,
+    other_faults,
+    own_findings,
+    state_sentence,
+    unhooked,
+    verdict_now,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +63,16 @@ def verdicts(view: View) -> list[Verdict]:
     snapshot = view.snapshot
     if snapshot is None or is_starting(snapshot):
         return [Verdict(None, "STARTING", "looking for GPUs and training runs")]
-    told = [finding for finding in snapshot.findings if key_of(finding) not in view.snoozed]
+    awake = [finding for finding in snapshot.findings if key_of(finding) not in view.snoozed]
     found: list[Verdict] = []
     over: list[Verdict] = []
     lives = any(run.state != "ended" for run in snapshot.runs)
-    spoken_for: set[int] = set()
+    of_runs: list[Finding] = []
     for run in snapshot.runs:
-        own = [finding for finding in told if _concerns(finding, run, snapshot)]
-        spoken_for.update(id(finding) for finding in own)
+        own = own_findings(run, awake, snapshot)
+        of_runs += own
         (over if lives and run.state == "ended" else found).append(_of_run(run, own, snapshot))
-    for finding in told:
-        loud = finding.severity in (Severity.CRITICAL, Severity.WARNING)
-        if id(finding) not in spoken_for and loud and finding.behind is None:
-            found.append(_of_finding(finding, snapshot))
+    found += [_of_finding(finding, snapshot) for finding in other_faults(awake, of_runs)]
     if not snapshot.runs or (offer(snapshot) and all(run.state == "ended" for run in snapshot.runs)):
         found.append(_without_run(snapshot))
     found += [Verdict(None, "NOTICE", say.escape(notice)) for notice in snapshot.notices]
@@ -84,88 +85,45 @@ def _badness(verdict: Verdict) -> int:
     return verdict.severity.order if verdict.severity else len(Severity)
 
 
-def _concerns(finding: Finding, run: RunNow, snapshot: Snapshot) -> bool:
-    if finding.run is not None:
-        return finding.run == run.id
-    if finding.gpu is None:
-        return False
-    used = {gpu.facts.uuid for gpu in snapshot.gpus if gpu.facts.index in run.gpu_indices}
-    return finding.gpu in used
-
-
 def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict:
-    first = [finding for finding in findings if finding.behind is None] or findings
-    loud = [finding for finding in first if finding.severity in (Severity.CRITICAL, Severity.WARNING)]
-    if loud:
-        return _of_finding(min(loud, key=lambda finding: finding.severity.order), snapshot, run)
-    state = _state_sentence(run, snapshot)
+    judged = verdict_now(run, findings, snapshot)
+    if judged.kind == "fault" and judged.finding is not None:
+        return _of_finding(judged.finding, snapshot, run)
+    name = run_name(run)
+    state = state_sentence(run, snapshot)
     if state is not None:
         climb = run.how_to_climb if run.state not in ("ended", "not linked") else None
         because = _stands(run, snapshot) or say.escape(climb or "")
-        return Verdict(None, run.state.upper(), f"{run_name(run)}: {state}", because=because)
-    if not first and not is_judged(run, snapshot):
-        return Verdict(None, "WATCHING", f"{run_name(run)}: not judged yet, {_wait_words(run)} so far")
-    if _is_blind(run):
-        sentence = f"{run_name(run)}: no warning, but {_wait_words(run)} ({believed(run, snapshot)})"
-        return Verdict(None, "WATCHING", sentence, because=DATA_PHASE)
-    sentence = f"{run_name(run)}: nothing to change, {_wait_words(run)} ({believed(run, snapshot)})"
-    if not first:
-        return Verdict(None, "OK", sentence)
-    hint = first[0]
-    return Verdict(
-        None,
-        "OK",
-        sentence,
-        gain=gain_words(hint),
-        place=place_of(hint),
-        change=f"to try: {hint.fix.text if hint.fix else hint.summary}",
-        finding=hint,
-    )
+        return Verdict(None, run.state.upper(), f"{name}: {state}", because=because)
+    why, waits = f"({believed(run, snapshot)})", _wait_words(run)
+    match judged.kind:
+        case "unseen":
+            sentence = f"{name}: no warning from hardware and host"
+            verdict = Verdict(None, "WATCHING", sentence, because=say.escape(run.how_to_climb or ""))
+        case "unjudged":
+            verdict = Verdict(None, "WATCHING", f"{name}: not judged yet{waits}{waits and ' so far'}")
+        case "unmeasured":
+            sentence = f"{name}: no warning, but the wait for data is not measured {why}"
+            verdict = Verdict(None, "WATCHING", sentence, because=DATA_PHASE)
+        case "remark":
+            verdict = Verdict(None, "OK", f"{name}: no warning{waits} {why}")
+        case _:
+            verdict = Verdict(None, "OK", f"{name}: nothing to change{waits} {why}")
+    return verdict if judged.finding is None else _with_offer(verdict, judged.finding)
 
 
-def is_judged(run: RunNow, snapshot: Snapshot) -> bool:
-    """Whether no finding means that there is none; where no window was cut yet, the rules get time to look twice."""
-    window = window_of(run, snapshot)
-    if window is None:
-        return snapshot.time_ns - snapshot.started_ns >= 2 * EVALUATION_NS
-    return have_spoken(window.critical, snapshot.time_ns, snapshot.started_ns)
-
-
-def _is_blind(run: RunNow) -> bool:
-    """Whether the batches come from where the hook sees nothing, so that no rule about them can fire."""
-    return run.gap_share is None and run.wait_share is None
+def _with_offer(verdict: Verdict, finding: Finding) -> Verdict:
+    """With what may be tried though nothing is known to be wrong."""
+    change = f"to try: {finding.fix.text if finding.fix else finding.summary}"
+    return replace(verdict, gain=gain_words(finding), place=place_of(finding), change=change, finding=finding)
 
 
 def _wait_words(run: RunNow) -> str:
     if run.gap_share is not None:
-        return f"the GPU waits for data {say.share(run.gap_share)} of the time"
+        return f", the GPU waits for data {say.share(run.gap_share)} of the time"
     if run.wait_share is not None:
-        return f"it waits for data {say.share(run.wait_share)} of the time"
-    return "the wait for data is not measured"
-
-
-def _state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
-    """What keeps a run from a verdict, if anything does."""
-    if run.state == "starting":
-        return "no training step yet"
-    if run.state == "warming up":
-        made = "batches" if run.rung == "sampled" else "steps"
-        return f"{say.count(run.steps_total)} {made} so far, judged once their time is steady"
-    if run.state == "silent":
-        return f"no step for {_last_step_age(run, snapshot)}"
-    if run.state == "not training":
-        return f"no training loop is running, last step {_last_step_age(run, snapshot)} ago"
-    if run.state == "stopped":
-        return "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"
-    if run.state == "ended":
-        if run.rung == "sampled" and not run.steps_total:
-            return "ended; its batches were not counted"
-        return f"ended after {say.count(run.steps_total)} {'batches' if run.rung == 'sampled' else 'steps'}"
-    if run.state == "not hooked":
-        return "not hooked, so its steps and waits are not seen"
-    if run.state == "not linked":
-        return run.how_to_climb or "hooked, but not linked to this gpuwatch"
-    return None
+        return f", it waits for data {say.share(run.wait_share)} of the time"
+    return ""
 
 
 def _stands(run: RunNow, snapshot: Snapshot) -> str:
@@ -177,39 +135,24 @@ def _stands(run: RunNow, snapshot: Snapshot) -> str:
     return f"{standing_words(standing)}{code}"
 
 
-def _last_step_age(run: RunNow, snapshot: Snapshot) -> str:
-    return "a while" if run.last_step_ns is None else say.age(snapshot.time_ns - run.last_step_ns)
-
-
 def _of_finding(finding: Finding, snapshot: Snapshot, run: RunNow | None = None) -> Verdict:
-    prefix, summary = "", finding.summary
+    summary = finding.summary
     if run is not None:
-        prefix, summary = _named(run, summary)
+        summary = named(run.title, run.pid, summary, has_ended=run.state == "ended")
     elif finding.gpu is not None:
         index = gpu_index(finding.gpu, snapshot)
-        prefix = "" if index is None or f"GPU {index}" in summary else f"GPU {index}: "
-    if prefix and summary[1:2].islower():
-        summary = summary[0].lower() + summary[1:]
+        if index is not None and f"GPU {index}" not in summary:
+            summary = f"GPU {index}: {decapitalized(summary)}"
     return Verdict(
         severity=finding.severity,
         word=finding.severity.value.upper(),
-        sentence=say.escape(prefix + summary),
+        sentence=say.escape(summary),
         gain=gain_words(finding),
         because=say.escape(", ".join(measure.text for measure in finding.evidence[:3])),
         place=place_of(finding),
         change=change_words(finding, snapshot),
         finding=finding,
     )
-
-
-def _named(run: RunNow, summary: str) -> tuple[str, str]:
-    """The run's name before what is said of it: several runs may be of one script, and a line of it is no name."""
-    name = run_name(run)
-    if summary.startswith(name):
-        return "", summary
-    if summary.startswith(f"{run.title} "):
-        return name, summary.removeprefix(run.title)
-    return f"{name}{', ended' if run.state == 'ended' else ''}: ", summary
 
 
 def _without_run(snapshot: Snapshot) -> Verdict:
@@ -231,31 +174,31 @@ GAIN_BESIDE_FROM = 96
 """Below this width the gain stands beside the change, so that the sentence has the whole line."""
 
 
-def verdict_box(told: list[Verdict], width: int, height: int, look: Look, *, framed: bool) -> list[Line]:
+def verdict_box(verdicts_now: list[Verdict], width: int, height: int, look: Look, *, framed: bool) -> list[Line]:
     """The verdicts in exactly `height` lines, the worst first; those without room are counted."""
     inner = width - 4 if framed else width - 2
     room = height - (2 if framed else 1)
     lines: list[Line] = []
     shown = 0
-    for verdict in told:
+    for verdict in verdicts_now:
         if len(lines) >= room:
             break
         lines += _lines_of(verdict, inner, look, full=framed)[: room - len(lines)]
         shown += 1
-    hidden = len(told) - shown
+    hidden = len(verdicts_now) - shown
     more = f"and {hidden} more" if hidden else ""
     lines += [LineWriter(inner, look).line()] * (room - len(lines))
     if framed:
-        return boxed(lines, TITLE, width, look, _style(told[0], look), right=more)
+        return boxed(lines, TITLE, width, look, _style(verdicts_now[0], look), right=more)
     edge = LineWriter(1, look).line()
     return [rule(TITLE, width, look, right=more), *((*edge, *line, *edge) for line in lines)]
 
 
-def wanted_lines(told: list[Verdict], width: int, *, framed: bool) -> int:
+def wanted_lines(verdicts_now: list[Verdict], width: int, *, framed: bool) -> int:
     """How many lines the box would like, frame included."""
     inner = width - 4 if framed else width - 2
     lines = 0
-    for verdict in told:
+    for verdict in verdicts_now:
         sentence, because = _wrapped(verdict, inner, full=framed)
         lines += len(sentence) + len(because) + _has_change(verdict)
     return lines + (2 if framed else 1)

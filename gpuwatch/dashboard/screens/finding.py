@@ -32,6 +32,7 @@ from gpuwatch.dashboard.words import (
 from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
 from gpuwatch.metrics import BY_SERIES
 from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.verdict import window_of
 from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.windows import LineShare, RunWindow
@@ -159,7 +160,7 @@ def finding_page(
         _change(page, finding, finding.fix, snapshot, source)
     _gain(page, finding)
     _numbers(page, finding)
-    finding_lines(page, finding, _window(finding, snapshot))
+    finding_lines(page, finding, window_of(finding.run, snapshot))
     if evidence:
         page.heading("Seen over time")
         page.add(evidence_lines(evidence, width, look))
@@ -177,11 +178,6 @@ def finding_page(
         page.prose(finding.verify)
     page.gap()
     return page.lines
-
-
-def _window(finding: Finding, snapshot: Snapshot) -> RunWindow | None:
-    windows = snapshot.scene.runs if snapshot.scene is not None else ()
-    return next((window for window in windows if window.id == finding.run), None)
 
 
 def _sentence(page: Page, finding: Finding, snapshot: Snapshot, still_there: bool) -> None:

@@ -96,8 +96,8 @@ class MainScreen(ViewScreen):
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         """Shares out the height, gets the charts' values, and lets every widget show its lines."""
-        told = verdicts(view)
-        plan = arrange(width, height, _needs(view, wanted_lines(told, width, framed=height >= FRAMED_FROM)))
+        verdicts_now = verdicts(view)
+        plan = arrange(width, height, _needs(view, wanted_lines(verdicts_now, width, framed=height >= FRAMED_FROM)))
         cells = columns(width)
         parts = self._parts
         if plan != self._plan:
@@ -106,9 +106,9 @@ class MainScreen(ViewScreen):
             for part, lines in zip(parts, heights, strict=True):
                 set_height(part, lines)
         verdict, head, table, body, findings = parts
-        if (told, plan.verdict, width, look) != verdict.shown:
-            verdict.shown = (told, plan.verdict, width, look)
-            verdict.show(verdict_box(told, width, plan.verdict, look, framed=plan.framed), width)
+        if (verdicts_now, plan.verdict, width, look) != verdict.shown:
+            verdict.shown = (verdicts_now, plan.verdict, width, look)
+            verdict.show(verdict_box(verdicts_now, width, plan.verdict, look, framed=plan.framed), width)
         head.show([gpu_header(view, cells, look, focused=table.has_focus)], width)
         if view.snapshot is not None:
             visible = {gpu.facts.uuid for gpu in table.visible_gpus(view, plan.gpu_lines, plan.gpu_row)}

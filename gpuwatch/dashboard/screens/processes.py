@@ -10,8 +10,9 @@ from gpuwatch.dashboard.lines import Line, LineWriter, Page
 from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import OLD_STATUS_NS, View
-from gpuwatch.dashboard.words import RUNGS, gpu_indices, unhooked
+from gpuwatch.dashboard.words import RUNGS, gpu_indices
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
+from gpuwatch.monitor.verdict import unhooked
 from gpuwatch.samples import GpuProcess, RunFacts
 
 _CAN_ATTACH = {
