@@ -1,5 +1,3 @@
-"""What the dashboard asks off its own thread."""
-
 from __future__ import annotations
 
 import asyncio
