@@ -20,6 +20,7 @@ from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.wiring import TakeNvml, live_monitor, simulated_monitor
+from gpuwatch.text.numbers import byte_size
 from gpuwatch.timeline.runs import title_of
 
 if TYPE_CHECKING:
@@ -231,8 +232,6 @@ class Progress:
         counts = ((snapshot.gpus, "GPU"), (snapshot.runs, "run"), (snapshot.findings, "finding"))
         seen = ", ".join(_count(len(things), name) for things, name in counts)
         if snapshot.recording is not None:
-            from gpuwatch.dashboard.formatting import byte_size
-
             seen = snapshot.recording.problem or f"{seen}, {byte_size(snapshot.recording.bytes)}"
         self._bar.update(self._task, completed=(snapshot.time_ns - self._started_ns) / 1e9, seen=seen)
 

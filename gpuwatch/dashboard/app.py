@@ -1,4 +1,4 @@
-"""The dashboard: takes the monitor's snapshots, keeps how the user looks at them, and has screens draw that."""
+"""The dashboard: takes the monitor's snapshots, keeps how the user views them, and has screens draw that."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class DashboardApp(App[int]):
         self._open(RuleScreen(rule_id, text))
 
     def attach(self, pid: int | None, words: str) -> None:
-        """Has the monitor watch one process, or everything again; `words` tell the user."""
+        """Has the monitor watch one process, or everything again; `words` confirm it."""
         self.run_worker(self._change_focus(pid, words))
 
     def action_record(self) -> None:
@@ -315,7 +315,7 @@ class DashboardApp(App[int]):
         self.notify(say.escape(sentence), severity="error", markup=False)
 
     def _open(self, screen: ViewScreen) -> None:
-        """Shows a screen; the same one asked for twice is left again, as pressing its key twice means."""
+        """Shows a screen; the same one opened twice is left again, as pressing its key twice means."""
         if type(self.screen) is type(screen):
             self.pop_screen()
         else:

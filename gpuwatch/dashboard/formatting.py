@@ -75,14 +75,7 @@ def memory_of_total(used: float | None, total: float | None, decimals: int = 1) 
 
 def byte_size(value: float | None) -> str:
     """Bytes with a binary unit: "61.2 GiB"."""
-    if value is None:
-        return UNKNOWN
-    size = float(value)
-    for unit in ("B", "KiB", "MiB"):
-        if round(size) < _KIB:
-            return f"{size:.0f} {unit}"
-        size /= _KIB
-    return f"{size:.1f} GiB" if size < 10 * _KIB else f"{size / _KIB:.1f} TiB"
+    return UNKNOWN if value is None else numbers.byte_size(value)
 
 
 def byte_rate(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Chart values on a fixed grid of time: finished buckets are kept, only the newest are asked for again.
+"""Chart values on a fixed grid of time: finished buckets are kept, only the newest are read again.
 
 At 8 GPUs a frame shows 18 charts; asking the timeline for all their buckets every second costs more than painting
 them.

@@ -61,7 +61,7 @@ def bar_cells(replay: ReplayNow, width: int) -> tuple[int, int]:
 
 
 def moment_at(replay: ReplayNow, column: int, width: int) -> int | None:
-    """The recorded moment under a click; None beside the bar."""
+    """The recorded moment under a click; None outside the bar."""
     start, end = bar_cells(replay, width)
     if not start <= column < end:
         return None

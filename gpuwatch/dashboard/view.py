@@ -1,4 +1,4 @@
-"""What a screen shows at one moment: the snapshot, and how the user chose to look at it."""
+"""What a screen shows at one moment: the snapshot, and how the user chose to see it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def key_of(finding: Finding) -> FindingKey:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A snapshot and the way to look at it.
+    """A snapshot and the way to show it.
 
     `silent_seconds` is set when the monitor itself has sent nothing for longer than it should; `paused_seconds`
     while the user holds the picture.
@@ -94,7 +94,7 @@ class View:
 
 
 def searchable(finding: Finding) -> str:
-    """The text that the filter looks into."""
+    """The text that the filter searches."""
     fix = finding.fix
     place = f"{fix.file or ''} {fix.text}" if fix else ""
     return f"{finding.rule} {finding.severity.value} {finding.summary} {place}".casefold()

@@ -9,9 +9,9 @@ from pathlib import PurePath
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, PlanStep, Severity
-from gpuwatch.diagnosis.wording import factors
+from gpuwatch.diagnosis.wording import brings_something, factors, faster, plan_words
 from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
-from gpuwatch.monitor.verdict import unhooked, window_of
+from gpuwatch.monitor.verdict import STEP_RUNGS, unhooked, window_of
 from gpuwatch.samples import Candidate, Standing
 from gpuwatch.timeline.runs import title_of
 from gpuwatch.timeline.stacks import hot_line
@@ -78,9 +78,6 @@ RUNG_MEANINGS = {
     "hardware": "only what the GPU says",
 }
 
-COUNTING_RUNGS = ("exact", "sampled")
-"""On these the steps are counted; on the others a count of 0 means unknown."""
-
 START_SECONDS = 5.0
 """How long the driver may take to answer before its silence means that there is none."""
 
@@ -142,26 +139,18 @@ def run_name(run: RunNow) -> str:
     return f"{say.escape(run.title)} ({run.pid})"
 
 
-NOTHING = 1.005
-"""A factor that is shown as none."""
-
-
 def gain_words(finding: Finding) -> str:
     """The expected speed-up as factors, or the word hint."""
     if finding.gain is not None:
-        return f"{factors(finding.gain.low, finding.gain.high)} faster"
+        return faster(finding.gain.low, finding.gain.high)
     return "hint" if finding.hint is not None or finding.severity is Severity.HINT else ""
 
 
-def plan_words(plan: PlanStep) -> str:
+def plan_sentence(plan: PlanStep) -> str:
     """Where a fix stands among those of its run, as a sentence."""
-    text = f"Step {plan.number} of {plan.of} of this run's plan"
-    if plan.number == 1:
-        return f"{text}: the others bring what is left after it."
-    if plan.then.high < NOTHING:
-        return f"{text}: then nothing more, for those before it win the same time."
-    then, together = (factors(gain.low, gain.high) for gain in (plan.then, plan.together))
-    return f"{text}: then {then} faster, {together} together with those before it."
+    then, together = plan.then, plan.together
+    words = plan_words(plan.number, plan.of, (then.low, then.high), (together.low, together.high))
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def brings_words(finding: Finding) -> str:
@@ -169,7 +158,7 @@ def brings_words(finding: Finding) -> str:
     plan = finding.plan
     if plan is None or plan.number == 1:
         return gain_words(finding)
-    return f"then {factors(plan.then.low, plan.then.high)}" if plan.then.high >= NOTHING else "then nothing"
+    return f"then {factors(plan.then.low, plan.then.high)}" if brings_something(plan.then.high) else "then nothing"
 
 
 def place_of(finding: Finding) -> str:
@@ -226,13 +215,13 @@ def gpu_index(uuid: str, snapshot: Snapshot) -> int | None:
 
 def believed(run: RunNow, snapshot: Snapshot) -> str:
     """Why a run's figures can be believed: "exact, 512 steps"."""
-    if run.rung not in COUNTING_RUNGS:
+    if run.rung not in STEP_RUNGS:
         return f"{RUNGS.get(run.rung, run.rung)}, steps not seen"
     window = window_of(run.id, snapshot)
     steps = run.steps_total if window is None else window.critical.steps
     if run.rung == "sampled":
-        looks = run.samples if window is None or window.critical.stacks is None else window.critical.stacks.samples
-        return f"sampled, {say.count(looks)} samples, {say.count(steps)} batches"
+        samples = run.samples if window is None or window.critical.stacks is None else window.critical.stacks.samples
+        return f"sampled, {say.count(samples)} samples, {say.count(steps)} batches"
     return f"{run.rung}, {say.count(steps)} steps"
 
 
@@ -304,7 +293,7 @@ def standing_of(run: RunNow, snapshot: Snapshot) -> Standing | None:
 
 
 def standing_words(standing: Standing) -> str:
-    """Where and for how long: "stands at train.py:140 for 3 min", in which no look saw it elsewhere."""
+    """Where and for how long: "stands at train.py:140 for 3 min", in which no sample saw it elsewhere."""
     return f"stands at {place(standing.file, standing.line)} for {say.age(standing.time_ns - standing.since_ns)}"
 
 

@@ -35,6 +35,26 @@ def factors(low: float, high: float) -> str:
     return f"{most}x" if least == most else f"{least}-{most}x"
 
 
+def faster(low: float, high: float) -> str:
+    """A gain: "1.5-1.7x faster"."""
+    return f"{factors(low, high)} faster"
+
+
+def brings_something(high: float) -> bool:
+    """Whether a factor is shown as more than none."""
+    return high >= 1.005
+
+
+def plan_words(number: int, of: int, then: tuple[float, float], together: tuple[float, float]) -> str:
+    """Where a fix stands among those of its run: "step 2 of 3 of the plan: then 1.1-1.3x faster, ..."."""
+    text = f"step {number} of {of} of the plan"
+    if number == 1:
+        return f"{text}: change this first"
+    if not brings_something(then[1]):
+        return f"{text}: then nothing more, those before it win the same time"
+    return f"{text}: then {faster(*then)}, {faster(*together)} together with those before it"
+
+
 def gibibytes(value: float) -> str:
     """Bytes as GiB with one decimal, as MiB where that would be 0.0 GiB."""
     return f"{value / 2**20:.0f} MiB" if 0 < value < 0.05 * 2**30 else f"{value / 2**30:.1f} GiB"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gpuwatch.diagnosis.wording import faster
 from gpuwatch.report import model, words
-from gpuwatch.report.verdict import gain_text, plan_text
+from gpuwatch.report.verdict import plan_text
 from gpuwatch.text.escape import code_block, code_span, markdown
 
 
@@ -113,7 +114,7 @@ def _gain(finding: model.Finding) -> str:
         cap = f", {gain.cap}" if gain.cap else ""
         planned = plan_text(finding.plan)
         step = f" ({planned})" if planned else ""
-        return f"**Gain:** {gain_text(gain.low, gain.high)}{markdown(cap)}{step}"
+        return f"**Gain:** {faster(gain.low, gain.high)}{markdown(cap)}{step}"
     return f"**Hint:** {markdown(finding.hint)}" if finding.hint else ""
 
 

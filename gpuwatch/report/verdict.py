@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.wording import factors, percent
+from gpuwatch.diagnosis.wording import faster, percent, plan_words
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.verdict import (
     AT_ITS_END,
@@ -87,30 +87,15 @@ def _at_its_end(run: RunWindow, snapshot: Snapshot) -> str:
 
 def _sentence(summary: str, finding: Finding) -> str:
     gain = finding.gain
-    return summary if gain is None else f"{summary} ({gain_text(gain.low, gain.high)})"
-
-
-def gain_text(low: float, high: float) -> str:
-    """The gain as factors: "1.5-1.7x faster"."""
-    return f"{factors(low, high)} faster"
-
-
-_NOTHING = 1.005
-"""A factor that is shown as none."""
+    return summary if gain is None else f"{summary} ({faster(gain.low, gain.high)})"
 
 
 def plan_text(plan: model.PlanStep | None) -> str | None:
     """A finding's step in the plan of its run; None where that is the only one."""
     if plan is None or plan.of < 2:
         return None
-    text = f"step {plan.number} of {plan.of} of the plan"
-    if plan.number == 1:
-        return f"{text}: change this first"
     then, together = plan.then, plan.together
-    if then.high < _NOTHING:
-        return f"{text}: then nothing more, those before it win the same time"
-    also = gain_text(together.low, together.high)
-    return f"{text}: then {gain_text(then.low, then.high)}, {also} together with those before it"
+    return plan_words(plan.number, plan.of, (then.low, then.high), (together.low, together.high))
 
 
 def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judged: bool = True) -> model.VerdictLine:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuwatch.diagnosis import wording
+from gpuwatch.diagnosis.wording import faster
 from gpuwatch.monitor.snapshot import ACCUMULATES, ENDS
 from gpuwatch.report import model
 from gpuwatch.report.findings import NO_EDIT, NOT_HERE
-from gpuwatch.report.verdict import gain_text, plan_text
+from gpuwatch.report.verdict import plan_text
 from gpuwatch.text import numbers
 from gpuwatch.text.numbers import grouped
 
@@ -110,7 +111,7 @@ def promises(finding: model.Finding) -> Iterator[str]:
     """The gain and its step of the plan, or the hint where no gain was measured."""
     gain = finding.gain
     if gain is not None:
-        yield f"gain: {gain_text(gain.low, gain.high)}" + (f", {gain.cap}" if gain.cap else "")
+        yield f"gain: {faster(gain.low, gain.high)}" + (f", {gain.cap}" if gain.cap else "")
         planned = plan_text(finding.plan)
         if planned:
             yield planned

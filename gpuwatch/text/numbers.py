@@ -16,6 +16,16 @@ def rate(value: float) -> str:
     return grouped(value) if abs(value) >= 100 else f"{value:.3g}"
 
 
+def byte_size(value: float) -> str:
+    """Bytes with a binary unit: "512 B", "61.2 GiB"."""
+    size = float(value)
+    for unit in ("B", "KiB", "MiB"):
+        if round(size) < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB" if size < 10 * 1024 else f"{size / 1024:.1f} TiB"
+
+
 def age(age_ns: int) -> str:
     """How long ago, in whole units: "3 s", "12 min", "2 h"."""
     seconds = max(0, age_ns) / 1e9

@@ -14,7 +14,7 @@ from gpuwatch.dashboard.panels.findings import findings_list
 from gpuwatch.dashboard.panels.verdict import Verdict, verdicts
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import View, key_of
-from gpuwatch.dashboard.words import brings_words, change_words, fix_to_copy, plan_words, status_words
+from gpuwatch.dashboard.words import brings_words, change_words, fix_to_copy, plan_sentence, status_words
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Gain, PlanStep, Severity
 from gpuwatch.monitor.build import Evaluation, build_snapshot
@@ -253,10 +253,10 @@ def test_a_later_step_of_the_plan_is_listed_with_what_it_then_brings() -> None:
         "then 1.1-1.3x",
         "then nothing",
     ]
-    assert plan_words(later.plan) == (
-        "Step 2 of 2 of this run's plan: then 1.1-1.3x faster, 1.7-2.2x together with those before it."
+    assert plan_sentence(later.plan) == (
+        "Step 2 of 2 of the plan: then 1.1-1.3x faster, 1.7-2.2x faster together with those before it."
     )
-    assert "win the same time" in plan_words(nothing.plan)
+    assert "win the same time" in plan_sentence(nothing.plan)
 
 
 CLAIMS = {

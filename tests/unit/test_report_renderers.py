@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from gpuwatch.diagnosis.finding import Gain, PlanStep
+from gpuwatch.diagnosis.wording import faster
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.model import Report
 from gpuwatch.report.text import render_text
-from gpuwatch.report.verdict import gain_text
 from gpuwatch.report.words import rate, run_table, seconds, sparkline
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import chart, json_report, report, starvation
@@ -187,7 +187,7 @@ def test_a_duration_is_written_without_powers_of_ten(value: float | None, text: 
 
 
 def test_a_small_gain_is_not_rounded_to_none() -> None:
-    assert gain_text(1.02, 1.04) == "1.02-1.04x faster"
+    assert faster(1.02, 1.04) == "1.02-1.04x faster"
 
 
 def test_without_a_run_the_mean_says_how_many_gpus_told_it() -> None:

@@ -18,6 +18,7 @@ from gpuwatch.sources.host.cgroup import Cgroups, read_throttling
 from gpuwatch.sources.host.machine import in_container, read_pressure, read_shared_memory
 from gpuwatch.sources.host.procfs import read_once
 from gpuwatch.sources.host.source import affinity_core_count
+from gpuwatch.text.numbers import byte_size
 
 _SMALL_SHM_BYTES = 1 << 30
 _SHM_CURE = (
@@ -140,7 +141,7 @@ def check_shared_memory(proc_root: Path = Path("/proc")) -> Check:
         sentence = "There is no /dev/shm, so DataLoader workers cannot hand over batches in shared memory."
         return result(State.PROBLEM, sentence, _SHM_CURE)
     used = shm.used_bytes / shm.total_bytes
-    sentence = f"/dev/shm is {_size(shm.total_bytes)}, {100 * used:.0f} % of it used"
+    sentence = f"/dev/shm is {byte_size(shm.total_bytes)}, {100 * used:.0f} % of it used"
     if used >= 0.95:
         return result(State.PROBLEM, f"{sentence}: workers may crash or hang.", _SHM_CURE)
     if used >= 0.80:
@@ -148,10 +149,6 @@ def check_shared_memory(proc_root: Path = Path("/proc")) -> Check:
     if shm.total_bytes < _SMALL_SHM_BYTES:
         return result(State.WARNING, f"{sentence}: too little for several workers.", _SHM_CURE)
     return result(State.OK, f"{sentence}.")
-
-
-def _size(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
 
 
 def check_pressure(proc_root: Path = Path("/proc")) -> Check:

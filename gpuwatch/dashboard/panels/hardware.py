@@ -211,7 +211,7 @@ def _meter(writer: LineWriter, value: float | None, width: int, look: Look) -> N
 
 
 def _details(gpu: GpuNow, now_ns: int, width: int, look: Look) -> list[str]:
-    """What is worth knowing beside the main columns, as many lines of `width` as it takes."""
+    """What is worth knowing in addition to the main columns, as many lines of `width` as it takes."""
     latest, status = gpu.latest, gpu.latest_status
     if latest is None or gpu.status == "lost":
         return []
@@ -366,7 +366,7 @@ class GpuTable(ScrollView, can_focus=True):
 
 
 HOST_OLD_NS = 5_000_000_000
-"""The host is read once a second, or once in the interval that was asked for, which is rarely longer."""
+"""The host is read once a second, or once in the interval that was set, which is rarely longer."""
 
 
 def host_row(

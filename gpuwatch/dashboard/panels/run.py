@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from rich.segment import Segment
 from rich.style import Style
@@ -16,17 +15,17 @@ from gpuwatch.dashboard.panels.layout import RANK_FIELD, Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import (
-    COUNTING_RUNGS,
     RUNGS,
     costly_line,
     gpus_of,
     line_place,
+    place,
     run_name,
     standing_of,
     standing_words,
 )
 from gpuwatch.monitor.snapshot import ACCUMULATES, STEPLESS, RankNow, RunNow, Snapshot
-from gpuwatch.monitor.verdict import window_of
+from gpuwatch.monitor.verdict import STEP_RUNGS, window_of
 from gpuwatch.text.numbers import rate as rate_words
 
 LEAST = 0.0005
@@ -172,7 +171,7 @@ def about(run: RunNow) -> list[str]:
     for loader in facts.loaders:
         if loader.role != "train":
             continue
-        place = f"{PurePath(loader.file).name}:{loader.line}" if loader.file else "not known where"
+        where = "not known where" if not loader.file or loader.line is None else place(loader.file, loader.line)
         settings = (
             ("num_workers", loader.num_workers),
             ("batch_size", loader.batch_size),
@@ -180,7 +179,7 @@ def about(run: RunNow) -> list[str]:
             ("pin_memory", loader.pin_memory),
         )
         said = ", ".join(f"{name}={value}" for name, value in settings if value is not None)
-        texts.append(say.escape(f"loader {place}  {said}"))
+        texts.append(say.escape(f"loader {where}  {said}"))
     model = facts.model
     words = []
     if model.parameters is not None:
@@ -348,9 +347,7 @@ def _waiting(share: float, look: Look) -> Style:
 def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
     sampled = run.rung == "sampled"
-    is_counted = run.rung in COUNTING_RUNGS and (
-        run.steps_total > 0 or not sampled
-    )  # a loop without a loader has no count
+    is_counted = run.rung in STEP_RUNGS and (run.steps_total > 0 or not sampled)  # a loop without a loader has no count
     steps = say.count(run.steps_total) if is_counted else say.UNKNOWN
     writer.put("batches " if sampled else "steps ", look.dim).put(steps, look.text)
     if run.batches_per_step is not None and run.batches_per_step >= ACCUMULATES:
@@ -361,9 +358,9 @@ def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) 
         late = run.state == "silent"
         writer.put("   last ", look.dim)
         writer.put(f"{_ago(snapshot.time_ns - run.last_step_ns)} ago", look.warning if late else look.text)
-    looks = f"{say.count(run.samples)} samples " if sampled and run.samples else ""
+    samples = f"{say.count(run.samples)} samples " if sampled and run.samples else ""
     if run.seconds:
-        writer.put(f"   {looks}over {say.span(run.seconds)}", look.dim)
+        writer.put(f"   {samples}over {say.span(run.seconds)}", look.dim)
     return writer.line()
 
 

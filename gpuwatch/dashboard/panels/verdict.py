@@ -171,7 +171,7 @@ def _without_run(snapshot: Snapshot) -> Verdict:
 TITLE = "What to change"
 
 GAIN_BESIDE_FROM = 96
-"""Below this width the gain stands beside the change, so that the sentence has the whole line."""
+"""Below this width the gain stands next to the change, so that the sentence has the whole line."""
 
 
 def verdict_box(verdicts_now: list[Verdict], width: int, height: int, look: Look, *, framed: bool) -> list[Line]:

@@ -25,7 +25,7 @@ from gpuwatch.dashboard.words import (
     gain_words,
     gpu_index,
     line_place,
-    plan_words,
+    plan_sentence,
     run_name,
     standing_words,
 )
@@ -264,7 +264,7 @@ def _gain(page: Page, finding: Finding) -> None:
         basis = BASES[finding.level]
         page.prose(f"{gain_words(finding)}{cap}. Computed from {basis}.", look.good)
         if finding.plan is not None and finding.plan.of > 1:
-            page.prose(plan_words(finding.plan))
+            page.prose(plan_sentence(finding.plan))
     elif finding.hint:
         page.prose(f"A hint, not a measurement: {finding.hint}. Prove it with a trial before you keep it.")
     else:

@@ -17,10 +17,11 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpuwatch.diagnosis.wording import faster
 from gpuwatch.metrics import BY_SERIES
 from gpuwatch.report import model, words
 from gpuwatch.report.html.charts import chart_plan, lanes
-from gpuwatch.report.verdict import gain_text, plan_text
+from gpuwatch.report.verdict import plan_text
 from gpuwatch.text.escape import json_text, printable
 from gpuwatch.text.numbers import rate
 
@@ -128,7 +129,7 @@ def page_view(report: model.Report) -> dict[str, Any]:
         "blocks": words.stack_blocks(report),
         "quality": words.quality_lines(report),
         "environment": words.environment_lines(report),
-        "gain": lambda gain: gain_text(gain.low, gain.high),
+        "gain": lambda gain: faster(gain.low, gain.high),
         "plan": plan_text,
         "place": words.place,
         "by_hand": words.by_hand,
@@ -141,7 +142,7 @@ def _verdicts(report: model.Report) -> Iterator[Verdict]:
     for line, (word, sentence, change) in zip(report.verdict, words.verdict_lines(report), strict=True):
         tone = line.severity or ("ok" if line.judged else "unknown")
         if line.gain is not None:  # it is shown next to the sentence
-            sentence = sentence.removesuffix(f" ({gain_text(line.gain.low, line.gain.high)})")
+            sentence = sentence.removesuffix(f" ({faster(line.gain.low, line.gain.high)})")
         yield Verdict(tone, word, sentence, _behind(report, line), change)
 
 
