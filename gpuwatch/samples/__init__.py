@@ -43,6 +43,7 @@ from gpuwatch.samples.stacks import (
     StackPhase,
     StackTally,
     Standing,
+    WorkerCount,
     WorkerPhase,
 )
 
@@ -106,6 +107,7 @@ __all__ = [
     "Standing",
     "StepEnd",
     "TrainerEnded",
+    "WorkerCount",
     "WorkerFetch",
     "WorkerPhase",
     "WorkerSample",

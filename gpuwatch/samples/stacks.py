@@ -69,6 +69,16 @@ class CallCount:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerCount:
+    """Samples of one worker, those in which it was idle, and the line that it was seen on most."""
+
+    pid: int
+    samples: int
+    idle: int
+    line: LineCount | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StackTally:
     """About one second of looks at one trainer and its workers.
 
@@ -100,6 +110,7 @@ class StackTally:
     feeder_phases: Mapping[str, int] = field(default_factory=dict)  # one count for each thread that feeds a queue
     feeder_lines: tuple[LineCount, ...] = ()
     feeder_calls: tuple[CallCount, ...] = ()
+    by_worker: tuple[WorkerCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

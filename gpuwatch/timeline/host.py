@@ -8,7 +8,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import compress
-from statistics import fmean, linear_regression
+from statistics import fmean, linear_regression, median
 from typing import Any
 
 from gpuwatch import metrics
@@ -18,7 +18,7 @@ from gpuwatch.timeline.phases import STOPPED_STATES
 from gpuwatch.timeline.spans import Span, covered_ns, united
 from gpuwatch.timeline.stats import known, mean, mean_and_sigma
 from gpuwatch.timeline.tiers import SECOND_NS, ValueTiers
-from gpuwatch.timeline.windows import HostWindow, MemoryGrowth, ProcessTotals, WorkerTotals
+from gpuwatch.timeline.windows import HostWindow, MemoryGrowth, ProcessTotals, WorkerPace, WorkerTotals
 
 _RAW_NS = 600 * SECOND_NS
 _MOST_ROWS = 2_048
@@ -220,6 +220,7 @@ def with_batches(workers: WorkerTotals | None, fetched: FetchTotals | None) -> W
         batch_seconds=fetched.batch_seconds,
         batch_cpu_seconds=fetched.batch_cpu_seconds,
         batch_seconds_sigma=fetched.batch_seconds_sigma,
+        by_worker=fetched.by_worker,
         newest_batch_seconds=fetched.newest_batch_seconds,
     )
 
@@ -276,6 +277,7 @@ class FetchTotals:
     batch_seconds: float | None
     batch_cpu_seconds: float | None
     batch_seconds_sigma: float | None = None
+    by_worker: tuple[WorkerPace, ...] = ()
     newest_batch_seconds: Sequence[float] = ()  # of each batch, in the order they were done
 
 
@@ -320,9 +322,12 @@ class WorkerFetches:
         pids, starts, seconds, cpu_seconds = self._newest(rows, without)
         if not pids:
             return None
+        cycles = _cycles(pids, starts, seconds, phases)
+        cycles_ns = sum(each.cycles_ns for each in cycles)
         return FetchTotals(
             workers=len(set(pids)),
-            busy_share=_busy_share(pids, starts, seconds, phases),
+            busy_share=min(1.0, sum(each.busy_ns for each in cycles) / cycles_ns) if cycles_ns > 0 else None,
+            by_worker=tuple(each.pace() for each in cycles if each.cycles_ns > 0),
             batch_seconds=mean(seconds),
             batch_cpu_seconds=mean(cpu_seconds),
             batch_seconds_sigma=mean_and_sigma(list(seconds))[1],
@@ -338,10 +343,25 @@ class WorkerFetches:
         return [column[-_MOST_JUDGED:] for column in columns]
 
 
-def _busy_share(
+@dataclass(frozen=True, slots=True)
+class _Cycles:
+    """One worker's whole cycles, each from one batch's start to the next one's, and what of them it was busy."""
+
+    pid: int
+    batches: int
+    usual_ns: float
+    busy_ns: int
+    cycles_ns: int
+
+    def pace(self) -> WorkerPace:
+        busy = min(1.0, self.busy_ns / self.cycles_ns)
+        return WorkerPace(self.pid, self.batches, self.usual_ns / SECOND_NS, busy)
+
+
+def _cycles(
     pids: Sequence[int], starts: Sequence[int], took: Sequence[float], phases: Sequence[Span]
-) -> float | None:
-    """Time in batches over time from one batch's start to the next one's, per worker, both outside of phases.
+) -> tuple[_Cycles, ...]:
+    """Time in batches and time from one batch's start to the next one's, per worker, both outside of phases.
 
     Whole cycles only: counting to the end of the window instead would take a batch that is being made, and not
     yet reported, for idleness.
@@ -349,13 +369,15 @@ def _busy_share(
     batches: defaultdict[int, list[Span]] = defaultdict(list)
     for pid, start_ns, seconds in zip(pids, starts, took, strict=True):
         batches[pid].append((start_ns, start_ns + round(seconds * SECOND_NS)))
-    apart, busy_ns, cycles_ns = united(phases), 0, 0
-    for made in batches.values():
+    apart, found = united(phases), []
+    for pid, made in batches.items():
         made.sort()
         first_ns, last_ns = made[0][0], made[-1][0]
-        busy_ns += sum(end_ns - start_ns for start_ns, end_ns in made[:-1]) - _common_ns(made[:-1], apart)
-        cycles_ns += last_ns - first_ns - covered_ns(apart, first_ns, last_ns)
-    return min(1.0, busy_ns / cycles_ns) if cycles_ns > 0 else None
+        took_ns = [end_ns - start_ns for start_ns, end_ns in made]
+        busy_ns = sum(took_ns[:-1]) - _common_ns(made[:-1], apart)
+        cycles_ns = last_ns - first_ns - covered_ns(apart, first_ns, last_ns)
+        found.append(_Cycles(pid, len(made), median(took_ns), busy_ns, cycles_ns))
+    return tuple(found)
 
 
 def _common_ns(batches: Sequence[Span], phases: Iterable[Span]) -> int:

@@ -29,12 +29,13 @@ from gpuwatch.timeline.columns import Table
 from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
+from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow, WorkerShare
 
 LOG_NS = 900 * SECOND_NS  # as long as the raw steps of a hooked trainer
 _SINGLE_NS = 120 * SECOND_NS  # twice the rules' window; older tallies are merged
 _MERGED_NS = 15 * SECOND_NS
 _LINES_PER_BLOCK = 64
+_WORKERS_PER_BLOCK = 256
 _TIDY_LINES = 4_096
 _LINES_SHOWN = 20
 
@@ -66,6 +67,7 @@ class _Block:
     """One tally, or the sum of those of 15 s. Lines are counted by the number that the log gave them."""
 
     __slots__ = (
+        "by_worker",
         "calls",
         "cpu_seconds",
         "end_ns",
@@ -87,6 +89,7 @@ class _Block:
         "worker_lines",
         "worker_phases",
         "worker_samples",
+        "worker_tops",
         "workers",
     )
 
@@ -107,6 +110,8 @@ class _Block:
         self.feeder_phases: Counter[str] = Counter()
         self.feeder_lines: Counter[int] = Counter()
         self.feeder_calls: Counter[int] = Counter()
+        self.by_worker: Counter[tuple[int, int]] = Counter()  # by pid, and whether it was busy
+        self.worker_tops: Counter[tuple[int, int]] = Counter()  # by pid and line
 
     @property
     def all_lines(self) -> tuple[Counter[int], ...]:
@@ -137,6 +142,8 @@ class _Block:
         if with_lines:
             for lines, others in zip(self.all_lines, other.all_lines, strict=True):
                 lines.update(others)
+            self.by_worker.update(other.by_worker)
+            self.worker_tops.update(other.worker_tops)
 
     def stretch(self) -> Stretch:
         """What it holds of training."""
@@ -151,6 +158,11 @@ class _Block:
                 kept = lines.most_common(_LINES_PER_BLOCK)
                 lines.clear()
                 lines.update(dict(kept))
+        for workers in (self.by_worker, self.worker_tops):
+            if len(workers) > _WORKERS_PER_BLOCK:
+                most = dict(workers.most_common(_WORKERS_PER_BLOCK))
+                workers.clear()
+                workers.update(most)
 
 
 class StackLog:
@@ -193,6 +205,11 @@ class StackLog:
         block.feeder_phases.update(tally.feeder_phases)
         block.feeder_lines.update(self._counted(tally.feeder_lines))
         block.feeder_calls.update(self._counted(tally.feeder_calls))
+        for worker in tally.by_worker:
+            block.by_worker.update({(worker.pid, False): worker.idle, (worker.pid, True): worker.samples - worker.idle})
+            if worker.line is not None:
+                for number, samples in self._counted((worker.line,)).items():
+                    block.worker_tops[worker.pid, number] += samples
         block.forget_rare_lines()
         self._newest_ns = max(self._newest_ns, tally.end_ns)
         insort(self._singles, block)
@@ -269,6 +286,7 @@ class StackLog:
             feeder_phases=_shares(total.feeder_phases, FEEDER_PHASES, fed),
             feeder_lines=self._lines(total.feeder_lines, fed),
             feeder_calls=self._lines(total.feeder_calls, fed),
+            by_worker=self._by_worker(total),
             standing=self.standing if is_fresh else None,
             batches_per_second=counted.per_second if counted else None,
             batches_exact=counted.exact if counted else True,
@@ -277,6 +295,18 @@ class StackLog:
             epochs=counted.epochs if counted else 0,
             cpu_share=total.cpu_seconds / seconds,
         )
+
+    def _by_worker(self, total: _Block) -> tuple[WorkerShare, ...]:
+        """Each worker's busy share of its samples, and of these the line that it was seen on most."""
+        found = []
+        for pid in dict.fromkeys(pid for pid, _ in total.by_worker):
+            busy = total.by_worker[pid, True]
+            samples = busy + total.by_worker[pid, False]
+            tops = Counter({line: count for (of, line), count in total.worker_tops.items() if of == pid})
+            line = next(iter(self._lines(tops, busy)), None)
+            if samples:
+                found.append(WorkerShare(pid, samples, wilson(busy, samples), line))
+        return tuple(found)
 
     def _blocks(self, start_ns: int, end_ns: int) -> Iterator[_Block]:
         for block in (*self._merged.values(), *self._singles):
@@ -316,7 +346,7 @@ class StackLog:
         used = {
             number
             for block in (*self._merged.values(), *self._singles)
-            for lines in block.all_lines
+            for lines in (*block.all_lines, [line for _, line in block.worker_tops])
             for number in lines
         }
         self._keys = {number: key for number, key in self._keys.items() if number in used}

@@ -109,6 +109,16 @@ class MemoryGrowth:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerPace:
+    """What one worker says of its batches: how many, how long they take it in the median, how busy that keeps it."""
+
+    pid: int
+    batches: int
+    batch_seconds: float
+    busy_share: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerTotals:
     """The DataLoader workers of one trainer. Busy and batch figures come from the workers' own records."""
 
@@ -129,6 +139,7 @@ class WorkerTotals:
     batch_seconds_sigma: float | None = None
     growth: MemoryGrowth | None = None  # None before ten minutes with the same workers
     run_delay_share: float | None = None  # mean share in which one could run and did not
+    by_worker: tuple[WorkerPace, ...] = ()
     newest_batch_seconds: Sequence[float] = ()  # of each of the newest 1,024 batches, in the order they were done
 
 
@@ -198,6 +209,16 @@ class LineShare:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """One worker: how busy it is, and the line that it was seen on most, as a share of its busy samples."""
+
+    pid: int
+    samples: int
+    busy: Share
+    line: LineShare | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StackWindow:
     """What was seen from outside in the window: stacks of the training thread and its workers, the loader's counter.
 
@@ -231,6 +252,7 @@ class StackWindow:
     feeder_phases: Mapping[str, Share] = field(default_factory=dict)
     feeder_lines: tuple[LineShare, ...] = ()
     feeder_calls: tuple[LineShare, ...] = ()
+    by_worker: tuple[WorkerShare, ...] = ()
     standing: Standing | None = None
     batches_per_second: float | None = None  # of the training loader, over training time and phases alike
     batches_exact: bool = True

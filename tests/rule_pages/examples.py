@@ -41,6 +41,7 @@ STREAMS = {
     "io-bound": "09-io-bound",
     "thread-oversubscription": "10-threads",
     "slow-samples": "11-slow-samples",
+    "slow-worker": "35-slow-worker",
     "epoch-start-stall": "12-epoch-short",
     "checkpoint-stall": "13-ckpt-stall",
     "log-stall": "14-log-stall",

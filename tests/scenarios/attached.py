@@ -20,6 +20,7 @@ _PROBLEMS = (
     "09-io-bound",
     "10-threads",
     "11-slow-samples",
+    "35-slow-worker",
     "13-ckpt-stall",
     "14-log-stall",
     "16-eval-cpu-heavy",

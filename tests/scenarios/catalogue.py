@@ -1,4 +1,4 @@
-"""The suite: 34 problems (two of them in two forms) and 24 runs that are healthy or nearly not."""
+"""The suite: 35 problems (two of them in two forms) and 24 runs that are healthy or nearly not."""
 
 from __future__ import annotations
 
@@ -85,6 +85,8 @@ _DATA_PROBLEMS = (
     _starved("10", "threads", "12 workers of 16 threads each on 16 cores",
              Job(Loading(workers=12, cpu_seconds=0.35, threads=16)), "thread-oversubscription",
              may=frozenset({"noisy-neighbour", "host-cpu-exhausted"})),
+    _starved("35", "slow-worker", "one of 4 workers takes 6 times as long for its batches",
+             Job(Loading(workers=4, cpu_seconds=0.15, slow_worker_times=6.0)), "slow-worker"),
     _starved("11", "slow-samples", "1.2 % of the batches take 40 times as long",
              Job(Loading(workers=4, cpu_seconds=0.2, slow_share=0.012, slow_times=40.0)), "slow-samples"),
 )  # fmt: skip

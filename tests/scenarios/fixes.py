@@ -75,6 +75,7 @@ CHANGES: dict[str, Change] = {
     "workers-too-few": _workers,
     "too-many-workers": _workers,
     "slow-samples": _queue,
+    "slow-worker": lambda job, _: job.with_loading(in_order=False),
     "bursty-prefetch": _queue,
     "cpu-quota-throttled": _whole,
     "thread-oversubscription": lambda job, _: job.with_loading(threads=1),

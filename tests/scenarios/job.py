@@ -56,6 +56,7 @@ class Loading:
     spread: float = 0.08  # sigma of the logarithm of a batch's time
     slow_share: float = 0.0  # of the batches,
     slow_times: float = 1.0  # that take so many times as long
+    slow_worker_times: float = 1.0  # as long as the others' take the first worker's batches, all of them
     prefetch: int = 2
     in_order: bool = True
     persistent: bool = True

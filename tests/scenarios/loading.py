@@ -228,7 +228,7 @@ class BatchQueue:
         if loading.free:
             self.returned, self.cpu_seconds = now + 1e-5, 1e-5
         elif not loading.workers:
-            cpu, io = self._cost()
+            cpu, io = self._cost(None)
             self.returned, self.cpu_seconds = now + cpu * self._cores.stretch(now) + io, cpu
         else:
             self._entered = now
@@ -275,7 +275,7 @@ class BatchQueue:
             return
         number = self._asked % self._loading.workers if number is None else number
         self._asked += 1
-        cpu, io = self._cost()
+        cpu, io = self._cost(number)
         batch = Batch(self, number, now, cpu, io, self._loading.threads)
         if self._loading.in_order:
             self._in_turn.append(batch)
@@ -289,9 +289,11 @@ class BatchQueue:
             batch = worker.asked.popleft()
             self._cores.begin(max(now, batch.asked, worker.begins), batch)
 
-    def _cost(self) -> tuple[float, float]:
+    def _cost(self, worker: int | None) -> tuple[float, float]:
         loading = self._loading
         times = self._times * self._rng.lognormvariate(0.0, loading.spread)
+        if worker == 0:
+            times *= loading.slow_worker_times
         if loading.slow_share and self._rng.random() < loading.slow_share:
             times *= loading.slow_times
         if loading.last_batch_share < 1.0 and self._asked >= loading.batches_per_epoch:

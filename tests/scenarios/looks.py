@@ -6,11 +6,11 @@ import random
 from bisect import bisect_right
 from collections import Counter
 
-from gpuwatch.samples import LineCount, StackTally
+from gpuwatch.samples import LineCount, StackTally, WorkerCount
 from tests.scenarios.job import Stretch
 from tests.scenarios.loading import Fetch
 from tests.scenarios.loop import Rank
-from tests.scenarios.training import SCRIPT
+from tests.scenarios.training import SCRIPT, worker_pid
 
 LOOKS_HZ, WORKER_LOOKS_HZ = 25, 20
 """Of hooked runs: what the stack source does unless told otherwise."""
@@ -71,11 +71,13 @@ class Looks:
             return None
         workers = rank.job.loading.workers
         at_work: Counter[str] = Counter()
+        by_worker = []
         for worker in range(workers):
             mine = [fetch for fetch in fetches if fetch.worker == worker]
-            for moment in self._moments(end, self._worker_rate):
-                busy = any(fetch.start <= moment < fetch.end for fetch in mine)
-                at_work["item" if busy else "idle"] += 1
+            moments = self._moments(end, self._worker_rate)
+            busy = sum(any(fetch.start <= moment < fetch.end for fetch in mine) for moment in moments)
+            at_work.update({"item": busy, "idle": len(moments) - busy})
+            by_worker.append(WorkerCount(worker_pid(rank, worker), len(moments), len(moments) - busy))
         lines = tuple(
             LineCount(phase, SCRIPT, LINES[phase][0], "main", count, LINES[phase][1])
             for phase, count in phases.items()
@@ -101,6 +103,7 @@ class Looks:
             worker_samples=sum(at_work.values()),
             worker_phases=at_work,
             worker_lines=worker_lines,
+            by_worker=tuple(by_worker),
             cpu_seconds=0.01,
         )
 

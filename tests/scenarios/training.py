@@ -48,6 +48,12 @@ class _Due:
     left: int
 
 
+def worker_pid(rank: Rank, worker: int) -> int:
+    """Of one of a rank's workers; each epoch has its own where they do not persist."""
+    again = 0 if rank.job.loading.persistent else 50 * rank.queue.epochs
+    return 9000 + 100 * rank.index + worker + again
+
+
 class Training:
     """A run; `time` is how far all ranks got.
 
@@ -218,10 +224,14 @@ class Training:
         emit, ns, trainer = self._emit, self._ns, trainer_name(rank.index, self.generation)
         assert emit is not None
         for fetch in rank.queue.fetches:
-            pid = 9000 + 100 * rank.index + fetch.worker
-            pid += 50 * rank.queue.epochs if not self.job.loading.persistent else 0
             made = WorkerFetch(
-                trainer, pid, fetch.worker, ns(fetch.start), ns(fetch.end), fetch.cpu_seconds, TRAIN_LOADER
+                trainer,
+                worker_pid(rank, fetch.worker),
+                fetch.worker,
+                ns(fetch.start),
+                ns(fetch.end),
+                fetch.cpu_seconds,
+                TRAIN_LOADER,
             )
             emit(fetch.end, made)
         position = rank.queue.position

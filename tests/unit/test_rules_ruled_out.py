@@ -32,6 +32,7 @@ STARVATION = (
     "data-starvation",
     "workers-zero",
     "slow-samples",
+    "slow-worker",
     "io-bound",
     "cpu-quota-throttled",
     "worker-affinity-pinned",

@@ -23,10 +23,10 @@ from scene_builder import (
     scene,
     workers,
 )
-from stack_windows import from_outside, line, sampled, watched
+from stack_windows import from_outside, line, sampled, share, watched
 
-from gpuwatch.diagnosis.finding import CallEdit, Draft, Finding, Severity, WorkerInitEdit
-from gpuwatch.timeline.windows import MemoryGrowth, Scene, WorkerTotals
+from gpuwatch.diagnosis.finding import CallEdit, Draft, Finding, Level, Severity, WorkerInitEdit
+from gpuwatch.timeline.windows import LineShare, MemoryGrowth, Scene, WorkerPace, WorkerShare, WorkerTotals
 
 STARVED = frozenset({"data-starvation"})
 GIB = 2**30
@@ -232,6 +232,103 @@ class TestWorkerAffinityPinned:
     @pytest.mark.parametrize("other", ["slow-samples", "io-bound", "cpu-quota-throttled"])
     def test_what_comes_first_in_the_tree_is_left_to_it(self, other: str) -> None:
         assert silent("worker-affinity-pinned", self.pinned(), other)
+
+
+class TestSlowWorker:
+    """One worker of four is busy all the time, the others wait for its batch."""
+
+    def paces(self, *busy: float, batches: int = 40) -> tuple[WorkerPace, ...]:
+        return tuple(WorkerPace(9000 + place, batches, 0.4 * each, each) for place, each in enumerate(busy))
+
+    def shards(self, *busy: float, batches: int = 40, lost: float = 0.6, **fields: Any) -> Scene:
+        mean = sum(busy) / len(busy)
+        made_by = workers(4, cpu_cores=mean, busy_share=mean, batch_seconds=0.4 * mean, by_worker=self.paces(*busy))
+        if batches != 40:
+            made_by = replace(made_by, by_worker=self.paces(*busy, batches=batches))
+        usual: dict[str, Any] = {"loader": loader(num_workers=4, iterable=True), "workers": made_by}
+        trained = rank(step=0.1, wait=0.1 * lost, gap=0.1 * lost, **(usual | fields))
+        return scene(run(trained), gpus=[gpu(utilization=100 * (1 - lost))])
+
+    def test_it_is_named_with_its_pid_and_what_the_others_do(self) -> None:
+        moment = self.shards(0.1, 0.08, 1.0, 0.09)
+        finding = of(findings(moment), "slow-worker")
+        assert finding.summary == (
+            "One of 4 workers holds up all batches: process 9002 is busy 100 % of the time, the others at most 10 %"
+        )
+        assert cause(findings(moment)) == "slow-worker"
+        assert "a batch takes it 400 ms, the others 36 ms" in texts(finding)
+        fix = finding.fix
+        assert fix is not None and "get_worker_info()" in fix.text
+        assert isinstance(fix.edit, CallEdit) and fix.edit.keywords == {"in_order": "False"}
+        assert fired(moment) & {"bursty-prefetch", "workers-too-few", "slow-collate-ipc"} == set()
+
+    def test_its_line_is_named_where_stacks_show_it(self) -> None:
+        seen = watched({"wait": 0.6}, batches_per_second=None, by_worker=self.seen(0.1, 0.1, 1.0, 0.1))
+        finding = of(findings(self.shards(0.1, 0.08, 1.0, 0.09, stacks=seen)), "slow-worker")
+        assert "busy 100 % of the time (data.py:13), the others" in finding.summary
+
+    def seen(self, *busy: float, samples: int = 400) -> tuple[WorkerShare, ...]:
+        line = LineShare("item", "/home/user/data.py", 13, "read", 390, share(0.97, 400), text="return file.read()")
+        return tuple(
+            WorkerShare(9000 + place, samples, share(each, samples), line if each > 0.9 else None)
+            for place, each in enumerate(busy)
+        )
+
+    def test_from_outside_their_stacks_say_the_same(self) -> None:
+        waits = [(1.0, 0.6)] * 30
+        seen = watched(
+            {"wait": 0.6}, worker_phases={"item": 0.3}, by_worker=self.seen(0.1, 0.1, 0.99, 0.1), waits=waits
+        )
+        moment = scene(run(sampled(seen, loader=from_outside(num_workers=4))), gpus=[gpu(utilization=40)])
+        finding = of(findings(moment), "slow-worker")
+        assert "process 9002 is busy 99 % of the time (data.py:13), the others at most 10 %" in finding.summary
+        assert finding.level is Level.E1
+
+    def test_one_that_got_the_slow_items_of_the_window_is_not_slow_itself(self) -> None:
+        paces = [replace(each, batch_seconds=0.04) for each in self.paces(0.1, 0.1, 1.0, 0.1)]
+        made_by = workers(4, busy_share=0.3, batch_seconds=0.13, by_worker=tuple(paces))
+        assert silent("slow-worker", self.shards(0.1, 0.1, 1.0, 0.1, workers=made_by))
+
+    def test_nor_from_outside_where_its_waits_take_seconds_but_its_load_is_told(self) -> None:
+        waits = [(1.0, 1.0 if place % 12 else 0.0) for place in range(60)]
+        by_worker = self.seen(0.1, 0.1, 0.99, 0.1)
+        seen = watched({"wait": 0.9}, worker_phases={"item": 0.3}, by_worker=by_worker, waits=waits)
+        moment = scene(run(sampled(seen, loader=from_outside(num_workers=4))), gpus=[gpu(utilization=10)])
+        assert silent("slow-worker", moment)
+        fix = of(findings(moment), "data-starvation").fix
+        assert fix is not None
+        assert fix.text.startswith("One worker, process 9002, is busy 99 % of the time and the others at most 10 %")
+
+    def test_half_of_the_workers_may_be_slow(self) -> None:
+        assert "2 of 4 workers hold up all batches" in drafted("slow-worker", self.shards(0.1, 1.0, 1.0, 0.1)).summary
+
+    def test_it_promises_from_even_work_to_each_at_its_own_pace_and_no_more_than_is_lost(self) -> None:
+        gain = drafted("slow-worker", self.shards(0.5, 0.5, 1.0, 0.5)).gain
+        assert gain is not None and (gain.low, gain.high) == (1.6, 1.75)
+        gain = drafted("slow-worker", self.shards(0.1, 0.1, 1.0, 0.1, lost=0.3)).gain
+        assert gain is not None and (gain.low, gain.high) == (1.37, 1.429)
+
+    @pytest.mark.parametrize(
+        "moment",
+        [
+            pytest.param(((0.97, 0.95, 1.0, 0.96), {}), id="all are busy"),
+            pytest.param(((1.0, 1.0, 1.0, 0.1), {}), id="most are busy"),
+            pytest.param(((0.1, 0.7, 1.0, 0.1), {}), id="one is in between"),
+            pytest.param(((0.1, 0.1, 0.6, 0.1), {}), id="none is busy"),
+            pytest.param(((0.1, 0.1, 1.0, 0.1), {"batches": 4}), id="too few batches"),
+            pytest.param(((0.1, 1.0, 0.1), {}), id="not all of them were seen"),
+            pytest.param(
+                ((0.1, 0.1, 1.0, 0.1), {"loader": loader(num_workers=4, in_order=False)}),
+                id="batches are handed over out of order",
+            ),
+        ],
+    )
+    def test_silent(self, moment: tuple[tuple[float, ...], dict[str, Any]]) -> None:
+        busy, fields = moment
+        assert silent("slow-worker", self.shards(*busy, **fields))
+
+    def test_it_needs_a_wait(self) -> None:
+        assert check("slow-worker", run_case(self.shards(0.1, 0.1, 1.0, 0.1))) is None
 
 
 class TestBurstyPrefetch:

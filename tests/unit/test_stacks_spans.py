@@ -85,8 +85,8 @@ def test_a_tally_adds_up_and_starts_over() -> None:
     tally = TallyBuilder("1.1", 0)
     for each in (look(1), look(2, waits=True, first_wait=True), look(3, waits=True, where=site("eval"))):
         tally.add(each)
-    tally.add_worker("item", LINE)
-    tally.add_worker("idle", None)
+    tally.add_worker(7, "item", LINE)
+    tally.add_worker(8, "idle", None)
     tally.reject()
     tally.spend(1_000_000)
     taken = tally.take(1_000_000_000, workers=2)

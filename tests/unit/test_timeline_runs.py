@@ -178,6 +178,16 @@ def test_workers_are_busy_by_whole_cycles() -> None:
     assert workers.batch_cpu_seconds == pytest.approx(0.3)
 
 
+def test_a_worker_that_takes_longer_for_its_batches_is_told_from_the_others() -> None:
+    took = (0.9, 0.1)
+    made = [fetch(worker, n, n + took[worker]) for n in range(30) for worker in range(2)]
+    workers = rank_at(timeline(run_facts(), steps(300), made), 60).workers
+    assert workers is not None and workers.busy_share == pytest.approx(0.5)
+    quick, slow = sorted(workers.by_worker, key=lambda each: each.busy_share)
+    assert (quick.batches, quick.batch_seconds, quick.busy_share) == (30, pytest.approx(0.1), pytest.approx(0.1))
+    assert (slow.batches, slow.batch_seconds, slow.busy_share) == (30, pytest.approx(0.9), pytest.approx(0.9))
+
+
 def test_batches_of_evaluation_are_no_part_of_what_training_waits_for() -> None:
     train, evaluation = loader(num_workers=2), loader(loader=2, num_workers=2, role="eval")
     made = [fetch(worker, n, n + 0.9, cpu=0.3, loader=1) for n in range(30) for worker in range(2)]

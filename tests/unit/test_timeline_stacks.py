@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import pytest
 
-from gpuwatch.samples import CallCount, StackTally
+from gpuwatch.samples import CallCount, StackTally, WorkerCount
 from gpuwatch.timeline.stacks import StackLog
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.windows import StackWindow
@@ -103,6 +103,16 @@ def test_threads_that_feed_the_training_are_counted_apart_and_add_up() -> None:
     (hot,) = seen.feeder_lines
     assert (hot.line, hot.samples, hot.share.value) == (7, 90, pytest.approx(0.9))
     assert seen.lines == () and seen.worker_lines == ()
+
+
+def test_workers_are_counted_one_by_one_with_the_line_of_each() -> None:
+    slow, quick = WorkerCount(7, 20, 1, line(13, 19, phase="item")), WorkerCount(8, 20, 18, line(14, 2, phase="item"))
+    made = log(*tallies(200, {"wait": 50}, by_worker=(slow, quick)))
+    for start, seconds in ((140, 60), (0, 200)):
+        first, second = sorted(window(made, start, 200).by_worker, key=lambda each: each.pid)
+        assert (first.pid, first.samples, first.busy.value) == (7, 20 * seconds, pytest.approx(0.95))
+        assert first.line is not None and (first.line.line, first.line.share.value) == (13, 1.0)
+        assert (second.pid, second.busy.value) == (8, pytest.approx(0.1))
 
 
 def test_waits_are_reported_tally_by_tally_without_phases_and_first_batches() -> None:

@@ -50,6 +50,7 @@ _PHASES: Mapping[str, tuple[str, ...]] = {
     "worker-affinity-pinned": _LOADING,
     "bursty-prefetch": _LOADING,
     "slow-samples": _LOADING,
+    "slow-worker": _LOADING,
     "slow-collate-ipc": ("collate", "send"),
     "io-bound": _LOADING,
     "cpu-quota-throttled": _LOADING,

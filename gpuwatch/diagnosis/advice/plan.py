@@ -25,6 +25,7 @@ _TIME_OF: Mapping[str, frozenset[str]] = {
             "worker-affinity-pinned",
             "io-bound",
             "slow-samples",
+            "slow-worker",
             "slow-collate-ipc",
             "bursty-prefetch",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line
 from gpuwatch.diagnosis.advice.sampled import worker_busy
+from gpuwatch.diagnosis.advice.worker_loads import worker_loads
 from gpuwatch.diagnosis.finding import Fix
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import percent
@@ -46,6 +47,12 @@ def _unknown(rank: RankWindow) -> str:
         )
     if busy is None:
         return "What its workers do is not known"
+    loads = sorted(worker_loads(rank), key=lambda each: each.busy)
+    if loads and loads[-1].busy >= BUSY_SHARE > 2.0 * loads[-2].busy:
+        return (
+            f"One worker, process {loads[-1].pid}, is busy {percent(loads[-1].busy)} of the time and the others at "
+            f"most {percent(loads[-2].busy)}: it is slow, or the slow items came to it, and they wait for its turn"
+        )
     if busy.value < BUSY_SHARE:
         return (
             f"Its workers are busy only {percent(busy.value)} of the time, so the time goes into collating or "

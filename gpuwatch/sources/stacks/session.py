@@ -282,7 +282,7 @@ class Session:
         main = process.main_stack() if worker.counts and not worker.idle else None
         reading = self._worker_classifier.read([main]) if main is not None else None
         if reading is not None and reading[0] != "idle":
-            self._tally.add_worker(*reading)
+            self._tally.add_worker(worker.pid, *reading)
             return
         # Idle in its main thread: the queue's own thread may still pickle and send.
         stacks = process.stacks()
@@ -297,7 +297,7 @@ class Session:
             self._tally.reject_worker()
         else:
             worker.idle = reading[0] == "idle"
-            self._tally.add_worker(*reading)
+            self._tally.add_worker(worker.pid, *reading)
 
     def _pass_on(self, now_ns: int) -> None:
         for look in self._held.ready(self._confirmed_ns, now_ns):

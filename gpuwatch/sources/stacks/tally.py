@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from gpuwatch.samples.stacks import CallCount, LineCount, StackTally
+from gpuwatch.samples.stacks import CallCount, LineCount, StackTally, WorkerCount
 from gpuwatch.sources.stacks.culprit import Call, Culprit
 from gpuwatch.sources.stacks.feeders import FeederLook
 from gpuwatch.sources.stacks.looks import Look
@@ -37,9 +37,10 @@ class TallyBuilder:
             self._receiving += look.reading.receiving
             self._first_waits += look.first_wait
 
-    def add_worker(self, phase: str, culprit: Culprit | None, calls: tuple[Call, ...] = ()) -> None:
+    def add_worker(self, pid: int, phase: str, culprit: Culprit | None, calls: tuple[Call, ...] = ()) -> None:
         """One look at a worker."""
         self._worker_samples += 1
+        self._by_worker.setdefault(pid, Counter())[phase, culprit] += 1
         self._worker_phases[phase] += 1
         if culprit is not None:
             self._worker_lines[phase, culprit] += 1
@@ -99,6 +100,7 @@ class TallyBuilder:
             feeder_phases=dict(self._feeder_phases),
             feeder_lines=_line_counts(self._feeder_lines),
             feeder_calls=_call_counts(self._feeder_calls),
+            by_worker=tuple(_worker_count(pid, seen) for pid, seen in self._by_worker.items()),
         )
         self._start(now_ns)
         return tally if seen else None
@@ -111,6 +113,7 @@ class TallyBuilder:
         self._worker_lines: Counter[tuple[str, Culprit]] = Counter()
         self._calls: Counter[tuple[str, Call]] = Counter()
         self._worker_calls: Counter[tuple[str, Call]] = Counter()
+        self._by_worker: dict[int, Counter[tuple[str, Culprit | None]]] = {}
         self._feeder_phases: Counter[str] = Counter()
         self._feeder_lines: Counter[tuple[str, Culprit]] = Counter()
         self._feeder_calls: Counter[tuple[str, Call]] = Counter()
@@ -119,10 +122,16 @@ class TallyBuilder:
         self._handed = self._feeder_looks = 0
 
 
-def _line_counts(counter: Counter[tuple[str, Culprit]]) -> tuple[LineCount, ...]:
+def _worker_count(pid: int, seen: Counter[tuple[str, Culprit | None]]) -> WorkerCount:
+    lines = Counter({(phase, line): samples for (phase, line), samples in seen.items() if line is not None})
+    idle = sum(samples for (phase, _), samples in seen.items() if phase == "idle")
+    return WorkerCount(pid, seen.total(), idle, next(iter(_line_counts(lines, most=1)), None))
+
+
+def _line_counts(counter: Counter[tuple[str, Culprit]], most: int = _LINES_TOLD) -> tuple[LineCount, ...]:
     return tuple(
         LineCount(phase, line.file, line.line, line.function, samples, text=line.text, leaf=line.leaf)
-        for (phase, line), samples in counter.most_common(_LINES_TOLD)
+        for (phase, line), samples in counter.most_common(most)
     )
 
 

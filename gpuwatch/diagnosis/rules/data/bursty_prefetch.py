@@ -57,6 +57,7 @@ MOST_PREFETCH = 8
 ONLY_SMOOTHS = "the queue smooths bursts, it makes no batch cheaper"
 OTHER_CAUSES = (
     "epoch-too-short",
+    "slow-worker",
     "slow-samples",
     "host-memory-pressure",
     "io-bound",

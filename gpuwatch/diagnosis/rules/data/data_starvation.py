@@ -25,16 +25,16 @@ Not when:
     GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the CPU
     while no core is free.
 Causes:
-    One of the fifteen data rules, asked in the order of the decision tree: no workers; shared memory that is full;
-    epochs shorter than their workers; single slow items; memory too short for the page cache; storage; a CPU quota;
-    pinned workers; too many threads; too many workers; busy cores; too few workers; batches expensive to build or
-    ship; expensive items; bursts. The first that fires is the cause; the others are listed with the number that rules
-    them out. Asked before them: a thread of the training process that makes the batches without any DataLoader, one at
-    a time, and shares the interpreter with the training.
+    One of the sixteen data rules, asked in the order of the decision tree: no workers; shared memory that is full;
+    epochs shorter than their workers; one slow worker; single slow items; memory too short for the page cache; storage;
+    a CPU quota; pinned workers; too many threads; too many workers; busy cores; too few workers; batches expensive to
+    build or ship; expensive items; bursts. The first that fires is the cause; the others are listed with the number
+    that rules them out. Asked before them: a thread of the training process that makes the batches without any
+    DataLoader, one at a time, and shares the interpreter with the training.
 Fix:
     That of the cause found: no workers, too few, too many, pinned to a core or with too many threads, busy cores, a
-    CPU quota, storage, memory too short for the page cache, shared memory that is full, single slow items, short
-    epochs, expensive items, batches that are expensive to build or ship, bursts.
+    CPU quota, storage, memory too short for the page cache, shared memory that is full, a slow worker, single slow
+    items, short epochs, expensive items, batches that are expensive to build or ship, bursts.
 Gain:
     At most 1 / (1 - S); what the fix of the cause can deliver where one is found.
 Verify:
@@ -68,6 +68,7 @@ from gpuwatch.diagnosis.rules.data.io_bound import io_bound
 from gpuwatch.diagnosis.rules.data.shm_pressure import shm_pressure
 from gpuwatch.diagnosis.rules.data.slow_collate_ipc import slow_collate_ipc
 from gpuwatch.diagnosis.rules.data.slow_samples import slow_samples
+from gpuwatch.diagnosis.rules.data.slow_worker import slow_worker
 from gpuwatch.diagnosis.rules.data.thread_oversubscription import thread_oversubscription
 from gpuwatch.diagnosis.rules.data.too_many_workers import too_many_workers
 from gpuwatch.diagnosis.rules.data.worker_affinity_pinned import worker_affinity_pinned
@@ -86,6 +87,7 @@ CAUSES: tuple[Rule, ...] = (
     workers_zero,
     shm_pressure,
     epoch_too_short,
+    slow_worker,
     slow_samples,
     host_memory_pressure,
     io_bound,

@@ -51,6 +51,7 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, percent
 
 OTHER_CAUSES = (
+    "slow-worker",
     "io-bound",
     "cpu-quota-throttled",
     "worker-affinity-pinned",

@@ -63,6 +63,7 @@ from gpuwatch.timeline.windows import RankWindow, Share
 BUSY_SHARE = 0.85
 WON_BACK = (0.50, 0.75)
 OTHER_CAUSES = (
+    "slow-worker",
     "cpu-quota-throttled",
     "worker-affinity-pinned",
     "thread-oversubscription",

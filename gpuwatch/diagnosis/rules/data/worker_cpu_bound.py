@@ -60,6 +60,7 @@ WORDS = {
 SEVERAL_CORES = 1.2
 ROOM_SHARE = 0.7
 OTHER_CAUSES = (
+    "slow-worker",
     "cpu-quota-throttled",
     "worker-affinity-pinned",
     "thread-oversubscription",

@@ -51,6 +51,7 @@ from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
 OTHER_CAUSES = (
+    "slow-worker",
     "slow-samples",
     "io-bound",
     "cpu-quota-throttled",
