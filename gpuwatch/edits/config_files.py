@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gpuwatch.edits.module import AlreadySoError, CannotEditError, Change
@@ -61,15 +63,11 @@ def _in_json(path: str, text: str, name: str) -> list[tuple[int, int]]:
 
 
 def _in_yaml(path: str, text: str, name: str) -> list[tuple[int, int]]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
     from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
     _check_size(path, text)
-    try:
-        pending = [node for node in [YAML(typ="rt", pure=True).compose(text)] if node is not None]
-    except (YAMLError, RecursionError, ValueError) as error:
-        raise CannotEditError(f"{path} is not YAML that can be parsed") from error
+    with _yaml(path, "rt") as yaml:
+        pending = [node for node in [yaml.compose(text)] if node is not None]
     found: dict[int, tuple[int, int]] = {}
     seen: set[int] = set()  # an alias is the same node once more
     while pending:
@@ -95,20 +93,13 @@ def _check_size(path: str, text: str) -> None:
     Raises:
         CannotEditError: it repeats too much, nests too deeply, repeats itself, or is no YAML.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-    from ruamel.yaml.events import (
-        AliasEvent,
-        CollectionEndEvent,
-        CollectionStartEvent,
-        ScalarEvent,
-    )
+    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
     sizes: dict[str, int] = {}
     open_: list[tuple[str | None, int]] = []
     nodes = 0
-    try:
-        for event in YAML(typ="safe", pure=True).parse(text):
+    with _yaml(path, "safe") as yaml:
+        for event in yaml.parse(text):
             if isinstance(event, AliasEvent):
                 if event.anchor not in sizes:
                     raise CannotEditError(f"{path} repeats a part of itself inside that part, or what is not there")
@@ -126,6 +117,16 @@ def _check_size(path: str, text: str) -> None:
                     sizes[anchor] = nodes - before
             if len(open_) > _DEEPEST or nodes > _MOST_NODES:
                 raise CannotEditError(f"{path} nests too deeply, or repeats too much, to be edited")
+
+
+@contextmanager
+def _yaml(path: str, typ: str) -> Iterator[Any]:
+    """A parser of YAML, whose errors are a reason. Imported here: few edits lead to a YAML file."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        yield YAML(typ=typ, pure=True)
     except (YAMLError, RecursionError, ValueError) as error:
         raise CannotEditError(f"{path} is not YAML that can be parsed") from error
 
@@ -136,13 +137,8 @@ def _load(path: str, text: str) -> Any:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise CannotEditError(f"{path} is not JSON that can be parsed") from error
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        return YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, RecursionError, ValueError) as error:
-        raise CannotEditError(f"{path} is not YAML that can be parsed") from error
+    with _yaml(path, "safe") as yaml:
+        return yaml.load(text)
 
 
 def _check(path: str, before: str, after: str, name: str) -> None:

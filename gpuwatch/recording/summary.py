@@ -116,10 +116,8 @@ _STANDS = ("firing", "clearing")
 
 def summarize(recording: Recording, start_ns: int, end_ns: int) -> SessionSummary:
     """The figures of the stretch (start, end], and its findings."""
-    basis, found = "samples", _from_samples(recording, start_ns, end_ns) if end_ns - start_ns <= LONGEST_NS else None
-    if found is None:
-        basis, found = "minutes", summarize_minutes(recording, start_ns, end_ns)
-    gpus, runs = found
+    found = _from_samples(recording, start_ns, end_ns) if end_ns - start_ns <= LONGEST_NS else None
+    gpus, runs = found or summarize_minutes(recording, start_ns, end_ns)
     meta = recording.meta
     return SessionSummary(
         label=meta.label,
@@ -128,7 +126,7 @@ def summarize(recording: Recording, start_ns: int, end_ns: int) -> SessionSummar
         started_wall=recording.wall_time(start_ns),
         start_ns=start_ns,
         end_ns=end_ns,
-        basis="samples" if basis == "samples" else "minutes",
+        basis="samples" if found else "minutes",
         gpus=tuple(gpus),
         runs=tuple(sorted(_watched(recording, runs, start_ns, end_ns), key=lambda run: -run.train_seconds)),
         findings=tuple(_findings(recording, start_ns, end_ns)),
@@ -382,7 +380,6 @@ def _run_of_minutes(
     trained = sum((rank.samples_per_second or 0.0) * rank.train_seconds for rank in known)
     spent_in = {each.minute_ns for own in warm.values() for metric in _TRAINING for each in own.get(metric, ())}
     energies = [_energy(minutes, uuid, spent_in) for uuid in gpu_uuids]
-    is_known = energies and None not in energies and trained > 0
     model, steps = critical.facts.model, warm[critical.facts.trainer].get("step_seconds", ())
     return RunSummary(
         id=run.id,
@@ -396,7 +393,7 @@ def _run_of_minutes(
         wait_share=critical.wait_share,
         step_p50_seconds=pooled.quantile(steps, 0.5),
         step_p95_seconds=pooled.quantile(steps, 0.95),
-        energy_joules_per_sample=sum(each or 0.0 for each in energies) / trained if is_known else None,
+        energy_joules_per_sample=_per_sample(energies, trained),
         batch_size=critical.batch_size,
         model_parameters=model.parameters,
         parameter_bits=model.parameter_bits,
