@@ -1,6 +1,6 @@
 """Reads a recording: while it is written, after it was closed, after a kill, and what is left of a damaged one.
 
-`Contents` asks the file and counts what is damaged, `Recording` is what the rest of gpuwatch sees.
+`_Contents` queries the file and notes what is damaged, `Recording` is what the rest of gpuwatch sees.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class _Stretch:
     """A segment, sealed or open, and the arrivals of its first and last sample."""
 
     number: int
@@ -71,7 +71,7 @@ class Stretch:
     end_ns: int
 
 
-class Contents:
+class _Contents:
     """Queries. Each one sees the file as it is then.
 
     Raises:
@@ -139,15 +139,15 @@ class Contents:
             and 0 <= wall_time < _LAST_WALL_TIME
         )
 
-    def stretches(self) -> list[Stretch]:
+    def stretches(self) -> list[_Stretch]:
         """The segments in order."""
         sealed = self.rows("its index", "SELECT id, start_ns, end_ns FROM segment WHERE length(data) > 8 ORDER BY id")
         tail = self.rows(
             "its tail", "SELECT segment, min(start_ns), max(end_ns) FROM tail GROUP BY segment ORDER BY segment"
         )
-        found = {row[0]: Stretch(*row) for row in (*tail, *sealed) if _is_stretch(row)}
+        found = {row[0]: _Stretch(*row) for row in (*tail, *sealed) if _is_stretch(row)}
         in_order = sorted(found.values(), key=lambda stretch: stretch.number)
-        kept: list[Stretch] = []
+        kept: list[_Stretch] = []
         for stretch in in_order:
             is_next = not kept or kept[-1].end_ns <= stretch.start_ns <= kept[0].start_ns + _LONGEST_NS
             is_crowded = len(kept) >= _MOST_A_MINUTE and stretch.end_ns - kept[-_MOST_A_MINUTE].start_ns < _SEGMENT_NS
@@ -319,10 +319,10 @@ class Recording:
     ) -> None:
         self.path = path
         self._moment = moment
-        self._contents = Contents(path)
+        self._contents = _Contents(path)
         self._kinds = self._contents.kinds()
         self.wall_anchors: tuple[Anchor, ...] = ()
-        self._stretches: list[Stretch] = []
+        self._stretches: list[_Stretch] = []
         self.start_ns = 0
         self.end_ns = 0
         self.refresh()

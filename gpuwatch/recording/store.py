@@ -86,7 +86,7 @@ class LostFileError(Exception):
     """The file is no longer there, or no longer whole: nothing that is written to it could be read."""
 
 
-class HeldFile:
+class _HeldFile:
     """Somebody may remove, replace or empty the file; SQLite goes on writing to what has no name any more.
 
     It is let go of after SQLite's own connections: closing any descriptor of a file drops a process's locks on it.
@@ -180,8 +180,10 @@ def copy_back(work: Path, home: Path) -> tuple[Path, str | None]:
 _LAST_SECONDS = 5.0
 
 
-class Checkpoints:
-    """Makes one when asked to, unless the one before is still being made. The recorder goes on writing meanwhile.
+class _Checkpoints:
+    """Moves the log into the file, in a thread of its own: it waits for the disk, on a busy one for seconds.
+
+    None is begun while the one before is still being made. The recorder goes on writing meanwhile.
 
     Args:
         path: of the file.
@@ -193,14 +195,12 @@ class Checkpoints:
         self._connect = connect
         self._thread: threading.Thread | None = None
 
-    def ask(self) -> None:
-        """Begins one."""
+    def begin(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._make, name="gpuwatch-checkpoint", daemon=True)
             self._thread.start()
 
     def finish(self) -> None:
-        """Waits for the one that is being made."""
         if self._thread is not None:
             self._thread.join(_LAST_SECONDS)
 
@@ -246,8 +246,8 @@ class Store:
         self._max_bytes = max_bytes
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
-        self._checkpoints = Checkpoints(place.path, connect)
-        self._held: HeldFile | None = None
+        self._checkpoints = _Checkpoints(place.path, connect)
+        self._held: _HeldFile | None = None
         self._reserve()
 
     @property
@@ -302,7 +302,7 @@ class Store:
         """
         has_room = self._max_bytes is None or self._max_bytes >= _LEAST_BYTES
         if has_room and self._use_log and self._connection is not None:
-            self._checkpoints.ask()
+            self._checkpoints.begin()
 
     def trim(self, tail_bytes: int) -> None:
         """Drops the oldest samples where the file is about to outgrow its limit.
@@ -362,7 +362,7 @@ class Store:
         """Makes the empty file, readable by its owner only."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            self._held = HeldFile(self.path, descriptor)
+            self._held = _HeldFile(self.path, descriptor)
             if os.fstat(descriptor).st_size:
                 self._held.close()
                 raise CannotRecordError(f"{self.path} exists: choose another name, or remove it first.")

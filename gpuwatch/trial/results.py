@@ -183,14 +183,12 @@ def judge(
             judgements.append(Judgement("-" if ratio is None else "anecdote", ratio))
             continue
         detectable = detectable_effect(before, after, confidence)
+        verdict: Verdict = "faster" if interval.ratio > 1 else "slower"
         if next(adjusted) >= 1 - CONFIDENCE:
-            judgements.append(Judgement("no detectable change", interval.ratio, interval, detectable))
+            verdict = "no detectable change"
         elif abs(math.log(interval.ratio)) < math.log1p(min_effect):
-            judgements.append(Judgement("too small to matter", interval.ratio, interval, detectable))
-        elif interval.ratio > 1:
-            judgements.append(Judgement("faster", interval.ratio, interval, detectable))
-        else:
-            judgements.append(Judgement("slower", interval.ratio, interval, detectable))
+            verdict = "too small to matter"
+        judgements.append(Judgement(verdict, interval.ratio, interval, detectable))
     return judgements
 
 
