@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from gpuwatch.cli.arguments import ANY_PROCESS, parse
@@ -16,6 +19,18 @@ def test_options_of_watching_stand_before_or_behind_the_command() -> None:
     for argv in (["--attach", "5", "--interval", "2", "watch"], ["watch", "--attach", "5", "--interval", "2"]):
         arguments = parse(argv)
         assert (arguments.command, arguments.attach, arguments.interval) == ("watch", 5, 2.0)
+
+
+@pytest.mark.parametrize("argv", [[], ["watch"], ["trial", "tf32=true"], ["replay", "a.gpuwatch"]])
+def test_only_the_command_that_is_called_is_imported(argv: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from gpuwatch.cli.arguments import COMMANDS, parse\n"
+        "parse(sys.argv[1:])\n"
+        "print(*({name for name in COMMANDS if f'gpuwatch.cli.{name}' in sys.modules} - {'config', 'run'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == argv[:1]
 
 
 def test_report_defaults() -> None:
