@@ -10,14 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from msgspec import UNSET
+import msgspec
 
 from gpuwatch._version import __version__
 from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.metrics import BY_SERIES
 from gpuwatch.report import model
 from gpuwatch.report.findings import finding_section, iso_time, rule_section
-from gpuwatch.report.model import figure
 from gpuwatch.report.observation import Observation, Stretch
 from gpuwatch.report.runs import run_section
 from gpuwatch.report.verdict import verdict
@@ -43,21 +42,28 @@ _NAN = math.nan
 
 def build_report(seen: Observation, *, with_series: bool = False) -> model.Report:
     """The whole report; with the curves of its charts only where they are asked for."""
-    return model.Report(
-        schema_version=model.SCHEMA_VERSION,
-        gpuwatch=_about(seen),
-        verdict=verdict(seen),
-        findings=finding_section(seen),
-        rules=rule_section(seen),
-        checklist=checklist(seen.scene),
-        gpus=[_gpu(gpu) for gpu in seen.scene.gpus],
-        runs=run_section(seen),
-        history=_history(seen.charts),
-        data_quality=_data_quality(seen),
-        host=_host(seen),
-        series=[_curve(seen, chart) for chart in seen.curves] if with_series else UNSET,
-        clock=_clock(seen) if with_series else UNSET,
-        spans=[_span(seen, each) for each in seen.stretches] if with_series else UNSET,
+    report: model.Report = model.cleaned(
+        model.Report(
+            schema_version=model.SCHEMA_VERSION,
+            gpuwatch=_about(seen),
+            verdict=verdict(seen),
+            findings=finding_section(seen),
+            rules=rule_section(seen),
+            checklist=checklist(seen.scene),
+            gpus=[_gpu(gpu) for gpu in seen.scene.gpus],
+            runs=run_section(seen),
+            history=_history(seen.charts),
+            data_quality=_data_quality(seen),
+            host=_host(seen),
+        )
+    )
+    if not with_series:
+        return report
+    return msgspec.structs.replace(
+        report,
+        series=[_curve(seen, chart) for chart in seen.curves],
+        clock=_clock(seen),
+        spans=[_span(seen, each) for each in seen.stretches],
     )
 
 
@@ -66,12 +72,12 @@ def _about(seen: Observation) -> model.About:
     return model.About(
         version=__version__,
         source=snapshot.origin.kind,
-        label=encodable(snapshot.origin.label),
+        label=snapshot.origin.label,
         started_at=iso_time(snapshot.wall_time_at(snapshot.started_ns)),
         ended_at=iso_time(snapshot.wall_time),
-        duration_seconds=figure((snapshot.time_ns - snapshot.started_ns) / 1e9),
+        duration_seconds=(snapshot.time_ns - snapshot.started_ns) / 1e9,
         incomplete=seen.interrupted,
-        notes=[encodable(note) for note in seen.notes],
+        notes=list(seen.notes),
     )
 
 
@@ -79,19 +85,19 @@ def _host(seen: Observation) -> model.Host:
     machine, scene_host, nvml = seen.snapshot.machine, seen.scene.host, seen.snapshot.nvml
     latest = seen.snapshot.host
     return model.Host(
-        hostname=encodable(machine.hostname if machine else seen.hostname) or None,
+        hostname=(machine.hostname if machine else seen.hostname) or None,
         kernel=machine.kernel if machine else None,
-        cpu_model=encodable(machine.cpu_model or None) if machine else None,
+        cpu_model=(machine.cpu_model or None) if machine else None,
         cpu_count=machine.cpu_count if machine else None,
-        cpu_quota_cores=figure(machine.cpu_quota_cores) if machine else None,
+        cpu_quota_cores=machine.cpu_quota_cores if machine else None,
         memory_total_bytes=machine.memory_total_bytes if machine else None,
         memory_available_bytes=latest.memory_available_bytes if latest else None,
         container=machine.container if machine else None,
         wsl=machine.wsl if machine else None,
-        cpu_percent=figure(scene_host.cpu_percent) if scene_host else None,
-        pressure_cpu_percent=figure(scene_host.pressure_cpu_percent) if scene_host else None,
-        pressure_io_percent=figure(scene_host.pressure_io_percent) if scene_host else None,
-        pressure_memory_percent=figure(scene_host.pressure_memory_percent) if scene_host else None,
+        cpu_percent=scene_host.cpu_percent if scene_host else None,
+        pressure_cpu_percent=scene_host.pressure_cpu_percent if scene_host else None,
+        pressure_io_percent=scene_host.pressure_io_percent if scene_host else None,
+        pressure_memory_percent=scene_host.pressure_memory_percent if scene_host else None,
         driver_version=nvml.driver_version if nvml else None,
         cuda_version=nvml.cuda_version if nvml else None,
     )
@@ -102,8 +108,8 @@ def _history(charts: Sequence[Chart]) -> list[model.History]:
         model.History(
             series=chart.series.name,
             key=chart.series.key,
-            bucket_seconds=figure((chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean))),
-            mean=[figure(value) for value in chart.mean],
+            bucket_seconds=(chart.end_ns - chart.start_ns) / 1e9 / max(1, len(chart.mean)),
+            mean=list(chart.mean),
         )
         for chart in charts
     ]
@@ -124,19 +130,19 @@ def _data_quality(seen: Observation) -> model.DataQuality:
     nvml = quality.nvml or seen.snapshot.nvml
     judged = seen.snapshot.scene
     return model.DataQuality(
-        problems=[encodable(problem) for problem in (*seen.problems, *_clock_jump(seen))],
-        window_seconds=figure(seen.scene.window_seconds),
-        findings_window_seconds=figure(judged.window_seconds) if judged else None,
-        poll_interval_seconds=figure(quality.poll_interval_seconds),
+        problems=[*seen.problems, *_clock_jump(seen)],
+        window_seconds=seen.scene.window_seconds,
+        findings_window_seconds=judged.window_seconds if judged else None,
+        poll_interval_seconds=quality.poll_interval_seconds,
         gpu_samples=quality.gpu_samples,
-        poll_gap_p95_seconds=figure(quality.poll_gap_p95_seconds),
-        longest_gap_seconds=figure(quality.longest_gap_seconds),
+        poll_gap_p95_seconds=quality.poll_gap_p95_seconds,
+        longest_gap_seconds=quality.longest_gap_seconds,
         received_records=quality.received_records,
         dropped_records=quality.dropped_records,
         malformed_packets=quality.malformed_packets,
-        nvml=None if nvml is None else model.Nvml(nvml.status, nvml.reason, nvml.missed_polls, nvml.restarts),
-        nvml_calls_per_gpu_second=figure(quality.nvml_calls_per_gpu_second),
-        own_cpu_share=figure(quality.own_cpu_share),
+        nvml=None if nvml is None else model.like(model.Nvml, nvml),
+        nvml_calls_per_gpu_second=quality.nvml_calls_per_gpu_second,
+        own_cpu_share=quality.own_cpu_share,
     )
 
 
@@ -151,13 +157,13 @@ def _gpu(gpu: GpuWindow) -> model.Gpu:
         status_reason=gpu.status_reason,
         utilization_percent=_swing(gpu.utilization),
         train_utilization_percent=_swing(gpu.train_utilization),
-        power_watts=None if power is None else model.Power(power.mean, power.max, figure(limit)),
+        power_watts=None if power is None else model.Power(power.mean, power.max, limit),
         memory_bytes=None if memory is None else model.Memory(memory.mean, memory.max, total),
         temperature_celsius=_level(gpu.temperature_celsius),
         sm_clock_mhz=_level(gpu.sm_clock_mhz),
-        energy_joules=figure(gpu.energy_joules),
-        throttled_share={cause: figure(share) for cause, share in gpu.throttle_shares.items()},
-        sensor_window_seconds=figure(gpu.sensor_window_seconds),
+        energy_joules=model.figure(gpu.energy_joules),
+        throttled_share=dict(gpu.throttle_shares),
+        sensor_window_seconds=gpu.sensor_window_seconds,
         unavailable={},
     )
     for name, field in _SAMPLED_AS.items():
@@ -171,13 +177,11 @@ def _gpu(gpu: GpuWindow) -> model.Gpu:
 
 
 def _swing(stats: Stats | None) -> model.Swing | None:
-    if stats is None:
-        return None
-    return model.Swing(figure(stats.mean), figure(stats.sigma), figure(stats.p5), figure(stats.p95))
+    return None if stats is None else model.like(model.Swing, stats)
 
 
 def _level(stats: Stats | None) -> model.Level | None:
-    return None if stats is None else model.Level(figure(stats.mean), figure(stats.max))
+    return None if stats is None else model.like(model.Level, stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +242,7 @@ def _target(text: str, unit: str, measured: _Value, meets: Callable[[float], boo
     return model.Target(
         target=text,
         status=status,
-        value=figure(measured.value),
+        value=measured.value,
         unit=unit,
         where=measured.where,
     )

@@ -26,9 +26,7 @@ from gpuwatch.diagnosis.finding import (
 )
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.report import model
-from gpuwatch.report.model import figure
 from gpuwatch.report.observation import Observation
-from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.windows import RunWindow
 
 if TYPE_CHECKING:
@@ -57,20 +55,20 @@ def _finding(seen: Observation, finding: Finding) -> model.Finding:
         level=finding.level.name,
         run=finding.run,
         gpu=finding.gpu,
-        summary=encodable(finding.summary),
-        evidence={measure.name: _value(measure.value) for measure in finding.evidence},
-        numbers=[encodable(measure.text) for measure in finding.evidence],
-        ruled_out=[model.RuledOut(each.cause, encodable(each.reason)) for each in finding.ruled_out],
+        summary=finding.summary,
+        evidence={measure.name: measure.value for measure in finding.evidence},
+        numbers=[measure.text for measure in finding.evidence],
+        ruled_out=[model.like(model.RuledOut, each) for each in finding.ruled_out],
         fix=_fix(seen, finding),
-        gain=None if gain is None else model.Gain(figure(gain.low), figure(gain.high), gain.cap),
+        gain=None if gain is None else model.like(model.Gain, gain),
         plan=_plan(finding.plan),
         hint=finding.hint,
-        verify=encodable(finding.verify),
+        verify=finding.verify,
         since=iso_time(seen.snapshot.wall_time_at(finding.since_ns)),
         state="over" if lasted is not None and lasted.is_over else finding.state,
-        stood_seconds=None if lasted is None else figure(lasted.seconds),
+        stood_seconds=None if lasted is None else lasted.seconds,
         behind=finding.behind,
-        window_seconds=figure(finding.window_seconds),
+        window_seconds=finding.window_seconds,
         confidence_notes=list(finding.confidence_notes),
     )
 
@@ -78,7 +76,7 @@ def _finding(seen: Observation, finding: Finding) -> model.Finding:
 def _plan(step: PlanStep | None) -> model.PlanStep | None:
     if step is None:
         return None
-    then, together = (model.Factors(figure(gain.low), figure(gain.high)) for gain in (step.then, step.together))
+    then, together = (model.like(model.Factors, gain) for gain in (step.then, step.together))
     return model.PlanStep(step.number, step.of, then, together)
 
 
@@ -89,19 +87,15 @@ def _fix(seen: Observation, finding: Finding) -> model.Fix | None:
     diff, reason = _diff(seen, finding, fix)
     trial = trial_command(fix, next((run for run in seen.scene.runs if run.id == finding.run), None))
     return model.Fix(
-        text=encodable(fix.text),
-        code=encodable(fix.code),
+        text=fix.text,
+        code=fix.code,
         diff=diff,
         no_diff_reason=reason,
-        file=encodable(fix.file),
+        file=fix.file,
         line=fix.line,
-        value=_value(fix.value),
-        trial=encodable(trial),
+        value=fix.value,
+        trial=trial,
     )
-
-
-def _value(value: float | int | str | None) -> float | int | str | None:
-    return encodable(value) if isinstance(value, str) else figure(value)
 
 
 def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, str | None]:
@@ -113,10 +107,7 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
     from gpuwatch.edits.editor import edit_diff
 
     diff = edit_diff(edits_of(fix), origin.read, origin.folder, origin.command)
-    return (
-        encodable(diff.text),
-        encodable(diff.reason),
-    )
+    return diff.text, diff.reason
 
 
 def iso_time(wall_time: float) -> str:

@@ -7,12 +7,15 @@ The JSON schema is made of them. Shares are 0 to 1 of the time unless the name s
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, overload
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from gpuwatch.text.escape import encodable
+
 Json = dict[str, Any]
+_Part = TypeVar("_Part", bound=Struct)
 SCHEMA_VERSION: Literal[1] = 1
 MOST_POINTS = 1500
 """Of a curve: a screen has no more columns."""
@@ -497,19 +500,32 @@ class Report(Struct, frozen=True):
     spans: list[Span] | UnsetType = UNSET
 
 
-@overload
-def figure(value: float) -> float: ...
-
-
-@overload
-def figure(value: float | None) -> float | None: ...
-
-
 def figure(value: float | None) -> float | None:
     """A number with six significant digits; None for NaN and infinity, which JSON does not know."""
     if value is None or isinstance(value, int):
         return value
     return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def cleaned(part: Any) -> Any:
+    """A part of the report, or all of it, as JSON can hold it: its numbers by `figure`, its texts encodable."""
+    match part:
+        case float():
+            return figure(part)
+        case str():
+            return encodable(part)
+        case list():
+            return [cleaned(each) for each in part]
+        case dict():
+            return {key: cleaned(each) for key, each in part.items()}
+        case Struct():
+            return type(part)(*(cleaned(getattr(part, name)) for name in part.__struct_fields__))
+    return part
+
+
+def like(kind: type[_Part], thing: object) -> _Part:
+    """A part of the report from an object that has its fields."""
+    return kind(*(getattr(thing, name) for name in kind.__struct_fields__))
 
 
 def as_json(report: Report) -> Json:

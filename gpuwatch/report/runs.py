@@ -6,19 +6,18 @@ What stacks say of it comes as shares with their intervals, lines of code, and t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec.structs import asdict
 
 from gpuwatch.monitor.snapshot import ENDS, RunNow
 from gpuwatch.report import model
-from gpuwatch.report.model import figure
 from gpuwatch.report.observation import Observation
-from gpuwatch.samples import LoaderFacts, ModelFacts, Standing
+from gpuwatch.samples import ModelFacts, Standing
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.figures import wait_seconds_per_batch
 from gpuwatch.timeline.stacks import hot_line
-from gpuwatch.timeline.windows import LineShare, PhaseTotals, RankWindow, RunWindow, Share, StackWindow
+from gpuwatch.timeline.windows import LineShare, RankWindow, RunWindow, Share, StackWindow
 
 STANDS_FROM_SECONDS = 5.0
 """On one line for less is no news: a slow backward pass stands there for a second or two."""
@@ -40,39 +39,39 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
     climb = rank.facts.climb or (shown.how_to_climb if shown else None)
     return model.Run(
         id=run.id,
-        title=encodable(run.title),
+        title=run.title,
         pid=run.ranks[0].facts.pid,
-        command=encodable(shlex.join(rank.facts.command)),
-        cwd=encodable(rank.facts.cwd),
+        command=shlex.join(rank.facts.command),
+        cwd=rank.facts.cwd,
         rung=rank.facts.rung,
-        how_to_climb=None if climb is None or rank.facts.rung == "exact" else encodable(climb),
+        how_to_climb=None if climb is None or rank.facts.rung == "exact" else climb,
         state=shown.state_words if shown else _ended(run),
         device=rank.facts.device,
         gpus=list(run.gpu_uuids),
         steps=rank.steps if steps_known(rank) else None,
         steps_total=rank.steps_total if steps_known(rank) else None,
-        step_seconds=None if steps is None else model.StepSeconds(figure(steps.p50), figure(steps.p95)),
-        batches_per_step=figure(rank.batches_per_step),
-        steps_per_second=figure(pace),
+        step_seconds=None if steps is None else model.StepSeconds(steps.p50, steps.p95),
+        batches_per_step=rank.batches_per_step,
+        steps_per_second=pace,
         steps_source=pace_source,
-        train_seconds=figure(rank.train_seconds),
+        train_seconds=rank.train_seconds,
         batch_size=rank.train_loader.batch_size if rank.train_loader else None,
         model=_model(rank.facts.model),
-        samples_per_second=figure(run.samples_per_second),
-        data_wait_share=figure(rank.wait_share),
-        wait_seconds_per_batch=figure(wait_seconds_per_batch(rank)),
-        gpu_idle_from_wait_share=figure(rank.gap_share),
+        samples_per_second=run.samples_per_second,
+        data_wait_share=rank.wait_share,
+        wait_seconds_per_batch=wait_seconds_per_batch(rank),
+        gpu_idle_from_wait_share=rank.gap_share,
         step_shares=model.StepShares(
-            copy=figure(rank.copy_share),
-            forward=figure(rank.forward_share),
-            backward=figure(rank.backward_share),
-            optimizer=figure(rank.optimizer_share),
+            copy=rank.copy_share,
+            forward=rank.forward_share,
+            backward=rank.backward_share,
+            optimizer=rank.optimizer_share,
         ),
-        phases={kind: _phase(totals) for kind, totals in rank.phases.items()},
+        phases={kind: model.like(model.Phase, totals) for kind, totals in rank.phases.items()},
         hot_line=hot_line_section(rank),
         standing=standing_section(rank, now_ns),
         stacks=stack_section(rank.stacks),
-        loaders=[_loader(loader) for loader in rank.facts.loaders],
+        loaders=[model.like(model.Loader, loader) for loader in rank.facts.loaders],
         ranks=[_rank(each, now_ns) for each in run.ranks],
         ended=rank.ended,
         torch=rank.facts.torch,
@@ -142,37 +141,15 @@ def _why_no_gap(rank: RankWindow) -> str:
     return "no settled step was seen in this window"
 
 
-def _phase(totals: PhaseTotals) -> model.Phase:
-    return model.Phase(
-        count=totals.count,
-        seconds=figure(totals.seconds),
-        share=figure(totals.share),
-        longest_seconds=figure(totals.longest_seconds),
-    )
-
-
-def _loader(loader: LoaderFacts) -> model.Loader:
-    return model.Loader(
-        file=encodable(loader.file),
-        line=loader.line,
-        num_workers=loader.num_workers,
-        batch_size=loader.batch_size,
-        pin_memory=loader.pin_memory,
-        persistent_workers=loader.persistent_workers,
-        prefetch_factor=loader.prefetch_factor,
-        role=loader.role,
-    )
-
-
 def _rank(rank: RankWindow, now_ns: int) -> model.Rank:
     return model.Rank(
         pid=rank.facts.pid,
         rank=rank.facts.rank,
         gpus=list(rank.facts.gpu_uuids),
         steps=rank.steps if steps_known(rank) else None,
-        step_seconds_p50=figure(rank.step_seconds.p50) if rank.step_seconds else None,
-        data_wait_share=figure(rank.wait_share),
-        gpu_idle_from_wait_share=figure(rank.gap_share),
+        step_seconds_p50=rank.step_seconds.p50 if rank.step_seconds else None,
+        data_wait_share=rank.wait_share,
+        gpu_idle_from_wait_share=rank.gap_share,
         standing=standing_section(rank, now_ns),
     )
 
@@ -182,23 +159,23 @@ def stack_section(stacks: StackWindow | None) -> model.Stacks | None:
     if stacks is None:
         return None
     return model.Stacks(
-        seconds=figure(stacks.seconds),
+        seconds=stacks.seconds,
         samples=stacks.samples,
         rejected_samples=stacks.rejected,
         phases=_shares(stacks.phases),
         train_phases=_shares(stacks.train_phases),
-        eval_wait_share=figure(stacks.eval_wait_share),
-        first_wait_share=figure(stacks.first_wait_share),
-        receiving_share=figure(stacks.receiving_share),
-        lines=_lines(stacks.lines),
+        eval_wait_share=stacks.eval_wait_share,
+        first_wait_share=stacks.first_wait_share,
+        receiving_share=stacks.receiving_share,
+        lines=[_line(line) for line in stacks.lines],
         workers=stacks.workers,
         worker_samples=stacks.worker_samples,
         worker_phases=_shares(stacks.worker_phases),
-        worker_lines=_lines(stacks.worker_lines),
+        worker_lines=[_line(line) for line in stacks.worker_lines],
         batches=stacks.batches,
         batches_exact=stacks.batches_exact,
         epochs_started=stacks.epochs,
-        cpu_share=figure(stacks.cpu_share),
+        cpu_share=stacks.cpu_share,
     )
 
 
@@ -207,11 +184,10 @@ def hot_line_section(rank: RankWindow) -> model.HotLine | None:
     found = hot_line(rank)
     if found is None:
         return None
-    callee = encodable(found.line.callee)
     return model.HotLine(
         **asdict(_line(found.line)),
         where=found.where,
-        callee=callee,
+        callee=found.line.callee,
         callee_lines=list(found.line.callee_lines),
     )
 
@@ -240,40 +216,33 @@ def steps_per_second(rank: RankWindow) -> tuple[float | None, model.StepsSource 
 
 def _standing(standing: Standing, seconds: float, now_ns: int) -> model.Standing:
     return model.Standing(
-        file=encodable(standing.file),
+        file=standing.file,
         line=standing.line,
-        function=encodable(standing.function),
+        function=standing.function,
         text=_code(standing.text),
-        leaf=encodable(standing.leaf),
+        leaf=standing.leaf,
         phase=standing.phase,
-        seconds=figure(seconds),
-        seen_seconds_ago=figure(max(0, now_ns - standing.time_ns) / 1e9),
+        seconds=seconds,
+        seen_seconds_ago=max(0, now_ns - standing.time_ns) / 1e9,
     )
 
 
 def _shares(shares: Mapping[str, Share]) -> dict[str, model.Share]:
-    return {
-        phase: model.Share(figure(share.value), figure(share.low), figure(share.high))
-        for phase, share in shares.items()
-    }
-
-
-def _lines(lines: Iterable[LineShare]) -> list[model.Line]:
-    return [_line(line) for line in lines]
+    return {phase: model.Share(share.value, share.low, share.high) for phase, share in shares.items()}
 
 
 def _line(line: LineShare) -> model.Line:
     return model.Line(
-        file=encodable(line.file),
+        file=line.file,
         line=line.line,
-        function=encodable(line.function),
+        function=line.function,
         text=_code(line.text),
         phase=line.phase,
-        leaf=encodable(line.leaf),
+        leaf=line.leaf,
         samples=line.samples,
-        share=figure(line.share.value),
-        low=figure(line.share.low),
-        high=figure(line.share.high),
+        share=line.share.value,
+        low=line.share.low,
+        high=line.share.high,
     )
 
 

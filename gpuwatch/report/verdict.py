@@ -18,9 +18,7 @@ from gpuwatch.monitor.verdict import (
     verdict_on,
 )
 from gpuwatch.report import model
-from gpuwatch.report.model import figure
 from gpuwatch.report.observation import Observation
-from gpuwatch.text.escape import encodable
 from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow, RunWindow
 
@@ -107,15 +105,9 @@ def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judg
         rule=finding.rule if finding else None,
         severity=finding.severity.value if finding else None,
         judged=judged,
-        sentence=encodable(sentence),
-        fix=None
-        if fix is None
-        else model.VerdictFix(
-            code=encodable(fix.code),
-            file=encodable(fix.file),
-            line=fix.line,
-        ),
-        gain=None if gain is None else model.Gain(figure(gain.low), figure(gain.high), gain.cap),
+        sentence=sentence,
+        fix=None if fix is None else model.like(model.VerdictFix, fix),
+        gain=None if gain is None else model.like(model.Gain, gain),
     )
 
 
