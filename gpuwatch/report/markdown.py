@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.wording import faster
 from gpuwatch.report import model, words
-from gpuwatch.report.verdict import plan_text
 from gpuwatch.text.escape import code_block, code_span, markdown
 
 
@@ -112,7 +111,7 @@ def _gain(finding: model.Finding) -> str:
     gain = finding.gain
     if gain is not None:
         cap = f", {gain.cap}" if gain.cap else ""
-        planned = plan_text(finding.plan)
+        planned = words.plan_text(finding.plan)
         step = f" ({planned})" if planned else ""
         return f"**Gain:** {faster(gain.low, gain.high)}{markdown(cap)}{step}"
     return f"**Hint:** {markdown(finding.hint)}" if finding.hint else ""

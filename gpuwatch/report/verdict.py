@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.wording import faster, percent, plan_words
+from gpuwatch.diagnosis.wording import faster, percent
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.verdict import (
     AT_ITS_END,
@@ -86,14 +86,6 @@ def _at_its_end(run: RunWindow, snapshot: Snapshot) -> str:
 def _sentence(summary: str, finding: Finding) -> str:
     gain = finding.gain
     return summary if gain is None else f"{summary} ({faster(gain.low, gain.high)})"
-
-
-def plan_text(plan: model.PlanStep | None) -> str | None:
-    """A finding's step in the plan of its run; None where that is the only one."""
-    if plan is None or plan.of < 2:
-        return None
-    then, together = plan.then, plan.together
-    return plan_words(plan.number, plan.of, (then.low, then.high), (together.low, together.high))
 
 
 def _line(run: RunWindow | None, finding: Finding | None, sentence: str, *, judged: bool = True) -> model.VerdictLine:

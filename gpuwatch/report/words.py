@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuwatch.diagnosis import wording
-from gpuwatch.diagnosis.wording import faster
 from gpuwatch.monitor.snapshot import ACCUMULATES, ENDS
 from gpuwatch.report import model
 from gpuwatch.report.findings import NO_EDIT, NOT_HERE
-from gpuwatch.report.verdict import plan_text
 from gpuwatch.text import numbers
 from gpuwatch.text.numbers import grouped
 
@@ -111,12 +109,20 @@ def promises(finding: model.Finding) -> Iterator[str]:
     """The gain and its step of the plan, or the hint where no gain was measured."""
     gain = finding.gain
     if gain is not None:
-        yield f"gain: {faster(gain.low, gain.high)}" + (f", {gain.cap}" if gain.cap else "")
+        yield f"gain: {wording.faster(gain.low, gain.high)}" + (f", {gain.cap}" if gain.cap else "")
         planned = plan_text(finding.plan)
         if planned:
             yield planned
     elif finding.hint:
         yield f"hint: {finding.hint}"
+
+
+def plan_text(plan: model.PlanStep | None) -> str | None:
+    """A finding's step in the plan of its run; None where that is the only one."""
+    if plan is None or plan.of < 2:
+        return None
+    then, together = plan.then, plan.together
+    return wording.plan_words(plan.number, plan.of, (then.low, then.high), (together.low, together.high))
 
 
 def verdict_lines(report: model.Report) -> list[tuple[str, str, str]]:

@@ -21,7 +21,6 @@ from gpuwatch.diagnosis.wording import faster
 from gpuwatch.metrics import BY_SERIES
 from gpuwatch.report import model, words
 from gpuwatch.report.html.charts import chart_plan, lanes
-from gpuwatch.report.verdict import plan_text
 from gpuwatch.text.escape import json_text, printable
 from gpuwatch.text.numbers import rate
 
@@ -130,7 +129,7 @@ def page_view(report: model.Report) -> dict[str, Any]:
         "quality": words.quality_lines(report),
         "environment": words.environment_lines(report),
         "gain": lambda gain: faster(gain.low, gain.high),
-        "plan": plan_text,
+        "plan": words.plan_text,
         "place": words.place,
         "by_hand": words.by_hand,
         "diff_lines": _diff_lines,
