@@ -307,7 +307,7 @@ class Stacks(Struct, frozen=True):
     phases: Annotated[dict[str, Share], _note("of all samples of the training thread")]
     train_phases: Annotated[dict[str, Share], _note("of those outside evaluation, saving and compiling")]
     eval_wait_share: Annotated[float | None, _note("of the evaluation's samples")]
-    first_wait_share: Annotated[float | None, _note("of all: waits for an epoch's first batch")]
+    first_wait_share: Annotated[float | None, _note("of all: what an epoch's first batches wait longer than others")]
     receiving_share: Annotated[float | None, _note("of all: taking over what a worker sent")]
     lines: Annotated[list[Line], _note("of the training thread, most samples first")]
     workers: int

@@ -101,7 +101,7 @@ class StackTally:
     worker_phases: Mapping[str, int] = field(default_factory=dict)
     worker_lines: tuple[LineCount, ...] = ()
     receiving_samples: int = 0  # of phase "wait": unpickling and mapping what a worker sent, on the training thread
-    first_wait_samples: int = 0  # of phase "wait": before the iterator's first batch, where it has workers
+    first_wait_samples: int = 0  # of phase "wait": for an epoch's first batch of each worker
     cpu_seconds: float = 0.0  # what the looks cost gpuwatch
     calls: tuple[CallCount, ...] = ()  # below the loader's next(), and in the loop's own Python and copies
     worker_calls: tuple[CallCount, ...] = ()

@@ -270,7 +270,7 @@ class StackLog:
             calls=self._lines(total.calls, total.samples),
             eval_wait_share=_part(total.eval_waiting, total.phases["eval"]),
             receiving_share=_part(total.receiving, total.samples),
-            first_wait_share=_part(total.first_wait, total.samples),
+            first_wait_share=_part(_longer_at_starts(total, counted), total.samples),
             log_quiet_seconds=log_quiet,
             log_pause_seconds=log_pause,
             waits=waits_of(stretches),
@@ -395,6 +395,18 @@ def _shares(counts: Mapping[str, int], names: Collection[str], samples: int) -> 
 
 def _part(count: int, of: int) -> float | None:
     return count / of if of > 0 else None
+
+
+def _longer_at_starts(total: _Block, counted: Counted | None) -> int:
+    """Of the samples that wait for the first batch of each worker, those beyond what as many other batches wait."""
+    first = total.first_wait
+    if counted is None:
+        return first
+    firsts = counted.epochs * _usual(total.workers)
+    later = counted.batches - firsts
+    if later <= firsts:
+        return first  # too few to say what is usual
+    return max(0, round(first - (total.phases["wait"] - first) * firsts / later))
 
 
 def _usual(workers: Counter[int]) -> int:

@@ -236,7 +236,9 @@ class StackWindow:
     calls: tuple[LineShare, ...] = ()  # below the loader's next(), and in the loop's own Python and copies
     eval_wait_share: float | None = None  # of the evaluation's samples
     receiving_share: float | None = None  # of all samples: taking over what a worker sent
-    first_wait_share: float | None = None  # of all samples: waits for the first batch of an epoch, part of "wait"
+    first_wait_share: float | None = (
+        None  # of all samples: longer waits for the first batches of epochs, part of "wait"
+    )
     log_quiet_seconds: float | None = None  # of training since the last look at logging; None without one
     log_pause_seconds: float | None = None  # at most so much of it passed from one to the next; None without two
     waits: Sequence[tuple[float, float]] = ()  # seconds of training and of waiting in it, tally by tally, oldest first

@@ -73,7 +73,8 @@ class Rank:
         """`next()`: when it was entered, when it returned, and for how long the GPU had nothing queued meanwhile."""
         entered, returned = self.now, self.queue.returned
         gap = max(returned, self.gpu_free) - max(entered, self.gpu_free)
-        phase = "wait" if self.queue.position else "first-wait"
+        first_round = max(1, self.job.loading.workers)
+        phase = "wait" if self.queue.position >= first_round else "first-wait"
         self.run_for(returned, phase, min(1.0, self.queue.cpu_seconds / max(returned - entered, 1e-9)))
         return entered, returned, gap
 

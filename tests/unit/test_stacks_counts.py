@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stack_looks import loader_state
 
-from gpuwatch.sources.stacks.counts import BatchCounter
+from gpuwatch.sources.stacks.counts import BatchCounter, first_round
 
 LOOK_NS = 10_000_000
 
@@ -111,3 +111,9 @@ def test_a_loader_rebuilt_for_an_epoch_continues_the_count() -> None:
     second.see(2, 3, iterator=9, length=100)
     second.counter.go_on_from(first.counter, 100)
     assert (second.counter.batches, second.counter.epochs) == (103, 1)
+
+
+def test_the_first_batch_of_each_worker_may_wait_for_its_start() -> None:
+    rounds = [first_round(loader_state(0, length=length, workers=4)) for length in (None, 100, 6, 1)]
+    assert rounds == [4, 4, 3, 1]
+    assert first_round(loader_state(0, workers=0)) == 0

@@ -7,10 +7,10 @@ from statistics import NormalDist
 import pytest
 
 from gpuwatch.samples import CallCount, StackTally, WorkerCount
-from gpuwatch.timeline.stacks import StackLog
+from gpuwatch.timeline.stacks import BatchCounts, StackLog
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.windows import StackWindow
-from tests.unit.sample_builder import TRAINER, at, line, standing, tallies, tally
+from tests.unit.sample_builder import TRAINER, at, count, line, standing, tallies, tally
 
 DAY = 24 * 3600
 
@@ -87,6 +87,19 @@ def test_only_looks_of_the_window_count() -> None:
 def test_parts_of_the_wait_are_of_all_looks() -> None:
     seen = window(log(*tallies(10, {"wait": 50, "other": 50}, receiving_samples=10, first_wait_samples=20)), 0, 10)
     assert (seen.receiving_share, seen.first_wait_share) == (pytest.approx(0.1), pytest.approx(0.2))
+
+
+@pytest.mark.parametrize(("batches", "share"), [(1000, 0.179), (130, 0.0), (75, 0.2)])
+def test_first_batches_count_as_far_as_they_wait_longer_than_others(batches: int, share: float) -> None:
+    """Ten epochs with 4 workers each: 400 samples wait for 40 first batches, 1 000 for the others."""
+    made = log(*tallies(20, {"wait": 70, "other": 30}, first_wait_samples=20, workers=4))
+    counts = BatchCounts()
+    for second in range(21):
+        counts.add(count(second, batches * second // 20, epochs=second // 2))
+    found = made.window(at(0), at(20), counts)
+    assert found is not None
+    assert found.epochs == 10
+    assert found.first_wait_share == pytest.approx(share, abs=0.005)
 
 
 def test_threads_that_feed_the_training_are_counted_apart_and_add_up() -> None:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.gains import from_share, without
-from gpuwatch.diagnosis.advice.sampled import (
-    batch_period,
-    enough,
-    settled_wait,
-    share_in,
-    share_of,
-    train_share,
-    worker_busy,
-)
+from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.sampled import batch_period, enough, settled_wait, share_in, share_of, worker_busy
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.timeline.windows import RankWindow, Share
 
@@ -21,10 +13,6 @@ EPOCHS = 2
 TIMES_LONGER = 3.0
 REMAINING = 0.4
 """Of the first wait, what persistent workers leave in the worst of the measured cases (62 of 168 ms)."""
-IDLE_BUSY_SHARE = 0.5
-"""Workers that make batches for less of the time do not set the pace."""
-OPEN_RATIO = 1.25
-"""A range whose ends lie further apart has no middle that is known: it is a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,45 +50,46 @@ def _is_long_one(rank: RankWindow, count: int) -> bool:
 
 
 def _sampled(rank: RankWindow) -> EpochEdges | None:
-    """Workers that start, and the waits for an epoch's first batch less what a batch's wait usually is."""
+    """Workers that start, and what an epoch's first batches wait longer than others."""
     stacks = enough(rank)
     if stacks is None or stacks.epochs < EPOCHS or stacks.seconds <= 0.0:
         return None
     period = batch_period(stacks)
     usual = settled_wait(stacks).value * period if period else None
-    first = max(0.0, (stacks.first_wait_share or 0.0) - stacks.epochs * (usual or 0.0) / stacks.seconds)
-    share = share_of(round(stacks.samples * (share_in(stacks.phases, "start") + first)), stacks.samples)
+    starting = share_in(stacks.phases, "start") + (stacks.first_wait_share or 0.0)
+    share = share_of(round(stacks.samples * starting), stacks.samples)
     batches = rank.train_loader.batches_per_epoch if rank.train_loader else None
     pause = share.value * stacks.seconds / stacks.epochs
     return EpochEdges(share.value, stacks.epochs, pause, usual, Level.E1, batches, share)
 
 
-def edges_gain(rank: RankWindow, edges: EpochEdges) -> tuple[Gain | None, str | None]:
-    """The range with workers that live on, or in words why it is not known.
+def edges_gain(rank: RankWindow, edges: EpochEdges, idle_share: float = 1.0) -> Gain:
+    """The range with workers that live on: what one of them takes for the first batch stays, at worst.
 
-    What one of them takes for the first batch stays, at worst. From outside only the wait for an epoch's first batch
-    is told from others: new workers that begin one after the other hold up the batches behind it, too. Of a simulated
-    job with idle workers that lost 68 % of its time to its epochs' starts, first waits were 19 %.
+    Args:
+        rank: the critical one.
+        edges: the starts of its epochs.
+        idle_share: what the GPU idles in all, where samples do not tell when.
     """
-    lost = edges.share * _felt_by_gpu(rank)
+    shares = (edges.share,) if edges.sampled is None else (edges.sampled.low, edges.sampled.high)
+    least, most = (min(share * _felt_by_gpu(rank), idle_share) for share in (shares[0], shares[-1]))
     made = rank.workers.batch_seconds if rank.workers is not None else None
+    if made is None and edges.sampled is not None:
+        made = _batch_seconds(rank)
     pause = max(edges.pause_seconds, edges.excess_seconds / edges.count if edges.excess_seconds else 0.0)
-    stays = min(1.0, made / pause) if made is not None and pause > 0.0 else REMAINING
-    low, most = (1.0 - stays) * lost, lost + _later_waits(rank, edges)
-    if without(most) > OPEN_RATIO * without(lost):
-        reach = f"{without(low):.1f}x by the waits for first batches, {without(most):.1f}x at most"
-        return None, f"no promise: {reach}; whether later batches wait for new workers is not seen from outside"
-    return from_share(low, lost), None
+    if made is None or pause <= 0.0:
+        return from_share((1.0 - REMAINING) * least, most)
+    stays = min(1.0, made / pause)
+    return from_share((1.0 - stays) * least, most)
 
 
-def _later_waits(rank: RankWindow, edges: EpochEdges) -> float:
-    """What new workers may cost beyond the first batch, from outside: all waits, if they have time to spare."""
+def _batch_seconds(rank: RankWindow) -> float | None:
+    """One worker's seconds for a batch, by how busy the workers are."""
     loader, busy = rank.train_loader, worker_busy(rank)
-    if edges.sampled is None or rank.stacks is None or loader is None or loader.persistent_workers is not False:
-        return 0.0
-    if busy is None or busy.value >= IDLE_BUSY_SHARE:
-        return 0.0
-    return settled_wait(rank.stacks).value * train_share(rank.stacks)
+    period = batch_period(rank.stacks) if rank.stacks is not None else None
+    if loader is None or not loader.num_workers or busy is None or period is None:
+        return None
+    return loader.num_workers * busy.value * period
 
 
 def _felt_by_gpu(rank: RankWindow) -> float:

@@ -66,7 +66,7 @@ def phase_samples(stacks: StackWindow, *names: str) -> int:
 
 
 def settled_wait(stacks: StackWindow, unended_seconds: float = 0.0) -> Share:
-    """Waits for batches as a share of the training time, but for those for an epoch's first batch.
+    """Waits for batches as a share of the training time, but for what an epoch's first batches wait longer.
 
     `unended_seconds` are those of a wait that has not ended. They are taken off as time: a thread that stands still is
     looked at twice as often as one that trains.
@@ -100,7 +100,7 @@ def unended_wait_seconds(rank: RankWindow) -> float:
 
 
 def epoch_start_share(stacks: StackWindow) -> float:
-    """The starts of epochs as a share of the training time: workers that start, and waits for the first batch."""
+    """The starts of epochs as a share of the training time: workers that start, and longer first waits."""
     count = train_samples(stacks)
     lost = stacks.samples * (share_in(stacks.phases, "start") + (stacks.first_wait_share or 0.0))
     return min(1.0, lost / count) if count else 0.0

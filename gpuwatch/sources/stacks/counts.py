@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from gpuwatch.reader.types import LoaderState
+
 _MARGIN: Final = 1.5
 _RATE_WINDOW_NS: Final = 20_000_000_000
 _LENGTHS_KEPT: Final = 8
@@ -26,6 +28,12 @@ class Counted(Protocol):
     @property
     def batches_per_epoch(self) -> int | None:
         """At which count it ends, where that is known."""
+
+
+def first_round(state: LoaderState) -> int:
+    """How many of an epoch's batches are the first of their worker, and so may wait for its start; none without any."""
+    workers, length = state.num_workers or 0, state.batches_per_epoch
+    return workers if length is None else min(workers, max(1, length // 2))
 
 
 @dataclass(frozen=True, slots=True)

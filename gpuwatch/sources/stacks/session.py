@@ -15,7 +15,7 @@ from gpuwatch.samples import BatchCount, Sample
 from gpuwatch.samples.run import LoaderFacts, Role
 from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.sources.stacks.classify import Classifier, Reading
-from gpuwatch.sources.stacks.counts import BatchCounter
+from gpuwatch.sources.stacks.counts import BatchCounter, first_round
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.feeders import Feeders
 from gpuwatch.sources.stacks.iterations import Iterations
@@ -232,7 +232,7 @@ class Session:
             look.batches = site.counter.batches
         if state is not None:
             look.iterator, look.yielded = state.iterator, state.batches_yielded
-            look.first_wait = reading.waits and state.batches_yielded == 0 and bool(state.num_workers)
+            look.first_wait = reading.waits and state.batches_yielded < first_round(state)
         return look
 
     def _caller(self, stack: Stack, reading: Reading) -> CodeKey:

@@ -7,7 +7,7 @@ Evidence:
     S, the share of training time in which the GPU idles because of the wait. Exact: two CUDA events around the
     loader's next(), or a hooked run that computes on the CPU, where nothing is queued. Estimated: the smaller of the
     wait in next() and of 100 % less utilization. Without a hook the wait is the share of at least 600 samples of the
-    training thread's stack that stand in next(), said with its 95 % interval; waits for an epoch's first batch left
+    training thread's stack that stand in next(), said with its 95 % interval; longer first waits of epochs are left
     out. Of a loop that makes its batches itself it is the share of the function that does. Where a thread makes them
     ahead, the wait is for its queue or task, which the hook does not see: then it is the share of samples, hooked or
     not, and the threads are sampled meanwhile. Stacks name the line of loading that costs most. From the hardware alone

@@ -6,8 +6,8 @@ Means:
 Evidence:
     The wait for the end of each epoch (workers that do not persist are ended in it) and, beyond the usual wait, for
     the first batches of the next, over the whole session; whether worker processes change between epochs. Without a
-    hook: the samples of the training thread's stack that stand in iter() or wait for an epoch's first batch of
-    workers, in a window in which at least two epochs began.
+    hook: the samples of the training thread's stack that stand in iter() or wait for the first batch of each worker,
+    beyond the usual wait, in a window in which at least two epochs began.
 Fires:
     5 % of the time over at least two epochs.
 Clears:
@@ -21,10 +21,9 @@ Fix:
     persistent_workers=True; where workers already persist, the sampler or dataset is rebuilt in the training
     process; where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler).
 Gain:
-    At most 1 / (1 - E), E as far as the GPU idles then where event pairs tell it. Workers that live on still have to
-    make the epoch's first batch: what one of them takes for it stays, at worst. From outside later batches that wait
-    for new workers are not told from others: where idle workers leave that open there is no promise. Persistent
-    workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
+    At most 1 / (1 - E), E as far as the GPU idles then where event pairs tell it, from outside as far as it idles at
+    all. Workers that live on still have to make the epoch's first batch: what one of them takes for it stays, at worst.
+    Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
 Verify:
     From the end of an epoch to the first batch of the next the wait is less than three times the usual.
 Source:
@@ -38,6 +37,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.edges import EpochEdges, edges_gain, epoch_edges
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
+from gpuwatch.diagnosis.advice.sampled import trains_on
+from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -61,7 +62,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     edges = epoch_edges(rank)
     if edges is None or edges.share < limits.clear_share:
         return None
-    gain, hint = edges_gain(rank, edges)
+    busy = train_busy_percent(case) if edges.sampled is not None and trains_on(case) == "cuda" else None
     others = "unknown" if edges.usual_seconds is None else seconds(edges.usual_seconds)
     return Draft(
         summary=(
@@ -83,8 +84,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=edges.share >= limits.fire_share,
         fix=_fix(rank, edges),
-        gain=gain,
-        hint=hint,
+        gain=edges_gain(rank, edges, 1.0 if busy is None else 1.0 - busy / 100.0),
         ruled_out=()
         if edges.usual_seconds is None
         else (RuledOut("slow loading throughout", f"the usual batch waits {seconds(edges.usual_seconds)}"),),
