@@ -95,7 +95,9 @@ def _has_been_seen_enough(rank: RankWindow) -> bool:
     stacks = rank.stacks
     if stacks is None or not _seen_enough(rank, STEPS):
         return False
-    needed = stacks.seconds * max(SAMPLES / stacks.samples, STEPS / rank.steps if rank.steps else 1.0)
+    needed = stacks.seconds * max(SAMPLES / stacks.samples, STEPS / rank.steps if rank.steps else 0.0)
+    if stacks.batches_per_second is None and not rank.steps_total:
+        needed = max(needed, UNHOOKED_SECONDS)
     return stacks.seconds >= WATCHED_SECONDS or stacks.seconds - needed >= 2 * EVALUATION_NS / 1e9
 
 

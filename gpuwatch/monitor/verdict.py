@@ -131,7 +131,7 @@ def still_needed(rank: RankWindow, snapshot: Snapshot) -> str:
     if rank.steps_total or rank.train_loader is not None:
         had += f" and {grouped(rank.steps)} batches in {seconds:.0f} s"
         return f"{had}; {SAMPLES} and {STEPS} are needed, {after}"
-    return f"{had} in {seconds:.0f} s; {SAMPLES} and {UNHOOKED_SECONDS:.0f} s are needed"
+    return f"{had} in {seconds:.0f} s; {SAMPLES} and {UNHOOKED_SECONDS:.0f} s are needed, {after}"
 
 
 def state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:

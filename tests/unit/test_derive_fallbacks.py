@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from record_stream import RecordStream, derive, periods_ms, steps_of, waits_ms
+from record_stream import RecordStream, derive, periods_ms, phases_of, steps_of, waits_ms
 
 from gpuwatch.samples import BatchWait
 from gpuwatch.sources.hook_link import wire
@@ -158,6 +158,52 @@ def test_a_loader_that_a_thread_reads_beside_the_trainings_own_has_no_known_role
     derivation = RunDerivation("1.1")
     derive(loop, derivation)
     assert derivation.roles()[1] == "unknown"
+
+
+def infers(loop: RecordStream, seconds: int, loader: int = 0, iterator: int = 0) -> None:
+    """Batches of 100 ms that nothing is trained on, half of it waited for."""
+    loop.iter(loader, iterator)
+    for _ in range(10 * seconds):
+        loop.next(loader, iterator, milliseconds=50, grad=False)
+        loop.work(50)
+
+
+def test_the_batches_of_a_process_that_trains_nothing_are_its_steps() -> None:
+    loop = RecordStream()
+    infers(loop, 30)
+    derivation = RunDerivation("1.1")
+    samples = derive(loop, derivation)
+    steps = steps_of(samples)
+    assert 295 <= len(steps) <= 300
+    assert {round((step.wait_seconds or 0) * 1e3) for step in steps} == {50}
+    assert {step.samples for step in steps} == {8}
+    assert phases_of(samples, "eval") == []
+    assert derivation.roles() == {0: "train"}
+
+
+def test_its_next_loader_goes_on_where_the_last_one_ended() -> None:
+    loop = RecordStream()
+    infers(loop, 20)
+    infers(loop, 20, loader=1, iterator=100)
+    samples = derive(loop)
+    assert 390 <= len(steps_of(samples)) <= 400
+    assert steps_of(samples)[-1].loader == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_evaluation_before_the_training_is_one_where_an_optimizer_is_built(known: bool) -> None:
+    loop = RecordStream()
+    infers(loop, 20, loader=1, iterator=100)
+    loop.iter()
+    for _ in range(50):
+        loop.step()
+    derivation = RunDerivation("1.1")
+    derivation.learn(phase_names=(), optimizer=known, gaps=False, memory_total_bytes=None)
+    samples = derive(loop, derivation)
+    trained = [step for step in steps_of(samples) if step.loader == 0]
+    assert len(trained) >= 48
+    assert {round((step.wait_seconds or 0) * 1e3) for step in trained[1:]} == {4}
+    assert len(steps_of(samples)) - len(trained) == pytest.approx(0 if known else 199, abs=2)
 
 
 def test_script_that_names_its_steps_is_taken_at_its_word() -> None:

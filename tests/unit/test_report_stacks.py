@@ -60,7 +60,7 @@ def test_of_a_loop_without_a_loader_no_batches_are_asked_for() -> None:
     rank = replace(known, steps=0, steps_total=0, train_loader=None)
     (line,) = json_report(build.scene(build.run(rank)))["verdict"]
     assert line["sentence"].endswith(
-        "too little was seen to judge (1 640 stack samples in 20 s; 600 and 30 s are needed)"
+        "too little was seen to judge (1 640 stack samples in 20 s; 600 and 30 s are needed, and then 10 s more)"
     )
 
 

@@ -69,7 +69,8 @@ def crowded(seen: StackWindow, **fields: Any) -> Scene:
 
 class TestStarvation:
     def test_on_the_cpu_the_sentence_says_how_much_and_where(self) -> None:
-        finding = of(findings(on_cpu(watched({"wait": 0.5}, lines=[BLUR]), loader=NO_WORKERS)), "data-starvation")
+        seen = watched({"wait": 0.5, "backward": 0.1}, lines=[BLUR])
+        finding = of(findings(on_cpu(seen, loader=NO_WORKERS)), "data-starvation")
         assert finding.summary == (
             "Training waits about 50 % of the time for the next batch: 64 % of the wait is train.py:31"
         )
@@ -78,6 +79,15 @@ class TestStarvation:
         hot = next(measure for measure in finding.evidence if measure.name == "hot_line")
         assert hot.value == f"{SCRIPT}:31"
         assert "in PIL/Image.py:filter (750 samples)" in hot.text
+
+    def test_a_loop_in_which_nothing_is_trained_is_not_called_training(self) -> None:
+        seen = watched({"wait": 0.5, "forward": 0.3}, lines=[BLUR])
+        said = findings(on_cpu(seen, loader=NO_WORKERS))
+        assert of(said, "data-starvation").summary.startswith("The loop waits about 50 % of the time")
+        assert "and the loop waits for it" in of(said, "workers-zero").summary
+        hooked = rank(step=0.1, wait=0.05, device=None, loader=loader(num_workers=0), facts={"torch": "2.13.0"})
+        finding = of(findings(scene(run(hooked), gpus=[])), "data-starvation")
+        assert finding.summary.startswith("The loop waits about 50 % of the time")
 
     def test_with_a_gpu_it_is_the_smaller_of_wait_and_idle(self) -> None:
         finding = of(findings(on_gpu(watched({"wait": 0.5}), 70, loader=NO_WORKERS)), "data-starvation")
@@ -169,7 +179,7 @@ class TestThreadsThatMakeBatches:
             "feeder_lines": (self.decoding(made, looks),),
         }
         wait = fields.pop("wait", 0.5)
-        return watched({"wait": wait}, **(usual | fields))
+        return watched({"wait": wait, "backward": 0.1}, **(usual | fields))
 
     def decoding(self, samples: int, of: int) -> LineShare:
         text = "image = decode(path)"

@@ -260,3 +260,37 @@ def test_where_no_iterator_can_be_read_loops_are_reported_and_entries_into_next_
     counter = training.site(0).counter
     assert not counter.exact
     assert 8 <= counter.batches <= 20
+
+
+def infer(process: Training, seconds: float, *outer: Place) -> None:
+    """A loop over a loader under no_grad: a fifth of the samples in its model."""
+    for _ in range(int(seconds * 20)):
+        process.look(NEXT, at=VALIDATE_LINE, outer=outer, times=4)
+        process.look(*FORWARD, at=VALIDATE, outer=outer)
+
+
+DECORATED: Place = ("torch/utils/_contextlib.py", "decorate_context", 120)
+
+
+def test_a_loop_that_takes_no_gradients_is_the_work_of_a_process_that_trains_nothing() -> None:
+    process = Training()
+    infer(process, 5, DECORATED)
+    assert process.roles() == {1: "eval"} and not process.loops.infers
+    infer(process, 10, DECORATED)
+    assert process.roles() == {1: "train"} and process.loops.infers
+    process.told.clear()
+    infer(process, 10, DECORATED)
+    process.rest(3)
+    assert process.told["wait"] == 800 and process.told["eval"] == 0
+
+
+def test_a_training_that_begins_after_that_makes_it_an_evaluation_again() -> None:
+    process = Training()
+    infer(process, 20, DECORATED)
+    for _ in range(30):
+        process.look(NEXT, at=TRAIN_LINE, loader=2, iterator=2)
+        process.look(*FORWARD, at=TRAIN, loader=2, iterator=2)
+        process.look(*BACKWARD, at=(MAIN, "train", 4), loader=2, iterator=2)
+    infer(process, 3, DECORATED)
+    assert not process.loops.infers
+    assert process.roles() == {1: "eval", 2: "train"}

@@ -34,6 +34,16 @@ def is_sampled(rank: RankWindow) -> bool:
     return rank.facts.rung == "sampled"
 
 
+def who_waits(rank: RankWindow) -> str:
+    """The subject of a sentence about waits: a loop over a loader that nothing is trained in is no training."""
+    facts, seen = rank.facts, enough(rank)
+    if is_sampled(rank):
+        trains = seen is None or phase_samples(seen, "backward", "optimizer") > 0
+    else:
+        trains = facts.torch is None or facts.device is not None or facts.model.backward_line is not None
+    return "Training" if trains else "The loop"
+
+
 def rests_on(rank: RankWindow, at_most: Level) -> Level:
     """The evidence of figures that the hook gives where there is one, and stacks where there is none."""
     return min(Level.E1, at_most) if is_sampled(rank) else at_most

@@ -28,13 +28,14 @@ class Look:
     yielded: int = 0  # batches of this iterator
     first_wait: bool = False
     starts_in: CodeKey | None = None
+    infers: bool = False  # of a process that trains nothing: what looks like its evaluation is its work
     handed: StackPhase | None = None  # what waiting for another thread or process is, where it does
 
     @property
     def phase(self) -> str:
         """The phase it belongs to, given the role of its loop."""
         reading, role = self.reading, self.site.role if self.site is not None else None
-        if reading.evaluates or role == "eval":
+        if role == "eval" or (reading.evaluates and not self.infers):
             return "eval"
         if role == "neither":
             return "other"

@@ -26,6 +26,8 @@ _ANCHORS: Final = 3
 _ASKED_LOOKS: Final = 4
 _MEMO_KEPT: Final = 1024
 _UNCOUNTED_LOOKS: Final = 20
+_INFERS_NS: Final = 10_000_000_000
+"""As long as an evaluation before the training may last without being taken for inference."""
 _FED_NS: Final = 60_000_000_000
 """A loop in another thread is seen while the training thread waits for it, which a loader that keeps up makes rare."""
 
@@ -56,6 +58,10 @@ class Loops:
         self._last_number = 0
         self._counted = False
         self._uncounted = 0
+        self._first_ns: int | None = None
+        self._has_trained = False
+        self.infers = False
+        """Whether loops over loaders are all that this process does: then they are what its steps are made of."""
 
     def __iter__(self) -> Iterator[Site]:
         return iter(self._sites)
@@ -69,8 +75,14 @@ class Loops:
     ) -> Site | None:
         """The innermost loop a stack stands in, after taking note of this look; `counted_ns` is its count's time."""
         frames = stack.frames
+        self._has_trained |= reading.trains
         site = self._find(frames, state, reading, now_ns)
         if site is not None:
+            if self._first_ns is None:
+                self._first_ns = now_ns
+            self.infers = not self._has_trained and now_ns - self._first_ns >= _INFERS_NS
+            if self.infers and site.role == "eval":
+                self._settle(site, "train", assumed=True)
             self._note(site, state, reading, now_ns, now_ns if counted_ns is None else counted_ns)
             return site
         site = self._still_in(frames)
@@ -79,6 +91,7 @@ class Loops:
             known = replace(site.state, batches_yielded=count) if site.state is not None and count is not None else None
             self._note(site, known, reading, now_ns, now_ns)
         elif reading.trains:
+            self.infers = False
             self._credit_by_anchor(frames)
         return site
 
@@ -258,7 +271,7 @@ class Loops:
     def _proven(self, site: Site) -> LoopRole | None:
         if site.trained:
             return "train"
-        if site.no_gradients:
+        if site.no_gradients and not self.infers:
             return "eval"
         if not self._trains_elsewhere(site) or self._hint(site) is Hint.TRAINS:
             return None
@@ -275,7 +288,7 @@ class Loops:
         if len(kin) == 1 and (role := kin.pop()) is not None:
             return role
         hint = self._hint(site)
-        if hint is Hint.TRAINS:
+        if hint is Hint.TRAINS or (self.infers and hint is Hint.EVALUATES):
             return "train"
         if hint is Hint.EVALUATES or self._trains_elsewhere(site):
             return "eval"

@@ -225,7 +225,7 @@ class Session:
             # The loop that iter() is called for has no iterator yet; one around it does.
             return Look(now_ns, reading, None, starts_in=self._caller(stack, reading))
         site = self._loops.see(stack, state, reading, now_ns, self._counters.counted_ns)
-        look = Look(now_ns, reading, site)
+        look = Look(now_ns, reading, site, infers=self._loops.infers)
         if site is None and reading.waits and reading.next_frame is not None:
             look.starts_in = self._caller(stack, reading)
         if site is not None:

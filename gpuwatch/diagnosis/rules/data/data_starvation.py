@@ -10,8 +10,9 @@ Evidence:
     training thread's stack that stand in next(), said with its 95 % interval; longer first waits of epochs are left
     out. Of a loop that makes its batches itself it is the share of the function that does. Where a thread makes them
     ahead, the wait is for its queue or task, which the hook does not see: then it is the share of samples, hooked or
-    not, and the threads are sampled meanwhile. Stacks name the line of loading that costs most. From the hardware alone
-    nothing is claimed.
+    not, and the threads are sampled meanwhile. Stacks name the line of loading that costs most. Of a process that reads
+    a loader for 10 s and trains nothing (inference), the steps are its batches. From the hardware alone nothing is
+    claimed.
 Fires:
     S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
     steps. From eight settled steps on where the 95 % interval of S lies above 20 %, and then at once.
@@ -55,7 +56,7 @@ from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measu
 from gpuwatch.diagnosis.advice.lull import is_over, wavers
 from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading, thread_fix
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.sampled import is_sampled
+from gpuwatch.diagnosis.advice.sampled import is_sampled, who_waits
 from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
 from gpuwatch.diagnosis.advice.unexplained import how_to_find_out
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
@@ -132,7 +133,7 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     by_thread = thread_fix(case, starvation)
     cause, draft = _cause(case) if by_thread is None else ("a thread that makes the batches", None)
     return Draft(
-        summary=_summary(starvation, loading_line(rank)),
+        summary=_summary(rank, starvation, loading_line(rank)),
         severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
         level=starvation.level,
         evidence=(*_evidence(case, starvation), Measure("cause", cause, f"cause: {cause or 'not found'}")),
@@ -159,7 +160,7 @@ def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Th
     said = f"{made} {unit} so far: {reach}"
     file, line = place_of(rank.train_loader)
     return Draft(
-        summary=_summary(starvation, loading_line(rank)),
+        summary=_summary(rank, starvation, loading_line(rank)),
         severity=Severity.WARNING,
         level=starvation.level,
         evidence=(Measure(name, round(starvation.share, 4), said), *loading_measures(rank)),
@@ -211,7 +212,7 @@ def _explains(case: RunCase, cause: Rule, draft: Draft) -> bool:
     return True
 
 
-def _summary(starvation: Starvation, line: HotLine | None) -> str:
+def _summary(rank: RankWindow, starvation: Starvation, line: HotLine | None) -> str:
     about = "about " if starvation.level < Level.E3 else ""
     share = f"{about}{percent(starvation.share)}"
     where = ""
@@ -220,7 +221,7 @@ def _summary(starvation: Starvation, line: HotLine | None) -> str:
         where = f": {percent(line.share.value)} of {whose} is {line.place}"
     if starvation.on_gpu:
         return f"The GPU idles {share} of the time waiting for the next batch{where}"
-    return f"Training waits {share} of the time for the next batch{where}"
+    return f"{who_waits(rank)} waits {share} of the time for the next batch{where}"
 
 
 def _figure(starvation: Starvation) -> tuple[str, str]:

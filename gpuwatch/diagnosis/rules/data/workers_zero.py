@@ -46,6 +46,7 @@ from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.lines import loading_measures
 from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.sampled import who_waits
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity
@@ -116,7 +117,7 @@ def _summary(rank: RankWindow, cost: StepCost, starvation: Starvation) -> str:
     whose = "by a thread of the training process" if _by_thread(rank) else "in the training process itself"
     text = f"Batches are loaded {whose}: each takes {seconds(per_batch)}"
     if not starvation.on_gpu:
-        return f"{text}, and training waits for it"
+        return f"{text}, and {who_waits(rank).lower()} waits for it"
     idle = starvation.share * cost.period_seconds / cost.batches_per_step
     return f"{text}, and the GPU idles for {seconds(idle)} of it"
 

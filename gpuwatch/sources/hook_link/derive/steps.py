@@ -2,7 +2,7 @@
 
 A step is the work between the ends of two optimizer groups. The group is known to be over when the loop reads its
 next batch; several groups on one batch (GAN) are one step. Loops without a visible optimizer end their steps with
-the backward, loops without either (a whole step in one CUDA graph) with the next batch, loops that call
+the backward, loops without either (a whole step in one CUDA graph, inference) with the next batch, loops that call
 `gpuwatch.step()` there and nowhere else.
 """
 
@@ -23,6 +23,7 @@ SILENCE_NS: Final = 1_000_000_000
 _UNTRAINED_NS: Final = 10_000_000_000
 _FOLD_LIMIT: Final = 64
 _NEXT_MODE_RUN: Final = 20
+_INFERENCE_RUN: Final = 5
 _STEPS_UNTIL_BELIEVED: Final = 8
 
 _MAX_PHASES: Final = 1024
@@ -66,6 +67,7 @@ class StepMachine:
         self._usual_groups = 1
         self._trained = False  # a step has ended
         self._next_loader: int | None = None
+        self._is_inference = False  # nothing has trained so far
         self._over_ns = 0  # when a pass over a loader ended that nothing has followed yet, 0: none
         self._is_outside = False  # and that this was emitted
 
@@ -115,7 +117,10 @@ class StepMachine:
             iterator.grad &= grad
         iterator.add(start, end, kind, self._progress)
         compute.move(end)
-        if iterator.span == "open":
+        if kind == BATCH and self._infers(iterator, end):
+            self._is_inference = True
+            self._adopt_next_mode(iterator)
+        elif iterator.span == "open":
             self._evaluations.during(iterator)
             if kind == STOP:
                 writer.phase(*self._evaluations.close(iterator, end))
@@ -218,6 +223,15 @@ class StepMachine:
         if loader == self._next_loader and any(i.batches for i in self.writer.read if i.loader.loader == loader):
             self._close(start)
 
+    def _infers(self, iterator: IteratorState, now_ns: int) -> bool:
+        """Whether a loop over a loader is all that this process does: inference, whose steps are its batches."""
+        if iterator.loader.loader == self._next_loader or iterator.run < _INFERENCE_RUN:
+            return False
+        if self._is_inference:
+            return self.mode is Mode.NEXT  # over its next loader
+        is_untrained = not (self._trained or self._progress or self.optimizer_known)
+        return is_untrained and self.mode is not Mode.USER and now_ns - iterator.first_start > _UNTRAINED_NS
+
     def _is_next_only(self, iterator: IteratorState) -> bool:
         """Whether a loader read many times without a backward feeds a training whose backward is not seen."""
         if self.mode not in (Mode.OPTIMIZER, Mode.BACKWARD) or not iterator.grad:
@@ -248,7 +262,7 @@ class StepMachine:
             self.read(BATCH, start, end, iterator, count, True)
 
     def _leave_next_mode(self) -> None:
-        self.mode = Mode.OPTIMIZER
+        self.mode, self._is_inference = Mode.OPTIMIZER, False
         self.lose()
 
     # ---- time
