@@ -228,37 +228,31 @@ class DashboardApp(App[int]):
     # The screens above the main one are imported when they are opened: the first frame needs none of them.
 
     def action_help(self) -> None:
-        """Opens the help."""
         from gpuwatch.dashboard.screens.help import HelpScreen
 
         self._open(HelpScreen())
 
     def action_timeline(self) -> None:
-        """Opens the timeline."""
         from gpuwatch.dashboard.screens.timeline import TimelineScreen
 
         self._open(TimelineScreen())
 
     def action_processes(self) -> None:
-        """Opens the processes."""
         from gpuwatch.dashboard.screens.processes import ProcessesScreen
 
         self._open(ProcessesScreen())
 
     def action_attach(self) -> None:
-        """Opens the list of what can be attached to."""
         from gpuwatch.dashboard.screens.attach import AttachScreen
 
         self._open(AttachScreen())
 
     def open_gpu(self, uuid: str) -> None:
-        """Opens the page of a GPU."""
         from gpuwatch.dashboard.screens.gpu import GpuScreen
 
         self._open(GpuScreen(uuid))
 
     def open_finding(self, key: FindingKey) -> None:
-        """Opens a finding."""
         from gpuwatch.dashboard.screens.finding import FindingScreen
 
         self._open(FindingScreen(key))
@@ -279,7 +273,6 @@ class DashboardApp(App[int]):
         self.run_worker(self._change_focus(pid, words))
 
     def action_record(self) -> None:
-        """Begins a recording, or ends it."""
         self.run_worker(self._toggle_recording())
 
     async def _change_focus(self, pid: int | None, words: str) -> None:
@@ -331,7 +324,6 @@ class DashboardApp(App[int]):
         self.screen.refresh()
 
     def action_zoom(self, steps: int) -> None:
-        """Shows less or more time."""
         self.viewing.zoom(steps)
         self.redraw()
 
@@ -343,7 +335,6 @@ class DashboardApp(App[int]):
             line.focus()
 
     def on_filter_changed(self, message: FilterChanged) -> None:
-        """Filters while one types."""
         self.set_filter(message.text)
 
     def set_filter(self, text: str) -> None:
@@ -362,7 +353,6 @@ class DashboardApp(App[int]):
         self.notify(f"Copied{f' for {place}' if place else ''}: {text}", markup=False)
 
     def snooze(self, finding: Finding | None) -> None:
-        """Hides a finding for an hour."""
         if finding is None:
             return
         self.viewing.snooze(key_of(finding))
@@ -370,7 +360,6 @@ class DashboardApp(App[int]):
         self.redraw()
 
     def action_undo_snooze(self) -> None:
-        """Brings the last snoozed finding back."""
         if self.viewing.undo_snooze():
             self.redraw()
 

@@ -122,14 +122,12 @@ class ReplayLine(LinesWidget):
         self._replay: ReplayNow | None = None
 
     def update(self, view: View, width: int, look: Look) -> None:
-        """Shows this view's."""
         snapshot = view.snapshot
         self._replay = snapshot.replay if snapshot is not None else None
         if snapshot is not None and self._replay is not None:
             self.show([replay_bar(snapshot, self._replay, width, look)], width)
 
     def on_click(self, event: events.Click) -> None:
-        """Goes to the clicked moment."""
         moment_ns = moment_at(self._replay, event.x, self.size.width) if self._replay is not None else None
         if moment_ns is not None:
             self.post_message(MomentWanted(moment_ns))
@@ -198,33 +196,25 @@ class ReplayApp(DashboardApp):
         return super().check_action(action, parameters)
 
     def action_pause(self) -> None:
-        """Holds the replay, or lets it go on."""
         self._player.toggle()
 
     def action_seek(self, seconds: int) -> None:
-        """Jumps back or forward."""
         self._player.seek(seconds)
 
     def action_seek_start(self) -> None:
-        """Jumps to the beginning."""
         self._player.seek_to_start()
 
     def action_seek_end(self) -> None:
-        """Jumps to the end."""
         self._player.seek_to_end()
 
     def action_speed(self, steps: int) -> None:
-        """Plays faster or slower."""
         self._player.change_speed(steps)
 
     def on_moment_wanted(self, message: MomentWanted) -> None:
-        """The line was clicked."""
         self._player.seek_to(message.time_ns)
 
     def action_attach(self) -> None:
-        """There is nothing to attach to."""
         self.notify(REFUSED.format(what="there is no process to attach to"), severity="warning", markup=False)
 
     def action_record(self) -> None:
-        """There is nothing that is not recorded."""
         self.notify(REFUSED.format(what="it is recorded already"), severity="warning", markup=False)

@@ -58,12 +58,10 @@ class LinesWidget(Widget):
         self._strips: list[Strip] = []
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Those of the app that have something to do here."""
         return without_ansi(super().get_line_filters())
 
     @property
     def lines(self) -> Sequence[Line]:
-        """What is shown."""
         return self._lines
 
     def show(self, lines: list[Line], width: int) -> None:
@@ -81,7 +79,6 @@ class LinesWidget(Widget):
         self.refresh(*line_regions(changed, width))
 
     def render_line(self, y: int) -> Strip:
-        """One line."""
         return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width, self.rich_style)
 
 
@@ -96,12 +93,10 @@ class Pager(ScrollView, can_focus=True):
         self._strips: list[Strip] = []
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Those of the app that have something to do here."""
         return without_ansi(super().get_line_filters())
 
     @property
     def lines(self) -> Sequence[Line]:
-        """The whole page."""
         return self._lines
 
     def show(self, lines: list[Line], width: int) -> None:
@@ -116,7 +111,6 @@ class Pager(ScrollView, can_focus=True):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """One visible line."""
         row = y + self.scroll_offset.y
         if row < len(self._strips):
             return self._strips[row].crop_extend(0, self.size.width, self.rich_style)
@@ -191,11 +185,9 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
         self.top = max(0, min(self.top, len(keys) - height))
 
     def action_cursor(self, step: int) -> None:
-        """Moves the cursor."""
         self._move_to(self.cursor + step)
 
     def action_open(self) -> None:
-        """Opens the entry under the cursor."""
         if self.entries:
             self.post_message(self._opened(self.entries[self.cursor]))
 
@@ -210,11 +202,9 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
             self.action_open()
 
     def on_mouse_scroll_down(self) -> None:
-        """The wheel moves the cursor."""
         self._move_to(self.cursor + 1)
 
     def on_mouse_scroll_up(self) -> None:
-        """The wheel moves the cursor."""
         self._move_to(self.cursor - 1)
 
     def on_focus(self) -> None:
@@ -222,7 +212,6 @@ class CursorList(LinesWidget, Generic[Entry], can_focus=True):
         self._ask_repaint()
 
     def on_blur(self) -> None:
-        """The head says where the keys go."""
         self._ask_repaint()
 
     def _move_to(self, index: int) -> None:
@@ -245,16 +234,13 @@ class FilterInput(Input):
         super().__init__(text, placeholder="filter: rule, file, run, command", id="filter")
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """A letter more or less."""
         event.stop()
         self.post_message(FilterChanged(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter."""
         event.stop()
         self.remove()
 
     def action_cancel(self) -> None:
-        """Escape."""
         self.post_message(FilterChanged(""))
         self.remove()

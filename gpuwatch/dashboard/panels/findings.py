@@ -139,7 +139,6 @@ class FindingsList(CursorList[Finding]):
         self._shown: tuple[object, ...] = ()
 
     def update(self, view: View, width: int, height: int, look: Look) -> None:
-        """Shows the view's findings in `height` lines below the head."""
         self.hold(view.findings, height)
         shown = (
             self.entries,

@@ -274,7 +274,6 @@ class GpuTable(ScrollView, can_focus=True):
         self._strips: dict[int, Strip] = {}
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Those of the app that have something to do here."""
         return without_ansi(super().get_line_filters())
 
     def visible_gpus(self, view: View, window_lines: int, row_height: int) -> tuple[GpuNow, ...]:
@@ -321,7 +320,6 @@ class GpuTable(ScrollView, can_focus=True):
         self.refresh(*line_regions([y - top for y in changed if y >= top], width))
 
     def render_line(self, y: int) -> Strip:
-        """One visible line."""
         strip = self._strips.get(y + int(self.scroll_offset.y))
         return Strip.blank(self.size.width, self.rich_style) if strip is None else strip
 
@@ -332,7 +330,6 @@ class GpuTable(ScrollView, can_focus=True):
             self._ask_repaint()
 
     def on_click(self, event: events.Click) -> None:
-        """Opens the page of the GPU that was clicked."""
         index = (event.y + int(self.scroll_offset.y)) // self._row_height
         if index < len(self._uuids):
             self.cursor = index
@@ -349,16 +346,13 @@ class GpuTable(ScrollView, can_focus=True):
         self._ask_repaint()
 
     def action_open(self) -> None:
-        """Opens the page of the GPU under the cursor."""
         if self._uuids:
             self.post_message(OpenGpu(self._uuids[self.cursor]))
 
     def on_focus(self) -> None:
-        """The cursor appears."""
         self._ask_repaint()
 
     def on_blur(self) -> None:
-        """The cursor goes."""
         self._ask_repaint()
 
     def _ask_repaint(self) -> None:

@@ -172,7 +172,6 @@ class CandidateList(CursorList[Entry]):
         return len(_entries(view))
 
     def update(self, view: View, width: int, height: int, look: Look) -> None:
-        """Shows the candidates in `height` lines below the head."""
         self.hold(_entries(view), height)
         head = candidates_head(view, self.entries, width, look, focused=self.has_focus)
         self.show([*head, *candidates_list(self.entries, view, width, height, self.top, self.cursor, look)], width)
@@ -212,7 +211,6 @@ class AttachScreen(ViewScreen):
         return (self._list, self._details)
 
     def keys(self, view: View) -> list[Key]:
-        """What enter does depends on the entry."""
         if not self._list.entries:
             return bottom_line(self.PLACE)
         return bottom_line(self.PLACE, frozenset({"everything" if self._list.current is None else "process"}))
@@ -238,7 +236,6 @@ class AttachScreen(ViewScreen):
         self.dashboard.pop_screen()
 
     def action_open(self) -> None:
-        """Attaches to the entry under the cursor."""
         self._list.action_open()
 
     def action_back(self) -> None:

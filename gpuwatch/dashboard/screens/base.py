@@ -139,12 +139,10 @@ class KeyBar(LinesWidget):
         self._keys: list[Key] = []
 
     def update(self, keys: list[Key], width: int, look: Look) -> None:
-        """Shows these keys."""
         self._keys = keys
         self.show([key_bar(keys, width, look)], width)
 
     def on_click(self, event: events.Click) -> None:
-        """Does what the clicked key does."""
         key = key_at(self._keys, event.x)
         if key is not None:
             self.post_message(KeyPressed(key.run))
@@ -206,11 +204,9 @@ class ViewScreen(Screen[None]):
         """Brings the content up to date."""
 
     def on_mount(self) -> None:
-        """The first frame."""
         self.show()
 
     def on_resize(self) -> None:
-        """Everything depends on the size."""
         self.show()
 
     def on_screen_resume(self) -> None:
@@ -218,11 +214,9 @@ class ViewScreen(Screen[None]):
         self.show()
 
     def on_repaint_wanted(self) -> None:
-        """A cursor or the focus moved."""
         self.show()
 
     async def on_key_pressed(self, message: KeyPressed) -> None:
-        """A key of the bottom line was clicked."""
         await self.run_action(message.action)
 
 

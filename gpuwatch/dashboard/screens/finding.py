@@ -357,7 +357,6 @@ class FindingScreen(PageScreen):
         super().show()
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
-        """The finding as the newest view knows it."""
         current = self._now(view)
         self._finding = current or self._finding
         if self._finding is None:
@@ -397,7 +396,6 @@ class FindingScreen(PageScreen):
         return charts
 
     def action_copy_fix(self) -> None:
-        """Copies the fix."""
         self.dashboard.copy_fix(self._finding)
 
     def action_snooze(self) -> None:
@@ -406,7 +404,6 @@ class FindingScreen(PageScreen):
         self.dashboard.pop_screen()
 
     def action_explain(self) -> None:
-        """Opens the rule's page."""
         self.dashboard.explain(self._key[0])
 
 

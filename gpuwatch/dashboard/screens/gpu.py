@@ -163,7 +163,6 @@ class GpuScreen(PageScreen):
         self._traces: dict[Series, Trace] = {}
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
-        """Facts, history, readings with their age, and reasons."""
         gpu = view.gpu(self._uuid)
         snapshot = view.snapshot
         if gpu is None or snapshot is None:

@@ -116,7 +116,6 @@ class HelpScreen(PageScreen):
     """Keys and words."""
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
-        """The help."""
         return help_page(view, width, look)
 
 
@@ -129,5 +128,4 @@ class RuleScreen(PageScreen):
         self._text = text
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
-        """The rule's docstring."""
         return rule_page(self._rule_id, self._text, width, look)

@@ -54,7 +54,6 @@ class VerdictBox(LinesWidget):
     shown: tuple[list[Verdict], int, int, Look] | None = None
 
     def on_click(self) -> None:
-        """Opens the finding."""
         self.post_message(OpenFinding(of_verdict=True))
 
 
@@ -78,11 +77,9 @@ class MainScreen(ViewScreen):
         )
 
     def content(self) -> Iterable[Widget]:
-        """From the verdict down to the findings."""
         return self._parts
 
     def keys(self, view: View) -> list[Key]:
-        """What can be done here and now."""
         snapshot = view.snapshot
         states: set[State] = {"finding"} if view.findings else set()
         if snapshot is not None and snapshot.replay is not None:
@@ -95,7 +92,6 @@ class MainScreen(ViewScreen):
         return bottom_line("main", frozenset(states))
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
-        """Shares out the height, gets the charts' values, and lets every widget show its lines."""
         verdicts_now = verdicts(view)
         plan = arrange(width, height, _needs(view, wanted_lines(verdicts_now, width, framed=height >= FRAMED_FROM)))
         cells = columns(width)
@@ -160,27 +156,21 @@ class MainScreen(ViewScreen):
             self.dashboard.open_finding(key_of(finding))
 
     def on_open_gpu(self, message: OpenGpu) -> None:
-        """Opens the page of a GPU."""
         self.dashboard.open_gpu(message.uuid)
 
     def action_open(self) -> None:
-        """Opens the finding under the cursor."""
         self.on_open_finding(OpenFinding())
 
     def action_copy_fix(self) -> None:
-        """Copies the fix of the finding under the cursor."""
         self.dashboard.copy_fix(self._current())
 
     def action_snooze(self) -> None:
-        """Hides the finding under the cursor for a while."""
         self.dashboard.snooze(self._current())
 
     def action_explain(self) -> None:
-        """Opens the rule's page."""
         finding = self._current()
         if finding is not None:
             self.dashboard.explain(finding.rule)
 
     def action_clear_filter(self) -> None:
-        """Shows everything again."""
         self.dashboard.set_filter("")

@@ -138,5 +138,4 @@ class ProcessesScreen(PageScreen):
         return bottom_line(self.PLACE, frozenset() if replays else frozenset({"live"}))
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
-        """The table."""
         return process_page(view, width, look)

@@ -126,7 +126,6 @@ class TimelineScreen(PageScreen):
         self._traces: dict[Series, Trace] = {}
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
-        """The charts of the chosen stretch of time."""
         grid = timeline_grid(view, width, look, self.pan_seconds)
         wanted = timeline_series(view, self.detail)
         hold = round(2.5e9 * (view.interval_seconds or 1.0))
@@ -143,11 +142,9 @@ class TimelineScreen(PageScreen):
         self.show()
 
     def action_live(self) -> None:
-        """Back to now."""
         self.pan_seconds = 0.0
         self.show()
 
     def action_detail(self) -> None:
-        """Shows or hides memory, temperature and clock."""
         self.detail = not self.detail
         self.show()
