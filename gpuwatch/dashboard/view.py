@@ -16,6 +16,9 @@ WINDOWS_SECONDS = (30, 60, 120, 300, 900, 3600, 4 * 3600, 24 * 3600)
 
 DEFAULT_WINDOW_SECONDS = 120
 
+HOLD_INTERVALS = 2.5
+"""A chart's value holds for so many polls or steps until the next one; later is a gap."""
+
 OLD_STATUS_NS = 30_000_000_000
 """A GPU's status (processes, link, fan) is read every 10 s at most: one this old says what was, not what is."""
 
@@ -86,6 +89,12 @@ class View:
         """The run of that id."""
         runs = self.snapshot.runs if self.snapshot else ()
         return next((run for run in runs if run.id == run_id), None)
+
+    def hold_ns(self, run: RunNow | None = None) -> int:
+        """For how long a chart's value holds until the next one, of the run's steps where one is given: then a gap."""
+        polls = self.interval_seconds or 1.0
+        steps = (run.step_seconds_p50 or run.step_seconds or 0.0) if run is not None else 0.0
+        return round(HOLD_INTERVALS * 1e9 * max(polls, steps))
 
     def is_old(self, sample_ns: int) -> bool:
         """Whether a reading is older than two polls, so that its age has to be said."""

@@ -383,8 +383,8 @@ class FindingScreen(PageScreen):
         cells = chart_cells(width) * values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
         wanted = _series_of(finding, view)[:MAX_CHARTS]
-        hold = round(2.5e9 * (view.interval_seconds or 1.0))
-        traces = self.dashboard.history.refresh(grid, [(series, hold) for series in wanted], snapshot.time_ns)
+        asked = [(series, view.hold_ns(view.run(series.key))) for series in wanted]
+        traces = self.dashboard.history.refresh(grid, asked, snapshot.time_ns)
         charts = []
         for series in wanted if traces else ():
             gpu, run = view.gpu(series.key), view.run(series.key)

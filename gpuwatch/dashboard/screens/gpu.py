@@ -170,8 +170,7 @@ class GpuScreen(PageScreen):
         cells = chart_cells(width) * values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
         names = ("gpu.utilization_percent", "gpu.power_watts", "gpu.temperature_celsius")
-        hold = round(2.5e9 * (view.interval_seconds or 1.0))
-        asked = [(Series(name, self._uuid), hold) for name in names]
+        asked = [(Series(name, self._uuid), view.hold_ns()) for name in names]
         self._traces = self.dashboard.history.refresh(grid, asked, snapshot.time_ns) or self._traces
         subject, limit = f"GPU {gpu.facts.index}", power_limit(gpu)
         charts = [

@@ -31,9 +31,6 @@ HOST_IO = Series("host.pressure_io_percent")
 NO_TRACE = Trace()
 _PLAYS: dict[str, State] = {"playing": "running", "paused": "held", "ended": "ended"}
 
-HOLD_POLLS = 2.5
-"""A value stands until the next one, for so many polls or steps at most: later is a gap."""
-
 
 def _needs(view: View, verdict_lines: int) -> Needs:
     snapshot, runs = view.snapshot, view.runs
@@ -119,11 +116,11 @@ class MainScreen(ViewScreen):
         """Asks for the values of all charts in sight; while the timeline is busy, those of the last frame stay."""
         per_cell = values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells.chart_width * per_cell)
-        hold = round(HOLD_POLLS * 1e9 * (view.interval_seconds or 1.0))
+        hold = view.hold_ns()
         wanted = [(Series("gpu.utilization_percent", uuid), hold) for uuid in sorted(visible)]
         wanted += [(Series("gpu.power_watts", uuid), hold) for uuid in sorted(visible)]
         for run in view.runs[: len(plan.runs)]:
-            run_hold = max(hold, round(HOLD_POLLS * 1e9 * (run.step_seconds_p50 or run.step_seconds or 0.0)))
+            run_hold = view.hold_ns(run)
             wanted += [(Series("run.wait_share", run.id), run_hold), (Series("run.step_seconds", run.id), run_hold)]
         if plan.host > 1:
             wanted += [(HOST_CPU, hold), (HOST_IO, hold)]

@@ -128,9 +128,7 @@ class TimelineScreen(PageScreen):
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         grid = timeline_grid(view, width, look, self.pan_seconds)
         wanted = timeline_series(view, self.detail)
-        hold = round(2.5e9 * (view.interval_seconds or 1.0))
-        steps = {run.id: run.step_seconds_p50 or run.step_seconds or 0.0 for run in view.runs}
-        asked = [(series, max(hold, round(2.5e9 * steps.get(series.key, 0.0)))) for series in wanted]
+        asked = [(series, view.hold_ns(view.run(series.key))) for series in wanted]
         now_ns = view.snapshot.time_ns if view.snapshot is not None else 0
         self._traces = self.dashboard.history.refresh(grid, asked, now_ns) or self._traces
         return timeline_page(view, width, height, look, grid, self._traces, wanted, self.pan_seconds)
