@@ -14,7 +14,7 @@ import stat
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar
 
-from .quiet import from_a_signal_handler
+from .imports import from_a_signal_handler
 
 _MOST_PRESENCE_BYTES = 4096  # a monitor reads no more
 

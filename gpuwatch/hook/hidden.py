@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 
-from .imports import FILE
+from .imports import FILE, traceback_of
 
 TYPE_CHECKING = False  # typing itself would cost 3 ms at the start of every Python
 if TYPE_CHECKING:
@@ -130,9 +130,6 @@ def put_in() -> None:
         for holder, name, replacement, original in _per_step:
             if vars(holder).get(name) is original:
                 setattr(holder, name, replacement)
-
-
-traceback_of: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__
 
 
 def leave_traceback(error: BaseException) -> None:

@@ -44,6 +44,8 @@ AWAITED = {
 waiting: dict[str, tuple[str, ...]] = dict(AWAITED)
 failed: list[str] = []
 
+traceback_of: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__
+
 
 def _like_importlib(function: AnyFunction) -> AnyFunction:
     """The same function, whose frames CPython cuts out of the traceback of an import that fails, as importlib's own.
@@ -103,23 +105,50 @@ def imported(name: str) -> None:
         if _attempt(f"{name}: {submodule}", __import__, full_name):
             for patch in getattr(sys.modules[full_name], "PATCHES", {}).get(name, ()):
                 _attempt(f"{name}: {patch.__name__}", patch, sys.modules[name])
-    if "torch" in sys.modules:
-        from .hidden import hide_package
-
-        _attempt(f"{name}: hide_package", hide_package, __package__)
+    hidden = sys.modules.get(f"{__package__}.hidden")
+    if hidden is not None and "torch" in sys.modules:
+        _attempt(f"{name}: hide_package", hidden.hide_package, __package__)
 
 
 def _attempt(label: str, function: Any, argument: Any) -> bool:
     try:
         function(argument)
     except Exception as error:  # another version of a library must not hurt the run
-        from .quiet import from_a_signal_handler
-
         if from_a_signal_handler(error):
             raise
         failed.append(f"{label}: {type(error).__name__}: {error}"[:200])
         return False
     return True
+
+
+def from_a_signal_handler(error: BaseException) -> bool:
+    """Whether the exception was raised by a signal handler that interrupted the hook.
+
+    CPython calls a handler with the signal's number and the frame that it interrupted. So an entry of the traceback
+    whose arguments hold the very frame of the entry before it is a handler, whatever kind of callable it is and even if
+    it has been replaced since. A handler written in C leaves no entry; those that Python has raise KeyboardInterrupt,
+    which no `except Exception` sees.
+
+    What another thread has raised in this one (PyThreadState_SetAsyncExc) leaves no such entry: an Exception that
+    strikes within the hook is taken for a fault of the hook and lost, a BaseException goes through.
+    """
+    interrupted = None
+    trace = traceback_of(error)
+    while trace is not None:
+        frame = trace.tb_frame
+        if interrupted is not None:
+            code, values = frame.f_code, frame.f_locals
+            count = code.co_argcount + code.co_kwonlyargcount
+            for name in code.co_varnames[:count]:
+                if values.get(name) is interrupted:
+                    return True
+            if code.co_flags & 0x04:  # *arguments
+                rest = values.get(code.co_varnames[count])
+                if type(rest) is tuple and any(value is interrupted for value in rest):
+                    return True
+        interrupted = frame
+        trace = trace.tb_next
+    return False
 
 
 def _is_being_imported(name: str) -> bool:

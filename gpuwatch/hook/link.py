@@ -11,7 +11,7 @@ from select import POLLOUT, poll
 from typing import Any, Deque, Dict, Mapping, Optional
 
 from . import wire
-from .quiet import from_a_signal_handler
+from .imports import from_a_signal_handler
 
 _FLAGS = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL  # a user may have given SIGPIPE its deadly default back
 _PATH_LIMIT = 107

@@ -1,4 +1,4 @@
-"""Who this process is: the facts that hold from its start to its end."""
+"""Who this process is: the facts that hold from its start to its end, and what it hands on to its workers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .version import VERSION
 _ARGUMENTS = 64
 _SPAWNED = b"--multiprocessing-fork"  # the mark of a process that multiprocessing spawned
 _TEXT = 512
+_LOADER = "gpuwatch_loader"
 _DEBUG_SWITCHES = (
     "CUDA_LAUNCH_BLOCKING",
     "TORCH_USE_CUDA_DSA",
@@ -61,6 +62,26 @@ def start_ticks(pid: object) -> int:
     """When a process started, in clock ticks after boot: with the pid, its identity."""
     with _io.open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def start_workers_of(loader: int) -> None:
+    """The processes started from here on are workers of this loader; of none that is known where it is 0."""
+    if loader:
+        _handed_on()[_LOADER] = loader
+    else:
+        _handed_on().pop(_LOADER, None)
+
+
+def take_loader() -> Optional[int]:
+    """The loader whose worker this process was started as, once: what this one starts in turn is for no loader."""
+    loader: Optional[int] = _handed_on().pop(_LOADER, None)
+    return loader
+
+
+def _handed_on() -> Dict[str, Any]:
+    """What multiprocessing hands from this process on to those it starts, a dictionary that is pickled with them."""
+    config: Dict[str, Any] = sys.modules["multiprocessing.process"]._current_process._config
+    return config
 
 
 def forget() -> None:

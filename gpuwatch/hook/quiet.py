@@ -1,4 +1,4 @@
-"""How the hook meets the program's objects, exceptions and signals without running a line of the program.
+"""How the hook meets the program's objects and exceptions without running a line of the program.
 
 A property, `__len__`, `__eq__` or `__class__` of a user's class may draw random numbers, read a file or raise. So
 attributes are read from the object's own dictionary, types are compared by identity, and names come from C slots.
@@ -12,7 +12,8 @@ from typing import Any, Callable, Dict, Optional, Tuple, TypeVar
 
 from . import imports
 from .frames import Place, calling_place
-from .hidden import around, traceback_of
+from .hidden import around
+from .imports import from_a_signal_handler
 from .ring import pulse
 
 Result = TypeVar("Result")
@@ -94,33 +95,3 @@ def noting(original: Callable[..., None], register: Callable[[Any, Optional[Plac
 
 def _nothing(value: Any) -> None:
     """Before a call of which only the end matters."""
-
-
-def from_a_signal_handler(error: BaseException) -> bool:
-    """Whether the exception was raised by a signal handler that interrupted the hook.
-
-    CPython calls a handler with the signal's number and the frame that it interrupted. So an entry of the traceback
-    whose arguments hold the very frame of the entry before it is a handler, whatever kind of callable it is and even if
-    it has been replaced since. A handler written in C leaves no entry; those that Python has raise KeyboardInterrupt,
-    which no `except Exception` sees.
-
-    What another thread has raised in this one (PyThreadState_SetAsyncExc) leaves no such entry: an Exception that
-    strikes within the hook is taken for a fault of the hook and lost, a BaseException goes through.
-    """
-    interrupted = None
-    trace = traceback_of(error)
-    while trace is not None:
-        frame = trace.tb_frame
-        if interrupted is not None:
-            code, values = frame.f_code, frame.f_locals
-            count = code.co_argcount + code.co_kwonlyargcount
-            for name in code.co_varnames[:count]:
-                if values.get(name) is interrupted:
-                    return True
-            if code.co_flags & 0x04:  # *arguments
-                rest = values.get(code.co_varnames[count])
-                if type(rest) is tuple and any(value is interrupted for value in rest):
-                    return True
-        interrupted = frame
-        trace = trace.tb_next
-    return False

@@ -15,7 +15,8 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 from . import wire
 from .frames import Place, calling_place
 from .hidden import around
-from .quiet import belongs_to, from_a_signal_handler, own, quietly
+from .imports import from_a_signal_handler
+from .quiet import belongs_to, own, quietly
 from .ring import begun, pulse, record, started
 
 Target = Union[str, bytes, int]

@@ -12,8 +12,8 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from . import cuda, facts, hidden, pauses, process, ring, waits, wire
 from .folder import Folder, rendezvous_path
+from .imports import from_a_signal_handler
 from .link import Link, connect
-from .quiet import from_a_signal_handler
 from .ring import LOOK_PERIOD_NS, discard, pulse
 
 HISTORY = 1024

@@ -13,7 +13,7 @@ from time import monotonic_ns, thread_time_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional
 
-from . import batches, loaders, workers
+from . import batches, loaders, process
 from .cuda import device
 from .hidden import around, hidden, leave_traceback, replace_per_step
 from .loaders import LoaderEntry
@@ -166,7 +166,7 @@ def _registering(original: Callable[..., None]) -> Callable[..., None]:
 def _register(iterator: Any, loader: Any) -> None:
     entry = loaders.entry_of(loader)
     _keep(iterator, entry, full_batches(loader, iterator))
-    workers.starting(entry.number)  # the subclass starts its workers next
+    process.start_workers_of(entry.number)  # the subclass starts its workers next
 
 
 def _keep(iterator: Any, entry: LoaderEntry, length: Optional[int] = None) -> Iteration:
@@ -213,7 +213,7 @@ def _started(original: Callable[..., Any]) -> Callable[..., Any]:
         return started()
 
     def leave(start_ns: int, loader: Any, iterator: Any, raised: bool) -> None:
-        quietly(workers.starting, 0)
+        quietly(process.start_workers_of, 0)
         if not raised:
             quietly(_begin_pass, start_ns, loader, iterator)
 

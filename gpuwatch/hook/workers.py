@@ -18,9 +18,9 @@ from . import process
 from .hidden import hidden
 from .quiet import quietly
 from .ring import append, native_id, pending, pulse, started
+from .session import session
 from .wire import FETCH
 
-_LOADER = "gpuwatch_loader"
 _IDLE_SECONDS = 0.05
 _NO_BATCH = ("_IterableDatasetStopIteration", "ExceptionWrapper", "_AckStartup")
 
@@ -38,20 +38,6 @@ def replace_worker_loop(module: ModuleType) -> None:
     for holder in (home, definition):
         if getattr(holder, "_worker_loop", None) is original:
             holder._worker_loop = timed
-
-
-def starting(loader: int) -> None:
-    """The processes started from now on are workers of this loader; of none that is known where it is 0."""
-    if loader:
-        _configuration()[_LOADER] = loader
-    else:
-        _configuration().pop(_LOADER, None)
-
-
-def _configuration() -> Dict[str, Any]:
-    """What multiprocessing hands from this process on to those it starts, a dictionary that is pickled with them."""
-    config: Dict[str, Any] = sys.modules["multiprocessing.process"]._current_process._config
-    return config
 
 
 def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,11 +60,9 @@ def _with_clock(function: Callable[..., Any], arguments: Any) -> Optional[List[A
     names = code.co_varnames[: code.co_argcount]
     if not {"index_queue", "data_queue", "worker_id"} <= set(names[: len(arguments)]):
         return None
-    from .session import session
-
     values = list(arguments)
     number = values[names.index("worker_id")]
-    loader = _configuration().pop(_LOADER, None)
+    loader = process.take_loader()
     session.become_worker({"pid": posix.getpid(), **_parent(), "worker": number, "loader": loader})
     clock = _Clock(loader or 0, number)
     tasks, results = names.index("index_queue"), names.index("data_queue")
@@ -93,8 +77,6 @@ def _parent() -> Dict[str, Any]:
 
 
 def _end_session() -> None:
-    from .session import session
-
     session.end()
 
 
