@@ -8,9 +8,9 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -54,6 +54,17 @@ class TooMuchError(sqlite3.DatabaseError):
 
 
 @dataclass(slots=True)
+class _Steps:
+    """A progress handler that ends a statement after a number of SQLite's steps."""
+
+    left: int = 0
+
+    def __call__(self) -> int:
+        self.left -= _STEPS
+        return self.left < 0
+
+
+@dataclass(slots=True)
 class Opened:
     """A connection that only reads. `copy`: a folder of our own that the file had to be copied to."""
 
@@ -61,11 +72,11 @@ class Opened:
     connection: sqlite3.Connection
     copy: Path | None = None
     is_cut_off: bool = False
-    _steps_left: int = 0
+    _steps: _Steps = field(default_factory=_Steps)
     _schema: object = None
 
     def __post_init__(self) -> None:
-        self.connection.set_progress_handler(self._spend, _STEPS)
+        self.connection.set_progress_handler(self._steps, _STEPS)
         self._schema = self._schema_version()
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
@@ -75,7 +86,7 @@ class Opened:
             sqlite3.DatabaseError: the file is damaged, or the query goes beyond its bounds.
         """
         size = _size_of(self.path)
-        self._steps_left = _FREE_STEPS + size * _STEPS_PER_BYTE
+        self._steps.left = _FREE_STEPS + size * _STEPS_PER_BYTE
         room = min(_MOST_BYTES, _FREE_BYTES + size * _BYTES_PER_BYTE)
         if self._schema_version() != self._schema:
             _check_schema(self.path, self.connection)
@@ -86,12 +97,8 @@ class Opened:
                 raise TooMuchError("more rows than the file can hold")
             yield row
 
-    def _spend(self) -> int:
-        self._steps_left -= _STEPS
-        return self._steps_left < 0
-
     def _schema_version(self) -> object:
-        self._steps_left = max(self._steps_left, _FREE_STEPS)
+        self._steps.left = max(self._steps.left, _FREE_STEPS)
         return self.connection.execute("PRAGMA schema_version").fetchone()
 
     def close(self) -> None:
@@ -209,7 +216,7 @@ def _connected(path: Path, parameters: str, *, may_be_cut_off: bool = False) -> 
         _restrict(connection)
         if may_be_cut_off:
             connection.execute("PRAGMA writable_schema=ON")
-        connection.set_progress_handler(_steps_of(_FREE_STEPS + _size_of(path) * _STEPS_PER_BYTE), _STEPS)
+        connection.set_progress_handler(_Steps(_FREE_STEPS + _size_of(path) * _STEPS_PER_BYTE), _STEPS)
         _check_schema(path, connection)
         connection.execute("PRAGMA query_only=ON")
         connection.set_authorizer(_authorized)
@@ -270,18 +277,6 @@ def _authorized(action: int, first: str | None, second: str | None, database: st
         or (action == sqlite3.SQLITE_PRAGMA and first in _READING_PRAGMAS and second is None)
     )
     return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
-
-
-def _steps_of(count: int) -> Callable[[], int]:
-    """A progress handler that ends a statement after a number of steps."""
-    left = count
-
-    def spend() -> int:
-        nonlocal left
-        left -= _STEPS
-        return left < 0
-
-    return spend
 
 
 def _size_of(path: Path) -> int:
