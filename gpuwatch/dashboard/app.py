@@ -23,8 +23,8 @@ from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import bindings, palette_rows
 from gpuwatch.dashboard.background import in_background
 from gpuwatch.dashboard.driver import CalmDriver
+from gpuwatch.dashboard.heap import return_free_memory
 from gpuwatch.dashboard.history import History, Timeline
-from gpuwatch.dashboard.launch import return_free_memory, run_dashboard
 from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Glyphs, Look, glyphs_for_terminal, look, textual_themes
@@ -73,8 +73,6 @@ class SnapshotArrived(Message, bubble=False):
         """A newer one makes an older one pointless."""
         return isinstance(message, SnapshotArrived)
 
-
-__all__ = ["DashboardApp", "run_dashboard"]
 
 FREEZE_AFTER_SECONDS = 7.0
 """Later than the first evaluation, which imports the rules after 5 s."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
-from gpuwatch.dashboard.launch import use_one_heap
+from gpuwatch.dashboard.heap import use_one_heap
 from gpuwatch.dashboard.splash import show_on_splash
 from gpuwatch.monitor.clock import Waker
 from gpuwatch.samples import GpuFacts, GpuSample, Sample

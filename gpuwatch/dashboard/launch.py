@@ -13,6 +13,7 @@ from importlib import import_module
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gpuwatch.dashboard.heap import use_one_heap
 from gpuwatch.dashboard.splash import hide_splash, is_splash_shown, show_splash, splash_taken_over
 from gpuwatch.dashboard.terminal import ENDING_SIGNALS, UNFIT_EXIT_CODE, TerminalGuard, terminal_problem
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp
     from gpuwatch.monitor.snapshot import Snapshot
 
-_M_ARENA_MAX = -8  # of malloc.h
 GONE_EXIT_CODE = 128 + signal.SIGHUP
 """Of a terminal that is gone, also where no signal said so."""
 STOP_SECONDS = 0.7
@@ -112,26 +112,6 @@ def _leave_now(number: int, frame: FrameType | None) -> None:
     """
     hide_splash()
     os._exit(128 + number)
-
-
-def use_one_heap() -> None:
-    """Has all threads allocate from one heap, before there are any; only glibc has the call.
-
-    By default each thread has its own, and what a minute's recording leaves free in one of them no other thread uses:
-    16 of 36 MB after 400 trainings.
-    """
-    import ctypes  # not before the first frame
-
-    with suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-def return_free_memory() -> None:
-    """Gives free pages of the heap back to the system; only glibc has the call."""
-    import ctypes
-
-    with suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _AskedToLeave:
