@@ -1,1 +1,7 @@
-"""Edits: a fix as a change of the user's own file. Files are read, never written."""
+"""Edits: a fix as a change of the user's own file. Files are read, never written.
+
+* `editor` asks a child process, in which `diff` makes each edit.
+* Kinds of edits: `calls` (keywords), `statements` (compile, autocast, setup), `intervals` (log, save less often).
+* A value that is a name is followed to where it is written: `follow` along a `trail`, into `config_files` too.
+* `workspace` holds the files, `module` is one of them, `source` reads them.
+"""
