@@ -286,7 +286,7 @@ class HotLine(Line, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """Where the training thread has stood on one line for 5 s and more, at the last sample."""
+    """The line on which the training thread has been for 5 s or more, at the last sample."""
 
     file: str
     line: int

@@ -26,8 +26,7 @@ from gpuwatch.recording.summary import summarize, summarize_minutes
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
 from gpuwatch.report.model import as_json
-from gpuwatch.report.recorded import observe
-from gpuwatch.report.recorded_minutes import scene_of_minutes
+from gpuwatch.report.recorded import observe, scene_of_minutes
 from gpuwatch.samples import (
     GpuFacts,
     GpuSample,
