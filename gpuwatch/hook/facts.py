@@ -35,7 +35,7 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
         loaders=loaders.facts(),
         model=(quietly(model.facts, torch) if torch is not None else None) or {},
         unhooked=list(imports.failed),
-        overrides=overrides.told() if overrides is not None else [],
+        overrides=overrides.in_effect() if overrides is not None else [],
         debug=(quietly(debug_modes, torch) if torch is not None else None) or [],
     )
     content.update(quietly(_gpus, torch) or {})

@@ -33,13 +33,13 @@ class Link:
 
     def greet(self, kind: int, content: Mapping[str, Any]) -> None:
         """Sends the first packet: HELLO or WORKER."""
-        told = dict(content)
-        packet = wire.json_packet(kind, told, 0)
+        sent = dict(content)
+        packet = wire.json_packet(kind, sent, 0)
         if not packet:  # the long ones follow as FACTS
-            told = {key: value for key, value in content.items() if key not in _LONG_FACTS}
-            packet = wire.json_packet(kind, told, 0)
+            sent = {key: value for key, value in content.items() if key not in _LONG_FACTS}
+            packet = wire.json_packet(kind, sent, 0)
         if self._send(packet):
-            self._facts = told
+            self._facts = sent
         else:
             self.close()
 

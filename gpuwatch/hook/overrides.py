@@ -36,7 +36,7 @@ def _read(text: str) -> Dict[str, Any]:
 _asked = _read(os.environ.get("GPUWATCH_OVERRIDES", ""))
 
 
-def told() -> List[str]:
+def in_effect() -> List[str]:
     """The names of the settings that took effect so far."""
     return sorted(_applied)
 

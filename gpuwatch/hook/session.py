@@ -223,8 +223,8 @@ class Session:
         if reading and due and self._worker is None:  # facts that nobody takes are not collected
             pulse.facts_changed = False
             current = facts.collect(now_ns, ring.trains())
-            told = [link.send_facts(current) for link in reading]
-            everybody = len(reading) == len(self._links) and all(told)
+            sent = [link.send_facts(current) for link in reading]
+            everybody = len(reading) == len(self._links) and all(sent)
             self._facts_due_ns = now_ns + (facts.REFRESH_NS if everybody else facts.RETRY_NS)
             waits.look_again()
         for link in reading:

@@ -95,7 +95,7 @@ class _Clock:
         self._cpu_ns = thread_time_ns()
 
     def stop(self, is_batch: bool) -> None:
-        """The task is done; only one that made a batch is told."""
+        """The task is done; only one that made a batch is recorded."""
         if is_batch and self._started_ns:
             cpu_ns, end_ns = thread_time_ns() - self._cpu_ns, monotonic_ns()
             if pulse.awake:
@@ -116,7 +116,7 @@ class _Tasks:
             try:
                 task = self._queue.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
-                pulse.flush(monotonic_ns())  # nothing to do: tell what is held back, lest a kill takes it along
+                pulse.flush(monotonic_ns())  # nothing to do: send what is held back, lest a kill takes it along
                 task = self._queue.get(*arguments, **named)
         else:
             task = self._queue.get(*arguments, **named)

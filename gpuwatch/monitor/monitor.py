@@ -414,7 +414,7 @@ class Monitor:
         if self._waker.fileno() in ready:
             self._waker.drain()
         now_ns = self._clock.now_ns()
-        self._wall_times.told(now_ns, self._clock.wall_time())
+        self._wall_times.see(now_ns, self._clock.wall_time())
         has_polls = False
         for part, samples in self._feed.collect(now_ns, ready):
             with self._guard.part(f"timeline of {part}"):

@@ -264,7 +264,7 @@ class RecordingWriter:
         """Keeps an anchor at the start, and where the wall clock is not where the monotonic one would have it."""
         self._now_ns, self._wall_time = now_ns, wall_time
         known = self._wall_times.anchors
-        self._wall_times.told(now_ns, wall_time)
+        self._wall_times.see(now_ns, wall_time)
         if self._wall_times.anchors is not known:
             values = (self._anchors, *self._wall_times.anchors[-1])
             self._anchors += 1

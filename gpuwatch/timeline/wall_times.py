@@ -30,14 +30,14 @@ class WallTimes:
     def __init__(self, anchors: Sequence[Anchor] = ()) -> None:
         self.anchors: tuple[Anchor, ...] = tuple(anchors)
         """One for each jump, the newest of a thousand."""
-        self._told_ns: int | None = None
+        self._seen_ns: int | None = None
 
-    def told(self, time_ns: int, wall_time: float) -> None:
+    def see(self, time_ns: int, wall_time: float) -> None:
         """It shows this at that moment.
 
         A jump is put right behind the moment before: what happened in between came after the machine woke up.
         """
-        before_ns, self._told_ns = self._told_ns, time_ns
+        before_ns, self._seen_ns = self._seen_ns, time_ns
         if self.anchors and abs(wall_time_at(self.anchors, time_ns) - wall_time) <= JUMP_SECONDS:
             return
         at_ns = time_ns if before_ns is None else min(before_ns + 1, time_ns)

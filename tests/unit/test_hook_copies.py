@@ -58,7 +58,7 @@ def test_pinned_memory_is_copied_to_a_gpu_without_waiting(
     copied: type[Tensor], arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
     assert copied().to(*arguments, **named) == (arguments, {**named, "non_blocking": True})
-    assert overrides.told() == ["non_blocking"]
+    assert overrides.in_effect() == ["non_blocking"]
 
 
 def test_cuda_without_an_argument_is_a_copy_to_a_gpu(copied: type[Tensor]) -> None:
@@ -77,12 +77,12 @@ def test_cuda_without_an_argument_is_a_copy_to_a_gpu(copied: type[Tensor]) -> No
 )
 def test_every_other_copy_stays_as_it_is(copied: type[Tensor], tensor: dict[str, Any], target: Any) -> None:
     assert copied(**tensor).to(target) == ((target,), {})
-    assert overrides.told() == []
+    assert overrides.in_effect() == []
 
 
 def test_a_change_of_type_alone_is_no_copy_to_a_gpu(copied: type[Tensor]) -> None:
     assert copied().to(dtype="float16") == ((), {"dtype": "float16"})
-    assert overrides.told() == []
+    assert overrides.in_effect() == []
 
 
 def test_a_place_given_by_position_is_the_programs_own_choice(copied: type[Tensor]) -> None:

@@ -257,7 +257,7 @@ def jumped(by_seconds: float) -> tuple[Anchor, ...]:
     clock = WallTimes()
     for second in range(121):
         jump = by_seconds if second >= 100 else 0.0
-        clock.told(build.START_NS + second * SECOND, WALL_TIME - HOUR + second + jump)
+        clock.see(build.START_NS + second * SECOND, WALL_TIME - HOUR + second + jump)
     return clock.anchors
 
 
