@@ -25,7 +25,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     "too-many-workers": ("E1", {WARNING}, {"workers_per_core": 1.2, "pressure_percent": 20, "lost_share": 0.05}),
     "thread-oversubscription": (
         "E1",
-        {WARNING},
+        {WARNING, INFO},
         {"threads_per_core": 2, "clear_threads_per_core": 1.2, "system_share": 0.25, "load_per_core": 2},
     ),
     "cpu-quota-throttled": ("E1", {WARNING}, {"fire_share": 0.25, "clear_share": 0.10, "lost_share": 0.05}),

@@ -518,6 +518,16 @@ class TestCpu:
         busy = moment.gpus[0].train_utilization
         assert busy is not None and draft.gain.high == pytest.approx(100 / busy.mean, rel=0.02)
 
+    def test_a_quota_is_not_said_where_workers_wait_for_storage(self) -> None:
+        """What they wait for stays under any limit: of 0.97 busy they read 0.73 and compute 0.24."""
+        limits = {"cpu_quota_cores": 4.0, "cpu_capacity_cores": 4.0}
+        throttled = process(cores=4, tree_cores=3.9, throttled_period_share=0.4, throttled_seconds=9.0, latest=limits)
+        reading = workers(16, cpu_cores=0.24, blocked_share=0.73)
+        moment = replace(starved_by_workers(16, 4.0, 0.1, process=throttled, workers=reading), machine=machine(64))
+        draft = drafted("cpu-quota-throttled", moment)
+        assert not draft.fires
+        assert draft.gain is not None and draft.gain.high < 1.06
+
 
 class TestStorage:
     def test_blocked_workers_on_a_slow_disk(self) -> None:

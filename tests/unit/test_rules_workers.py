@@ -361,6 +361,12 @@ class TestBurstyPrefetch:
         assert isinstance(starved_share, float)
         assert 1.0 < draft.gain.low < 1.0 / (1.0 - starved_share) < draft.gain.high < 1.2
 
+    def test_workers_that_stand_in_line_for_a_core_are_no_bursts_of_batches(self) -> None:
+        made = {"cpu_cores": 0.5, "busy_share": 0.6, "batch_seconds": 0.1, "batch_cpu_seconds": 0.05}
+        for in_line, is_silent in ((0.05, False), (0.2, True)):
+            crowd = workers(4, batch_seconds_sigma=0.05, run_delay_share=in_line, **made)
+            assert silent("bursty-prefetch", self.bursts(workers=crowd)) is is_silent
+
     def test_bursts_that_no_queue_smooths_are_not_blamed_on_it(self) -> None:
         making = [30.0 if place == 400 else 0.005 for place in range(800)]
         assert silent("bursty-prefetch", queued(making, 0.02))

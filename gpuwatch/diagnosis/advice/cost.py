@@ -14,7 +14,7 @@ from gpuwatch.diagnosis.advice.cores import (
     foreign_cores,
     is_shared,
 )
-from gpuwatch.diagnosis.advice.sampled import is_sampled
+from gpuwatch.diagnosis.advice.sampled import is_sampled, worker_busy
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, train_busy_percent
 from gpuwatch.diagnosis.advice.stream import quartiles
 from gpuwatch.diagnosis.finding import Gain, Level
@@ -62,6 +62,7 @@ class StepCost:
     contention: tuple[float, float]
     batch_demand_share: float
     shared: bool
+    batch_blocked_share: float = 0.0  # of making a batch, waiting for storage; 0 where that is not known
     sampled: bool = False
     ramp_share: float = (
         0.0  # of the step: idle until the first kernels behind a wait are launched, which it takes along
@@ -139,13 +140,14 @@ class StepCost:
         return max(LEAST_FREE_CORES, cores - self.training_cores_busy) if self.on_gpu else cores
 
     def uncrowded(self) -> StepCost:
-        """The same for workers that each have a core: a batch then takes its CPU seconds."""
-        share = self.batch_cpu_share
+        """The same for workers that each have a core: a batch then takes its CPU seconds, and its wait for storage."""
+        share = min(1.0, self.batch_cpu_share + self.batch_blocked_share)
+        computing = self.batch_cpu_share / share if share > 0.0 else 1.0
         return replace(
             self,
             blocks=tuple(replace(block, batch=block.batch * share) for block in self.blocks),
-            batch_cpu_share=1.0,
-            batch_demand_share=1.0,
+            batch_cpu_share=computing,
+            batch_demand_share=computing,
         )
 
     def cheaper(self, share: float) -> StepCost:
@@ -205,9 +207,16 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
         contention=_contention(rank.facts.torch_threads or math.ceil(training - ONE_THREAD), starvation.on_gpu),
         batch_demand_share=batch_demand_share(rank, workers, known),
         shared=is_shared(case),
+        batch_blocked_share=_blocked_share(rank),
         sampled=starvation.wait is not None,
         ramp_share=_ramp_share(case, starvation),
     )
+
+
+def _blocked_share(rank: RankWindow) -> float:
+    """What part of making a batch waits for storage, at least: idle workers do not."""
+    busy, blocked = worker_busy(rank), rank.workers.blocked_share if rank.workers is not None else None
+    return 0.0 if blocked is None or busy is None else min(1.0, blocked / max(busy.value, 0.05))
 
 
 def _ramp_share(case: RunCase, starvation: Starvation) -> float:

@@ -14,7 +14,8 @@ Clears:
 Not when:
     A few items hold the loss (slow-samples), every N-th batch is late (too few workers), or cores, a quota, storage
     or memory explain it; the queue holds as many batches already, memory holds no more, or by the model no deeper queue
-    wins 2 % of the time.
+    wins 2 % of the time. Workers that stand in line for a core a quarter as long as they compute: then the same batch
+    takes longer now and then, and it is the machine that delivers in bursts.
 Causes:
     Batches whose cost varies, or workers that all pause at the same time.
 Fix:
@@ -37,6 +38,7 @@ import math
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.advice.cores import worker_line_factor
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.lull import CHANGED_SECONDS, is_over
@@ -54,6 +56,8 @@ from gpuwatch.timeline.windows import RankWindow
 
 RHYTHM = 0.6
 MOST_PREFETCH = 8
+CROWDED_FACTOR = 1.25
+"""Seconds that a worker wants a core for each one that it gets."""
 ONLY_SMOOTHS = "the queue smooths bursts, it makes no batch cheaper"
 OTHER_CAUSES = (
     "epoch-too-short",
@@ -91,6 +95,8 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     if starvation is None or loader is None or not loader.num_workers or busy is None or deviation is None:
         return None
     if case.holding.intersection(OTHER_CAUSES) or is_at_handover_floor(rank) or busy.value >= limits.busy_share:
+        return None
+    if worker_line_factor(rank) >= CROWDED_FACTOR:
         return None
     share, rhythm = avoidable_share(rank, starvation), _rhythm(rank, loader.num_workers)
     if share < limits.clear_share or deviation < limits.batch_deviation or (rhythm or 0.0) >= RHYTHM:

@@ -11,15 +11,16 @@ Fires:
 Clears:
     Below 10 % of the periods.
 Not when:
-    The waits are small: short bursts into the limit do no harm. A limit on which cores may be used is no quota.
+    The waits are small: short bursts into the limit do no harm. What workers wait for is storage: no limit changes
+    that. A limit on which cores may be used is no quota.
 Causes:
     A number of workers computed from os.cpu_count() or the affinity, as PyTorch and Lightning do, neither of which
     knows the quota.
 Fix:
     Raise the limit (docker --cpus, Kubernetes limits.cpu), or lower num_workers to the quota less one.
 Gain:
-    From a higher limit up to one over what the GPU is busy (launches are stopped, too), at least what the cores of
-    the advised one carry of loading. From fewer workers usually little.
+    What the cores of the advised limit carry of loading, whose waits for storage stay, up to one over what the GPU is
+    busy (launches are stopped, too). From fewer workers usually little.
 Verify:
     Throttled in less than 10 % of the periods.
 Source:
@@ -31,9 +32,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from gpuwatch.diagnosis.advice.blocks import MINUTE_ERROR
 from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.crowd import needed_share
+from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.rivals import THROTTLED_SHARE, rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
@@ -50,6 +53,9 @@ class Thresholds:
     fire_share: float = threshold(THROTTLED_SHARE, "of the periods of the CPU quota are throttled: said above this")
     clear_share: float = threshold(0.10, "until fewer are", beside="fire_share")
     lost_share: float = threshold(0.05, "of the time that is lost to waits at least")
+    least_gain: float = threshold(
+        1.05, "times as fast a higher limit makes it at least (middle of the range)", least=1.0, most=100.0
+    )
 
 
 @rule(
@@ -65,14 +71,15 @@ def cpu_quota_throttled(case: RunCase, limits: Thresholds) -> Draft | None:
     quota = process.latest.cpu_quota_cores
     limit = f"limit of {quota:g} cores" if quota is not None else "limit"
     fix = _fix(case, starvation, quota, limits)
+    gain = _gain(case, starvation, fix)
     return Draft(
         summary=f"The container's CPU {limit} stops the run in {percent(share)} of its periods",
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E2),
         evidence=_evidence(process, share, starvation, quota),
-        fires=share > limits.fire_share and starvation.share >= limits.lost_share,
+        fires=share > limits.fire_share and starvation.share >= limits.lost_share and middle(gain) >= limits.least_gain,
         fix=fix,
-        gain=_gain(case, starvation, fix),
+        gain=gain,
         ruled_out=rivals(case, "cpu", "quota"),
         verify="Throttled in less than 10 % of the periods, and the wait below 6 %",
         chart=("run.wait_share", "host.cpu_percent"),
@@ -99,7 +106,10 @@ def _gain(case: RunCase, starvation: Starvation, fix: Fix) -> Gain:
     if cost is None or not cost.batch_cpu_known or not isinstance(fix.value, int) or cost.workers < 1:
         return Gain(1.0, round(highest, 3), cap)
     raised = replace(cost.uncrowded(), cores=(float(fix.value), float(fix.value)), allowed_cores=float(fix.value))
-    return Gain(round(min(highest, max(1.0, raised.gain(cost.workers).low)), 3), round(highest, 3), cap)
+    reached = raised.gain(cost.workers)
+    ends = ((1.0 - MINUTE_ERROR) * reached.low, (1.0 + MINUTE_ERROR) * reached.high)
+    low, high = (min(highest, max(1.0, end)) for end in ends)
+    return Gain(round(low, 3), round(high, 3), cap)
 
 
 def _fix(case: RunCase, starvation: Starvation, quota: float | None, limits: Thresholds) -> Fix:

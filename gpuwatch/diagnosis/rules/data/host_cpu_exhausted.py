@@ -1,4 +1,4 @@
-"""All CPU cores are busy, so workers cannot go faster; more workers will make it worse.
+"""All CPU cores are busy, so workers cannot go faster; more workers will not help.
 
 Means:
     The run waits for data that the cores cannot prepare any faster. Whose work fills them decides what to do.
@@ -17,7 +17,8 @@ Fix:
     Where other processes own more than 30 % of the cores: move them away. Otherwise less CPU per item (augment on
     the GPU, decode smaller, precompute), or more cores.
 Gain:
-    None without less CPU work per item; then at most 1 / (1 - S).
+    None without less CPU work per item; then at most 1 / (1 - S). On 2 cores 2, 4, 8 and 16 workers made 58, 59, 58
+    and 60 batches a second.
 Verify:
     CPU below 90 % and the wait below 6 %.
 Source:

@@ -11,7 +11,7 @@ Fires:
     At least twice as many active threads as cores and two in each worker, a quarter of the workers' CPU time spent in
     the kernel (or a load of two per core), and 5 % lost to waits for data.
 Clears:
-    Fewer than 1.2 active threads per core, or less than 3 % lost.
+    Fewer than 1.2 active threads per core, or less than 3 % lost. A warning from 10 % on.
 Not when:
     The threads sleep, or the workers use less than half of the cores; torch itself runs one thread in a worker.
     Storage, a CPU quota or pinned workers explain it first. Many workers of one thread each have their own rule.
@@ -112,7 +112,7 @@ def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
             f"{workers.active_threads} threads of {workers.count} workers fight for {cpu_cores(cores)}: "
             f"a library in each worker starts its own"
         ),
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if starvation.share >= PROMISED_FROM else Severity.INFO,
         level=min(starvation.level, Level.E2),
         evidence=(
             Measure("active_threads", workers.active_threads, f"about {each:.0f} threads at work in each worker"),
