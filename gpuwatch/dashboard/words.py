@@ -11,7 +11,7 @@ from gpuwatch.dashboard import formatting as say
 from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, PlanStep, Severity
 from gpuwatch.diagnosis.wording import brings_something, factors, faster, plan_words
 from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
-from gpuwatch.monitor.verdict import STEP_RUNGS, unhooked, window_of
+from gpuwatch.monitor.verdict import STEPS_COUNTED, unhooked, window_of
 from gpuwatch.samples import Candidate, Standing
 from gpuwatch.timeline.runs import title_of
 from gpuwatch.timeline.stacks import hot_line
@@ -64,14 +64,14 @@ LEVELS = {
     Level.E3: "exact: GPU events, or exact CPU timings",
 }
 
-RUNGS = {
+VISIBILITIES = {
     "exact": "exact (hook)",
     "sampled": "sampled (stacks)",
     "proc": "/proc only",
     "hardware": "hardware only",
 }
 
-RUNG_MEANINGS = {
+VISIBILITY_MEANINGS = {
     "exact": "the hook times every step and wait: gpuwatch run python train.py, or gpuwatch.watch() in the script",
     "sampled": "its stacks are read from outside, without touching it; shares have an error, given as ±",
     "proc": "only what /proc says: CPU, memory, I/O",
@@ -215,8 +215,8 @@ def gpu_index(uuid: str, snapshot: Snapshot) -> int | None:
 
 def believed(run: RunNow, snapshot: Snapshot) -> str:
     """Why a run's figures can be believed: "exact, 512 steps"."""
-    if run.rung not in STEP_RUNGS:
-        return f"{RUNGS.get(run.rung, run.rung)}, steps not seen"
+    if run.rung not in STEPS_COUNTED:
+        return f"{VISIBILITIES.get(run.rung, run.rung)}, steps not seen"
     window = window_of(run.id, snapshot)
     steps = run.steps_total if window is None else window.critical.steps
     if run.rung == "sampled":

@@ -30,7 +30,7 @@ AT_ITS_END: frozenset[RunState] = STEPLESS | {"stopped"}
 DATA_PHASE = 'its batches come from no DataLoader: put what makes them into `with gpuwatch.phase("data"):`'
 
 _LOUD = (Severity.CRITICAL, Severity.WARNING)
-STEP_RUNGS = ("exact", "sampled")
+STEPS_COUNTED = ("exact", "sampled")
 """On these the steps are counted; on the others a count of 0 means unknown."""
 
 
@@ -79,7 +79,7 @@ def _verdict(findings: Iterable[Finding], *, rung: str, is_judged: bool, is_meas
     first = min(findings, key=lambda each: (each.behind is not None, each.severity.order), default=None)
     if first is not None and first.severity in _LOUD:
         return Verdict("fault", first)
-    if rung not in STEP_RUNGS:
+    if rung not in STEPS_COUNTED:
         return Verdict("unseen", first)
     if not is_judged:
         return Verdict("unjudged", first)
@@ -111,7 +111,7 @@ def window_of(run_id: str | None, snapshot: Snapshot) -> RunWindow | None:
 
 def unhooked(snapshot: Snapshot) -> tuple[Candidate, ...]:
     """The processes that train without a hook and are not watched yet."""
-    seen = {rank.facts.pid for run in snapshot.runs for rank in run.ranks if rank.facts.rung in STEP_RUNGS}
+    seen = {rank.facts.pid for run in snapshot.runs for rank in run.ranks if rank.facts.rung in STEPS_COUNTED}
     return tuple(
         candidate
         for candidate in snapshot.candidates
@@ -149,7 +149,7 @@ def state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
             return f"no training loop is running, last step {since_last} ago"
         case "stopped":
             return "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"
-        case "ended" if run.rung not in STEP_RUNGS:
+        case "ended" if run.rung not in STEPS_COUNTED:
             return "ended; its steps were not seen"
         case "ended" if run.rung == "sampled" and not run.steps_total:
             return "ended; its batches were not counted"

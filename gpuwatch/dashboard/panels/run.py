@@ -15,7 +15,7 @@ from gpuwatch.dashboard.panels.layout import RANK_FIELD, Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import (
-    RUNGS,
+    VISIBILITIES,
     costly_line,
     gpus_of,
     line_place,
@@ -25,7 +25,7 @@ from gpuwatch.dashboard.words import (
     standing_words,
 )
 from gpuwatch.monitor.snapshot import ACCUMULATES, STEPLESS, RankNow, RunNow, Snapshot
-from gpuwatch.monitor.verdict import STEP_RUNGS, window_of
+from gpuwatch.monitor.verdict import STEPS_COUNTED, window_of
 from gpuwatch.text.numbers import rate as rate_words
 
 LEAST = 0.0005
@@ -281,7 +281,7 @@ def _one_line(run: RunNow, columns: Columns, look: Look) -> Line:
 def _who(run: RunNow, columns: Columns, look: Look) -> LineWriter:
     dot = f" {look.glyphs.dot} "
     ranks = f"{len(run.ranks)} ranks" if len(run.ranks) > 1 else ""
-    rest = dot.join(word for word in (ranks, gpus_of(run), RUNGS.get(run.rung, run.rung)) if word)
+    rest = dot.join(word for word in (ranks, gpus_of(run), VISIBILITIES.get(run.rung, run.rung)) if word)
     writer = LineWriter(columns.width, look)
     writer.put(look.glyphs.rule, look.faint).put(f" {run_name(run)} ", look.title, columns.left_width - 3)
     writer.put(f"{look.glyphs.dot} {rest}{dot}", look.dim, columns.left_width - 1 - writer.cells)
@@ -347,7 +347,8 @@ def _waiting(share: float, look: Look) -> Style:
 def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
     sampled = run.rung == "sampled"
-    is_counted = run.rung in STEP_RUNGS and (run.steps_total > 0 or not sampled)  # a loop without a loader has no count
+    # A loop without a loader has no count.
+    is_counted = run.rung in STEPS_COUNTED and (run.steps_total > 0 or not sampled)
     steps = say.count(run.steps_total) if is_counted else say.UNKNOWN
     writer.put("batches " if sampled else "steps ", look.dim).put(steps, look.text)
     if run.batches_per_step is not None and run.batches_per_step >= ACCUMULATES:

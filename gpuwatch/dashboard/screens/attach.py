@@ -17,7 +17,7 @@ from gpuwatch.dashboard.screens.base import ViewScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.widgets import CursorList, LinesWidget, set_height
-from gpuwatch.dashboard.words import RUNG_MEANINGS, RUNGS, candidate_name, candidates_of, gpu_indices
+from gpuwatch.dashboard.words import VISIBILITIES, VISIBILITY_MEANINGS, candidate_name, candidates_of, gpu_indices
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import Candidate
 
@@ -102,7 +102,7 @@ def _known(page: Page, candidate: Candidate) -> None:
         "command", " ".join(command[:2]) + (page.look.glyphs.ellipsis if len(command) > 2 else ""), name_width=_NAME
     )
     page.pair("known by", candidate.why, name_width=_NAME)
-    page.pair("can be seen", f"{RUNGS[candidate.rung]}: {RUNG_MEANINGS[candidate.rung]}", name_width=_NAME)
+    page.pair("can be seen", f"{VISIBILITIES[candidate.rung]}: {VISIBILITY_MEANINGS[candidate.rung]}", name_width=_NAME)
     if candidate.workers:
         page.pair("workers", f"{candidate.workers} DataLoader workers now", name_width=_NAME)
     if candidate.refusal:
@@ -121,7 +121,7 @@ def _entry(entry: Entry, snapshot: Snapshot, width: int, look: Look, *, at_curso
         str(entry.pid),
         gpu_indices(entry, snapshot),
         say.age(round(entry.age_seconds * 1e9)),
-        "attached now" if attached else RUNGS[entry.rung],
+        "attached now" if attached else VISIBILITIES[entry.rung],
         say.escape(entry.user),
         say.short_command(entry.command),
     )

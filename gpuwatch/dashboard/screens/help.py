@@ -8,7 +8,7 @@ from gpuwatch.dashboard.lines import Line, Page
 from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
-from gpuwatch.dashboard.words import LEVELS, RUNG_MEANINGS, RUNGS
+from gpuwatch.dashboard.words import LEVELS, VISIBILITIES, VISIBILITY_MEANINGS
 from gpuwatch.diagnosis.finding import Severity
 
 WORDS = (
@@ -49,8 +49,8 @@ def help_page(view: View, width: int, look: Look) -> list[Line]:
     for level, meaning in LEVELS.items():
         page.pair(level.name, meaning, name_width=22)
     page.heading("How well a run is seen")
-    for rung, words in RUNGS.items():
-        page.pair(words, RUNG_MEANINGS[rung], name_width=22)
+    for visibility, words in VISIBILITIES.items():
+        page.pair(words, VISIBILITY_MEANINGS[visibility], name_width=22)
     _own_cost(page, view)
     return page.lines
 

@@ -10,7 +10,7 @@ from gpuwatch.dashboard.lines import Line, LineWriter, Page
 from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import OLD_STATUS_NS, View
-from gpuwatch.dashboard.words import RUNGS, gpu_indices
+from gpuwatch.dashboard.words import VISIBILITIES, gpu_indices
 from gpuwatch.monitor.snapshot import GpuNow, Snapshot
 from gpuwatch.monitor.verdict import unhooked
 from gpuwatch.samples import GpuProcess, RunFacts
@@ -21,7 +21,7 @@ _CAN_ATTACH = {
     "proc": "no hook, a: /proc only",
     "hardware": "NVML",
 }
-"""What the key does for a process without a hook, by the best rung that can be had of it."""
+"""What the key does for a process without a hook, by how well it can be seen at best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _of_gpu(process: GpuProcess, gpu: GpuNow, trainers: dict[int, RunFacts], mar
 
 def _seen_by(facts: RunFacts) -> str:
     rank = f"rank {facts.rank}, " if facts.rank is not None else ""
-    return rank + RUNGS.get(facts.rung, facts.rung)
+    return rank + VISIBILITIES.get(facts.rung, facts.rung)
 
 
 def _line(row: _Row, width: int, look: Look, *, head: bool = False) -> Line:
