@@ -1,1 +1,5 @@
-"""Recordings as other tools read them: CSV, Parquet, JSON lines, and a trace for Perfetto."""
+"""Recordings as other tools read them.
+
+`samples` gives a stretch and its time axis; `tables` writes CSV and Parquet, `jsonl` lines of JSON, `trace` a trace for
+Perfetto.
+"""
