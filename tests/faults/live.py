@@ -71,7 +71,7 @@ def nvml_children(pid: int) -> list[int]:
     found = []
     for child in children_of(pid):
         with suppress(OSError):
-            if b"nvml/child.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"gpuwatch.sources.nvml.child" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(child)
     return found
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.sources.discovery.process import Role, role_of
+from gpuwatch.sources.nvml.process import default_command
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,6 @@ from gpuwatch.sources.discovery.process import Role, role_of
         ("python /opt/env/lib/python3.11/site-packages/ipykernel_launcher.py -f x.json", Role.NOTEBOOK),
         ("python -m gpuwatch report", Role.HELPER),
         ("python -m gpuwatch.sources.nvml.child", Role.HELPER),
-        ("python /x/gpuwatch/sources/nvml/child.py {}", Role.HELPER),
         ("python /opt/env/bin/gpuwatch --attach 4711", Role.HELPER),
         ("python /x/torch/_inductor/compile_worker/__main__.py --workers=32", Role.HELPER),
     ],
@@ -39,6 +39,7 @@ def test_command_line_tells_the_role(command: str, role: Role) -> None:
     ("code", "role"),
     [
         ("from multiprocessing.resource_tracker import main;main(5)", Role.HELPER),
+        (default_command()[-1], Role.HELPER),
         ("from multiprocessing.forkserver import main; main(8, 9)", Role.FORKSERVER),
         ("from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6)", Role.SPAWNED),
         ("import torch; torch.ones(1)", Role.PROGRAM),

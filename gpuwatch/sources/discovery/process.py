@@ -39,7 +39,11 @@ _LAUNCHER_MODULES = (
     "deepspeed.launcher",
     "horovod.runner",
 )
-_HELPER_CODE = ("from multiprocessing.resource_tracker import", "from multiprocessing.semaphore_tracker import")
+_HELPER_CODE = (
+    "from multiprocessing.resource_tracker import",
+    "from multiprocessing.semaphore_tracker import",
+    "from gpuwatch.sources.nvml.child import",
+)
 _FORKSERVER_CODE = "from multiprocessing.forkserver import"
 _SPAWN_CODE = "from multiprocessing.spawn import"
 _COMPILE_WORKER = "torch/_inductor/compile_worker"
@@ -84,7 +88,7 @@ def role_of(name: str, arguments: Sequence[str]) -> Role:
     program = os.path.basename(script)  # noqa: PTH119 - another process's text, not a path of ours
     if program in _LAUNCHER_PROGRAMS:
         return Role.LAUNCHER
-    if program == "gpuwatch" or script.endswith(("/gpuwatch/__main__.py", "/gpuwatch/sources/nvml/child.py")):
+    if program == "gpuwatch" or script.endswith("/gpuwatch/__main__.py"):
         return Role.HELPER
     return Role.NOTEBOOK if program.removesuffix(".py") in _NOTEBOOK_MODULES else Role.PROGRAM
 

@@ -1,4 +1,4 @@
-"""The program of the NVML child: `python child.py [OPTIONS-AS-JSON] [--survey]`."""
+"""The program of the NVML child: `python -m gpuwatch.sources.nvml.child [OPTIONS-AS-JSON] [--survey]`."""
 
 from __future__ import annotations
 
