@@ -82,7 +82,8 @@ class TestHangs:
         assert "1 of its DataLoader workers is gone" in said("step-stalled", build.run_case(moment)).summary
 
     def test_a_process_without_a_rank_is_named_by_its_pid(self) -> None:
-        members = [build.rank(gap=0.0, window=30, gpus=(index,), pid=10 + index) for index in range(2)]
+        idle = build.workers(cpu_cores=0.0)
+        members = [build.rank(gap=0.0, window=30, gpus=(index,), pid=10 + index, workers=idle) for index in range(2)]
         moment = build.scene(build.run(*members), gpus=[self.idle, self.spinning], at=STUCK_AT)
         fix = said("collective-hang", build.run_case(moment)).fix
         assert fix is not None and "look at process 10 first" in fix.text
