@@ -30,8 +30,11 @@ StackPhase = Literal[
 WorkerPhase = Literal["item", "collate", "send", "idle", "other"]
 """What a DataLoader worker does: `item` is the dataset's own code, `idle` waits for work, `send` ships a batch."""
 
-FeederPhase = Literal["make", "wait", "idle"]
-"""What a thread does that feeds the training thread: `wait` is in a loader's next() with workers, `idle` on a queue."""
+FeederPhase = Literal["make", "wait", "idle", "pin", "pin-idle"]
+"""What a thread does that feeds the training thread: `wait` is in a loader's next() with workers, `idle` on a queue.
+
+`pin` and `pin-idle` are those of a DataLoader's own thread, which pins the batches that workers send.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -622,6 +622,13 @@ def making_threads(stacks: StackWindow) -> float:
     return making_samples(stacks) / stacks.feeder_looks if stacks.feeder_looks else 0.0
 
 
+def pinning(stacks: StackWindow) -> Share | None:
+    """How busy a loader's thread is that pins batches; None without samples of one."""
+    parts = [stacks.feeder_phases.get(name) for name in ("pin", "pin-idle")]
+    busy, idle = (round(stacks.feeder_samples * part.value) if part is not None else 0 for part in parts)
+    return wilson(busy, busy + idle) if busy + idle else None
+
+
 @dataclass(frozen=True, slots=True)
 class HotLine:
     """The line and who runs it. Its share is of that thread's time, or of the workers' busy time."""

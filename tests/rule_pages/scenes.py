@@ -75,6 +75,15 @@ def slow_collate_ipc() -> Scene:
     )
 
 
+def pin_thread_bound() -> Scene:
+    looks = {"pin": stacks.share(0.97, 400), "pin-idle": stacks.share(0.03, 400)}
+    seen = stacks.watched(
+        {"wait": 0.5}, worker_phases={"item": 0.2}, feeder_looks=400, feeder_samples=400, feeder_phases=looks
+    )
+    member = stacks.sampled(seen, loader=stacks.from_outside(num_workers=4, pin_memory=True))
+    return build.scene(build.run(member), gpus=[build.gpu(utilization=45)])
+
+
 def worker_memory_growth() -> Scene:
     growth = MemoryGrowth(4 * 2**20, 0.95, 590.0, 1.5 * GIB, 0.0)
     memory = {"memory_total_bytes": 128 * GIB, "memory_available_bytes": 36 * GIB}
@@ -216,6 +225,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
         noisy_neighbour,
         epoch_too_short,
         slow_collate_ipc,
+        pin_thread_bound,
         worker_memory_growth,
         loader_overhead_floor,
         host_memory_pressure,

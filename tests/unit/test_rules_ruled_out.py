@@ -33,6 +33,7 @@ STARVATION = (
     "workers-zero",
     "slow-samples",
     "slow-worker",
+    "pin-thread-bound",
     "io-bound",
     "cpu-quota-throttled",
     "worker-affinity-pinned",

@@ -331,6 +331,37 @@ class TestSlowWorker:
         assert check("slow-worker", run_case(self.shards(0.1, 0.1, 1.0, 0.1))) is None
 
 
+class TestPinThread:
+    def pinned(self, busy: float = 0.97, workers_busy: float = 0.2, looks: int = 400, wait: float = 0.5) -> Scene:
+        phases = {"pin": share(busy, looks), "pin-idle": share(1 - busy, looks)}
+        fields: dict[str, Any] = {"feeder_looks": looks, "feeder_samples": looks, "feeder_phases": phases}
+        seen = watched({"wait": wait}, worker_phases={"item": workers_busy}, **fields)
+        member = sampled(seen, loader=from_outside(num_workers=4, pin_memory=True))
+        return scene(run(member), gpus=[gpu(utilization=40)])
+
+    def test_one_that_is_busy_while_the_workers_are_not_is_the_cause(self) -> None:
+        said = findings(self.pinned())
+        assert cause(said) == "pin-thread-bound"
+        finding = of(said, "pin-thread-bound")
+        assert finding.summary == (
+            "The one thread that pins the loader's batches cannot keep up: "
+            "it is busy 97 % of the time, the workers 20 %"
+        )
+        assert finding.gain is not None and (finding.gain.low, finding.gain.high) == (1.0, 2.0)
+
+    @pytest.mark.parametrize(
+        "moment",
+        [{"busy": 0.6}, {"workers_busy": 0.9}, {"looks": 100}],
+        ids=["it has time to spare", "the workers are the limit", "too few samples"],
+    )
+    def test_silent(self, moment: dict[str, Any]) -> None:
+        assert silent("pin-thread-bound", self.pinned(**moment))
+
+    def test_between_its_thresholds_it_neither_fires_nor_clears_and_it_needs_a_wait(self) -> None:
+        assert not drafted("pin-thread-bound", self.pinned(busy=0.8)).fires
+        assert check("pin-thread-bound", run_case(self.pinned())) is None
+
+
 class TestBurstyPrefetch:
     def bursts(self, sigma: float | None = 0.05, lost: float = 0.07, busy: float = 0.6, **fields: Any) -> Scene:
         noise = random.Random(3)

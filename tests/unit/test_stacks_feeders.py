@@ -143,12 +143,34 @@ def test_what_such_a_thread_does(stack: Stack, phase: str) -> None:
     [
         thread(2, (MAIN, "heartbeat", 12)),
         thread(2, ("queue.py", "get", 170), *POOL),  # a pool without a task
-        thread(2, *GET, ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", 50)),
         thread(2, ("tqdm/_monitor.py", "run", 60)),
     ],
 )
 def test_other_threads_do_not(stack: Stack) -> None:
     assert list(seen(stack)) == []
+
+
+PIN: tuple[Place, ...] = (
+    ("torch/utils/data/_utils/pin_memory.py", "do_one_step", 28),
+    ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", 50),
+)
+
+
+@pytest.mark.parametrize(
+    ("inner", "phase"),
+    [
+        ([("multiprocessing/connection.py", "poll", 250), ("multiprocessing/queues.py", "get", 110)], "pin-idle"),
+        ([("multiprocessing/connection.py", "_recv_bytes", 400), ("multiprocessing/queues.py", "get", 112)], "pin"),
+        ([("torch/multiprocessing/reductions.py", "rebuild_storage_fd", 5), ("multiprocessing/queues.py", "get", 122)],
+         "pin"),
+        ([("torch/utils/data/_utils/pin_memory.py", "pin_memory", 55)], "pin"),
+        ([(MAIN, "pin_memory", 44), ("torch/utils/data/_utils/pin_memory.py", "pin_memory", 58)], "pin"),
+    ],
+)  # fmt: skip
+def test_the_thread_that_pins_a_loaders_batches_is_busy_but_where_it_waits_for_the_workers(
+    inner: list[Place], phase: str
+) -> None:
+    assert [look.phase for look in seen(thread(2, *inner, *PIN))] == [phase]
 
 
 def test_they_are_sampled_no_oftener_than_asked_for() -> None:

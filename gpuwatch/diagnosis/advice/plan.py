@@ -26,6 +26,7 @@ _TIME_OF: Mapping[str, frozenset[str]] = {
             "io-bound",
             "slow-samples",
             "slow-worker",
+            "pin-thread-bound",
             "slow-collate-ipc",
             "bursty-prefetch",
         ),

@@ -123,7 +123,7 @@ class Classifier:
             evaluates=_evaluates(frames, places, marks),
             computes=phase == "forward" or Mark.MODULE in marks,
             waits=waits or phase == "wait",
-            receiving=waits and self._receives(frames, places),
+            receiving=waits and self.receives(frames, places),
             handed=handed,
             next_frame=next_frame,
             where=_where(frames, places),
@@ -190,7 +190,7 @@ class Classifier:
             return "forward"
         return "other"
 
-    def _receives(self, frames: Sequence[Frame], places: Sequence[Place]) -> bool:
+    def receives(self, frames: Sequence[Frame], places: Sequence[Place]) -> bool:
         """Whether the thread takes over a batch; waiting for one ends in a lock, a poll or a select."""
         if any(place.module == "torch/multiprocessing/reductions.py" for place in places):
             return True

@@ -1,7 +1,8 @@
 """Threads of the training process that make its batches, sampled once the training thread waits for one of them.
 
 A thread feeds the training if it runs code in a loop that puts into a queue, or a task of a thread pool. Which queue it
-is cannot be seen, so it is looked at only where the training thread waits for a queue or a task itself now and then.
+is cannot be seen, so it is looked at only where the training thread waits for a queue or a task itself now and then. A
+DataLoader's thread that pins what its workers send stands between them and the training thread.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Final, Protocol
 from gpuwatch.reader.types import Frame, Stack
 from gpuwatch.samples.stacks import FeederPhase, StackPhase
 from gpuwatch.sources.stacks.classify import Classifier, Reading
-from gpuwatch.sources.stacks.places import Owner
+from gpuwatch.sources.stacks.places import Owner, Place
 from gpuwatch.sources.stacks.reading import Readable
 from gpuwatch.sources.syntax_child.protocol import Loop
 
 _PUTS: Final = frozenset({"put", "put_nowait"})
 _POOL: Final = "concurrent/futures/thread.py"
 _FETCH: Final = "torch/utils/data/_utils/fetch.py"
+_PIN: Final = "torch/utils/data/_utils/pin_memory.py"
 _QUEUES: Final = frozenset({"queue.py", "multiprocessing/queues.py"})
 _KEPT: Final = 2048
 _WAITED_NS: Final = 10_000_000_000
@@ -72,7 +74,8 @@ class Feeders:
         """
         self._looked_ns = now_ns
         found = tuple(self._found(trainer))
-        self._saves = bool(found) and all(look.reading.phase == "save" for look in found)
+        feeding = [look for look in found if look.phase not in ("pin", "pin-idle")]
+        self._saves = bool(feeding) and all(look.reading.phase == "save" for look in feeding)
         return None if self._saves else found
 
     @property
@@ -82,13 +85,21 @@ class Feeders:
 
     def _found(self, trainer: Stack) -> Iterator[FeederLook]:
         for stack in self._process.stacks():
-            if stack.thread == trainer.thread or not stack.frames or not self._feeds(stack.frames):
+            if stack.thread == trainer.thread or not stack.frames:
                 continue
-            reading = self._classifier.read(stack.frames)
-            yield FeederLook(stack, reading, self._phase(stack.frames, reading))
+            places = [self._classifier.places.of(frame.code.file) for frame in stack.frames]
+            if any(place.module == _PIN for place in places):
+                yield FeederLook(stack, self._classifier.read(stack.frames), self._pins(stack.frames, places))
+            elif self._feeds(stack.frames, places):
+                reading = self._classifier.read(stack.frames)
+                yield FeederLook(stack, reading, self._phase(stack.frames, reading))
 
-    def _feeds(self, frames: Sequence[Frame]) -> bool:
-        places = [self._classifier.places.of(frame.code.file) for frame in frames]
+    def _pins(self, frames: Sequence[Frame], places: Sequence[Place]) -> FeederPhase:
+        """It takes batches over, pins them and puts them into a queue; between batches it waits for the workers'."""
+        is_waiting = any(place.module in _QUEUES for place in places) and not self._classifier.receives(frames, places)
+        return "pin-idle" if is_waiting else "pin"
+
+    def _feeds(self, frames: Sequence[Frame], places: Sequence[Place]) -> bool:
         if any(place.module == _POOL for place in places):
             return any(place.owner is Owner.USER for place in places)
         return any(

@@ -32,6 +32,12 @@ class Look:
     handed: StackPhase | None = None  # what waiting for another thread or process is, where it does
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether its loop's loader has workers and a thread that pins their batches."""
+        state = self.site.state if self.site is not None else None
+        return state is not None and bool(state.num_workers and state.pin_memory)
+
+    @property
     def phase(self) -> str:
         """The phase it belongs to, given the role of its loop."""
         reading, role = self.reading, self.site.role if self.site is not None else None

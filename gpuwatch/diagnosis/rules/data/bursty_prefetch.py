@@ -62,6 +62,7 @@ ONLY_SMOOTHS = "the queue smooths bursts, it makes no batch cheaper"
 OTHER_CAUSES = (
     "epoch-too-short",
     "slow-worker",
+    "pin-thread-bound",
     "slow-samples",
     "host-memory-pressure",
     "io-bound",

@@ -26,16 +26,16 @@ Not when:
     GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the CPU
     while no core is free.
 Causes:
-    One of the sixteen data rules, asked in the order of the decision tree: no workers; shared memory that is full;
-    epochs shorter than their workers; one slow worker; single slow items; memory too short for the page cache; storage;
-    a CPU quota; pinned workers; too many threads; too many workers; busy cores; too few workers; batches expensive to
-    build or ship; expensive items; bursts. The first that fires is the cause; the others are listed with the number
-    that rules them out. Asked before them: a thread of the training process that makes the batches without any
-    DataLoader, one at a time, and shares the interpreter with the training.
+    One of the seventeen data rules, asked in the order of the decision tree: no workers; shared memory that is full;
+    epochs shorter than their workers; one slow worker; the thread that pins; single slow items; memory too short for
+    the page cache; storage; a CPU quota; pinned workers; too many threads; too many workers; busy cores; too few
+    workers; batches expensive to build or ship; expensive items; bursts. The first that fires is the cause; the others
+    are listed with the number that rules them out. Asked before them: a thread of the training process that makes the
+    batches without any DataLoader, one at a time, and shares the interpreter with the training.
 Fix:
     That of the cause found: no workers, too few, too many, pinned to a core or with too many threads, busy cores, a
-    CPU quota, storage, memory too short for the page cache, shared memory that is full, a slow worker, single slow
-    items, short epochs, expensive items, batches that are expensive to build or ship, bursts.
+    CPU quota, storage, memory too short for the page cache, shared memory that is full, a slow worker, a thread
+    that pins, single slow items, short epochs, expensive items, batches that are expensive to build or ship, bursts.
 Gain:
     At most 1 / (1 - S); what the fix of the cause can deliver where one is found.
 Verify:
@@ -66,6 +66,7 @@ from gpuwatch.diagnosis.rules.data.cpu_quota_throttled import cpu_quota_throttle
 from gpuwatch.diagnosis.rules.data.epoch_too_short import epoch_too_short
 from gpuwatch.diagnosis.rules.data.host_cpu_exhausted import host_cpu_exhausted
 from gpuwatch.diagnosis.rules.data.io_bound import io_bound
+from gpuwatch.diagnosis.rules.data.pin_thread_bound import pin_thread_bound
 from gpuwatch.diagnosis.rules.data.shm_pressure import shm_pressure
 from gpuwatch.diagnosis.rules.data.slow_collate_ipc import slow_collate_ipc
 from gpuwatch.diagnosis.rules.data.slow_samples import slow_samples
@@ -89,6 +90,7 @@ CAUSES: tuple[Rule, ...] = (
     shm_pressure,
     epoch_too_short,
     slow_worker,
+    pin_thread_bound,
     slow_samples,
     host_memory_pressure,
     io_bound,

@@ -53,6 +53,7 @@ from gpuwatch.diagnosis.wording import cpu_cores, percent
 
 OTHER_CAUSES = (
     "slow-worker",
+    "pin-thread-bound",
     "io-bound",
     "cpu-quota-throttled",
     "worker-affinity-pinned",

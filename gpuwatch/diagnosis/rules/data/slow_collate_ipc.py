@@ -64,6 +64,7 @@ BUSY_SHARE = 0.85
 WON_BACK = (0.50, 0.75)
 OTHER_CAUSES = (
     "slow-worker",
+    "pin-thread-bound",
     "cpu-quota-throttled",
     "worker-affinity-pinned",
     "thread-oversubscription",

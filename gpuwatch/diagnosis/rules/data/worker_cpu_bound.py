@@ -61,6 +61,7 @@ SEVERAL_CORES = 1.2
 ROOM_SHARE = 0.7
 OTHER_CAUSES = (
     "slow-worker",
+    "pin-thread-bound",
     "cpu-quota-throttled",
     "worker-affinity-pinned",
     "thread-oversubscription",

@@ -52,6 +52,7 @@ from gpuwatch.timeline.windows import RankWindow
 
 OTHER_CAUSES = (
     "slow-worker",
+    "pin-thread-bound",
     "slow-samples",
     "io-bound",
     "cpu-quota-throttled",
