@@ -34,7 +34,6 @@ Event = dict[str, Any]
 
 _HOST_COUNTERS = ("cpu_percent", "pressure_cpu_percent", "pressure_io_percent")
 _MOST_WAITS = 4_096
-_STANDS = ("firing", "clearing")
 TRACKS = ("training", "waits", "eval", "eval waits", "checkpoint", "compile", "warmup", "gc", "stopped", "user")
 """A trainer's tracks from top to bottom; a slice never crosses the edge of another on the same track."""
 _FIRST_WORKER = 100
@@ -240,7 +239,7 @@ class TraceEvents:
         yield self._instant(self._tracks.trainer(ended.trainer), f"training {ended.how}", ended.time_ns)
 
     def _finding(self, span: FindingSpan) -> Iterator[Event]:
-        if span.state not in _STANDS:
+        if not span.is_active:
             return
         self._findings += 1
         head: Event = {

@@ -110,7 +110,6 @@ def _hints(cls: type) -> dict[str, Any]:
 
 _LEARNED_NS = RAW_NS
 _DEFAULTS = Settings()
-_STANDS = ("firing", "clearing")
 _Key = tuple[str, "str | None", "str | None"]
 _Stretch = tuple[str, int]
 """Key and start."""
@@ -145,7 +144,7 @@ class RecordedFindings:
         self._places = [
             _Place(_stretch(span), span.start_ns, span.end_ns, severity)
             for span in spans
-            if span.state in _STANDS and not self._is_set_aside(span.rule) and (severity := severity_of(span))
+            if span.is_active and not self._is_set_aside(span.rule) and (severity := severity_of(span))
         ]
         self._holds_any = bool(spans)
 

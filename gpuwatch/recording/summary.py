@@ -111,7 +111,6 @@ LONGEST_NS = 900 * 1_000_000_000
 """As far as the timeline keeps steps one by one."""
 _LEAD_NS = 120 * 1_000_000_000
 """Of what came before, to know that the run had warmed up and what its counters had reached."""
-_STANDS = ("firing", "clearing")
 
 
 def summarize(recording: Recording, start_ns: int, end_ns: int) -> SessionSummary:
@@ -239,7 +238,7 @@ def _findings(recording: Recording, start_ns: int, end_ns: int) -> list[FindingS
     """One per key, first ones first; what only began to show is none."""
     by_key: dict[str, FindingSummary] = {}
     for span in recording.findings(start_ns, end_ns):
-        if span.state not in _STANDS:
+        if not span.is_active:
             continue
         first_ns, last_ns = max(span.start_ns, start_ns), min(end_ns if span.end_ns is None else span.end_ns, end_ns)
         before = by_key.get(span.key)

@@ -60,6 +60,11 @@ class FindingSpan:
     key: str
     blob: bytes
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it was reported: not while its rule still waited for it to last."""
+        return self.state in ("firing", "clearing")
+
 
 class Rollup(NamedTuple):
     """One metric of one subject over one minute. All but `count` are rounded to single precision (6e-8)."""

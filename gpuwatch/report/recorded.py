@@ -62,7 +62,6 @@ _OF_THEIR_TIME = (
     "thresholds of the config count for a report of up to 15 minutes: these findings are those of the time of recording"
 )
 _DEFAULTS = Settings()
-_PRESENT = ("firing", "clearing")
 _LEAST_SECONDS = 60.0
 
 _GAUGES = tuple(metric.name for metric in metrics.charted("gpu"))
@@ -254,7 +253,7 @@ def durations_in(recording: Recording, start_ns: int, end_ns: int) -> list[Findi
 def _present(recording: Recording, start_ns: int, end_ns: int) -> Iterator[tuple[FindingSpan, Stretch]]:
     """When findings were there, each time within the part that is reported on."""
     for span in recording.findings(start_ns, end_ns):
-        if span.state in _PRESENT:
+        if span.is_active:
             first_ns = max(start_ns, span.start_ns)
             until_ns = end_ns if span.end_ns is None else min(span.end_ns, end_ns)
             yield span, Stretch("finding", span.rule, first_ns, until_ns, span.run, span.gpu, severity_of(span))
