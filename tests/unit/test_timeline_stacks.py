@@ -108,11 +108,8 @@ def test_threads_that_feed_the_training_are_counted_apart_and_add_up() -> None:
         log(*tallies(10, {"wait": 50, "other": 50}, feeder_lines=(line(7, 9, phase="make"),), **looks)), 0, 10
     )
     assert (seen.handed_samples, seen.feeder_looks, seen.feeder_samples) == (400, 100, 100)
-    assert {phase: share.value for phase, share in seen.feeder_phases.items()} == {
-        "make": 0.9,
-        "wait": 0.0,
-        "idle": 0.1,
-    }
+    shares = {"make": 0.9, "wait": 0.0, "idle": 0.1, "pin": 0.0, "pin-idle": 0.0}
+    assert {phase: share.value for phase, share in seen.feeder_phases.items()} == shares
     (hot,) = seen.feeder_lines
     assert (hot.line, hot.samples, hot.share.value) == (7, 90, pytest.approx(0.9))
     assert seen.lines == () and seen.worker_lines == ()
