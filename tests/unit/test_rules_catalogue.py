@@ -22,7 +22,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     "workers-too-few": ("E2", {WARNING}, {"busy_share": 0.85, "free_cores": 2, "room_share": 0.7, "comb": 0.6}),
     "worker-cpu-bound": ("E1", {WARNING}, {"worker_cores": 0.85}),
     "host-cpu-exhausted": ("E1", {WARNING}, {"cpu_percent": 90, "clear_cpu_percent": 80, "pressure_percent": 40}),
-    "too-many-workers": ("E1", {WARNING}, {"workers_per_core": 1.2, "pressure_percent": 20, "lost_share": 0.05}),
+    "too-many-workers": ("E1", {WARNING, INFO}, {"workers_per_core": 1.2, "pressure_percent": 20, "lost_share": 0.05}),
     "thread-oversubscription": (
         "E1",
         {WARNING, INFO},
@@ -45,7 +45,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     "loader-overhead-floor": ("E2", {INFO}, {"step_seconds": 0.020, "wait_seconds": 0.005}),
     "noisy-neighbour": (
         "E1",
-        {WARNING},
+        {WARNING, INFO},
         {"fire_share": 0.10, "clear_share": 0.05, "pressure_percent": 20, "cpu_percent": 80, "in_line_share": 0.05},
     ),
     "host-memory-pressure": (

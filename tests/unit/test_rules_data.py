@@ -460,6 +460,16 @@ class TestCpu:
         assert draft.summary == "64 loader workers in 8 ranks share 16 CPU cores"
         assert draft.fix is not None and draft.fix.value == 2
 
+    def test_a_crowd_that_costs_little_of_the_run_is_no_warning(self) -> None:
+        def severity(wait: float) -> Severity:
+            moment = self.crowd(28, 0.79)
+            (trained,) = moment.runs[0].ranks
+            share = wait / 0.1
+            trained = replace(trained, wait_share=share, settled_wait_share=share, gap_share=share)
+            return drafted("too-many-workers", replace(moment, runs=(run(trained),))).severity
+
+        assert (severity(0.05), severity(0.006)) == (Severity.WARNING, Severity.INFO)
+
     def crowd(self, count: int, batch_cpu_seconds: float, steps: int = 600) -> Scene:
         """Workers that fill 8 cores, and a run that waits half of its time for them."""
         each = 7.8 / count

@@ -68,6 +68,7 @@ class TestNoisyNeighbour:
         assert finding.fix is not None and finding.fix.code == "taskset -acp CORES 4711"
         assert finding.gain is not None
         assert (finding.gain.low, finding.gain.high) == pytest.approx((1 / 0.8, 1 / 0.76), abs=0.001)
+        assert finding.severity is Severity.WARNING
 
     def test_own_workers_are_lowered_to_those_that_keep_up(self) -> None:
         made_by = workers(14, cpu_cores=0.98, busy_share=0.3, batch_seconds=0.3, batch_cpu_seconds=0.3)
@@ -76,6 +77,7 @@ class TestNoisyNeighbour:
         assert draft.fix is not None and isinstance(draft.fix.edit, CallEdit)
         assert draft.fix.edit.keywords == {"num_workers": "4"}
         assert "behind its own workers" in draft.summary
+        assert draft.severity is Severity.INFO, "what yields to it may be what it waits for"
 
     def test_workers_that_are_all_needed_yield(self) -> None:
         made_by = workers(14, cpu_cores=0.98, busy_share=0.95, batch_seconds=1.4, batch_cpu_seconds=1.4)

@@ -64,6 +64,13 @@ class TestSync:
         assert finding.severity is Severity.INFO
         assert finding.gain is not None and finding.gain.high == pytest.approx(1 / 0.93, abs=0.002)
 
+    def test_no_warning_where_the_loader_keeps_what_could_be_won(self) -> None:
+        """Workers that are busy 97 % of the time cannot deliver faster."""
+        seen = self.asking(worker_phases={"item": 0.97})
+        draft = check("sync-per-step", run_case(on_gpu(seen, 70, loader=from_outside(num_workers=4))))
+        assert draft is not None and draft.fires and draft.severity is Severity.INFO
+        assert draft.gain is not None and draft.gain.high == pytest.approx(1 / 0.97, abs=0.01)
+
     @pytest.mark.parametrize(
         "moment",
         [

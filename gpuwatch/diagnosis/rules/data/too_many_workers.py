@@ -8,7 +8,7 @@ Evidence:
     waiting for a core (PSI 20 % or more), 200 forced switches per worker and second, or 5 % lost to waits for data.
 Fires:
     Both hold, and fewer workers make batches 1.2 times as fast (the middle of what is possible), judged over at least
-    three batches of each worker.
+    three batches of each worker. No warning where the run itself becomes less than 1.05 times as fast.
 Clears:
     No more workers than cores, or fewer are not even 1.1 times as fast.
 Not when:
@@ -52,6 +52,8 @@ ROUNDS = 3
 SWITCHING, MOST_CROWDED = 0.37, 4.0
 """Share of the cores' work lost to switching, at most, per worker per core beyond the first; and the workers per core
 up to which that was measured."""
+WORTH_A_WARNING = 1.05
+"""Times as fast as the run can become, in the middle of the range: it may lose little to its waits."""
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned", "thread-oversubscription")
 
 
@@ -97,9 +99,10 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
     signs = _signs(case, starvation, loader.num_workers, limits)
     total = loader.num_workers * ranks_here
     ranks = f" in {ranks_here} ranks" if ranks_here > 1 else ""
+    gain = None if starvation is None or faster is None else _up_to(without(starvation.share), faster)
     return Draft(
         summary=f"{total} loader workers{ranks} share {cpu_cores(cores * ranks_here)}",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if gain is None or middle(gain) >= WORTH_A_WARNING else Severity.INFO,
         level=Level.E1 if starvation is None else min(starvation.level, Level.E2),
         evidence=(
             Measure("num_workers", loader.num_workers, f"num_workers={loader.num_workers}{ranks}"),
@@ -120,7 +123,7 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
             f"Lower num_workers from {loader.num_workers} to {advised}: {cores:g} cores per rank run no more at a time",
             advised,
         ),
-        gain=None if starvation is None or faster is None else _up_to(without(starvation.share), faster),
+        gain=gain,
         hint=None if starvation is not None else "not measured: the waits of this run are not known",
         ruled_out=rivals(case, "cpu"),
         verify="CPU pressure and waits down, samples per second up",

@@ -9,7 +9,8 @@ Evidence:
     the line itself is GPU computing and no waste (100 ms in .item() behind a busy GPU cost nothing). Loading in the
     training thread (num_workers=0) is work that queued kernels would hide: the idle time it causes counts as well.
 Fires:
-    5 % can be won back; a warning from 10 %. Where utilization is not known, a hint from 10 % of the samples.
+    5 % can be won back; a warning from 10 %, as far as the loader keeps up. Where utilization is not known, a hint from
+    10 % of the samples.
 Clears:
     Below 3 %.
 Not when:
@@ -93,12 +94,14 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
     share = min(asking.value, idle)
     if share < limits.clear_share:
         return None
+    certain = OVERLAPPED * share if _loads_itself(case) else 0.0
+    gain = within_loader(case.run.critical, from_share(certain, share, "as far as the GPU idles because of it"))
     return Draft(
         summary=(
             f"The GPU idles {percent(idle)} of the time{_beside(case)}, and the training thread spends "
             f"{percent(asking.value)} asking it for numbers{at(line.file, line.line)}"
         ),
-        severity=Severity.WARNING if share >= limits.warning_share else Severity.INFO,
+        severity=Severity.WARNING if gain.high >= round(without(limits.warning_share), 3) else Severity.INFO,
         level=Level.E1,
         evidence=(
             _asking(stacks, asking),
@@ -108,12 +111,7 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=share >= limits.fire_share,
         fix=_fix(asking, line, case.run.critical.train_loader),
-        gain=within_loader(
-            case.run.critical,
-            from_share(
-                OVERLAPPED * share if _loads_itself(case) else 0.0, share, "as far as the GPU idles because of it"
-            ),
-        ),
+        gain=gain,
         ruled_out=(
             *((RuledOut("waiting for data", f"that explains {percent(starved)}"),) if counts_waits else ()),
             *idle_rivals(case, "waiting for data", "launches"),
