@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from statistics import median
 from typing import Any, Literal, get_args
@@ -45,6 +45,22 @@ FEEDER_PHASES: tuple[str, ...] = get_args(FeederPhase)
 NOT_TRAINING = frozenset({"eval", "save", "compile"})
 _AT_WORK = ("wait", "forward", "backward", "optimizer", "sync", "copy")
 
+_SUMS = (
+    "samples",
+    "rejected",
+    "eval_waiting_samples",
+    "receiving_samples",
+    "first_wait_samples",
+    "handed_samples",
+    "worker_samples",
+    "feeder_looks",
+    "cpu_seconds",
+)
+_PHASE_COUNTS = ("phases", "worker_phases", "feeder_phases")
+_COUNTS = ("workers", *_PHASE_COUNTS)
+_LINES_OF_TALLY = ("lines", "calls", "worker_lines", "worker_calls", "feeder_lines", "feeder_calls")
+_LINE_COUNTS = (*_LINES_OF_TALLY, "by_worker", "worker_tops")
+
 _LineKey = tuple[str, str, int, str, "str | None", "str | None", "str | None"]
 """Phase, file, line, function, leaf; of a call the called function and its file instead of a leaf."""
 
@@ -63,60 +79,39 @@ HotPlace = Literal["main thread while waiting", "loading thread", "workers"]
 _MOST_LINES = 4  # of a function; more say nothing that its name does not
 
 
+@dataclass(slots=True, eq=False)
 class _Block:
-    """One tally, or the sum of those of 15 s. Lines are counted by the number that the log gave them."""
+    """One tally, or the sum of those of 15 s: named as in the tally. Lines are counted by the log's numbers of them."""
 
-    __slots__ = (
-        "by_worker",
-        "calls",
-        "cpu_seconds",
-        "end_ns",
-        "eval_waiting",
-        "feeder_calls",
-        "feeder_lines",
-        "feeder_looks",
-        "feeder_phases",
-        "first_wait",
-        "handed",
-        "lines",
-        "phases",
-        "receiving",
-        "rejected",
-        "samples",
-        "span_ns",
-        "start_ns",
-        "worker_calls",
-        "worker_lines",
-        "worker_phases",
-        "worker_samples",
-        "worker_tops",
-        "workers",
-    )
-
-    def __init__(self, start_ns: int, end_ns: int) -> None:
-        self.start_ns = start_ns
-        self.end_ns = end_ns
-        self.span_ns = 0
-        self.samples = self.rejected = self.eval_waiting = self.receiving = self.first_wait = self.worker_samples = 0
-        self.handed = self.feeder_looks = 0
-        self.cpu_seconds = 0.0
-        self.workers: Counter[int] = Counter()
-        self.phases: Counter[str] = Counter()
-        self.worker_phases: Counter[str] = Counter()
-        self.lines: Counter[int] = Counter()
-        self.worker_lines: Counter[int] = Counter()
-        self.calls: Counter[int] = Counter()
-        self.worker_calls: Counter[int] = Counter()
-        self.feeder_phases: Counter[str] = Counter()
-        self.feeder_lines: Counter[int] = Counter()
-        self.feeder_calls: Counter[int] = Counter()
-        self.by_worker: Counter[tuple[int, int]] = Counter()  # by pid, and whether it was busy
-        self.worker_tops: Counter[tuple[int, int]] = Counter()  # by pid and line
+    start_ns: int
+    end_ns: int
+    span_ns: int = 0
+    samples: int = 0
+    rejected: int = 0
+    eval_waiting_samples: int = 0
+    receiving_samples: int = 0
+    first_wait_samples: int = 0
+    handed_samples: int = 0
+    worker_samples: int = 0
+    feeder_looks: int = 0
+    cpu_seconds: float = 0.0
+    workers: Counter[int] = field(default_factory=Counter)
+    phases: Counter[str] = field(default_factory=Counter)
+    worker_phases: Counter[str] = field(default_factory=Counter)
+    feeder_phases: Counter[str] = field(default_factory=Counter)
+    lines: Counter[int] = field(default_factory=Counter)
+    calls: Counter[int] = field(default_factory=Counter)
+    worker_lines: Counter[int] = field(default_factory=Counter)
+    worker_calls: Counter[int] = field(default_factory=Counter)
+    feeder_lines: Counter[int] = field(default_factory=Counter)
+    feeder_calls: Counter[int] = field(default_factory=Counter)
+    by_worker: Counter[tuple[int, int]] = field(default_factory=Counter)  # by pid, and whether it was busy
+    worker_tops: Counter[tuple[int, int]] = field(default_factory=Counter)  # by pid and line
 
     @property
     def all_lines(self) -> tuple[Counter[int], ...]:
         """All counts of lines and calls."""
-        return self.lines, self.worker_lines, self.calls, self.worker_calls, self.feeder_lines, self.feeder_calls
+        return self.lines, self.calls, self.worker_lines, self.worker_calls, self.feeder_lines, self.feeder_calls
 
     def __lt__(self, other: _Block) -> bool:
         return self.end_ns < other.end_ns
@@ -126,30 +121,17 @@ class _Block:
         self.start_ns = min(self.start_ns, other.start_ns)
         self.end_ns = max(self.end_ns, other.end_ns)
         self.span_ns += other.span_ns
-        self.samples += other.samples
-        self.rejected += other.rejected
-        self.eval_waiting += other.eval_waiting
-        self.receiving += other.receiving
-        self.first_wait += other.first_wait
-        self.worker_samples += other.worker_samples
-        self.handed += other.handed
-        self.feeder_looks += other.feeder_looks
-        self.cpu_seconds += other.cpu_seconds
-        self.workers.update(other.workers)
-        self.phases.update(other.phases)
-        self.worker_phases.update(other.worker_phases)
-        self.feeder_phases.update(other.feeder_phases)
-        if with_lines:
-            for lines, others in zip(self.all_lines, other.all_lines, strict=True):
-                lines.update(others)
-            self.by_worker.update(other.by_worker)
-            self.worker_tops.update(other.worker_tops)
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in (*_COUNTS, *_LINE_COUNTS) if with_lines else _COUNTS:
+            getattr(self, name).update(getattr(other, name))
 
     def stretch(self) -> Stretch:
         """What it holds of training."""
         each = self.span_ns / SECOND_NS / self.samples if self.samples else 0.0
         training = self.samples - sum(self.phases[phase] for phase in NOT_TRAINING)
-        return Stretch(each * training, each * (self.phases["wait"] - self.first_wait), bool(self.phases["log"]))
+        waiting = self.phases["wait"] - self.first_wait_samples
+        return Stretch(each * training, each * waiting, bool(self.phases["log"]))
 
     def forget_rare_lines(self) -> None:
         """Keeps the lines with the most samples: shares are of all samples, so those of the others stay right."""
@@ -190,21 +172,13 @@ class StackLog:
             return
         block = _Block(tally.start_ns, tally.end_ns)
         block.span_ns = tally.end_ns - tally.start_ns
-        block.samples, block.rejected = tally.samples, tally.rejected
-        block.eval_waiting, block.receiving = tally.eval_waiting_samples, tally.receiving_samples
-        block.first_wait, block.worker_samples = tally.first_wait_samples, tally.worker_samples
-        block.cpu_seconds = tally.cpu_seconds
+        for name in _SUMS:
+            setattr(block, name, getattr(tally, name))
         block.workers[tally.workers] += 1
-        block.phases.update(tally.phases)
-        block.worker_phases.update(tally.worker_phases)
-        block.lines.update(self._counted(tally.lines))
-        block.worker_lines.update(self._counted(tally.worker_lines))
-        block.calls.update(self._counted(tally.calls))
-        block.worker_calls.update(self._counted(tally.worker_calls))
-        block.handed, block.feeder_looks = tally.handed_samples, tally.feeder_looks
-        block.feeder_phases.update(tally.feeder_phases)
-        block.feeder_lines.update(self._counted(tally.feeder_lines))
-        block.feeder_calls.update(self._counted(tally.feeder_calls))
+        for name in _PHASE_COUNTS:
+            getattr(block, name).update(getattr(tally, name))
+        for name in _LINES_OF_TALLY:
+            getattr(block, name).update(self._counted(getattr(tally, name)))
         for worker in tally.by_worker:
             block.by_worker.update({(worker.pid, False): worker.idle, (worker.pid, True): worker.samples - worker.idle})
             if worker.line is not None:
@@ -268,8 +242,8 @@ class StackLog:
             train_phases=_shares(total.phases, [each for each in PHASES if each not in NOT_TRAINING], training),
             lines=self._lines(total.lines, total.samples),
             calls=self._lines(total.calls, total.samples),
-            eval_wait_share=_part(total.eval_waiting, total.phases["eval"]),
-            receiving_share=_part(total.receiving, total.samples),
+            eval_wait_share=_part(total.eval_waiting_samples, total.phases["eval"]),
+            receiving_share=_part(total.receiving_samples, total.samples),
             first_wait_share=_part(_longer_at_starts(total, counted), total.samples),
             log_quiet_seconds=log_quiet,
             log_pause_seconds=log_pause,
@@ -280,7 +254,7 @@ class StackLog:
             worker_phases=_shares(total.worker_phases, WORKER_PHASES, total.worker_samples),
             worker_lines=self._lines(total.worker_lines, busy),
             worker_calls=self._lines(total.worker_calls, busy),
-            handed_samples=total.handed,
+            handed_samples=total.handed_samples,
             feeder_looks=total.feeder_looks,
             feeder_samples=fed,
             feeder_phases=_shares(total.feeder_phases, FEEDER_PHASES, fed),
@@ -399,7 +373,7 @@ def _part(count: int, of: int) -> float | None:
 
 def _longer_at_starts(total: _Block, counted: Counted | None) -> int:
     """Of the samples that wait for the first batch of each worker, those beyond what as many other batches wait."""
-    first = total.first_wait
+    first = total.first_wait_samples
     if counted is None:
         return first
     firsts = counted.epochs * _usual(total.workers)
