@@ -144,6 +144,19 @@ class TestStarvation:
         assert "busy only 50 % of the time" in fix.text and "train.py:31 `f(x)`" in fix.text
         assert "py-spy" not in fix.text
 
+    @pytest.mark.parametrize(
+        ("epochs", "persistent", "said"), [(60, False, True), (60, None, False), (60, True, False), (3, False, False)]
+    )
+    def test_workers_that_live_for_an_epoch_of_half_a_second_are_not_called_unknown(
+        self, epochs: int, persistent: bool | None, said: bool
+    ) -> None:
+        brief = from_outside(num_workers=4, persistent_workers=persistent, file=SCRIPT, line=12)
+        fix = of(findings(on_gpu(watched({"wait": 0.5}, epochs=epochs), loader=brief)), "data-starvation").fix
+        assert fix is not None
+        assert fix.text.startswith("Its workers live for 500 ms, one epoch") is said
+        assert ("What its workers do is not known" in fix.text) is not said
+        assert (fix.code == "DataLoader(..., persistent_workers=True)") is said
+
     def test_beside_a_hook_the_figure_stays_exact_and_the_line_is_added(self) -> None:
         seen = watched({"wait": 0.5}, lines=[BLUR], batches_per_second=None)
         member = rank(step=0.2, wait=0.1, gap=0.1, loader=loader(num_workers=0), stacks=seen)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.code import place_of
+from gpuwatch.diagnosis.advice.code import loader_fix, place_of
+from gpuwatch.diagnosis.advice.edges import EPOCHS
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.worker_loads import worker_loads
 from gpuwatch.diagnosis.finding import Fix
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.timeline.windows import RankWindow
 
 BUSY_SHARE = 0.85
+SHORT_SECONDS = 2.0
+"""Workers are attached to once they are 0.1 s old, 6 a second: of shorter lives little is sampled."""
 
 
 def how_to_find_out(case: RunCase, *, is_complete: bool = True) -> Fix:
@@ -20,13 +23,32 @@ def how_to_find_out(case: RunCase, *, is_complete: bool = True) -> Fix:
     `is_complete`: whether all causes were asked; of those that the user ignores nothing is said.
     """
     rank = case.run.critical
-    line = loading_line(rank)
+    line, lived = loading_line(rank), _lifetime_seconds(rank)
+    if is_complete and lived is not None and lived < SHORT_SECONDS:
+        text = (
+            f"Its workers live for {seconds(lived)}, one epoch: they start, make a few batches and end, too soon to be "
+            "sampled often. Keep them, and join short epochs into longer ones with a repeating sampler"
+        )
+        if line is not None:
+            text += f"; {_where(line)}"
+        return loader_fix(rank.train_loader, {"persistent_workers": "True"}, text, "True")
     unknown = _unknown(rank) if is_complete else "No rule that is asked explains it, and some are ignored"
     file, number = place_of(rank.train_loader)
     if line is not None:
         return Fix(text=f"{unknown}; {_where(line)}", file=line.file, line=line.line)
     look = "" if rank.stacks is not None else f": look at its stacks for a minute (gpuwatch stacks {rank.facts.pid})"
     return Fix(text=f"{unknown}{look}", file=file, line=number)
+
+
+def _lifetime_seconds(rank: RankWindow) -> float | None:
+    """How long workers live that are started for each epoch: about as long as one takes; None of those that persist."""
+    loader, stacks, epochs = rank.train_loader, rank.stacks, rank.epochs
+    if loader is None or not loader.num_workers or loader.persistent_workers is not False:
+        return None
+    if epochs is not None:
+        long = rank.watched_seconds
+        return long / epochs.count if long is not None and epochs.count >= EPOCHS else None
+    return stacks.seconds / stacks.epochs if stacks is not None and stacks.epochs >= EPOCHS else None
 
 
 def _unknown(rank: RankWindow) -> str:
