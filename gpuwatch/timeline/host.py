@@ -26,16 +26,8 @@ _MOST_FETCHES = 8_192
 _HOST_MEANS = tuple(metric.name for metric in metrics.HOST.values() if metric.windowed)
 _LATELY_NS = 30 * SECOND_NS
 
-_PROCESS_MEANS = (
-    "main_thread_cores",
-    "tree_cores",
-    "run_delay_share",
-    "involuntary_switches_per_second",
-    "worker_cores",
-    "worker_blocked_share",
-    "worker_system_cores",
-    "worker_run_delay_share",
-)
+_MEANS = ("main_thread_cores", "tree_cores", "run_delay_share", "involuntary_switches_per_second")
+_WORKER_MEANS = ("cpu_cores", "blocked_share", "system_cores", "run_delay_share")
 _COUNTERS = ("cgroup_periods", "cgroup_throttled_periods", "cgroup_throttled_seconds")
 
 _GROWTH_NS = 600 * SECOND_NS
@@ -95,9 +87,8 @@ class ProcessHistory:
     """One process, named by pid and start time."""
 
     def __init__(self) -> None:
-        columns = (
-            dict.fromkeys(_PROCESS_MEANS, "f") | dict.fromkeys(_COUNTERS, "d") | {"workers": "q", "pids_changed": "b"}
-        )
+        means = (*_MEANS, *(f"worker_{name}" for name in _WORKER_MEANS))
+        columns = dict.fromkeys(means, "f") | dict.fromkeys(_COUNTERS, "d") | {"workers": "q", "pids_changed": "b"}
         self.rows = Table(columns, max_age_ns=_RAW_NS, max_rows=_MOST_ROWS)
         self.latest: ProcessSample | None = None
         self._workers: tuple[WorkerSample, ...] = ()
@@ -120,29 +111,21 @@ class ProcessHistory:
         self.latest = sample
         workers = tuple(worker for worker in sample.workers if worker.pid not in without)
         self._workers = workers
-        cores = [worker.cpu_cores for worker in workers if worker.cpu_cores is not None]
-        system = [worker.system_cores for worker in workers if worker.system_cores is not None]
-        delays = [worker.run_delay_share for worker in workers if worker.run_delay_share is not None]
-        blocked = [worker.blocked_share for worker in workers if worker.blocked_share is not None]
         # A stopped process uses nothing, which says nothing of how it trains.
         is_stopped = sample.state in STOPPED_STATES
         counters = [meter.read(getattr(sample, name)) for meter, name in zip(self._odometers, _COUNTERS, strict=True)]
         self.rows.add(
             sample.time_ns,
             [
-                *(number(None if is_stopped else getattr(sample, name)) for name in _PROCESS_MEANS[:4]),
-                number(None if is_stopped else mean(cores)),
-                number(None if is_stopped else mean(blocked)),
-                number(None if is_stopped else mean(system)),
-                number(None if is_stopped else mean(delays)),
+                *(number(None if is_stopped else getattr(sample, name)) for name in _MEANS),
+                *(number(None if is_stopped else mean(_values(workers, name))) for name in _WORKER_MEANS),
                 *counters,
                 len(workers),
                 sample.worker_pids_changed,
             ],
         )
         self._growth.add(sample)
-        seen_on = [worker.last_core for worker in workers if worker.last_core is not None]
-        self._core_seen_ns.update(dict.fromkeys(seen_on, sample.time_ns))
+        self._core_seen_ns.update(dict.fromkeys(_values(workers, "last_core"), sample.time_ns))
         if sample.node_cores:
             self._by_node.append((sample.time_ns, sample.node_cores))
 
@@ -172,11 +155,9 @@ class ProcessHistory:
         if not counts:
             return None
         workers = self._workers
-        threads = [worker.threads for worker in workers if worker.threads is not None]
-        active = mean(worker.active_threads for worker in workers if worker.active_threads is not None)
-        affinities = [worker.affinity_cores for worker in workers if worker.affinity_cores is not None]
-        rss = mean(worker.rss_bytes for worker in workers if worker.rss_bytes is not None)
-        cores, system = (self._mean(name, start_ns, now_ns) for name in ("worker_cores", "worker_system_cores"))
+        threads, affinities = _values(workers, "threads"), _values(workers, "affinity_cores")
+        active, rss = mean(_values(workers, "active_threads")), mean(_values(workers, "rss_bytes"))
+        cores, system = (self._mean(name, start_ns, now_ns) for name in ("worker_cpu_cores", "worker_system_cores"))
         count = int(Counter(counts).most_common(1)[0][0])
         return WorkerTotals(
             count=count,
@@ -208,6 +189,10 @@ class ProcessHistory:
     def _gain(self, name: str, start_ns: int, now_ns: int) -> float | None:
         readings = self._slice(name, start_ns, now_ns)
         return readings[-1] - readings[0] if len(readings) > 1 else None
+
+
+def _values(workers: Iterable[WorkerSample], name: str) -> list[Any]:
+    return [value for worker in workers if (value := getattr(worker, name)) is not None]
 
 
 def with_batches(workers: WorkerTotals | None, fetched: FetchTotals | None) -> WorkerTotals | None:
