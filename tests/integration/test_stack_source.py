@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.samples import BatchCount, PhaseSpan, RunFacts, Sample, StackTally, Standing, TrainerEnded
+from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.sources.stacks import StackTarget
 from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.stack_training import (
@@ -192,4 +194,83 @@ def test_a_loop_without_any_loader_has_phases_and_lines_but_no_wait(tmp_path: Pa
     assert "wait" not in phases_of(samples)
     rows = line_of(WITHOUT_LOADER, "# ROWS")
     assert rows in lines_of(samples, "sync") | lines_of(samples, "other")
-    assert not any(isinstance(sample, BatchCount) for sample in samples)
+    assert {sample.loader for sample in samples if isinstance(sample, BatchCount)} <= {NO_LOADER}
+
+
+def tallies_of(samples: list[Sample]) -> list[StackTally]:
+    return [sample for sample in samples if isinstance(sample, StackTally)]
+
+
+def counts_of(samples: list[Sample]) -> list[BatchCount]:
+    return [sample for sample in samples if isinstance(sample, BatchCount)]
+
+
+BEHIND_A_THREAD = """
+import queue
+import threading
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        time.sleep(0.004)  # DECODE
+        return torch.randn(64)
+
+
+def produce(loader, batches):
+    for batch in loader:
+        batches.put(batch)
+
+
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batches = queue.Queue(2)
+threading.Thread(target=produce, args=(DataLoader(Slow(), batch_size=8), batches), daemon=True).start()
+print("ready", flush=True)
+while True:
+    batch = batches.get()
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(batch).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_batches_that_a_thread_makes_are_waited_for_counted_and_known_by_its_line(tmp_path: Path) -> None:
+    with started(tmp_path, BEHIND_A_THREAD) as (process, _):
+        assert process.stdout is not None
+        process.stdout.readline()
+        with watching(StackTarget(process.pid, hooked=False)) as source:
+            samples = collect_until(
+                source,
+                lambda seen: (
+                    sum(tally.handed_samples for tally in tallies_of(seen)) >= 100
+                    and sum(count.batches for count in counts_of(seen)[-1:]) >= 20
+                ),
+            )
+    tallies = tallies_of(samples)
+    made, lines = Counter[str](), Counter[int]()
+    for tally in tallies:
+        made.update(tally.feeder_phases)
+        for line in tally.feeder_lines:
+            lines[line.line] += line.samples
+    assert made.most_common(1)[0][0] == "make"
+    assert lines.most_common(1)[0][0] == line_of(BEHIND_A_THREAD, "# DECODE")
+    (count,) = counts_of(samples)[-1:]
+    (loader,) = [sample for sample in samples if isinstance(sample, RunFacts)][-1].loaders
+    assert (count.role, count.exact, loader.num_workers, loader.batch_size, loader.role) == (
+        "train",
+        True,
+        0,
+        8,
+        "train",
+    )
