@@ -34,6 +34,8 @@ from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow,
 LOG_NS = 900 * SECOND_NS  # as long as the raw steps of a hooked trainer
 _SINGLE_NS = 120 * SECOND_NS  # twice the rules' window; older tallies are merged
 _MERGED_NS = 15 * SECOND_NS
+_LONG_START_SECONDS = 30.0
+"""Of waits for first batches in a window in which no epoch began: workers take that long to start nowhere."""
 _LINES_PER_BLOCK = 64
 _WORKERS_PER_BLOCK = 256
 _TIDY_LINES = 4_096
@@ -126,11 +128,11 @@ class _Block:
         for name in (*_COUNTS, *_LINE_COUNTS) if with_lines else _COUNTS:
             getattr(self, name).update(getattr(other, name))
 
-    def stretch(self) -> Stretch:
+    def stretch(self, of_starts: float) -> Stretch:
         """What it holds of training."""
         each = self.span_ns / SECOND_NS / self.samples if self.samples else 0.0
         training = self.samples - sum(self.phases[phase] for phase in NOT_TRAINING)
-        waiting = self.phases["wait"] - self.first_wait_samples
+        waiting = self.phases["wait"] - of_starts * self.first_wait_samples
         return Stretch(each * training, each * waiting, bool(self.phases["log"]))
 
     def forget_rare_lines(self) -> None:
@@ -232,7 +234,9 @@ class StackLog:
         seconds = total.span_ns / SECOND_NS
         counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
         is_fresh = self.standing is not None and start_ns < self.standing.time_ns <= end_ns + SECOND_NS
-        stretches = [block.stretch() for block in sorted(blocks)]
+        longer = _longer_at_starts(total, counted)
+        of_starts = longer / total.first_wait_samples if total.first_wait_samples else 0.0
+        stretches = [block.stretch(of_starts) for block in sorted(blocks)]
         log_quiet, log_pause = pauses_of_logging(stretches)
         return StackWindow(
             seconds=seconds,
@@ -244,7 +248,7 @@ class StackLog:
             calls=self._lines(total.calls, total.samples),
             eval_wait_share=_part(total.eval_waiting_samples, total.phases["eval"]),
             receiving_share=_part(total.receiving_samples, total.samples),
-            first_wait_share=_part(_longer_at_starts(total, counted), total.samples),
+            first_wait_share=_part(longer, total.samples),
             log_quiet_seconds=log_quiet,
             log_pause_seconds=log_pause,
             waits=waits_of(stretches),
@@ -376,6 +380,9 @@ def _longer_at_starts(total: _Block, counted: Counted | None) -> int:
     first = total.first_wait_samples
     if counted is None:
         return first
+    waited_seconds = total.span_ns / SECOND_NS * first / max(1, total.samples)
+    if not counted.epochs and waited_seconds >= _LONG_START_SECONDS:
+        return 0  # so many workers with such batches that the first round of them is no start
     firsts = counted.epochs * _usual(total.workers)
     later = counted.batches - firsts
     if later <= firsts:

@@ -102,6 +102,17 @@ def test_first_batches_count_as_far_as_they_wait_longer_than_others(batches: int
     assert found.first_wait_share == pytest.approx(share, abs=0.005)
 
 
+@pytest.mark.parametrize(("waiting", "share"), [(50, 0.0), (20, 0.2)])
+def test_a_first_round_that_fills_the_window_is_no_start_of_an_epoch(waiting: int, share: float) -> None:
+    """128 workers take minutes for a batch each: 30 s of waits in a minute without a new epoch are their pace."""
+    made = log(*tallies(60, {"wait": waiting, "other": 100 - waiting}, first_wait_samples=waiting, workers=128))
+    counts = BatchCounts()
+    for second in range(0, 61, 10):
+        counts.add(count(second, 1 + second))
+    found = made.window(at(0), at(60), counts)
+    assert found is not None and found.first_wait_share == pytest.approx(share, abs=0.005)
+
+
 def test_threads_that_feed_the_training_are_counted_apart_and_add_up() -> None:
     looks = {"handed_samples": 40, "feeder_looks": 10, "feeder_phases": {"make": 9, "idle": 1}}
     seen = window(
