@@ -6,6 +6,7 @@ import pytest
 
 from gpuwatch.diagnosis.finding import Severity
 from tests.unit import scene_builder as build
+from tests.unit.stack_windows import watched
 
 
 def job(gpus):
@@ -186,6 +187,13 @@ def test_ranks_that_wait_for_data_in_turn_are_no_imbalance():
     assert draft(*waiting) is None
     assert draft(*(build.rank(wait=0.01, gpus=(index,), pid=100 + index) for index in range(2))).fires
     assert draft(build.rank(wait=0.08, gpus=(0, 1))).fires, "one process for both: it waits for all of them"
+    outside = [
+        build.rank(
+            gpus=(index,), pid=100 + index, wait_share=wait, stacks=watched({"wait": wait}, waits=[(1.0, 0.0)] * 60)
+        )
+        for index, wait in enumerate((0.4, 0.0))
+    ]
+    assert draft(*outside) is None, "from outside the waits of each second leave out the starts of epochs"
 
 
 def test_a_slowed_gpu_is_ruled_out_only_where_a_gpu_was_seen():

@@ -116,7 +116,8 @@ def _waited(case: RunCase, gpu: GpuWindow) -> float:
     window, waited = gpu.window_seconds, rank.wait_share or 0.0
     if rank.stacks is not None and rank.stacks.waits:
         newest = rank.stacks.waits[-math.ceil(window) :]
-        waited = sum(wait for _, wait in newest) / max(sum(time for time, _ in newest), 1e-9)
+        lately = sum(wait for _, wait in newest) / max(sum(time for time, _ in newest), 1e-9)
+        waited = max(waited, lately)  # which leaves out the starts of epochs
     elif rank.last_step_ns is not None and rank.columns.end_ns:
         since_ns = case.now_ns - round(window * 1e9)
         steps = zip(rank.columns.end_ns, rank.columns.wait_seconds, strict=True)
