@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.cli.output import ExitCode, GpuwatchError, say, write_stdout
-from gpuwatch.config.errors import ConfigError
-from gpuwatch.config.find import PROJECT_FILE, TABLE, user_file
+from gpuwatch.config.files import PROJECT_FILE, TABLE, ConfigError, user_file
 from gpuwatch.config.load import Config, load
 from gpuwatch.text.escape import printable
 
@@ -119,7 +118,7 @@ def _joined(given: Sequence[Sequence[str]] | None) -> tuple[str, ...] | None:
 
 
 def _lines(found: Config) -> Iterator[str]:
-    from gpuwatch.config.thresholds import number, written  # 14 modules, which the start of the dashboard is spared
+    from gpuwatch.config.rules import number, written  # 14 modules, which the start of the dashboard is spared
 
     for path in found.files:
         yield f"# reads {path}{f' [{TABLE}]' if path.name == PROJECT_FILE else ''}"

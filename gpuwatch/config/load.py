@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.config.errors import ConfigError, shown
-from gpuwatch.config.find import Source, sources
+from gpuwatch.config.files import ConfigError, Source, Value, full_key, shown, sources
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.text.nearest import did_you_mean
 
@@ -17,19 +16,6 @@ KEYS = ("select", "ignore", "interval", "fail-on", "rules")
 INTERVAL_SECONDS = (0.1, 60.0)
 """Faster than 10 Hz a poll holds the driver's lock too often: 25 ms polls of one program held it 10 s of every 15."""
 FAIL_ON = ("warning", "critical")
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A setting, and where it comes from: a file, or an option."""
-
-    value: Any
-    origin: str
-
-    @property
-    def by(self) -> str:
-        """The origin in a sentence: "config (/home/user/pyproject.toml)", "--select"."""
-        return self.origin if self.origin.startswith("--") else f"config ({self.origin})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +83,6 @@ def load(
 
     settings, thresholds = settings_of(plain, tables)
     return Config(tuple(source.path for source in found), settings, plain, thresholds, tuple(ignored))
-
-
-def full_key(source: Source, *keys: str) -> str:
-    """A key as a sentence names it: "tool.gpuwatch.interval"."""
-    return ".".join((source.table, *keys) if source.table else keys)
 
 
 def _plain(source: Source) -> Iterator[tuple[str, Value]]:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gpuwatch.config.errors import ConfigError
+from gpuwatch.config.files import ConfigError, parsed
 from gpuwatch.config.load import load
-from gpuwatch.config.read import parsed
 from gpuwatch.diagnosis.finding import (
     AutocastEdit,
     CallEdit,

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from scene_builder import findings, gpu, later, loader, rank, run, run_case, scene
 
-from gpuwatch.config.errors import ConfigError
-from gpuwatch.config.selection import check_words, left_out
-from gpuwatch.config.thresholds import Asked, known_name, thresholds_of
+from gpuwatch.config.files import ConfigError
+from gpuwatch.config.rules import Asked, check_words, known_name, left_out, thresholds_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.diagnosis.registry import all_rules, rule_by_id
