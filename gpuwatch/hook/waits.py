@@ -176,7 +176,7 @@ def _keep(iterator: Any, entry: LoaderEntry, length: Optional[int] = None) -> It
     _iterations[identity] = iteration
     if not entry.iterated:
         entry.iterated = pulse.facts_changed = True
-        quietly(entry.refresh)  # a loader made anew for every epoch may be gone when the facts are asked for
+        quietly(entry.refresh)  # a loader that is built again for every epoch may be gone when the facts are asked for
     return iteration
 
 

@@ -89,7 +89,7 @@ class LoaderReader:
     def state(self, stack: Stack) -> LoaderState | None:
         """The innermost loop over a DataLoader iterator that the stack stands in.
 
-        It is told, in this order, by the iterator that is being made or whose `__next__` runs; by what the for
+        It is found, in this order, by the iterator that is being made or whose `__next__` runs; by what the for
         loops and variables of the frames hold; by the frames below which such a `__next__` ran before, for wrappers
         that keep the iterator out of sight. Loops of zip over several loaders are identified by the first of them. None
         where there is no such loop, its iterator has no count yet or has died, or what was read is torn.

@@ -71,7 +71,7 @@ class SettingsReader:
         self._attributes = attributes
 
     def read(self, iterator: int) -> LoaderSettings | None:
-        """The settings of the iterator there, None where not even its loader can be told."""
+        """The settings of the iterator there, None where not even its loader is found."""
         own = self._attributes.values(iterator, ITERATOR_ATTRIBUTES)
         sampler, dataset = own.get("_index_sampler"), own.get("_dataset")
         loader = sampler or dataset

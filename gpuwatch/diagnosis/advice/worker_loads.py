@@ -27,9 +27,9 @@ def worker_loads(rank: RankWindow) -> list[WorkerLoad]:
     """The training loader's, by their own records or by their stacks; none where not just these were seen enough."""
     count = rank.train_loader.num_workers if rank.train_loader else None
     shown = {each.pid: each for each in rank.stacks.by_worker} if rank.stacks is not None else {}
-    told = [each for each in (rank.workers.by_worker if rank.workers else ()) if each.batches >= LEAST_BATCHES]
-    if told:
-        found = [WorkerLoad(each.pid, each.busy_share, each.batch_seconds) for each in told]
+    measured = [each for each in (rank.workers.by_worker if rank.workers else ()) if each.batches >= LEAST_BATCHES]
+    if measured:
+        found = [WorkerLoad(each.pid, each.busy_share, each.batch_seconds) for each in measured]
     else:
         seen = [each for each in shown.values() if each.samples >= LEAST_SAMPLES]
         found = [WorkerLoad(each.pid, each.busy.value) for each in seen]

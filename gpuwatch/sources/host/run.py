@@ -221,7 +221,7 @@ class Workers:
         return tuple(samples)
 
     def _read_slow(self, pid: int, worker: _Worker, now_ns: int) -> None:
-        """What is renewed every few seconds only: status is the dearest of a process's files, 11 us."""
+        """What is renewed every few seconds only: status is the most expensive of a process's files, 11 us."""
         status = read_once(f"{self._proc_root}/{pid}/status") or b""
         switches = keyed_int(status, b"nonvoluntary_ctxt_switches:")
         worker.switch_rate = rate(switches, worker.switches, (now_ns - worker.switches_ns) / 1e9)

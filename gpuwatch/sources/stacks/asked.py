@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StackTarget:
-    """A process to look at. Of a hooked one only what the hook cannot know is told: lines and phases."""
+    """A process to look at. Of a hooked one only what the hook cannot know is reported: lines and phases."""
 
     pid: int
     hooked: bool

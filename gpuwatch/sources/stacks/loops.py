@@ -39,7 +39,7 @@ class LoopText(Protocol):
         """The loops around a line, innermost first."""
 
     def parses(self, file: str) -> bool:
-        """Whether the file's statements can be told."""
+        """Whether the file's statements are known."""
 
 
 class Loops:

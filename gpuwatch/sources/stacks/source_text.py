@@ -49,7 +49,7 @@ class SourceFile:
 
     @property
     def parses(self) -> bool:
-        """Whether its statements can be told."""
+        """Whether its statements are known."""
         return self._syntax() is not None
 
     def request(self, number: int) -> Request | None:
@@ -105,7 +105,7 @@ class SourceText:
         return self._files[file]
 
     def parses(self, file: str) -> bool:
-        """Whether the file's statements can be told."""
+        """Whether the file's statements are known."""
         source = self.file(file)
         return source is not None and source.parses
 

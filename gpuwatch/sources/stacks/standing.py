@@ -34,7 +34,7 @@ class StandingLine:
         self.main_file = stack.frames[-1].code.file
 
     def now(self) -> Standing | None:
-        """The last look, told."""
+        """The last look, as a sample."""
         if self._look is None or self._leaf is None:
             return None
         line = self._leaf

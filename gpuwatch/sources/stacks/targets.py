@@ -43,11 +43,11 @@ class FollowedTarget:
         self._began_ns = self._try_ns = now_ns
         self._retry_ns = _FIRST_RETRY_NS
         self._is_silence_told = False
-        self._told: tuple[str, str | None] | None = None
+        self._reported: tuple[str, str | None] | None = None
         settings.agenda.add(now_ns, self._upkeep)
 
     def close(self, now_ns: int) -> None:
-        """Stops looking, of which nothing is told."""
+        """Stops looking, without a sample about it."""
         self._closed = True
         self._drop_session(now_ns)
 
@@ -85,7 +85,7 @@ class FollowedTarget:
     def _follow(self, now_ns: int) -> None:
         if self._is_silence_told:
             self._is_silence_told = False
-            self._told = None
+            self._reported = None
             if self._session is not None:
                 self._session.tell_facts_again()
         stat = read_stat(self._settings.proc_root, self.target.pid)
@@ -121,7 +121,7 @@ class FollowedTarget:
         if process.start_ticks != facts.start_ticks:
             process.close()
             return
-        self._told = self.denied = None
+        self._reported = self.denied = None
         self._session = Session(facts, self.target.hooked, process, counters, settings, now_ns)
 
     def _exclude(self, error: Exception, now_ns: int) -> None:
@@ -142,9 +142,9 @@ class FollowedTarget:
             pid = self.target.pid
             sentence, cure = explain(pid, access_to(pid, self._settings.proc_root), hooked=True)
             self.denied = f"{sentence}: {cure}"
-        told = error.sentence, error.cure
-        if self._facts is not None and not self.target.hooked and told != self._told:
-            self._told = told
+        refusal = error.sentence, error.cure
+        if self._facts is not None and not self.target.hooked and refusal != self._reported:
+            self._reported = refusal
             with suppress(Exception):  # they may be what failed
                 self._facts.look_again()
             self._settings.emit(self._facts.unreadable(now_ns, error))

@@ -45,7 +45,7 @@ def requests_by_line(tree: ast.Module) -> dict[int, Request]:
 
 
 def request_of(statement: ast.stmt) -> Request | None:
-    """The dearest thing that the statement asks for; of a compound one, its header does."""
+    """The most expensive thing that the statement asks for; of a compound one, its header does."""
     found: set[Request] = set()
     for node in _header(statement):
         if isinstance(node, ast.Call):

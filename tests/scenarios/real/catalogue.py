@@ -91,7 +91,7 @@ WORKLOADS = {
         Workload("R5-unordered", "the same, unordered", LOADING,
                  ("--kind", "tail", "--milliseconds", "500", "--workers", "4", "--unordered"),
                  may=_one("slow-samples") | STARVED | STEADY),
-        Workload("R6", "epochs of ten batches, workers started anew", LOADING,
+        Workload("R6", "epochs of ten batches, workers started again", LOADING,
                  ("--kind", "none", "--workers", "2", "--length", "80", "--step-milliseconds", "30"),
                  must=(_one("epoch-start-stall", "epoch-too-short"),), may=STARVED | STEADY),
         Workload("R7", "batches of 38 MB", LOADING,

@@ -16,7 +16,7 @@ Clears:
 Not when:
     Workers are not all seen for long enough: new ones in each epoch of a few seconds. Batches are handed over out of
     order (in_order=False), where a slow worker holds up none. Slow items that come to one worker after the other; from
-    outside a worker with batches of seconds cannot be told from one that got the slow items of a minute.
+    outside a worker with batches of seconds cannot be distinguished from one that got the slow items of a minute.
 Causes:
     An IterableDataset whose shards are not alike: one is larger, compressed otherwise, or lies on slower storage; a
     worker that retries downloads or reads from slow files only; a worker on a core that other programs use.
@@ -121,9 +121,9 @@ def _evidence(chief: WorkerLoad, slow: Sequence[WorkerLoad], others: Sequence[Wo
         Measure("slow_worker_busy_share", round(chief.busy, 4), f"it is busy {percent(chief.busy)} of the time"),
         Measure("others_busy_share", round(rest, 4), f"the others {percent(rest)} in the mean"),
     ]
-    told = [each.batch_seconds for each in others if each.batch_seconds is not None]
-    if chief.batch_seconds is not None and told:
-        text = f"a batch takes it {seconds(chief.batch_seconds)}, the others {seconds(fmean(told))}"
+    known = [each.batch_seconds for each in others if each.batch_seconds is not None]
+    if chief.batch_seconds is not None and known:
+        text = f"a batch takes it {seconds(chief.batch_seconds)}, the others {seconds(fmean(known))}"
         measures.append(Measure("slow_worker_batch_seconds", round(chief.batch_seconds, 6), text))
     if chief.line is not None:
         measures.append(chief.line.measure("hot_line", "its time"))

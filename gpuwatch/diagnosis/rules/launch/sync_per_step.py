@@ -134,7 +134,7 @@ def _beside(case: RunCase) -> str:
 def _hint(
     stacks: StackWindow, asking: Share, line: HotLine, limits: Thresholds, loader: LoaderFacts | None
 ) -> Draft | None:
-    """The same where the GPU's idle time is not known: whether the waits cost anything cannot be told."""
+    """The same where the GPU's idle time is not known: whether the waits cost anything is not known either."""
     if asking.value < limits.fire_share:
         return None
     where = at(line.file, line.line)

@@ -2,7 +2,7 @@
 
 Means:
     nn.DataParallel copies the model to every GPU at each step, from one process. torchrun gives every rank one CPU
-    thread unless told otherwise, which is too few for ranks that compute or load on the CPU.
+    thread unless set otherwise, which is too few for ranks that compute or load on the CPU.
 Evidence:
     The library at work below the training lines in the stacks; OMP_NUM_THREADS and torch's threads against the cores
     of a rank.
