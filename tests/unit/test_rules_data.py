@@ -645,6 +645,12 @@ class TestSlowSamples:
         assert draft.fix.edit.keywords == {"in_order": "False"}
         assert "deeper queue" not in draft.fix.text and "not reproducible" in draft.fix.text
         assert draft.gain is not None and draft.gain.low > 1.7
+        moment = queued(long, 0.02)
+        several = drafted("slow-samples", replace(moment, runs=(run(*moment.runs[0].ranks * 2),)))
+        assert several.gain is None and several.hint is not None
+        assert (
+            several.hint == f"{draft.gain.low:.2f}x at least: each of 2 ranks also waits for slow items of the others"
+        )
 
     def test_where_no_queue_helps_the_items_are_named_alone(self) -> None:
         long = [2.0 if place % 80 == 20 else 0.005 for place in range(800)]

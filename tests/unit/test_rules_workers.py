@@ -391,6 +391,10 @@ class TestBurstyPrefetch:
         starved_share = next(each.value for each in draft.evidence if each.name == "starvation_share")
         assert isinstance(starved_share, float)
         assert 1.0 < draft.gain.low < 1.0 / (1.0 - starved_share) < draft.gain.high < 1.2
+        moment = queued(making, 0.02, count=2)
+        ranks = moment.runs[0].ranks * 2
+        several = drafted("bursty-prefetch", replace(moment, runs=(run(*ranks),)))
+        assert several.gain is None and several.hint is not None, "each rank waits for the others' bursts too"
 
     def test_workers_that_stand_in_line_for_a_core_are_no_bursts_of_batches(self) -> None:
         made = {"cpu_cores": 0.5, "busy_share": 0.6, "batch_seconds": 0.1, "batch_cpu_seconds": 0.05}

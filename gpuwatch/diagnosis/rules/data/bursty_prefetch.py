@@ -25,7 +25,8 @@ Fix:
 Gain:
     The batches that the workers made are handed through a model of torch's queues once more, as deep as they are and
     deeper: of the measured loss stays what stays of the modelled one. Where the model misses the loss by a third of it
-    or 8 % of the time there is a hint instead: up to 1 / (1 - S), usually less than 1.1x.
+    or 8 % of the time, or several ranks wait for each other's bursts, there is a hint instead: up to 1 / (1 - S),
+    usually less than 1.1x.
 Verify:
     Less than 3 % lost to waits for data.
 Source:
@@ -103,6 +104,8 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     if share < limits.clear_share or deviation < limits.batch_deviation or (rhythm or 0.0) >= RHYTHM:
         return None
     deeper, gain = _deeper(case, starvation, deviation)
+    if len(case.run.ranks) > 1:
+        gain = None  # each of them waits for the others' bursts too
     if deeper is None or is_over(rank, starvation, share, CHANGED_SECONDS):
         return None
     present = loader.prefetch_factor or USUAL_PREFETCH
