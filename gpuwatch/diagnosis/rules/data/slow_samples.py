@@ -115,7 +115,10 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
     tail = _tail(rank, starvation, loader.num_workers, limits)
     if tail is None:
         return None
-    remedy = _remedy(case, starvation, tail)
+    remedy, ranks = _remedy(case, starvation, tail), len(case.run.ranks)
+    if remedy.gain is not None and ranks > 1:
+        least = f"{remedy.gain.low:.2f}x at least: each of {ranks} ranks also waits for slow items of the others"
+        remedy = Remedy(remedy.fix, None, least)
     return Draft(
         summary=(
             f"A few slow items hold up the queue: {grouped(tail.count)} of {grouped(tail.of_steps)} steps wait about "
@@ -206,17 +209,11 @@ def _remedy(case: RunCase, starvation: Starvation, tail: Tail) -> Remedy:
         gain = _usual_gain(rank, tail.held_share * starvation.share) if deepest or ordered else None
         return Remedy(_fix(rank, deepest, reorder=ordered), gain)
     queue = model.best(depths, may_reorder=ordered)
-    ranks = len(case.run.ranks)
     if queue is None:
         most = without(tail.held_share * starvation.share)
         return Remedy(_fix(rank, None, reorder=False), None, f"up to {most:.2f}x without them")
     deeper = queue.prefetch if queue.prefetch in depths else None
-    fix, gain = _fix(rank, deeper, reorder=queue.in_order is not model.present.in_order), model.gain(queue)
-    if ranks > 1:
-        return Remedy(
-            fix, None, f"{gain.low:.2f}x at least: each of {ranks} ranks also waits for slow items of the others"
-        )
-    return Remedy(fix, gain)
+    return Remedy(_fix(rank, deeper, reorder=queue.in_order is not model.present.in_order), model.gain(queue))
 
 
 def _usual_gain(rank: RankWindow, lost_share: float) -> Gain:
