@@ -294,3 +294,11 @@ def test_a_training_that_begins_after_that_makes_it_an_evaluation_again() -> Non
     infer(process, 3, DECORATED)
     assert not process.loops.infers
     assert process.roles() == {1: "eval", 2: "train"}
+
+
+def test_a_process_that_has_left_its_only_loop_still_infers_and_stands_in_none() -> None:
+    process = Training()
+    infer(process, 15, DECORATED)
+    after = stack((MAIN, "main", 90))
+    assert process.loops.see(after, None, process.classifier.read(after.frames), process.now_ns) is None
+    assert process.loops.infers

@@ -200,6 +200,8 @@ class Session:
         self._thread.note(reading, now_ns)
         look = self._make_look(stack, state, reading, now_ns)
         in_loop = self._training_loops.hold(stack.frames, reading)
+        if in_loop is None and self._loops.infers:
+            in_loop = look.site is not None
         if in_loop or look.is_pinned:
             self._look_at_feeders(stack, now_ns, waits=reading.handed or (reading.waits and look.is_pinned))
             look.handed = self._feeders.waited_for if reading.handed else None
