@@ -1,4 +1,4 @@
-"""Which loop a whole training stands in, as told from outside while it trains and evaluates in turns."""
+"""Which loop a whole training stands in, as seen from outside while it trains and evaluates alternately."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.counters import LoaderReader
+from gpuwatch.reader.types import Stack
 from tests.integration.attached import needs_training, training
 
 pytestmark = needs_training
@@ -26,14 +27,20 @@ def test_evaluation_that_is_over_is_not_taken_for_the_loop_around_it(tmp_path: P
         while min(evaluating := evaluated(seen), seen.total() - evaluating) < ENOUGH_LOOKS:
             stack = interpreter.main_stack()
             state = stack and loaders.state(stack)
-            if stack and state:
-                seen["evaluate" in [frame.code.name for frame in stack.frames], state.loader] += 1
+            after = interpreter.main_stack()
+            # On a busy machine the target may make many steps between a stack and its loop.
+            if stack and state and after and is_evaluating(stack) == is_evaluating(after):
+                seen[is_evaluating(stack), state.loader] += 1
         interpreter.close()
     usual = {True: most_seen(seen, True), False: most_seen(seen, False)}
     assert usual[True] != usual[False]
     # A stack and its loop are read one after the other, so some looks fall between two loops.
     strange = sum(count for (inside, loader), count in seen.items() if loader != usual[inside])
     assert strange < seen.total() / 10, seen
+
+
+def is_evaluating(stack: Stack) -> bool:
+    return any(frame.code.name == "evaluate" for frame in stack.frames)
 
 
 def evaluated(seen: Counter[tuple[bool, int]]) -> int:

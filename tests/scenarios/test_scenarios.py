@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -94,9 +95,13 @@ def test_out_of_order_the_other_batches_pass_a_slow_one() -> None:
 
 
 def test_gain_of_another_queue_is_set_beside_the_same_jobs_in_that_queue() -> None:
-    (promise,) = (one for one in played("11-slow-samples", 5).promises if one.rule == "slow-samples")
-    assert promise.real > 1.5
-    assert promise.low < promise.real < promise.high
+    streams = [played("11-slow-samples", seed) for seed in range(1, 9)]
+    promises = [one for stream in streams for one in stream.promises if one.rule == "slow-samples"]
+    assert len(promises) == len(streams)
+    assert all(one.real > 1.5 for one in promises)
+    # How many slow items a minute holds is chance, so single promises miss; all together they do not.
+    middle, real = fmean((one.low + one.high) / 2 for one in promises), fmean(one.real for one in promises)
+    assert middle == pytest.approx(real, rel=0.1)
 
 
 def test_a_gap_is_known_two_steps_later_however_long_its_own_step_was() -> None:
