@@ -9,7 +9,7 @@ three times: alone, hooked, and attached to without a hook. What is compared:
 - the share of making batches where it has no loader: the report's, and py-spy's of the same seconds;
 - the warnings against those that the catalogue says it deserves, and whether its patch applies.
 
-About 45 s for each run; on a machine that does nothing else.
+About 50 s for each run; on a machine that does nothing else, one thread each (OMP_NUM_THREADS=1) where cores are few.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=Path, required=True, metavar="DIR", help="where the clones are")
     parser.add_argument("--only", action="append", choices=tuple(PROGRAMS), help="this one; may be repeated")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long each is watched")
-    parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
+    parser.add_argument("--seconds", type=float, default=35.0, help="how long each is watched")
+    parser.add_argument("--write", metavar="CONDITIONS", help=f"also write docs/{DOCUMENT.name}: on what, from where")
     args = parser.parse_args()
     rows: list[str] = []
     print("\n".join(TABLE), flush=True)
@@ -45,9 +45,25 @@ def main() -> int:
             rows.append(row)
             print(row, flush=True)
     if args.write:
-        head = "\n".join(f"{line}" for line in (__doc__ or "").splitlines()[2:])
-        DOCUMENT.write_text("\n".join(("# Other people's programs", head, *TABLE, *rows, "")), encoding="utf-8")
+        before = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
+        DOCUMENT.write_text(document(before, rows, args.write), encoding="utf-8")
     return 0
+
+
+def document(before: str, rows: list[str], conditions: str) -> str:
+    """The document with these rows in place of its own of the same programs, in the catalogue's order."""
+    played = {_program(row) for row in rows}
+    kept = [row for row in before.splitlines() if _program(row) in PROGRAMS and _program(row) not in played]
+    order = list(PROGRAMS)
+    ordered = sorted((*kept, *rows), key=lambda row: order.index(_program(row)))
+    origins = [f"- {program.id}: {program.origin}" for program in PROGRAMS.values()]
+    head = (__doc__ or "").splitlines()
+    taken = f"Taken {conditions}."
+    return "\n".join(("# Other people's programs", "", *head, "", *origins, "", taken, "", *TABLE, *ordered, ""))
+
+
+def _program(row: str) -> str:
+    return row.split("|")[1].strip() if row.count("|") > 1 else ""
 
 
 def _rows(program: Program, programs: Path, seconds: float) -> list[str]:

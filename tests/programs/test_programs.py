@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.programs import data
-from tests.programs.__main__ import difference, own_pace, reported_pace, reported_share, warnings
+from tests.programs.__main__ import difference, document, own_pace, reported_pace, reported_share, warnings
 from tests.programs.catalogue import PROGRAMS
 from tests.programs.running import Output, Seen, _patch_fault, missing, stack_share
 
@@ -35,6 +35,14 @@ def test_outputs_may_differ_in_their_times_and_their_length_only(
 ) -> None:
     said = difference(NANOGPT, plain, other)
     assert said is None if found is None else said is not None and said.startswith(found)
+
+
+def test_the_document_keeps_the_rows_of_programs_that_were_not_run() -> None:
+    first = document("", ["| mnist | hooked | old |", "| nanogpt | hooked | old |"], "on one machine")
+    second = document(first, ["| nanogpt | hooked | new |", "| nanogpt | attached | new |"], "on another")
+    rows = [line for line in second.splitlines() if line.startswith(("| nanogpt", "| mnist"))]
+    assert rows == ["| nanogpt | hooked | new |", "| nanogpt | attached | new |", "| mnist | hooked | old |"]
+    assert "Taken on another." in second
 
 
 def test_the_own_pace_counts_iterations_between_lines_of_the_watched_seconds() -> None:
