@@ -245,8 +245,7 @@ def _runs(runs: Sequence[RunNow], now_ns: int) -> list[str]:
 def _age(run: RunNow, now_ns: int) -> str:
     if run.state not in STEPLESS | {"stopped"} or run.last_step_ns is None:
         return ""
-    what = "batch" if run.rung == "sampled" else "step"
-    return f", last {what} {duration_words(max(0, now_ns - run.last_step_ns) / 1e9)} ago"
+    return f", last {run.step_names[0]} {duration_words(max(0, now_ns - run.last_step_ns) / 1e9)} ago"
 
 
 def _rate(run: RunNow) -> list[str]:
@@ -254,5 +253,4 @@ def _rate(run: RunNow) -> list[str]:
     if run.batches_per_second is None:
         return []
     least = "" if run.batches_exact else "at least "
-    unit = "batches" if run.batches_of_loader else "iterations"
-    return [f"{least}{rate(run.batches_per_second)} {unit}/s"]
+    return [f"{least}{rate(run.batches_per_second)} {run.step_names[1]}/s"]

@@ -135,6 +135,13 @@ class RunNow:
     ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended
 
     @property
+    def step_names(self) -> tuple[str, str]:
+        """What one step of it is, and many: from outside batches are counted, of a loop without a loader iterations."""
+        if self.rung != "sampled":
+            return "step", "steps"
+        return ("batch", "batches") if self.batches_of_loader else ("iteration", "iterations")
+
+    @property
     def state_words(self) -> str:
         """The state as a screen says it, with what is known of the end: "ended (killed)"."""
         return f"{self.state} ({ENDS[self.ended]})" if self.state == "ended" and self.ended in ENDS else self.state

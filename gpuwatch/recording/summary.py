@@ -17,7 +17,7 @@ from gpuwatch.recording.pooled import Level, Swing
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.types import Rollup
 from gpuwatch.samples import GpuFacts, PhaseKind, ProcessSample, RunFacts
-from gpuwatch.timeline.figures import wait_seconds_per_batch
+from gpuwatch.timeline.figures import sampled_wait_share, wait_seconds_per_batch
 from gpuwatch.timeline.runs import Run, gpus_of
 from gpuwatch.timeline.spans import Span, outside, united
 from gpuwatch.timeline.tiers import MINUTE_NS
@@ -426,7 +426,7 @@ def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]], span: Sp
     if not counted:
         return None
     seconds = sum(_seconds_within(minute, span) for minute in own["counted_batches"])
-    share = pooled.mean(own.get("stack_wait_train_share", ()))
+    share = sampled_wait_share(pooled.mean(own.get("stack_wait_train_share", ())), reads_loader=loader is not None)
     pauses = sum(pooled.total(own.get(f"{kind}_phase_seconds", ())) for kind in PAUSES)
     train_seconds = max(0.0, seconds - pauses)
     return RunSummary(

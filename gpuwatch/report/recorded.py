@@ -41,6 +41,7 @@ from gpuwatch.report.observation import (
 )
 from gpuwatch.samples import PhaseSpan, RunFacts
 from gpuwatch.text.numbers import duration_words
+from gpuwatch.timeline.figures import sampled_wait_share
 from gpuwatch.timeline.gpu import THROTTLES
 from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.tiers import MINUTE_NS
@@ -455,7 +456,8 @@ def _rank(rank: RankWindow, minutes: Minutes, span: Span) -> RankWindow:
     rank = replace(rank, window_seconds=(span[1] - span[0]) / 1e9, phases=phases)
     if not periods:
         counted, waits = rows("counted_batches"), rows("stack_wait_train_share")
-        return replace(rank, steps=round(pooled.total(counted)), wait_share=pooled.mean(waits)) if counted else rank
+        waited = sampled_wait_share(pooled.mean(waits), reads_loader=rank.train_loader is not None)
+        return replace(rank, steps=round(pooled.total(counted)), wait_share=waited) if counted else rank
     return replace(
         rank,
         samples_per_second=pooled.share(periods, rows("step_samples"), rows(known_in("samples"))),

@@ -355,7 +355,9 @@ def sampled_figures(history: TrainerHistory, stacks: StackWindow | None, start_n
         train_seconds=stacks.seconds * training,
         steps=stacks.batches,
         step_seconds=training / rate if rate and training > 0 else None,
-        wait_share=_wait_share(stacks),
+        wait_share=sampled_wait_share(
+            _value(parts.get("wait")), reads_loader=rate is not None and stacks.batches_of_loader
+        ),
         copy_share=_value(parts.get("copy")),
         forward_share=_value(parts.get("forward")),
         backward_share=_value(parts.get("backward")),
@@ -376,11 +378,9 @@ def sampled_figures(history: TrainerHistory, stacks: StackWindow | None, start_n
     )
 
 
-def _wait_share(stacks: StackWindow) -> float | None:
-    """A loop that reads no loader may load its data anywhere: that it waits for none is not known."""
-    share_of = stacks.train_phases.get("wait")
-    is_loop_seen = stacks.batches_per_second is not None and stacks.batches_of_loader
-    return share_of.value if share_of is not None and (is_loop_seen or share_of.value > 0.0) else None
+def sampled_wait_share(share_of_samples: float | None, *, reads_loader: bool) -> float | None:
+    """The share of waits among samples; a loop that reads no loader may load its data anywhere: 0 is unknown then."""
+    return share_of_samples or (share_of_samples if reads_loader else None)
 
 
 def _value(share_of: Share | None) -> float | None:

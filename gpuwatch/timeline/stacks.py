@@ -218,7 +218,7 @@ class StackLog:
         Args:
             start_ns: of the window.
             end_ns: of the window.
-            counts: the batches that were counted beside the looks.
+            counts: the batches that were counted meanwhile.
             stops: when the process was stopped: no samples were taken then.
             with_lines: to add them up is most of the work, and those of every rank are not needed.
         """
@@ -228,18 +228,23 @@ class StackLog:
             total.add(block, with_lines=with_lines)
         if not total.span_ns:
             return None
+        counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
+        is_fresh = self.standing is not None and start_ns < self.standing.time_ns <= end_ns + SECOND_NS
+        return self._summed(total, blocks, counted, self.standing if is_fresh else None)
+
+    def _summed(
+        self, total: _Block, blocks: Sequence[_Block], counted: Counted | None, standing: Standing | None
+    ) -> StackWindow:
+        """The figures of a window from the sum of its blocks."""
         training = total.samples - sum(total.phases[phase] for phase in NOT_TRAINING)
         busy = total.worker_samples - total.worker_phases["idle"]
         fed = total.feeder_phases.total()
-        seconds = total.span_ns / SECOND_NS
-        counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
-        is_fresh = self.standing is not None and start_ns < self.standing.time_ns <= end_ns + SECOND_NS
         longer = _longer_at_starts(total, counted)
         of_starts = longer / total.first_wait_samples if total.first_wait_samples else 0.0
         stretches = [block.stretch(of_starts) for block in sorted(blocks)]
         log_quiet, log_pause = pauses_of_logging(stretches)
         return StackWindow(
-            seconds=seconds,
+            seconds=total.span_ns / SECOND_NS,
             samples=total.samples,
             rejected=total.rejected,
             phases=_shares(total.phases, PHASES, total.samples),
@@ -265,13 +270,13 @@ class StackLog:
             feeder_lines=self._lines(total.feeder_lines, fed),
             feeder_calls=self._lines(total.feeder_calls, fed),
             by_worker=self._by_worker(total),
-            standing=self.standing if is_fresh else None,
+            standing=standing,
             batches_per_second=counted.per_second if counted else None,
             batches_exact=counted.exact if counted else True,
             batches_of_loader=counted.of_loader if counted else True,
             batches=counted.batches if counted else 0,
             epochs=counted.epochs if counted else 0,
-            cpu_share=total.cpu_seconds / seconds,
+            cpu_share=total.cpu_seconds * SECOND_NS / total.span_ns,
         )
 
     def _by_worker(self, total: _Block) -> tuple[WorkerShare, ...]:

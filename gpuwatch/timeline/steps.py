@@ -339,16 +339,20 @@ class StepTiers:
         amounts = (0.0,) * len(_STEP_SUMS) + (gap_seconds, training)
         self._add(end_ns, training, amounts, (number(None), number(None)))
 
-    def add_tally(self, tally: StackTally, *, has_batch_size: bool) -> None:
-        """A second that was looked at from outside: its training and the waits in it are by share of samples."""
+    def add_tally(self, tally: StackTally, *, has_wait: bool, has_batch_size: bool) -> None:
+        """A second that was sampled from outside: its training and the waits in it are by share of samples.
+
+        Without `has_wait` nothing is known that the training may wait for.
+        """
         if not tally.samples:
             return
         per_sample = (tally.end_ns - tally.start_ns) / SECOND_NS / tally.samples
         training = per_sample * (tally.samples - sum(tally.phases.get(phase, 0) for phase in NOT_TRAINING))
         wait = per_sample * tally.phases.get("wait", 0)
         sampled = training if has_batch_size else 0.0
-        amounts = (0.0, training, wait, training, 0.0, 0.0, sampled, 0.0, 0.0, 0.0, 0.0, 0.0)
-        share = number(wait / training if training > 0 else None)
+        waited = training if has_wait else 0.0
+        amounts = (0.0, training, wait, waited, 0.0, 0.0, sampled, 0.0, 0.0, 0.0, 0.0, 0.0)
+        share = number(wait / waited if waited > 0 else None)
         self._spread(tally.start_ns, tally.end_ns, amounts, (number(None), share))
 
     def add_batches(self, start_ns: int, end_ns: int, batches: int, batch_size: int | None) -> None:

@@ -24,6 +24,7 @@ from gpuwatch.samples import (
     TrainerEnded,
     WorkerFetch,
 )
+from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.host import WorkerFetches
 from gpuwatch.timeline.phases import OUTSIDE, STOPPED_STATES, PhaseLog, StopLog
@@ -108,6 +109,7 @@ class TrainerHistory:
         self._loader_waits = LoaderWaits()
         self.stacks = StackLog()
         self.counts = BatchCounts()
+        self._may_wait = False
         self._outside_since_ns = 0
 
     def add_facts(self, facts: RunFacts) -> None:
@@ -216,15 +218,20 @@ class TrainerHistory:
             self.fetches.add(fetch)
 
     def add_tally(self, tally: StackTally) -> None:
-        """A second of looks from outside. Charts begin with the loop over a loader: before it, nothing could wait."""
+        """A second of samples from outside. Charts begin with the loop that trains, that of waits with the first wait.
+
+        A loop over a loader may wait from its beginning on, whether it does or not.
+        """
         self._see_outside(tally.start_ns, tally.end_ns)
         self.stacks.add(tally)
+        self._may_wait = self._may_wait or tally.phases.get("wait", 0) > 0
         if not self.is_exact and self.counts.first_ns is not None:
-            self.tiers.add_tally(tally, has_batch_size=self.batch_size is not None)
+            self.tiers.add_tally(tally, has_wait=self._may_wait, has_batch_size=self.batch_size is not None)
 
     def add_count(self, count: BatchCount) -> None:
         """A reading of a loader's counter: it makes the steps of a trainer without a hook."""
         self._see_outside(count.time_ns, count.time_ns)
+        self._may_wait = self._may_wait or count.loader != NO_LOADER
         growth = self.counts.add(count)
         if self.is_exact:
             return

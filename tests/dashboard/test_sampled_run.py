@@ -63,7 +63,8 @@ def test_a_function_that_is_hot_on_many_lines_is_named_as_one() -> None:
 
 def test_an_estimated_pace_is_marked_and_an_unknown_one_is_no_zero() -> None:
     assert "about 12.3 batches/s" in panel(situations.attached(batches_exact=False))[2]
-    assert "12.3 iterations/s" in panel(situations.attached(batches_of_loader=False))[2]
+    own = panel(situations.attached(batches_of_loader=False), height=9)
+    assert "12.3 iterations/s" in own[2] and "iterations 1 843" in own[4]
     assert panel(situations.attached(batches_per_second=None))[2].startswith("- batches/s")
 
 

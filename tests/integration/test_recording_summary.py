@@ -10,8 +10,12 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import RunSummary, SessionSummary, summarize, summarize_minutes
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.samples import ProcessSample, RunFacts, Sample, StepEnd
+from gpuwatch.report.recorded import scene_of_minutes
+from gpuwatch.samples import BatchCount, LoaderFacts, ProcessSample, RunFacts, Sample, StackTally, StepEnd
+from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.timeline.figures import wait_seconds_per_batch
+from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.windows import Scene
 from tests.integration.simulated_recordings import record, record_samples, recording_monitor
 
 _WINDOW = 120.0
@@ -71,6 +75,33 @@ def test_minutes_tell_the_same_as_samples(tmp_path: Path, scenario: str) -> None
         assert gpu.utilization_percent.mean == pytest.approx(expected.utilization_percent.mean, rel=0.03)
         assert gpu.power_watts is not None and expected.power_watts is not None
         assert gpu.power_watts.mean == pytest.approx(expected.power_watts.mean, rel=0.03)
+
+
+@pytest.mark.parametrize(("loader", "wait"), [(NO_LOADER, None), (1, 0.0)], ids=["its own batches", "a loader"])
+def test_minutes_of_a_loop_that_never_waits(tmp_path: Path, loader: int, wait: float | None) -> None:
+    second = 1_000_000_000
+    loaders = (LoaderFacts(loader, role="train", batch_size=32),) if loader else ()
+    writer = RecordingWriter(tmp_path / "run.gpuwatch", RecordingMeta(hostname="h", version="0", label="LIVE"))
+    facts = RunFacts(second, "7.1", 7, 1, ("python", "train.py"), rung="sampled", loaders=loaders)
+    for n in range(1, 301):
+        tally = StackTally("7.1", n * second, (n + 1) * second, 90, {"forward": 90})
+        count = BatchCount("7.1", n * second, loader, "train", 8 * n)
+        writer.add([*([facts] if n == 1 else []), tally, count], n * second, 1.8e9 + n)
+    writer.close()
+    with Recording(tmp_path / "run.gpuwatch") as recording:
+        span = recording.start_ns, recording.end_ns
+        _, (run,) = summarize_minutes(recording, *span)
+        scene = scene_of_samples(recording)
+        long = scene_of_minutes(scene, recording, *span)
+    assert (run.wait_share, run.wait_seconds_per_batch) == (wait, wait)
+    assert long.runs[0].critical.wait_share == wait
+    assert run.steps > 1_000
+
+
+def scene_of_samples(recording: Recording) -> Scene:
+    timeline = Timeline(started_ns=recording.start_ns, interval_seconds=1.0)
+    timeline.extend(recording.samples(recording.start_ns, recording.end_ns))
+    return timeline.scene(recording.end_ns, (recording.end_ns - recording.start_ns) / 1e9)
 
 
 def test_a_run_that_evaluates_is_judged_by_its_training(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpuwatch.samples import LoaderFacts
+from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (
@@ -81,6 +82,23 @@ def test_loop_that_reads_no_loader_is_not_said_to_wait_for_nothing() -> None:
     fast = timeline(sampled_facts(), counts(60, 8), tallies(60, {"forward": 60, "other": 40}))
     assert rank_at(fast, 60).wait_share == 0.0
     assert chart(fast, "run.wait_share", 0, 60, 1) == [0.0]
+
+
+@pytest.mark.parametrize("seconds", [60, 2_000], ids=["of samples", "beyond the samples"])
+def test_loop_without_a_loader_is_counted_and_its_waits_are_unknown(seconds: int) -> None:
+    own = counts(seconds, 8, loader=NO_LOADER)
+    history = timeline(sampled_facts(loaders=()), own, tallies(seconds, {"forward": 60, "other": 40}))
+    rank = rank_at(history, seconds, window=seconds)
+    assert rank.wait_share is None
+    assert rank.steps == pytest.approx(8 * seconds, rel=0.02)
+    assert chart(history, "run.wait_share", 0, seconds, 1) == [None]
+    assert chart(history, "run.step_seconds", 0, seconds, 1) == [pytest.approx(1 / 8, rel=0.05)]
+
+
+def test_loop_without_a_loader_that_waits_for_a_queue_has_waits_from_the_first_one_on() -> None:
+    history = timeline(sampled_facts(loaders=()), counts(60, 8, loader=NO_LOADER), tallies(30, {"forward": 100}))
+    history.extend([*tallies(15, LOOP, start=30), *tallies(15, {"forward": 100}, start=45)])
+    assert chart(history, "run.wait_share", 0, 60, 4) == [None, None, pytest.approx(0.4), 0.0]
 
 
 def test_window_begins_with_the_loop_and_not_with_the_imports() -> None:

@@ -261,7 +261,7 @@ def _title(run: RunNow, scale: float, columns: Columns, look: Look) -> Line:
     writer = _who(run, columns, look)
     writer.put(mark * max(0, columns.chart_1 - 1 - writer.cells), look.faint).put(" ", look.text)
     end = columns.chart_1 + columns.chart_width
-    step = "batch" if run.rung == "sampled" else "step"
+    step = run.step_names[0]
     if columns.chart_2 is None:
         _label(writer, f"wait, {step} {say.seconds(scale)}", end, look)
     else:
@@ -325,8 +325,8 @@ def _speed(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
     if run.rung == "sampled":
         rate = say.UNKNOWN if run.batches_per_second is None else rate_words(run.batches_per_second)
-        unit = " batches/s" if run.batches_of_loader else " iterations/s"
-        writer.put("" if run.batches_exact else "about ", look.dim).put(rate, look.step).put(unit, look.dim)
+        writer.put("" if run.batches_exact else "about ", look.dim).put(rate, look.step)
+        writer.put(f" {run.step_names[1]}/s", look.dim)
     else:
         writer.put("step ", look.dim).put(say.seconds(run.step_seconds_p50), look.step)
         writer.put("  p95 ", look.dim).put(say.seconds(run.step_seconds_p95), look.text)
@@ -350,7 +350,7 @@ def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) 
     # A loop without a loader has no count.
     is_counted = run.rung in STEPS_COUNTED and (run.steps_total > 0 or not sampled)
     steps = say.count(run.steps_total) if is_counted else say.UNKNOWN
-    writer.put("batches " if sampled else "steps ", look.dim).put(steps, look.text)
+    writer.put(f"{run.step_names[1]} ", look.dim).put(steps, look.text)
     if run.batches_per_step is not None and run.batches_per_step >= ACCUMULATES:
         writer.put(f" of {run.batches_per_step:.3g} batches", look.dim)
     if run.phase_share is not None and run.phase_share >= LEAST:
