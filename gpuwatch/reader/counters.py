@@ -150,8 +150,8 @@ class LoaderReader:
         frames = stack.frames
         for index, frame in enumerate(frames):
             if self._loops.record(frame.code).of_loader:
-                found = self._slots.untagged(self._objects.pointer(frame.locals_address) or 0)
-                if self._know(found) is None:
+                found = self._slots.first_variable(frame)
+                if found is None or self._know(found) is None:
                     continue
                 caller = index + 1
                 while caller < len(frames) and self._loops.record(frames[caller].code).of_loader:

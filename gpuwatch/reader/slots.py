@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.objects import Objects, plausible, words
-from gpuwatch.reader.types import Code
+from gpuwatch.reader.types import Code, Frame
 
 _MOST_SLOTS = 4096
 _MOST_SHAPES = 20_000
@@ -140,6 +140,18 @@ class SlotReader:
                 seen.add(pointer)
                 found.append(Candidate(pointer, pointers[index], frame.address + 8 * index, index >= variables))
         return found
+
+    def first_variable(self, frame: Frame) -> int | None:
+        """What the frame's first variable points at: `self` in a method. None where another call's frame lies there.
+
+        Frames of calls that follow each other share their place: that of `__iter__`, which just returned the new
+        iterator, is next that of the old one's `__del__`.
+        """
+        places = ((frame.address + self._layout.frame_code, 8), (frame.locals_address, 8))
+        code, variable = self._objects.read_each(places)
+        if code is None or variable is None or self.untagged(words(code)[0]) != frame.code.address:
+            return None
+        return self.untagged(words(variable)[0])
 
     def untagged(self, pointer: int) -> int:
         """A slot's pointer without the bits that 3.14 and later keep in it, 0 where they say that it is an int."""

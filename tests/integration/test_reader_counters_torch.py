@@ -6,6 +6,8 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,36 @@ from gpuwatch.reader.counters import LoaderReader
 from gpuwatch.reader.types import LoaderState
 from tests.integration.interpreters import require_reading, until_standing
 from tests.integration.loader_watch import LOOPS, TARGETS, looping, shapes
+from tests.integration.process_groups import kill_group
 from tests.integration.test_reader_counters_versions import SHAPES, check
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+@contextmanager
+def running_on_request(script: Path) -> Iterator[tuple[subprocess.Popen[str], Callable[[], None]]]:
+    """A target that waits, and what makes it go on to its next pause."""
+    with subprocess.Popen(
+        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        pipe_in, pipe_out = process.stdin, process.stdout
+
+        def until_waiting() -> None:
+            assert pipe_out.readline() == "\n"
+            until_standing(process.pid)
+
+        def go_on() -> None:
+            pipe_in.write("\n")
+            pipe_in.flush()
+            until_waiting()
+
+        try:
+            until_waiting()
+            yield process, go_on
+        finally:
+            kill_group(process)
+
 
 SETTINGS = ("type_name", "num_workers", "batch_size", "pin_memory", "prefetch_factor", "persistent_workers")
 SETTINGS += ("drop_last", "dataset", "iterable", "loader")
@@ -33,6 +62,30 @@ def test_each_count_read_is_one_that_the_loader_had(workers: str, persistent: st
     assert set(found) == set(names)
     for shape in found.values():
         check(shape)
+
+
+def test_an_iterator_that_dies_where_the_new_one_was_made_is_not_taken_for_it() -> None:
+    """The frame of the old one's `__del__` begins where that of `__iter__` did, which the sampled stack has."""
+    require_reading()
+    with running_on_request(TARGETS / "replaced.py") as (process, go_on):
+        interpreter = attach(process.pid)
+        reader = LoaderReader(interpreter)
+        stack = interpreter.main_stack()
+        assert stack is not None
+        old = reader.state(stack)
+        assert old is not None
+        assert old.batches_yielded == 1
+        go_on()
+        made = interpreter.main_stack()
+        assert made is not None
+        assert "__iter__" in {frame.code.name for frame in made.frames}
+        go_on()
+        dying = interpreter.main_stack()
+        assert dying is not None
+        assert "__del__" in {frame.code.name for frame in dying.frames}
+        state = reader.state(made)
+        assert state is not None
+        assert state.iterator != old.iterator
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
