@@ -20,7 +20,9 @@ HOSTILE = (
     '<img src=x onerror=alert(1)>](http://evil)"\'&lt;]]>--><!--{gpu="1"} %s%n\\x1b'
 )
 
-_KEPT = frozenset({"rule", "kind", "severity", "state", "status", "rung", "role", "after", "behind", "unit", "call"})
+_KEPT = frozenset(
+    {"rule", "kind", "severity", "state", "status", "visibility", "role", "after", "behind", "unit", "call"}
+)
 """Fields whose values are words of gpuwatch's own."""
 
 _Thing = TypeVar("_Thing")

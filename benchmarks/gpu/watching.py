@@ -102,7 +102,7 @@ def figures(snapshot: Snapshot, scene: Scene) -> dict[str, Any]:
         }
     for run in snapshot.runs[:1]:
         found |= {
-            "rung": run.rung,
+            "visibility": run.visibility,
             "state": run.state,
             "steps": run.steps_total,
             "step_ms": 1e3 * run.step_seconds if run.step_seconds else None,

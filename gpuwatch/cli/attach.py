@@ -35,7 +35,7 @@ _DRIVER_SECONDS = 2.0
 
 _HEAD = ("PID", "GPU", "AGE", "DETAIL", "USER")
 _NUMBERS = ("PID", "AGE")
-_DETAIL = {"exact": "exact", "sampled": "sampled", "proc": "/proc only", "hardware": "hardware only"}
+_DETAIL = {"exact": "exact", "sampled": "sampled", "process": "/proc only", "hardware": "hardware only"}
 _INDENT = 8
 _LEAST_COMMAND = 20
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -70,8 +70,9 @@ def list_candidates() -> int:
     lines = table_lines(found.processes, found.gpus.indices, _width(sys.stdout))
     write_styled(Text(line, style="bold" if is_process else "") for is_process, line in lines)
     say("attach with `gpuwatch --attach PID`, or write a report with `gpuwatch report --attach PID`")
-    for climb in dict.fromkeys(each.climb for each in found.processes if each.climb and not each.refusal):
-        say(f"to see more of one: {climb}")
+    readable = [each for each in found.processes if not each.refusal]
+    for hint in dict.fromkeys(each.how_to_see_more for each in readable if each.how_to_see_more):
+        say(f"to see more of one: {hint}")
     return ExitCode.OK
 
 
@@ -85,7 +86,7 @@ def pick_candidate(command: str) -> int:
         GpuwatchError: there are none, or several to choose from, which are listed.
     """
     found = find_candidates()
-    mine = [each for each in found.processes if each.rung != "hardware"]
+    mine = [each for each in found.processes if each.visibility != "hardware"]
     if len(mine) == 1:
         say(f"gpuwatch: attaching to {title_of(mine[0].command)} ({mine[0].pid}), which {mine[0].why}")
         return mine[0].pid
@@ -211,7 +212,7 @@ def age_words(seconds: float) -> str:
 def _cells(each: Candidate, gpu_indices: Mapping[str, int]) -> tuple[str, ...]:
     indices = sorted(gpu_indices[uuid] for uuid in each.gpu_uuids if uuid in gpu_indices)
     gpus = ",".join(map(str, indices)) or "-"
-    return str(each.pid), gpus, age_words(each.age_seconds), _DETAIL[each.rung], printable(each.user)
+    return str(each.pid), gpus, age_words(each.age_seconds), _DETAIL[each.visibility], printable(each.user)
 
 
 def _line(columns: Sequence[Sequence[str]], widths: Sequence[int], row: int, command: str, width: int | None) -> str:
@@ -229,8 +230,8 @@ def _line(columns: Sequence[Sequence[str]], widths: Sequence[int], row: int, com
 def _notes(each: Candidate) -> list[str]:
     notes = [each.why]
     if each.refusal:
-        climb = f"; to see more: {each.climb}" if each.climb else ""
-        notes.append(f"its stacks cannot be read: {each.refusal.rstrip('.')}{climb}")
+        hint = f"; to see more: {each.how_to_see_more}" if each.how_to_see_more else ""
+        notes.append(f"its stacks cannot be read: {each.refusal.rstrip('.')}{hint}")
     return notes
 
 

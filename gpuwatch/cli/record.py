@@ -182,7 +182,9 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
         _say_result(monitor.stop_recording())
         if ended is None:
             say("gpuwatch: the command goes on, and its exit code is waited for")
-        if monitor.timeline.trainer_identities() and all(run.rung == "proc" for run in monitor.snapshot().runs):
+        if monitor.timeline.trainer_identities() and all(
+            run.visibility == "process" for run in monitor.snapshot().runs
+        ):
             say(f"gpuwatch: {_NOT_BELOW.format(command[0])}")
         return _wait(child, None) or 0
 

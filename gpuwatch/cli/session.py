@@ -186,7 +186,7 @@ def explanation(snapshot: Snapshot) -> str:
     """What was looked for, and how to get going."""
     nvml = snapshot.nvml
     reason = (nvml.reason or f"NVML is {nvml.status}") if nvml else "the driver has not answered yet"
-    many = sum(each.rung != "exact" for each in snapshot.candidates)
+    many = sum(each.visibility != "exact" for each in snapshot.candidates)
     trains = "1 process trains" if many == 1 else f"{many} processes train"
     others = f"{trains} here without it (`gpuwatch --attach` lists); " if many else ""
     others += "".join(f"{notice.rstrip('.')}; " for notice in snapshot.notices)

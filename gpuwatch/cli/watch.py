@@ -21,7 +21,7 @@ from gpuwatch.text.numbers import duration_words, rate
 _PAST_NS = 1_500_000_000
 _UNKNOWN = "n/a"
 _GIB = 1024**3
-_DETAIL = {"sampled": "sampled", "proc": "/proc only", "hardware": "hardware only"}
+_DETAIL = {"sampled": "sampled", "process": "/proc only", "hardware": "hardware only"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,9 +92,9 @@ class _Lines:
     def _say_how_to_see_more(self, snapshot: Snapshot) -> None:
         """How to see more of what was attached to, once per cause."""
         for run in snapshot.runs:
-            if run.rung != "exact" and run.how_to_climb and run.how_to_climb not in self._hints:
-                self._hints.add(run.how_to_climb)
-                say(f"gpuwatch: {run.title} ({run.pid}): {run.how_to_climb}")
+            if run.visibility != "exact" and run.how_to_see_more and run.how_to_see_more not in self._hints:
+                self._hints.add(run.how_to_see_more)
+                say(f"gpuwatch: {run.title} ({run.pid}): {run.how_to_see_more}")
 
     def _say_findings(self, snapshot: Snapshot) -> None:
         now = {(found.rule, found.run, found.gpu): found for found in snapshot.findings}
@@ -234,12 +234,12 @@ def _runs(runs: Sequence[RunNow], now_ns: int) -> list[str]:
     step_seconds = run.step_seconds_p50 or run.step_seconds
     step = f"step {_UNKNOWN if step_seconds is None else seconds(step_seconds)}"
     wait = f"wait {_UNKNOWN if run.wait_share is None else percent(run.wait_share)}"
-    rung = [] if run.rung == "exact" else [_DETAIL.get(run.rung, run.rung)]
+    visibility = [] if run.visibility == "exact" else [_DETAIL.get(run.visibility, run.visibility)]
     more = len(living) - 1
     others = [f"+{more} run{'' if more == 1 else 's'}"] if more else []
     name = [f"{printable(run.title)} ({run.pid})"] if others else []
     state = [] if run.state in ("training", "not hooked") else [run.state + _age(run, now_ns)]
-    return [*name, step, *_rate(run), wait, *rung, *state, *others]
+    return [*name, step, *_rate(run), wait, *visibility, *state, *others]
 
 
 def _age(run: RunNow, now_ns: int) -> str:

@@ -108,7 +108,7 @@ def measured_report(name: str, data: bytes) -> Measured:
         report = msgspec.json.decode(data, type=Report)
     except msgspec.MsgspecError as error:
         raise CannotCompareError(
-            f"{name} is neither a recording nor a report's JSON ({error}): "
+            f"{name} is neither a recording nor a report's JSON of this version ({error}): "
             "make one with `gpuwatch record` or `gpuwatch report --format json`"
         ) from None
     run = max(report.runs, key=lambda each: each.steps or 0, default=None)

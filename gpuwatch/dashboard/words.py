@@ -67,14 +67,14 @@ LEVELS = {
 VISIBILITIES = {
     "exact": "exact (hook)",
     "sampled": "sampled (stacks)",
-    "proc": "/proc only",
+    "process": "/proc only",
     "hardware": "hardware only",
 }
 
 VISIBILITY_MEANINGS = {
     "exact": "the hook times every step and wait: gpuwatch run python train.py, or gpuwatch.watch() in the script",
     "sampled": "its stacks are read from outside, without touching it; shares have an error, given as ±",
-    "proc": "only what /proc says: CPU, memory, I/O",
+    "process": "only what /proc says: CPU, memory, I/O",
     "hardware": "only what the GPU says",
 }
 
@@ -215,14 +215,14 @@ def gpu_index(uuid: str, snapshot: Snapshot) -> int | None:
 
 def believed(run: RunNow, snapshot: Snapshot) -> str:
     """Why a run's figures can be believed: "exact, 512 steps"."""
-    if run.rung not in STEPS_COUNTED:
-        return f"{VISIBILITIES.get(run.rung, run.rung)}, steps not seen"
+    if run.visibility not in STEPS_COUNTED:
+        return f"{VISIBILITIES.get(run.visibility, run.visibility)}, steps not seen"
     window = window_of(run.id, snapshot)
     steps = run.steps_total if window is None else window.critical.steps
-    if run.rung == "sampled":
+    if run.visibility == "sampled":
         samples = run.samples if window is None or window.critical.stacks is None else window.critical.stacks.samples
         return f"sampled, {say.count(samples)} samples, {say.count(steps)} batches"
-    return f"{run.rung}, {say.count(steps)} steps"
+    return f"{run.visibility}, {say.count(steps)} steps"
 
 
 def gpus_of(run: RunNow) -> str:

@@ -11,7 +11,7 @@ from gpuwatch.diagnosis.gates import may_judge
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.timeline.windows import RunWindow, Scene
 
-_BEST_LEVELS = {"exact": Level.E3, "sampled": Level.E1, "proc": Level.E0, "hardware": Level.E0}
+_BEST_LEVELS = {"exact": Level.E3, "sampled": Level.E1, "process": Level.E0, "hardware": Level.E0}
 """The best evidence that each visibility of a run gives."""
 
 SEEN_IN_STACKS = frozenset(
@@ -28,7 +28,7 @@ SEEN_IN_STACKS = frozenset(
     }
 )
 """Rules that prefer the hook's timings and judge stacks as well."""
-_SEEN_BY = {"proc": "/proc", "hardware": "its GPU"}
+_SEEN_BY = {"process": "/proc", "hardware": "its GPU"}
 
 
 def why_silent(rules: Iterable[Rule], scene: Scene, judged: Collection[str] = ()) -> dict[str, str | None]:
@@ -68,9 +68,9 @@ def _first_or_none(reasons: Sequence[str | None]) -> str | None:
 
 
 def _why_not_run(rule: Rule, scene: Scene, run: RunWindow, was_judged: bool) -> str | None:
-    rung = run.critical.facts.rung
-    if rule.level > _BEST_LEVELS[rung] and not (rung == "sampled" and rule.id in SEEN_IN_STACKS):
-        return _missing(rule.level, rung)
+    visibility = run.critical.facts.visibility
+    if rule.level > _BEST_LEVELS[visibility] and not (visibility == "sampled" and rule.id in SEEN_IN_STACKS):
+        return _missing(rule.level, visibility)
     case = run_case_of(scene, run)
     if may_judge(rule, case):
         return None
@@ -79,7 +79,7 @@ def _why_not_run(rule: Rule, scene: Scene, run: RunWindow, was_judged: bool) -> 
     return None if was_judged else "too few steps were seen after the warm-up"
 
 
-def _missing(level: Level, rung: str) -> str:
+def _missing(level: Level, visibility: str) -> str:
     if level > Level.E1:
         return "needs the hook in the training: start it with gpuwatch run"
-    return f"needs the stacks of the training process, and it was seen by {_SEEN_BY[rung]} only"
+    return f"needs the stacks of the training process, and it was seen by {_SEEN_BY[visibility]} only"

@@ -55,7 +55,7 @@ def has_ended(run: RunWindow) -> bool:
 
 def steps_known(run: RunWindow) -> bool:
     """Whether this run tells its steps: by its hook, or by its loader's counter as seen from outside."""
-    return run.critical.facts.rung == "exact" or run.critical.steps_total > 0
+    return run.critical.facts.visibility == "exact" or run.critical.steps_total > 0
 
 
 def have_spoken(rank: RankWindow, now_ns: int, started_ns: int) -> bool:

@@ -121,9 +121,9 @@ _LOUDEST: tuple[RunState, ...] = (
 """Which rank's state speaks for the run: while one saves, the others are silent because of it. A process of the job
 that makes no steps (the parent of `mp.spawn`) says nothing of those that do."""
 
-_HOW_TO_CLIMB = {
+_HOW_TO_SEE_MORE = {
     "sampled": "steps and waits are estimated from stacks; `gpuwatch run COMMAND` measures them exactly",
-    "proc": "no hook in this process: start it with `gpuwatch run COMMAND` to see steps, waits and the line to change",
+    "process": "no hook in it: start it with `gpuwatch run COMMAND` to see steps, waits and the line to change",
     "hardware": "only the hardware is seen: start it with `gpuwatch run COMMAND` to see its steps and waits",
 }
 
@@ -176,7 +176,7 @@ def run_now(
         title=run.title,
         pid=ranks[0].facts.pid,
         command=ranks[0].facts.command,
-        rung=critical.facts.rung,
+        visibility=critical.facts.visibility,
         state=loudest.state,
         pause_seconds=_pause_seconds(loudest, now_ns),
         ranks=tuple(_rank_now(rank) for rank in ranks),
@@ -199,7 +199,7 @@ def run_now(
         standing=critical.trainer.stacks.standing,
         top_line=stacks.lines[0] if stacks and stacks.lines else None,
         phases=_bands(run, now_ns),
-        how_to_climb=critical.facts.climb or _HOW_TO_CLIMB.get(critical.facts.rung),
+        how_to_see_more=critical.facts.how_to_see_more or _HOW_TO_SEE_MORE.get(critical.facts.visibility),
         ended=_ended(run),
     )
 
@@ -224,7 +224,7 @@ def state_of(trainer: TrainerHistory, process: ProcessHistory | None, now_ns: in
         return "ended"
     if process is not None and process.latest is not None and process.latest.state in ("T", "t"):
         return "stopped"
-    if trainer.facts is not None and trainer.facts.rung in ("proc", "hardware"):
+    if trainer.facts is not None and trainer.facts.visibility in ("process", "hardware"):
         return "not linked" if trainer.facts.hooked else "not hooked"
     stands_in = _stands_in(trainer, now_ns)
     if stands_in is not None:

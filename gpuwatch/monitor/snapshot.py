@@ -101,7 +101,7 @@ class RunNow:
     title: str
     pid: int
     command: tuple[str, ...]
-    rung: str
+    visibility: str
     state: RunState
     ranks: tuple[RankNow, ...]
     gpu_indices: tuple[int, ...]
@@ -131,13 +131,13 @@ class RunNow:
     standing: Standing | None = None  # the line at which the training thread is, wherever stacks are read
     top_line: LineShare | None = None  # of the training thread: the line of the user's code that was seen most
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
-    how_to_climb: str | None = None  # one line, where the rung is below "exact"
+    how_to_see_more: str | None = None  # one line, where visibility is not "exact"
     ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended
 
     @property
     def step_names(self) -> tuple[str, str]:
         """What one step of it is, and many: from outside batches are counted, of a loop without a loader iterations."""
-        if self.rung != "sampled":
+        if self.visibility != "sampled":
             return "step", "steps"
         return ("batch", "batches") if self.batches_of_loader else ("iteration", "iterations")
 

@@ -56,7 +56,7 @@ def verdict_on(
     rank = window.critical
     return _verdict(
         findings,
-        rung=rank.facts.rung,
+        visibility=rank.facts.visibility,
         is_judged=was_judged or have_spoken(rank, snapshot.time_ns, snapshot.started_ns),
         is_measured=rank.wait_share is not None or rank.gap_share is not None,
     )
@@ -69,17 +69,17 @@ def verdict_now(run: RunNow, findings: Iterable[Finding], snapshot: Snapshot) ->
         return verdict_on(window, findings, snapshot)
     return _verdict(
         findings,
-        rung=run.rung,
+        visibility=run.visibility,
         is_judged=snapshot.time_ns - snapshot.started_ns >= 2 * EVALUATION_NS,
         is_measured=run.wait_share is not None or run.gap_share is not None,
     )
 
 
-def _verdict(findings: Iterable[Finding], *, rung: str, is_judged: bool, is_measured: bool) -> Verdict:
+def _verdict(findings: Iterable[Finding], *, visibility: str, is_judged: bool, is_measured: bool) -> Verdict:
     first = min(findings, key=lambda each: (each.behind is not None, each.severity.order), default=None)
     if first is not None and first.severity in _LOUD:
         return Verdict("fault", first)
-    if rung not in STEPS_COUNTED:
+    if visibility not in STEPS_COUNTED:
         return Verdict("unseen", first)
     if not is_judged:
         return Verdict("unjudged", first)
@@ -111,11 +111,11 @@ def window_of(run_id: str | None, snapshot: Snapshot) -> RunWindow | None:
 
 def unhooked(snapshot: Snapshot) -> tuple[Candidate, ...]:
     """The processes that train without a hook and are not watched yet."""
-    seen = {rank.facts.pid for run in snapshot.runs for rank in run.ranks if rank.facts.rung in STEPS_COUNTED}
+    seen = {rank.facts.pid for run in snapshot.runs for rank in run.ranks if rank.facts.visibility in STEPS_COUNTED}
     return tuple(
         candidate
         for candidate in snapshot.candidates
-        if candidate.rung != "exact" and candidate.pid not in seen and candidate.pid != snapshot.attached_pid
+        if candidate.visibility != "exact" and candidate.pid not in seen and candidate.pid != snapshot.attached_pid
     )
 
 
@@ -136,7 +136,7 @@ def still_needed(rank: RankWindow, snapshot: Snapshot) -> str:
 
 def state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
     """What a run does instead of training, if it does not train, evaluate or save."""
-    made = "batches" if run.rung == "sampled" else "steps"
+    made = "batches" if run.visibility == "sampled" else "steps"
     since_last = "a while" if run.last_step_ns is None else age(snapshot.time_ns - run.last_step_ns)
     match run.state:
         case "starting":
@@ -149,16 +149,16 @@ def state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
             return f"no training loop is running, last step {since_last} ago"
         case "stopped":
             return "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"
-        case "ended" if run.rung not in STEPS_COUNTED:
+        case "ended" if run.visibility not in STEPS_COUNTED:
             return "ended; its steps were not seen"
-        case "ended" if run.rung == "sampled" and not run.steps_total:
+        case "ended" if run.visibility == "sampled" and not run.steps_total:
             return "ended; its batches were not counted"
         case "ended":
             return f"ended after {grouped(run.steps_total)} {made}"
         case "not hooked":
             return "not hooked, so its steps and waits are not seen"
         case "not linked":
-            return run.how_to_climb or "hooked, but not linked to this gpuwatch"
+            return run.how_to_see_more or "hooked, but not linked to this gpuwatch"
     return None
 
 

@@ -78,7 +78,7 @@ class Events:
     def _is_known(self, cls: type, subject: str, sample: Sample) -> bool:
         content: Any = {name: value for name, value in asdict(sample).items() if name != "time_ns"}
         if isinstance(sample, Candidates):
-            content = {(each.pid, each.start_ticks, each.rung, each.refusal) for each in sample.processes}
+            content = {(each.pid, each.start_ticks, each.visibility, each.refusal) for each in sample.processes}
         if self._known.get((cls, subject)) == content:
             return True
         if len(self._known) >= _MOST_KNOWN:

@@ -1,4 +1,4 @@
-"""The layout of a recording, version 1: one SQLite file.
+"""The layout of a recording, version 2: one SQLite file.
 
 | table       | holds                                                                                              |
 |-------------|----------------------------------------------------------------------------------------------------|
@@ -51,7 +51,7 @@ import zlib
 from collections.abc import Sequence
 
 APPLICATION_ID = 0x67707577  # "gpuw"
-VERSION = 1
+VERSION = 2
 CHUNK_BITS = 20
 """Of a chunk's id below its segment's number."""
 

@@ -139,11 +139,18 @@ def revived(shape: Shape, value: Any) -> Any:
     return built(shape.name, {name: revived(field, value[name]) for name, field in shape.fields if name in value})
 
 
+_RENAMED = {"rung": "visibility", "climb": "how_to_see_more"}
+"""Fields of recordings of version 1."""
+
+
 def built(name: str, fields: Mapping[str, Any]) -> Any:
-    """The dataclass of that name; fields that it no longer has are left out, those it has got since have defaults."""
+    """The dataclass of that name, without fields that it does not have; those that the file lacks have defaults."""
     cls = _CLASSES[name]
     known = _names(cls)
-    return cls(**{field: value for field, value in fields.items() if field in known})
+    values = {_RENAMED.get(field, field): value for field, value in fields.items()}
+    if values.get("visibility") == "proc":
+        values["visibility"] = "process"
+    return cls(**{field: value for field, value in values.items() if field in known})
 
 
 Check = Callable[[Sequence[Any]], bool]

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from gpuwatch.samples.run import Visibility
 from gpuwatch.text.escape import encodable
 
 Json = dict[str, Any]
 _Part = TypeVar("_Part", bound=Struct)
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 MOST_POINTS = 1500
 """Of a curve: a screen has no more columns."""
 
@@ -354,11 +355,13 @@ class Run(Struct, frozen=True):
     pid: int
     command: str
     cwd: str | None
-    rung: Annotated[
-        Literal["exact", "sampled", "proc", "hardware"],
-        _note("exact: timed by the hook. sampled: stacks read from outside. proc: /proc only. hardware: the GPU only"),
+    visibility: Annotated[
+        Visibility,
+        _note(
+            "exact: timed by the hook. sampled: stacks read from outside. process: /proc only. hardware: the GPU only"
+        ),
     ]
-    how_to_climb: Annotated[str | None, _note("one line on how to see more, below exact")]
+    how_to_see_more: Annotated[str | None, _note("one line on how to see more, below exact")]
     state: Annotated[str | None, _note("training, evaluating, silent, not training, stopped, ended (killed) ...")]
     device: str | None
     gpus: Annotated[list[str], _note("gpus[].uuid")]
@@ -484,7 +487,7 @@ class Span(Struct, frozen=True):
 class Report(Struct, frozen=True):
     """Everything that was seen. `series`, `clock` and `spans` are there with --series only."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     gpuwatch: About
     verdict: Annotated[list[VerdictLine], Meta(min_length=1)]
     findings: list[Finding]

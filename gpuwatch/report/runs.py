@@ -36,15 +36,15 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
     rank = run.critical
     steps = rank.step_seconds
     pace, pace_source = steps_per_second(rank)
-    climb = rank.facts.climb or (shown.how_to_climb if shown else None)
+    hint = rank.facts.how_to_see_more or (shown.how_to_see_more if shown else None)
     return model.Run(
         id=run.id,
         title=run.title,
         pid=run.ranks[0].facts.pid,
         command=shlex.join(rank.facts.command),
         cwd=rank.facts.cwd,
-        rung=rank.facts.rung,
-        how_to_climb=None if climb is None or rank.facts.rung == "exact" else climb,
+        visibility=rank.facts.visibility,
+        how_to_see_more=None if rank.facts.visibility == "exact" else hint,
         state=shown.state_words if shown else _ended(run),
         device=rank.facts.device,
         gpus=list(run.gpu_uuids),
@@ -97,22 +97,22 @@ def _model(facts: ModelFacts) -> model.Model:
 
 def steps_known(rank: RankWindow) -> bool:
     """Whether the steps of this process are seen; 0 of them is a figure only then."""
-    return rank.facts.rung == "exact" or rank.steps_total > 0
+    return rank.facts.visibility == "exact" or rank.steps_total > 0
 
 
 def _unavailable(run: RunWindow) -> dict[str, str]:
     rank = run.critical
-    exact = rank.facts.rung == "exact"
+    exact = rank.facts.visibility == "exact"
     reasons: dict[str, str] = {}
     if not steps_known(rank):
-        reasons["steps"] = _UNSEEN_STEPS.get(rank.facts.rung, _HOOK_ONLY)
+        reasons["steps"] = _UNSEEN_STEPS.get(rank.facts.visibility, _HOOK_ONLY)
     if rank.step_seconds is None:
         reasons["step_seconds"] = _NO_STEP if exact else _HOOK_ONLY
     if rank.wait_share is None:
         if exact and rank.step_seconds is not None:
             reasons["data_wait_share"] = "the loop's waits for data are not seen by the hook"
         else:
-            reasons["data_wait_share"] = _UNSEEN_WAITS.get(rank.facts.rung, _NO_STEP)
+            reasons["data_wait_share"] = _UNSEEN_WAITS.get(rank.facts.visibility, _NO_STEP)
     if run.samples_per_second is None:
         reasons["samples_per_second"] = reasons.get("steps") or _why_no_rate(rank)
     if rank.gap_share is None:
@@ -123,18 +123,18 @@ def _unavailable(run: RunWindow) -> dict[str, str]:
 _NO_STEP = "no step was seen in this window"
 _HOOK_ONLY = "measured with the hook only"
 _UNREAD = "seen with the hook or in stacks only, and neither is there"
-_UNSEEN_STEPS = {"sampled": "no loader was seen at work", "proc": _UNREAD, "hardware": _UNREAD}
-_UNSEEN_WAITS = {"sampled": "too little was seen in this window", "proc": _UNREAD, "hardware": _UNREAD}
+_UNSEEN_STEPS = {"sampled": "no loader was seen at work", "process": _UNREAD, "hardware": _UNREAD}
+_UNSEEN_WAITS = {"sampled": "too little was seen in this window", "process": _UNREAD, "hardware": _UNREAD}
 
 
 def _why_no_rate(rank: RankWindow) -> str:
-    return _NO_STEP if rank.facts.rung == "exact" and rank.step_seconds is None else "the batch size is not known"
+    return _NO_STEP if rank.facts.visibility == "exact" and rank.step_seconds is None else "the batch size is not known"
 
 
 def _why_no_gap(rank: RankWindow) -> str:
     if rank.facts.device == "cpu":
         return "the model computes on the CPU"
-    if rank.facts.rung != "exact":
+    if rank.facts.visibility != "exact":
         return _HOOK_ONLY
     if not rank.facts.gpu_gap_measured:
         return "no CUDA events are read in this run"
@@ -203,7 +203,7 @@ def standing_section(rank: RankWindow, now_ns: int) -> model.Standing | None:
 
 def steps_per_second(rank: RankWindow) -> tuple[float | None, model.StepsSource | None]:
     """The pace over all of the window, evaluation and saving included, and where it comes from."""
-    if rank.facts.rung == "exact":
+    if rank.facts.visibility == "exact":
         seconds = rank.window_seconds
         return (rank.steps / seconds, "hook") if seconds > 0 and rank.steps else (None, None)
     stacks = rank.stacks

@@ -56,8 +56,8 @@ def _words(kind: Kind, run: RunWindow, snapshot: Snapshot) -> str:
     rank = run.critical
     match kind:
         case "unseen":
-            climb = rank.facts.climb or "start it with gpuwatch run to see its steps"
-            return f"no warning from hardware and host; {climb}"
+            hint = rank.facts.how_to_see_more or "start it with gpuwatch run to see its steps"
+            return f"no warning from hardware and host; {hint}"
         case "unjudged":
             return f"too little was seen to judge ({still_needed(rank, snapshot)})"
         case "unmeasured":
@@ -69,7 +69,7 @@ def _words(kind: Kind, run: RunWindow, snapshot: Snapshot) -> str:
 
 def _basis(rank: RankWindow) -> str:
     """What a run's figures rest on."""
-    if rank.facts.rung != "sampled":
+    if rank.facts.visibility != "sampled":
         return f"exact, {grouped(rank.steps)} steps"
     samples = rank.stacks.samples if rank.stacks is not None else 0
     return f"sampled, {grouped(samples)} samples, {grouped(rank.steps)} batches"

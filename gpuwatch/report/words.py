@@ -226,7 +226,7 @@ def run_table(report: model.Report) -> Table:
         ranks = f", {len(run.ranks)} ranks" if len(run.ranks) > 1 else ""
         rows.append(
             (
-                f"{run.title} ({run.pid}{ranks}, {run.rung}{_ended(run)})",
+                f"{run.title} ({run.pid}{ranks}, {run.visibility}{_ended(run)})",
                 UNKNOWN if run.steps is None else grouped(run.steps),
                 rate(run.samples_per_second),
                 f"{seconds(step.p50)}, {seconds(step.p95)}{_accumulated(run)}" if step else UNKNOWN,
@@ -247,7 +247,7 @@ def _accumulated(run: model.Run) -> str:
 
 def _wait_error(run: model.Run) -> str:
     """Half the width of the 95 % interval in points, where the wait was sampled."""
-    wait = run.stacks.train_phases.get("wait") if run.stacks and run.rung == "sampled" else None
+    wait = run.stacks.train_phases.get("wait") if run.stacks and run.visibility == "sampled" else None
     return "" if wait is None else f" ±{(wait.high - wait.low) * 50:.1f}"
 
 
@@ -274,8 +274,8 @@ def _sentences(run: model.Run) -> Iterator[str]:
     if len(run.ranks) > 1:
         stands += [(rank.standing, rank.rank) for rank in run.ranks]
     yield from (_standing(standing, run, rank) for standing, rank in stands if standing is not None)
-    if run.how_to_climb:
-        yield run.how_to_climb
+    if run.how_to_see_more:
+        yield run.how_to_see_more
 
 
 def pace(run: model.Run) -> str:

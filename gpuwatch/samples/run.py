@@ -11,6 +11,9 @@ from typing import Literal
 
 Role = Literal["train", "eval", "unknown"]
 
+Visibility = Literal["exact", "sampled", "process", "hardware"]
+"""How well a process is seen: by its hook, by its stacks from outside, by /proc alone, by what its GPU says alone."""
+
 PhaseKind = Literal["warmup", "eval", "checkpoint", "gc", "compile", "stopped", "user", "outside"]
 """`outside`: the pass over its loader is over, and nothing that belongs to a training has followed for a second."""
 
@@ -114,9 +117,9 @@ class RunFacts:
     loaders: tuple[LoaderFacts, ...] = ()
     model: ModelFacts = ModelFacts()
     gpu_gap_measured: bool = False  # CUDA event pairs are being read
-    rung: Literal["exact", "sampled", "proc", "hardware"] = "exact"
-    hooked: bool = False  # seen by its presence file alone, where the rung is "proc"
-    climb: str | None = None  # one line on how to see more, where the rung is below "exact"
+    visibility: Visibility = "exact"
+    hooked: bool = False  # its presence file is known; with visibility "process" its hook is not linked
+    how_to_see_more: str | None = None  # one line, where visibility is not "exact"
     notes: tuple[str, ...] = ()
     debug_modes: tuple[str, ...] = ()  # of torch, as its hook last saw them: "anomaly", "sync-debug", "deterministic"
     overrides: tuple[str, ...] = ()  # settings of a trial that took effect in this process

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from gpuwatch.samples.run import Role
+from gpuwatch.samples.run import Role, Visibility
 
 StackPhase = Literal[
     "wait",  # in the training loader's next(), the first of an epoch too, or for a queue that another thread fills
@@ -161,12 +161,12 @@ class Candidate:
     command: tuple[str, ...]
     user: str
     age_seconds: float
-    rung: Literal["exact", "sampled", "proc", "hardware"]  # the best that can be had of it now
+    visibility: Visibility  # the best that is possible now
     why: str
     workers: int = 0
     gpu_uuids: tuple[str, ...] = ()
     refusal: str | None = None  # why its stacks cannot be read
-    climb: str | None = None  # one line on how to get a better rung
+    how_to_see_more: str | None = None  # one line
 
 
 @dataclass(frozen=True, slots=True)

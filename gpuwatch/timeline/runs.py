@@ -153,7 +153,7 @@ def unhooked(pid: int, start_ticks: int, process: ProcessHistory, host: HostSamp
             start_ticks=start_ticks,
             command=tuple((sample.command or f"process {pid}").split()),
             cpu_affinity=sample.affinity_cores,
-            rung="proc",
+            visibility="process",
         )
     )
     trainer.first_ns = process.rows.times[0]

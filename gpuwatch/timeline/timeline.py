@@ -191,7 +191,7 @@ class Timeline:
         """The runs that lived in the window, those that still do first, the older the earlier.
 
         Those without a hook are left out once they are no longer watched. Where only some processes are asked for and
-        nothing trains among them, as far as is known, each stands as a run of the rung "proc".
+        nothing trains among them, as far as is known, each is a run with visibility "process".
         """
         with self.lock:
             runs = [

@@ -117,14 +117,15 @@ class TrainerHistory:
 
         New loader settings move the border of an epoch's start.
         """
-        if self.is_exact and facts.rung != "exact":
+        if self.is_exact and facts.visibility != "exact":
             if self.ended is None or self.ended.how != "lost":
                 return
             self._outside_since_ns = self.ended.time_ns
-        elif facts.rung == "exact" and not self.is_exact and (self.facts is not None or self.counts.total):
+        elif facts.visibility == "exact" and not self.is_exact and (self.facts is not None or self.counts.total):
             self._forget_estimates()
-        if self.facts is not None and self.facts.hooked and facts.rung in ("proc", "hardware"):
-            facts = replace(facts, hooked=True, climb=facts.climb if facts.hooked else self.facts.climb)
+        if self.facts is not None and self.facts.hooked and facts.visibility in ("process", "hardware"):
+            hint = facts.how_to_see_more if facts.hooked else self.facts.how_to_see_more
+            facts = replace(facts, hooked=True, how_to_see_more=hint)
         if self.facts is not None and _regime(facts) != _regime(self.facts):
             self.pace.reset()
         self.facts = facts
@@ -257,7 +258,7 @@ class TrainerHistory:
 
     def see_process(self, sample: ProcessSample) -> None:
         """A look at the process itself: it may have been stopped, or have gone on."""
-        is_unread = self.facts is not None and self.facts.rung in ("proc", "hardware")
+        is_unread = self.facts is not None and self.facts.visibility in ("process", "hardware")
         if is_unread or (sample.state in STOPPED_STATES and not self.is_exact):
             self._see(sample.time_ns, sample.time_ns)
         if sample.state is not None:
@@ -293,7 +294,7 @@ class TrainerHistory:
     @property
     def is_exact(self) -> bool:
         """Whether its hook speaks for it."""
-        return self.facts is not None and self.facts.rung == "exact"
+        return self.facts is not None and self.facts.visibility == "exact"
 
     @property
     def batch_size(self) -> int | None:

@@ -127,7 +127,7 @@ def run(**changes: object) -> RunNow:
         title="train.py",
         pid=4711,
         command=("python", "train.py", "--config", "base.yaml"),
-        rung="exact",
+        visibility="exact",
         state="training",
         ranks=(rank(),),
         gpu_indices=(0,),
@@ -164,7 +164,7 @@ def candidate(pid: int = 5000, **changes: object) -> Candidate:
         "it has libtorch in memory and 2 DataLoader workers below it",
         workers=2,
         gpu_uuids=("GPU-00000000-aaaa-bbbb-cccc-0123456789ab",),
-        climb="start it with `gpuwatch run python train.py` for exact steps and waits",
+        how_to_see_more="start it with `gpuwatch run python train.py` for exact steps and waits",
     )
     return replace(now, **changes)  # type: ignore[arg-type]
 
@@ -177,11 +177,11 @@ def refused(pid: int = 6000, **changes: object) -> Candidate:
             "command": ("python", "finetune.py"),
             "user": "ben",
             "age_seconds": 90_000.0,
-            "rung": "proc",
+            "visibility": "process",
             "why": "it has a context on GPU 0",
             "workers": 0,
             "refusal": "kernel.yama.ptrace_scope is 1: only a parent may read its children",
-            "climb": "run gpuwatch with sudo, or: sudo sysctl kernel.yama.ptrace_scope=0",
+            "how_to_see_more": "run gpuwatch with sudo, or: sudo sysctl kernel.yama.ptrace_scope=0",
         }
         | changes,
     )

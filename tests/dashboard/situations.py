@@ -157,7 +157,7 @@ def long_names() -> Snapshot:
 
 def not_hooked() -> Snapshot:
     own = run(
-        rung="proc",
+        visibility="process",
         state="not hooked",
         wait_share=None,
         gap_share=None,
@@ -172,7 +172,7 @@ def not_hooked() -> Snapshot:
         last_step_ns=None,
         steps_total=0,
         phases=(),
-        how_to_climb="start it with `gpuwatch run python train.py` to see its steps and waits",
+        how_to_see_more="start it with `gpuwatch run python train.py` to see its steps and waits",
     )
     return snapshot(runs=(own,), findings=())
 
@@ -215,7 +215,7 @@ def attached(workers: int = 0, **changes: object) -> Snapshot:
             id=window.id,
             pid=5000,
             ranks=(rank(pid=5000, facts=facts, step_seconds=None),),
-            rung="sampled",
+            visibility="sampled",
             step_seconds_p50=None,
             step_seconds_p95=None,
             gap_share=None,
@@ -228,7 +228,7 @@ def attached(workers: int = 0, **changes: object) -> Snapshot:
             phases=(),
             steps_total=1843,
             samples_per_second=790.0,
-            how_to_climb="`gpuwatch run COMMAND` measures steps and waits exactly",
+            how_to_see_more="`gpuwatch run COMMAND` measures steps and waits exactly",
         ),
         start_share=0.0,
         sync_share=0.05,

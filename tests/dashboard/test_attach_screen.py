@@ -32,7 +32,7 @@ async def test_nothing_watched_but_processes_that_train_are_offered() -> None:
 
 
 def test_one_process_is_offered_in_the_singular_and_hooked_ones_are_not() -> None:
-    hooked = situations.candidate(7000, rung="exact")
+    hooked = situations.candidate(7000, visibility="exact")
     about = replace(situations.unwatched(), candidates=(hooked, situations.candidate()))
     assert verdicts(View(about))[0].sentence == "1 process trains here without a hook: press a to attach"
     assert verdicts(View(replace(about, candidates=(hooked,))))[0].word == "WATCHING"

@@ -31,7 +31,7 @@ def of_window(rank: RankWindow, **changes: object) -> Snapshot:
     return situations.snapshot(runs=(about,), findings=(), scene=situations.scene(runs=(window,)))
 
 
-def test_a_sampled_run_says_its_rung_its_pace_its_error_and_the_hot_line() -> None:
+def test_a_sampled_run_says_how_it_is_seen_its_pace_its_error_and_the_hot_line() -> None:
     lines = panel(situations.attached(), height=9)
     assert "sampled (stacks)" in lines[0]
     assert lines[2] == "12.3 batches/s   790 samples/s   wait 61 % ±2.4"
@@ -57,7 +57,7 @@ def test_a_function_that_is_hot_on_many_lines_is_named_as_one() -> None:
     lines = tuple(seen.line("item", 60 + place, 40, of=720, function="elastic") for place in range(8))
     call = seen.line("item", 34, 320, of=720, text="x = elastic(x)", callee="elastic", callee_file=seen.AUGMENT)
     stacks = seen.worker_stacks(worker_lines=lines, worker_calls=(call,))
-    told = panel(of_window(seen.sampled_rank(stacks, num_workers=2), rung="sampled"))
+    told = panel(of_window(seen.sampled_rank(stacks, num_workers=2), visibility="sampled"))
     assert any(line.startswith("hot function elastic() at augment.py:34  44 % of the worke") for line in told)
 
 
@@ -151,7 +151,7 @@ async def test_code_that_is_hostile_is_shown_as_what_it_is() -> None:
 
 def test_why_a_run_is_not_linked_is_said_once() -> None:
     why = "hooked, but already linked to 4 other gpuwatch"
-    about = of_window(build.rank(), state="not linked", how_to_climb=why)
+    about = of_window(build.rank(), state="not linked", how_to_see_more=why)
     verdict = verdicts(View(about))[0]
     assert (verdict.word, verdict.because) == ("NOT LINKED", "")
     assert verdict.sentence.endswith(why)

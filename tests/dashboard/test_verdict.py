@@ -332,8 +332,8 @@ def windows(draw: st.DrawFn, pid: int) -> RunWindow:
         looks = seen.stacks(phases, seconds=draw(st.sampled_from([5.0, 20.0, 58.0])))
         return build.run(seen.sampled_rank(looks, pid=pid, wait_share=None if wait is None else wait * 10))
     steps = draw(st.sampled_from([0, 12, 31, 300]))
-    rung = draw(st.sampled_from(["exact", "proc", "hardware"]))
-    rank = build.rank(pid=pid, wait=wait or 0.0, steps=max(1, steps), facts={"rung": rung})
+    visibility = draw(st.sampled_from(["exact", "process", "hardware"]))
+    rank = build.rank(pid=pid, wait=wait or 0.0, steps=max(1, steps), facts={"visibility": visibility})
     if wait is None:
         rank = replace(rank, wait_share=None, gap_share=None)
     return build.run(replace(rank, steps=steps, steps_total=steps, warm=draw(st.booleans())))
@@ -349,7 +349,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             situations.run(state=draw(st.sampled_from(get_args(RunState)))),
             id=each.id,
             pid=each.ranks[0].facts.pid,
-            rung=each.critical.facts.rung,
+            visibility=each.critical.facts.visibility,
             wait_share=each.critical.wait_share,
             gap_share=each.critical.gap_share,
             gpu_indices=(number % len(gpus),),

@@ -84,7 +84,7 @@ def test_a_user_without_rights_sees_the_training_of_his_own(
     assert re.search(r"step [\d.]+ m?s \| wait \d+ %", seen["watch"]), seen["watch"]
     assert "Traceback" not in seen["watch"]
     (run,) = json.loads(seen["report"])["runs"]
-    assert run["rung"] == "exact" and run["steps"] > 0 and run["data_wait_share"] > 0
+    assert run["visibility"] == "exact" and run["steps"] > 0 and run["data_wait_share"] > 0
     if may_read_strangers():
         assert run["stacks"]["samples"] > 0
 

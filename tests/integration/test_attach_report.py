@@ -96,13 +96,13 @@ def test_plain_training_is_listed_and_then_reported_as_sampled(tmp_path: Path) -
     assert "sampled" in row
     assert reported.returncode == 0, reported.stderr
     run = only_run(reported.stdout)
-    assert (run["pid"], run["rung"]) == (pid, "sampled")
-    assert run["how_to_climb"]
+    assert (run["pid"], run["visibility"]) == (pid, "sampled")
+    assert run["how_to_see_more"]
     assert run["data_wait_share"] > 0.5
     assert run["steps_per_second"] > 0
 
 
-def test_training_whose_memory_is_denied_is_shown_on_a_lower_rung_with_the_cure(tmp_path: Path) -> None:
+def test_training_whose_memory_is_denied_is_shown_by_proc_alone_with_the_cure(tmp_path: Path) -> None:
     with training(tmp_path) as pid:
         done = subprocess.run(
             [sys.executable, "-c", DENIED, "report", "--attach", str(pid), "--duration", "3", "--format", "json"],
@@ -113,12 +113,12 @@ def test_training_whose_memory_is_denied_is_shown_on_a_lower_rung_with_the_cure(
         )
     assert done.returncode == 0, done.stderr
     run = only_run(done.stdout)
-    assert (run["pid"], run["rung"]) == (pid, "proc")
-    assert "sudo" in run["how_to_climb"]
+    assert (run["pid"], run["visibility"]) == (pid, "process")
+    assert "sudo" in run["how_to_see_more"]
     assert run["data_wait_share"] is None
 
 
-def test_lines_of_watch_say_that_the_run_is_sampled_and_how_to_climb(tmp_path: Path) -> None:
+def test_lines_of_watch_say_that_the_run_is_sampled_and_how_to_see_more(tmp_path: Path) -> None:
     with training(tmp_path) as pid:
         needs_reading(pid)
         monitor = subprocess.Popen(
@@ -133,7 +133,7 @@ def test_lines_of_watch_say_that_the_run_is_sampled_and_how_to_climb(tmp_path: P
         monitor.send_signal(signal.SIGINT)
         _, told = monitor.communicate(timeout=PATIENCE_SECONDS)
     assert "| sampled" in line
-    # Where the first line comes before the first look, the run is one of the rung below for as long.
-    climbs = [line for line in told.splitlines() if line.startswith(f"gpuwatch: train.py ({pid}): ")]
-    assert len(climbs) == len(set(climbs))
-    assert "estimated from stacks; `gpuwatch run COMMAND`" in climbs[-1]
+    # Where the first line comes before the first look, the run has visibility "process" until then.
+    hints = [line for line in told.splitlines() if line.startswith(f"gpuwatch: train.py ({pid}): ")]
+    assert len(hints) == len(set(hints))
+    assert "estimated from stacks; `gpuwatch run COMMAND`" in hints[-1]

@@ -39,7 +39,7 @@ def test_training_killed_while_it_is_read_is_reported_as_ended(tmp_path: Path, w
         target.wait()
         report = report_of(monitor)
     (run,) = report["runs"]
-    assert (run["pid"], run["rung"]) == (target.pid, "sampled")
+    assert (run["pid"], run["visibility"]) == (target.pid, "sampled")
     assert run["ended"] in ("killed", "exited", "lost")
     assert any("ended" in note for note in report["gpuwatch"]["notes"])
 

@@ -84,7 +84,7 @@ def test_report_asks_nothing_of_the_kernel_that_could_reach_into_the_training(tm
         assert target.poll() is None
     assert traced.result.returncode == 0, traced.result.stderr
     (run,) = json.loads(traced.result.stdout)["runs"]
-    assert run["rung"] == "sampled", run["how_to_climb"]
+    assert run["visibility"] == "sampled", run["how_to_see_more"]
     assert any(f"process_vm_readv({target.pid}," in call for call in traced.of("process_vm_readv"))
     assert traced.of(*FORBIDDEN) == []
     assert traced.signals_to_others() == []

@@ -138,4 +138,4 @@ def test_hooked_process_is_reported_as_such(tmp_path: Path) -> None:
     with running("-c", WITHOUT_TORCH) as (pid, _):
         source = DiscoverySource(hooked=lambda: [pid], can_read=lambda pid: None)
         first = source.look_now().processes[0]
-    assert (first.pid, first.rung) == (pid, "exact")
+    assert (first.pid, first.visibility) == (pid, "exact")

@@ -78,7 +78,7 @@ def test_a_watched_training_is_judged_recorded_and_replayed(tmp_path: Path, simu
     assert (starved["verdict"], starved["trace"], done.returncode) == ("ok", None, 0), done.stdout
     assert {"data-starvation", "workers-zero"} <= set(starved["found"])
     assert starved["figures"]["utilization_percent"] == pytest.approx(40, abs=2)
-    assert starved["figures"]["rung"] == "exact"
+    assert starved["figures"]["visibility"] == "exact"
     (fix,) = starved["changes"]
     assert fix["samples_per_second"] > 0 and fix["measured"] > 0
     assert "expected data-starvation, workers-zero; found data-starvation" in done.stdout
@@ -106,7 +106,7 @@ def test_stacks_are_compared_with_the_clocks_of_the_training(tmp_path: Path, sim
     )
     row = rows(out)["F04"]
     assert row["trace"] is None
-    assert row["figures"]["rung"] == "sampled"
+    assert row["figures"]["visibility"] == "sampled"
     (shares,) = (remark for remark in row["remarks"] if remark.startswith("truth>stacks"))
     words = shares.split(": ")[1].split()
     told = {name: tuple(map(float, pair.split(">"))) for name, pair in zip(words[::2], words[1::2], strict=True)}

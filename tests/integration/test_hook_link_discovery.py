@@ -132,7 +132,7 @@ def test_trainer_in_a_container_is_known_by_the_pid_it_has_here(tmp_path: Path) 
         with LinkMonitor(HookLinkSource(tmp_path / "own", proc_root=proc, discover=True)) as monitor:
             monitor.until(lambda: bool(monitor.of(RunFacts)))
             facts = monitor.of(RunFacts)[0]
-            assert (facts.trainer, facts.rung) == (f"{pid}.{start_ticks(pid)}", "exact")
+            assert (facts.trainer, facts.visibility) == (f"{pid}.{start_ticks(pid)}", "exact")
             os.kill(pid, 9)
             monitor.until(lambda: bool(monitor.of(TrainerEnded)))
             assert monitor.of(TrainerEnded)[0].how == "killed"

@@ -139,7 +139,7 @@ def test_hooked_process_that_is_silent_is_named_and_its_end_is_reported(tmp_path
                 monitor.collect(now + second * SECOND)
             (facts,) = monitor.of(RunFacts)
             assert (facts.trainer, facts.command, facts.cwd) == (f"{process.pid}.{ticks}", ("python", "a.py"), "/x")
-            assert facts.rung == "proc"
+            assert facts.visibility == "process"
             assert "hooked, but" in facts.notes[0]
             process.kill()
             process.wait()
@@ -157,7 +157,7 @@ def test_linked_trainer_is_not_named_a_second_time(tmp_path: Path) -> None:
         now = time.monotonic_ns()
         for second in range(6):
             monitor.collect(now + second * SECOND)
-        assert [facts.rung for facts in monitor.of(RunFacts)] == ["exact"]
+        assert [facts.visibility for facts in monitor.of(RunFacts)] == ["exact"]
 
 
 def test_files_of_the_dead_are_removed_those_of_the_living_kept(tmp_path: Path) -> None:

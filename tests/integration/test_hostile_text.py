@@ -115,7 +115,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [
             GpuFacts(1 * _S, f"GPU-1{HOSTILE}", 0, HOSTILE),
             MachineFacts(1 * _S, HOSTILE, HOSTILE, 4, HOSTILE, 1 << 30),
-            RunFacts(**{**{f: getattr(facts, f) for f in facts.__slots__}, "notes": (HOSTILE,), "climb": HOSTILE}),
+            RunFacts(
+                **{**{f: getattr(facts, f) for f in facts.__slots__}, "notes": (HOSTILE,), "how_to_see_more": HOSTILE}
+            ),
         ],
         1 * _S,
         1.8e9,

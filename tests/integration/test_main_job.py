@@ -129,7 +129,7 @@ def test_starved_training_is_given_the_line_to_change_and_the_patch_applies(tmp_
     assert {"data-starvation", "workers-zero"} <= set(found)
     built = line_of(script, "DataLoader(Images")
     (run,) = document["runs"]
-    assert (run["pid"], run["rung"]) == (pid, "exact")
+    assert (run["pid"], run["visibility"]) == (pid, "exact")
     assert [(loader["file"], loader["line"], loader["num_workers"]) for loader in run["loaders"]] == [
         (str(script), built, 0)
     ]

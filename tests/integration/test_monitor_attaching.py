@@ -65,11 +65,11 @@ def test_training_without_a_hook_is_followed_from_attaching_to_its_end(folder: P
             watch.monitor.attach(training.pid)
             run = watch.run_until(lambda run: run.state == "training" and run.samples >= 300 and waits_most(run))
             assert watch.monitor.snapshot().attached_pid == training.pid
-            assert (run.rung, run.title, run.pid) == ("sampled", "train.py", training.pid)
+            assert (run.visibility, run.title, run.pid) == ("sampled", "train.py", training.pid)
             assert run.steps_total >= 10 and run.batches_exact
             assert run.samples_per_second is not None and run.batches_per_second is not None
             assert run.samples_per_second == pytest.approx(4 * run.batches_per_second)
-            assert run.standing is not None and run.how_to_climb is not None
+            assert run.standing is not None and run.how_to_see_more is not None
             window = watch.monitor.final_scene(60).runs[0].critical
             assert window.stacks is not None and window.stacks.cpu_share is not None
             assert window.process is not None and window.process.latest.pid == training.pid
@@ -101,7 +101,9 @@ def test_training_whose_memory_is_denied_is_watched_in_proc(folder: Path, monkey
     with started(folder, TRAINING, hooked=False) as training:
         watch = Watch(training.pid)
         try:
-            run = watch.run_until(lambda run: run.rung == "proc" and run.how_to_climb == "run gpuwatch as root")
+            run = watch.run_until(
+                lambda run: run.visibility == "process" and run.how_to_see_more == "run gpuwatch as root"
+            )
             scene = watch.monitor.final_scene(60)
         finally:
             watch.monitor.stop()

@@ -47,7 +47,12 @@ def test_hooked_training_is_followed_from_its_steps_to_its_end(folder: Path) -> 
             run = watch.run_until(
                 lambda run: run.state == "training" and run.steps_total >= 20 and (run.wait_share or 0.0) > 0.3
             )
-            assert (run.title, run.pid, run.rung, run.how_to_climb) == ("train.py", training.pid, "exact", None)
+            assert (run.title, run.pid, run.visibility, run.how_to_see_more) == (
+                "train.py",
+                training.pid,
+                "exact",
+                None,
+            )
             training.send_signal(signal.SIGSTOP)
             watch.run_until(lambda run: run.state == "stopped")
             training.send_signal(signal.SIGCONT)
@@ -93,7 +98,7 @@ def test_hooked_training_says_where_it_stands_and_which_line_costs(folder: Path)
             )
         finally:
             watch.monitor.stop()
-    assert run.rung == "exact"
+    assert run.visibility == "exact"
 
 
 def test_gpus_are_polled_while_nothing_trains(

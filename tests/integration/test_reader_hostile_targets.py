@@ -152,7 +152,7 @@ def test_a_hostile_process_costs_only_its_own_row(tmp_path: Path, kind: str) -> 
 
         tree = {good.pid, bad.pid, *TreeWalker("/proc").descendants(os.getpid())}
         found = {each.pid: each for each in DiscoverySource().look_now().processes if each.pid in tree}
-        assert found[good.pid].rung == "sampled"
+        assert found[good.pid].visibility == "sampled"
         assert found[good.pid].refusal is None
         if bad.pid in found:
             assert (found[bad.pid].refusal is None) == (refusal is None)
@@ -167,7 +167,7 @@ def test_a_hostile_process_costs_only_its_own_row(tmp_path: Path, kind: str) -> 
         assert looks >= 20, "the innocent one was not sampled beside the hostile one"
         assert all(note.isprintable() for each in facts for note in each.notes)
         if refusal is not None:
-            assert all(each.rung == "proc" for each in facts)
+            assert all(each.visibility == "process" for each in facts)
         assert bad.poll() is None and good.poll() is None, "reading ended a target"
 
 

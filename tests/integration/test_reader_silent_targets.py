@@ -131,32 +131,34 @@ def test_the_others_are_listed_beside_it(tmp_path: Path, either: Target, innocen
 def test_the_other_training_is_sampled_and_the_refusal_taken_back(silent: Target, innocent: Target) -> None:
     targets = [StackTarget(silent.pid, hooked=False), StackTarget(innocent.pid, hooked=False)]
     source = StackSource(lambda: targets)
-    rungs: list[str] = []
+    seen: list[str] = []
     looks: list[int] = []
 
     def collect(until: int, seen: list[int] | list[str]) -> None:
         end = time.monotonic() + HANG
         while len(seen) < until:
-            assert time.monotonic() < end, (rungs, looks)
+            assert time.monotonic() < end, (seen, looks)
             for sample in source.collect(time.monotonic_ns()):
                 if isinstance(sample, StackTally) and sample.trainer.startswith(f"{innocent.pid}."):
                     looks.append(sample.samples)
                 elif isinstance(sample, RunFacts) and sample.pid == silent.pid:
-                    rungs.append(sample.rung)
-                    assert (sample.climb is not None and SENTENCE in sample.climb) == (sample.rung == "proc")
+                    seen.append(sample.visibility)
+                    assert (sample.how_to_see_more is not None and SENTENCE in sample.how_to_see_more) == (
+                        sample.visibility == "process"
+                    )
             time.sleep(0.02)
 
     try:
-        collect(1, rungs)
-        assert rungs == ["proc"]
+        collect(1, seen)
+        assert seen == ["process"]
         before = len(looks)
         collect(before + 3, looks)
         assert all(count > 0 for count in looks)
         assert silent.stdin is not None
         silent.stdin.write("answer()\n")
         silent.stdin.flush()
-        collect(2, rungs)
-        assert rungs == ["proc", "sampled"]
+        collect(2, seen)
+        assert seen == ["process", "sampled"]
     finally:
         source.close()
 

@@ -82,7 +82,7 @@ def test_minutes_of_a_loop_that_never_waits(tmp_path: Path, loader: int, wait: f
     second = 1_000_000_000
     loaders = (LoaderFacts(loader, role="train", batch_size=32),) if loader else ()
     writer = RecordingWriter(tmp_path / "run.gpuwatch", RecordingMeta(hostname="h", version="0", label="LIVE"))
-    facts = RunFacts(second, "7.1", 7, 1, ("python", "train.py"), rung="sampled", loaders=loaders)
+    facts = RunFacts(second, "7.1", 7, 1, ("python", "train.py"), visibility="sampled", loaders=loaders)
     for n in range(1, 301):
         tally = StackTally("7.1", n * second, (n + 1) * second, 90, {"forward": 90})
         count = BatchCount("7.1", n * second, loader, "train", 8 * n)

@@ -59,7 +59,7 @@ def test_shares_lines_batches_and_loaders_are_those_of_the_training(workers: str
     assert max(tally.workers for tally in tallies) == int(workers)
 
     facts = [sample for sample in samples if isinstance(sample, RunFacts)][-1]
-    assert (facts.rung, facts.device, facts.cwd) == ("sampled", "cpu", str(tmp_path))
+    assert (facts.visibility, facts.device, facts.cwd) == ("sampled", "cpu", str(tmp_path))
     loaders = {loader.role: loader for loader in facts.loaders}
     assert {(role, loader.line) for role, loader in loaders.items()} == {
         ("train", line_of(TRAINING, "loader = DataLoader")),

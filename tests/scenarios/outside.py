@@ -35,7 +35,7 @@ CROWD, CROWDED_LOOKS_HZ, CROWDED_WORKER_LOOKS_HZ = 8, 50, 10
 TORN_SHARE = 0.01
 SETTLED_SECONDS = 1.0
 """Until the loop over a loader is known as the one that trains."""
-CLIMB = "`gpuwatch run COMMAND` measures steps, waits and the GPU's idle time exactly"
+HOW_TO_SEE_MORE = "`gpuwatch run COMMAND` measures steps, waits and the GPU's idle time exactly"
 _HOOK_ONLY = (StepEnd, GpuGap, WorkerFetch, RunMemory)
 
 Timed = tuple[float, Sample]
@@ -109,8 +109,8 @@ class Outside:
             torch_threads=None,
             gpu_uuids=(),
             gpu_gap_measured=False,
-            rung="sampled",
-            climb=CLIMB,
+            visibility="sampled",
+            how_to_see_more=HOW_TO_SEE_MORE,
         )
         loops = {TRAIN_LOADER: LINES["wait"][0], EVAL_LOADER: LINES["eval"][0]}
         loaders = {

@@ -129,7 +129,7 @@ def fetch(
 
 def sampled_facts(pid: int = 4711, **fields: Any) -> RunFacts:
     """A trainer without a hook whose stacks are read."""
-    return run_facts(pid, **({"rung": "sampled", "climb": "restart it with `gpuwatch run`"} | fields))
+    return run_facts(pid, **({"visibility": "sampled", "how_to_see_more": "restart it with `gpuwatch run`"} | fields))
 
 
 def line(number: int, samples: int, phase: str = "forward", **fields: Any) -> LineCount:
@@ -177,7 +177,7 @@ def candidate(pid: int = 4711, **fields: Any) -> Candidate:
         "command": ("python", "train.py"),
         "user": "ada",
         "age_seconds": 60.0,
-        "rung": "sampled",
+        "visibility": "sampled",
         "why": "torch is loaded",
     }
     return Candidate(pid=pid, **(usual | fields))

@@ -43,7 +43,7 @@ def run(pid: int = 4711, **fields: Any) -> RunNow:
         "title": "train.py",
         "pid": pid,
         "command": ("python", "train.py"),
-        "rung": "exact",
+        "visibility": "exact",
         "state": "training",
         "ranks": (),
         "gpu_indices": (0,),

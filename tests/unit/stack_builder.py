@@ -92,7 +92,11 @@ def standing(seconds: float, at: float = 120.0, **fields: Any) -> Standing:
 def sampled_rank(seen: StackWindow | None = None, *, num_workers: int | None = 0, **fields: Any) -> RankWindow:
     """A trainer without a hook, seen through its stacks."""
     window = seen if seen is not None else stacks()
-    facts = {"rung": "sampled", "climb": "`gpuwatch run COMMAND` measures steps and waits exactly", "cwd": "/home/user"}
+    facts = {
+        "visibility": "sampled",
+        "how_to_see_more": "`gpuwatch run COMMAND` measures steps and waits exactly",
+        "cwd": "/home/user",
+    }
     wait = window.train_phases.get("wait")
     usual: dict[str, Any] = {
         "steps": window.batches,

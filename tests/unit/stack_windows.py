@@ -93,7 +93,7 @@ def sampled(
     """A rank without a hook: no columns and no step times, only what stacks, counter and /proc show."""
     given = loader if loader is not None else from_outside(num_workers=4)
     facts = {
-        "rung": "sampled",
+        "visibility": "sampled",
         "torch_threads": None,
         "cpu_affinity": None,
         "gpu_gap_measured": False,

@@ -11,7 +11,7 @@ from gpuwatch.cli.attach import Found, Gpus, age_words, list_candidates, pick_ca
 from gpuwatch.cli.output import GpuwatchError
 from gpuwatch.samples import Candidate
 
-CLIMB = "start it with `gpuwatch run`"
+HOW_TO_SEE_MORE = "start it with `gpuwatch run`"
 
 
 def candidate(pid: int = 4711, **changed: Any) -> Candidate:
@@ -20,9 +20,9 @@ def candidate(pid: int = 4711, **changed: Any) -> Candidate:
         "command": ("python", "train.py", "--name", "two words"),
         "user": "ada",
         "age_seconds": 97200.0,
-        "rung": "sampled",
+        "visibility": "sampled",
         "why": "has 4 DataLoader workers",
-        "climb": CLIMB,
+        "how_to_see_more": HOW_TO_SEE_MORE,
     }
     return Candidate(pid=pid, **(usual | changed))
 
@@ -32,7 +32,7 @@ def table(*processes: Candidate, width: int | None = None) -> list[str]:
 
 
 def test_each_process_has_a_line_and_its_reason_below() -> None:
-    assert table(candidate(gpu_uuids=("GPU-b", "GPU-a")), candidate(12, rung="exact", age_seconds=45.0)) == [
+    assert table(candidate(gpu_uuids=("GPU-b", "GPU-a")), candidate(12, visibility="exact", age_seconds=45.0)) == [
         " PID  GPU      AGE  DETAIL   COMMAND",
         "4711  0,3  1 d 3 h  sampled  python train.py --name 'two words'",
         "        has 4 DataLoader workers",
@@ -42,7 +42,7 @@ def test_each_process_has_a_line_and_its_reason_below() -> None:
 
 
 def test_refusal_stands_with_its_cure() -> None:
-    denied = candidate(rung="proc", refusal="only root may read it.", climb="use sudo")
+    denied = candidate(visibility="process", refusal="only root may read it.", how_to_see_more="use sudo")
     assert table(denied)[-1] == "        its stacks cannot be read: only root may read it; to see more: use sudo"
 
 
@@ -54,7 +54,9 @@ def test_users_are_distinguished_where_there_are_several() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_lines_keep_to_the_width_of_the_terminal(width: int) -> None:
-    long = candidate(command=("python", "x" * 500), rung="proc", refusal="no right " * 20, climb="do this " * 20)
+    long = candidate(
+        command=("python", "x" * 500), visibility="process", refusal="no right " * 20, how_to_see_more="do this " * 20
+    )
     lines = table(long, candidate(12), width=width)
     assert max(map(len, lines)) <= max(width, 55)
     assert any("…" in line for line in lines)
@@ -106,7 +108,7 @@ def test_list_is_data_and_what_to_do_with_it_is_narration(
     assert [line.split()[0] for line in out.splitlines()] == ["PID", "4711", "has", "12", "has"]
     assert "\x1b" not in out
     assert "gpuwatch report --attach PID" in err
-    assert err.count(CLIMB) == 1
+    assert err.count(HOW_TO_SEE_MORE) == 1
 
 
 @pytest.mark.parametrize("look", [list_candidates, lambda: pick_candidate("report")])
@@ -119,7 +121,7 @@ def test_no_process_is_one_sentence_that_says_what_was_looked_for(machine: list[
 
 
 def test_only_process_is_taken_and_named(machine: list[Candidate], capsys: pytest.CaptureFixture[str]) -> None:
-    machine += [candidate(99, rung="hardware", refusal="belongs to bob"), candidate()]
+    machine += [candidate(99, visibility="hardware", refusal="belongs to bob"), candidate()]
     assert pick_candidate("report") == 4711
     out, err = capsys.readouterr()
     assert out == ""
@@ -139,7 +141,7 @@ def test_one_of_several_is_not_guessed(machine: list[Candidate], capsys: pytest.
 def test_processes_of_others_only_are_listed_with_the_cure(
     machine: list[Candidate], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine.append(candidate(rung="hardware", refusal="belongs to bob"))
+    machine.append(candidate(visibility="hardware", refusal="belongs to bob"))
     with pytest.raises(GpuwatchError, match="sudo"):
         pick_candidate("report")
     assert "belongs to bob" in capsys.readouterr().err

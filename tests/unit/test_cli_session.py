@@ -52,5 +52,5 @@ def test_names_the_way_to_runs_without_the_hook_where_there_are_any() -> None:
     assert "--attach" not in explanation(snapshot(nvml=ABSENT))
     plain = Candidate(1, 1, ("python", "train.py"), "ada", 9.0, "sampled", "has torch loaded")
     assert "1 process trains here without it" in explanation(snapshot(nvml=ABSENT, candidates=(plain,)))
-    both = snapshot(nvml=ABSENT, candidates=(plain, replace(plain, pid=2), replace(plain, pid=3, rung="exact")))
+    both = snapshot(nvml=ABSENT, candidates=(plain, replace(plain, pid=2), replace(plain, pid=3, visibility="exact")))
     assert "2 processes train here without it (`gpuwatch --attach` lists)" in explanation(both)

@@ -86,14 +86,14 @@ def test_run_without_hook_has_unknown_steps() -> None:
     assert line[1:] == ["step n/a", "wait n/a"]
 
 
-def test_run_seen_from_outside_says_its_rung_and_its_batches() -> None:
-    sampled = run(rung="sampled", step_seconds_p50=None, step_seconds=0.25, batches_per_second=3.876)
+def test_run_seen_from_outside_says_how_it_is_seen_and_its_batches() -> None:
+    sampled = run(visibility="sampled", step_seconds_p50=None, step_seconds=0.25, batches_per_second=3.876)
     assert parts(runs=(sampled,))[1:] == ["step 250 ms", "3.88 batches/s", "wait 41 %", "sampled"]
-    entries = run(rung="sampled", batches_per_second=3.9, batches_exact=False)
+    entries = run(visibility="sampled", batches_per_second=3.9, batches_exact=False)
     assert "at least 3.9 batches/s" in parts(runs=(entries,))
-    own = run(rung="sampled", batches_per_second=3.9, batches_of_loader=False)
+    own = run(visibility="sampled", batches_per_second=3.9, batches_of_loader=False)
     assert "3.9 iterations/s" in parts(runs=(own,))
-    assert parts(runs=(run(rung="proc", step_seconds_p50=None, wait_share=None),))[1:] == [
+    assert parts(runs=(run(visibility="process", step_seconds_p50=None, wait_share=None),))[1:] == [
         "step n/a",
         "wait n/a",
         "/proc only",

@@ -85,9 +85,9 @@ def test_candidate_says_who_what_and_since_when(host: RecordedTrainers, clock: C
     assert found.start_ticks == round((UPTIME_SECONDS - 90) * TICKS)
     assert found.age_seconds == pytest.approx(90, abs=0.1)
     assert found.command == ("/opt/env/bin/python", "train.py", "--name", r"\x1b]0;owned\x07\xff")
-    assert (found.rung, found.refusal) == ("sampled", None)
-    assert found.climb is not None
-    assert "gpuwatch run" in found.climb
+    assert (found.visibility, found.refusal) == ("sampled", None)
+    assert found.how_to_see_more is not None
+    assert "gpuwatch run" in found.how_to_see_more
 
 
 def test_a_spawned_trainer_is_shown_as_the_program_it_belongs_to(host: RecordedTrainers, clock: Clock) -> None:
@@ -97,13 +97,13 @@ def test_a_spawned_trainer_is_shown_as_the_program_it_belongs_to(host: RecordedT
     assert Watch(host, clock, hooked=lambda: [101]).after(0)[101].command == ("python", "ddp.py")
 
 
-def test_hooked_process_stands_on_the_highest_rung_and_first(host: RecordedTrainers, clock: Clock) -> None:
+def test_hooked_process_is_seen_exactly_and_comes_first(host: RecordedTrainers, clock: Clock) -> None:
     host.torch(100, start_ticks=1)
     host.torch(101, start_ticks=2)
     watch = Watch(host, clock, hooked=lambda: [101])
     found = watch.after(0)
     assert list(found) == [101, 100]
-    assert (found[101].rung, found[101].climb) == ("exact", None)
+    assert (found[101].visibility, found[101].how_to_see_more) == ("exact", None)
     assert "hook" in found[101].why
     assert watch.tries == [100]
 
@@ -132,7 +132,7 @@ def test_denied_process_stands_lower_with_cause_and_cure(host: RecordedTrainers,
     watch = Watch(host, clock)
     watch.refusals[100] = DENIED
     found = watch.after(0)[100]
-    assert (found.rung, found.refusal, found.climb) == ("proc", DENIED.sentence, DENIED.cure)
+    assert (found.visibility, found.refusal, found.how_to_see_more) == ("process", DENIED.sentence, DENIED.cure)
 
 
 def test_denied_process_is_tried_again_now_and_then_and_a_readable_one_never(
@@ -145,7 +145,7 @@ def test_denied_process_is_tried_again_now_and_then_and_a_readable_one_never(
     watch.after(15)
     assert sorted(watch.tries) == [100, 101]
     del watch.refusals[100]
-    assert watch.after(30)[100].rung == "sampled"
+    assert watch.after(30)[100].visibility == "sampled"
     assert watch.tries.count(101) == 1
 
 
@@ -160,9 +160,9 @@ def test_interpreter_that_still_starts_is_tried_again_at_once(host: RecordedTrai
     host.torch(100)
     watch = Watch(host, clock)
     watch.refusals[100] = CannotReadError(Reason.NOT_READY, "the interpreter is still starting")
-    assert watch.after(0)[100].rung == "proc"
+    assert watch.after(0)[100].visibility == "process"
     watch.refusals.clear()
-    assert watch.after(3)[100].rung == "sampled"
+    assert watch.after(3)[100].visibility == "sampled"
 
 
 def test_other_users_processes_are_left_out_unless_they_use_a_gpu(host: RecordedTrainers, clock: Clock) -> None:
@@ -171,9 +171,9 @@ def test_other_users_processes_are_left_out_unless_they_use_a_gpu(host: Recorded
     watch = Watch(host, clock, user=os.getuid() + 1, gpu_processes=lambda: {101: ("GPU-a",)})
     found = watch.after(0)
     assert list(found) == [101]
-    assert found[101].rung == "hardware"
+    assert found[101].visibility == "hardware"
     assert (found[101].refusal or "").startswith("belongs to ")
-    assert "root" in (found[101].climb or "")
+    assert "root" in (found[101].how_to_see_more or "")
     assert watch.tries == []
 
 

@@ -61,7 +61,7 @@ def test_a_run_rule_that_reads_the_gpu_waits_for_its_samples() -> None:
 
 
 def test_a_run_without_a_hook_is_judged_by_time() -> None:
-    unhooked = rank(steps=1, facts={"rung": "proc"})
+    unhooked = rank(steps=1, facts={"visibility": "process"})
     unhooked = replace(unhooked, steps=0, steps_total=0, warm=False)
     assert said(scene(run(unhooked), window=20.0)) == ()
     assert said(scene(run(unhooked), window=60.0)) != ()

@@ -229,14 +229,14 @@ def test_bands_show_each_phase_once_and_no_specks() -> None:
 def test_run_without_a_hook_says_how_to_see_more() -> None:
     history = timeline(gpu_facts(), [process(n, command="python train.py") for n in range(5)], gpu_processes(1, 4711))
     outside = run(history, 5, frozenset({4711}))
-    assert (outside.rung, outside.state, outside.title) == ("proc", "not hooked", "train.py")
+    assert (outside.visibility, outside.state, outside.title) == ("process", "not hooked", "train.py")
     assert outside.gpu_indices == (0,)
-    assert outside.how_to_climb is not None and "gpuwatch run" in outside.how_to_climb
+    assert outside.how_to_see_more is not None and "gpuwatch run" in outside.how_to_see_more
     assert (outside.steps_total, outside.wait_share, outside.step_seconds_p50) == (0, None, None)
 
 
 def test_hooked_run_needs_no_advice() -> None:
-    assert run(timeline(run_facts(), steps(50)), 5).how_to_climb is None
+    assert run(timeline(run_facts(), steps(50)), 5).how_to_see_more is None
 
 
 def test_gpu_shows_its_latest_poll_and_last_minute() -> None:
@@ -335,7 +335,7 @@ LOOP = {
 def test_sampled_run_shows_its_figures() -> None:
     history = timeline(sampled_facts(), tallies(60, LOOP), counts(60, 4), standing(60, "wait", since=58))
     now = run(history, 60)
-    assert (now.rung, now.state, now.samples) == ("sampled", "training", 6_000)
+    assert (now.visibility, now.state, now.samples) == ("sampled", "training", 6_000)
     assert (now.steps_total, now.last_step_ns) == (240, at(60))
     assert now.batches_per_second == pytest.approx(4, rel=0.02)
     assert now.batches_exact
@@ -344,7 +344,7 @@ def test_sampled_run_shows_its_figures() -> None:
     assert now.samples_per_second == pytest.approx(128, rel=0.02)
     assert now.wait_share == pytest.approx(0.4)
     assert now.standing is not None and (now.standing.phase, now.standing.since_ns) == ("wait", at(58))
-    assert now.how_to_climb == "restart it with `gpuwatch run`"
+    assert now.how_to_see_more == "restart it with `gpuwatch run`"
     (rank,) = now.ranks
     assert (rank.state, rank.steps_total) == ("training", 240)
     assert (rank.step_seconds, rank.wait_share) == (now.step_seconds, now.wait_share)
@@ -380,7 +380,7 @@ def test_mean_step_leaves_the_evaluation_out() -> None:
     assert now.batches_per_second == pytest.approx(4 * 40 / 60, rel=0.03)
 
 
-def test_hottest_lines_are_named_on_both_rungs() -> None:
+def test_hottest_lines_are_named_of_hooked_and_of_sampled_runs() -> None:
     lines = {"lines": (line(20, 30), line(9, 50)), "worker_lines": (line(31, 70, phase="item"),), "worker_samples": 100}
     for history in (
         timeline(sampled_facts(), tallies(60, LOOP, **lines), counts(60, 4)),
@@ -394,7 +394,7 @@ def test_hottest_lines_are_named_on_both_rungs() -> None:
 def test_hooked_run_keeps_its_figures_and_says_where_it_stands() -> None:
     exact = run(timeline(run_facts(), steps(600, wait=0.05)), 60)
     now = run(timeline(run_facts(), steps(600, wait=0.05), tallies(60, LOOP), standing(60, "sync")), 60)
-    assert (now.rung, now.how_to_climb, now.samples) == ("exact", None, 6_000)
+    assert (now.visibility, now.how_to_see_more, now.samples) == ("exact", None, 6_000)
     assert now.standing is not None and now.standing.phase == "sync"
     assert now.wait_share == exact.wait_share
     assert (now.step_seconds_p50, now.steps_total) == (exact.step_seconds_p50, exact.steps_total)
@@ -444,15 +444,17 @@ def test_loop_without_a_loader_trains_although_nothing_counts_its_steps() -> Non
 
 
 def test_process_whose_stacks_cannot_be_read_says_how_to_see_more() -> None:
-    history = timeline(sampled_facts(rung="proc", climb="run gpuwatch as root"), [process(n) for n in range(60)])
+    history = timeline(
+        sampled_facts(visibility="process", how_to_see_more="run gpuwatch as root"), [process(n) for n in range(60)]
+    )
     now = run(history, 60)
-    assert (now.rung, now.state, now.how_to_climb) == ("proc", "not hooked", "run gpuwatch as root")
+    assert (now.visibility, now.state, now.how_to_see_more) == ("process", "not hooked", "run gpuwatch as root")
     assert (now.samples, now.wait_share, now.standing) == (0, None, None)
 
 
-def test_sampled_rung_without_a_word_of_its_own_says_the_usual_one() -> None:
-    now = run(timeline(sampled_facts(climb=None), tallies(5, LOOP)), 5)
-    assert now.how_to_climb is not None and "gpuwatch run" in now.how_to_climb
+def test_sampled_run_without_a_hint_of_its_own_says_the_usual_one() -> None:
+    now = run(timeline(sampled_facts(how_to_see_more=None), tallies(5, LOOP)), 5)
+    assert now.how_to_see_more is not None and "gpuwatch run" in now.how_to_see_more
 
 
 def test_counts_that_are_estimates_say_so() -> None:
@@ -460,7 +462,7 @@ def test_counts_that_are_estimates_say_so() -> None:
     assert not run(history, 60).batches_exact
 
 
-def test_run_of_hooked_and_unhooked_ranks_says_the_rung_of_the_one_that_waits() -> None:
+def test_run_of_hooked_and_unhooked_ranks_is_seen_as_well_as_the_one_that_waits() -> None:
     history = timeline(
         run_facts(4711, group="job", rank=0),
         sampled_facts(4712, group="job", rank=1),
@@ -469,8 +471,8 @@ def test_run_of_hooked_and_unhooked_ranks_says_the_rung_of_the_one_that_waits() 
         counts(60, 10, trainer="4712.1"),
     )
     now = run(history, 60)
-    assert (now.rung, now.wait_share) == ("sampled", pytest.approx(0.5))
-    assert [rank.facts.rung for rank in now.ranks] == ["exact", "sampled"]
+    assert (now.visibility, now.wait_share) == ("sampled", pytest.approx(0.5))
+    assert [rank.facts.visibility for rank in now.ranks] == ["exact", "sampled"]
     assert now.samples_per_second == pytest.approx(2 * 320, rel=0.03)
 
 
@@ -492,4 +494,4 @@ def test_id_of_a_run_stays_when_its_hook_comes() -> None:
     assert run(history, 60).id == TRAINER
     history.extend([run_facts(time_ns=at(61)), *steps(50, start=61)])
     now = run(history, 66)
-    assert (now.id, now.rung, now.how_to_climb, now.steps_total) == (TRAINER, "exact", None, 50)
+    assert (now.id, now.visibility, now.how_to_see_more, now.steps_total) == (TRAINER, "exact", None, 50)

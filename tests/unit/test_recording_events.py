@@ -54,7 +54,7 @@ def test_candidates_that_only_grow_older_are_not_written_again() -> None:
     events = Events()
     older = replace(CANDIDATE, age_seconds=10.0)
     assert kinds(events, Candidates(1, (CANDIDATE,)), Candidates(2, (older,))) == ["Candidates"]
-    assert kinds(events, Candidates(3, (replace(older, rung="proc"),))) == ["Candidates"]
+    assert kinds(events, Candidates(3, (replace(older, visibility="process"),))) == ["Candidates"]
 
 
 def test_the_same_error_twice_is_two_events() -> None:

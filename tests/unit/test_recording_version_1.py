@@ -1,8 +1,8 @@
 """A recording that gpuwatch 0.1.0 made still opens, and holds what it held: all kinds of samples, figures, findings.
 
 The file is a minute of the simulated starved run, then two samples of every kind with odd values, in a segment of their
-own. The JSON next to it is what 0.1.0 read from it. A field that is renamed or dropped shows here: recordings of users
-have it under its old name.
+own. The JSON next to it is what 0.1.0 read from it. A field that is dropped shows here; renamed ones are in
+RENAMED.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import summarize
 
 MADE = Path(__file__).parent / "recordings" / "version-1"
+RENAMED = {"rung": "visibility", "climb": "how_to_see_more"}
+PROCESS = {"proc": "process"}
 MINUTE_NS = 60_000_000_000
 BEGAN_NS = 86_400_000_000_000
 
@@ -52,7 +54,10 @@ def test_every_kind_of_sample_has_its_values(recording: Recording, held: dict[st
     assert len(samples) == len(held["every_kind"])
     for sample, (name, fields) in zip(samples, held["every_kind"], strict=True):
         now = json.loads(json.dumps(asdict(sample)))
-        assert (type(sample).__name__, {field: now.get(field, "gone") for field in fields}) == (name, fields)
+        then = {RENAMED.get(field, field): value for field, value in fields.items()}
+        if "rung" in fields:
+            then["visibility"] = PROCESS.get(fields["rung"], fields["rung"])
+        assert (type(sample).__name__, {field: now.get(field, "gone") for field in then}) == (name, then)
 
 
 def test_its_minutes_and_findings_are_as_they_were(recording: Recording, held: dict[str, Any]) -> None:

@@ -54,7 +54,9 @@ def test_schema_is_a_schema() -> None:
             machine=None,
         ),
         build.scene(
-            build.run(build.rank(step_seconds=None, wait_share=None, facts={"rung": "hardware"}, phases={}), title="?")
+            build.run(
+                build.rank(step_seconds=None, wait_share=None, facts={"visibility": "hardware"}, phases={}), title="?"
+            )
         ),
         build.scene(build.run(build.rank(phases={"eval": build.phase("eval")}))),
     ],
@@ -165,7 +167,7 @@ def test_verdict_does_not_clear_a_run_whose_waits_are_not_measured() -> None:
 
 
 def test_steps_of_a_run_without_the_hook_are_unknown_and_not_zero() -> None:
-    unhooked = replace(build.rank(facts={"rung": "proc"}), steps=0, steps_total=0)
+    unhooked = replace(build.rank(facts={"visibility": "process"}), steps=0, steps_total=0)
     document = json_report(build.scene(build.run(unhooked)))
     (section,) = document["runs"]
     assert (section["steps"], section["steps_total"], section["ranks"][0]["steps"]) == (None, None, None)

@@ -87,7 +87,7 @@ def test_run_that_has_ended_was_judged_while_it_ran() -> None:
 
 
 def test_silence_of_a_rule_that_needs_the_hook_is_no_clean_bill_for_a_run_without() -> None:
-    document = report(build.scene(build.run(build.rank(facts={"rung": "proc"}))))
+    document = report(build.scene(build.run(build.rank(facts={"visibility": "process"}))))
     judged = {rule.rule: rule for rule in document.rules}
     assert not judged["amp-off"].judged
     assert "gpuwatch run" in (judged["amp-off"].reason or "")

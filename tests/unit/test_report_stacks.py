@@ -74,7 +74,7 @@ def test_no_hot_line_is_made_up_where_the_workers_were_not_read() -> None:
 def test_a_sampled_run_gives_its_shares_with_intervals_and_counts() -> None:
     section = run_of(seen.sampled_rank())
     stacks = section["stacks"]
-    assert section["rung"] == "sampled"
+    assert section["visibility"] == "sampled"
     assert stacks["samples"] == sum(seen.PHASES.values())
     assert stacks["phases"]["wait"]["share"] == pytest.approx(1000 / 1640, rel=1e-5)
     assert stacks["phases"]["wait"]["low"] < stacks["phases"]["wait"]["share"] < stacks["phases"]["wait"]["high"]
@@ -90,9 +90,9 @@ def test_a_sampled_run_gives_its_shares_with_intervals_and_counts() -> None:
         (seen.sampled_rank(seen.stacks(batches_of_loader=False)), 12.34, "loop counter"),
         (seen.sampled_rank(seen.stacks(batches_per_second=None)), None, None),
         (build.rank(step=0.2, stacks=seen.stacks()), 5.0, "hook"),
-        (build.rank(facts={"rung": "proc"}, steps=1), None, None),
+        (build.rank(facts={"visibility": "process"}, steps=1), None, None),
     ],
-    ids=["counter", "estimate", "no loader", "uncounted", "hook", "proc"],
+    ids=["counter", "estimate", "no loader", "uncounted", "hook", "process"],
 )
 def test_the_pace_says_where_it_comes_from(rank: RankWindow, pace: float | None, source: str | None) -> None:
     section = run_of(rank)
@@ -108,14 +108,14 @@ def test_a_run_that_stands_says_where_and_for_how_long() -> None:
     assert run_of(seen.sampled_rank(seen.stacks(standing=seen.standing(180)), ended="killed"))["standing"] is None
 
 
-def test_how_to_climb_is_said_below_exact_only_the_process_own_way_first() -> None:
-    assert run_of(build.rank(facts={"climb": "no need"}))["how_to_climb"] is None
-    proc = build.run(build.rank(facts={"rung": "proc", "climb": "sudo gpuwatch reads it"}))
-    assert json_report(build.scene(proc))["runs"][0]["how_to_climb"] == "sudo gpuwatch reads it"
-    hardware = build.run(build.rank(facts={"rung": "hardware"}))
+def test_how_to_see_more_is_said_below_exact_only_the_process_own_way_first() -> None:
+    assert run_of(build.rank(facts={"how_to_see_more": "no need"}))["how_to_see_more"] is None
+    proc = build.run(build.rank(facts={"visibility": "process", "how_to_see_more": "sudo gpuwatch reads it"}))
+    assert json_report(build.scene(proc))["runs"][0]["how_to_see_more"] == "sudo gpuwatch reads it"
+    hardware = build.run(build.rank(facts={"visibility": "hardware"}))
     about = observation(build.scene(hardware))
-    known = replace(about, snapshot=replace(about.snapshot, runs=(now.run(how_to_climb="start it with the hook"),)))
-    assert as_json(build_report(known))["runs"][0]["how_to_climb"] == "start it with the hook"
+    known = replace(about, snapshot=replace(about.snapshot, runs=(now.run(how_to_see_more="start it with the hook"),)))
+    assert as_json(build_report(known))["runs"][0]["how_to_see_more"] == "start it with the hook"
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,12 @@ def test_how_to_climb_is_said_below_exact_only_the_process_own_way_first() -> No
         seen.sampled_rank(seen.worker_stacks(standing=seen.standing(60)), num_workers=2),
         seen.sampled_rank(seen.stacks({}, samples=0, lines=(), batches_per_second=None), num_workers=None),
         build.rank(stacks=seen.stacks()),
-        build.rank(facts={"rung": "proc", "climb": "sudo"}, wait_share=None, step_seconds=None),
+        build.rank(facts={"visibility": "process", "how_to_see_more": "sudo"}, wait_share=None, step_seconds=None),
     ],
-    ids=["sampled", "workers", "nothing seen", "hooked", "proc"],
+    ids=["sampled", "workers", "nothing seen", "hooked", "process"],
 )
 @RENDERERS
-def test_every_rung_fits_the_schema_and_can_be_shown(rank: RankWindow, render: Callable[[Report], str]) -> None:
+def test_every_visibility_fits_the_schema_and_can_be_shown(rank: RankWindow, render: Callable[[Report], str]) -> None:
     document = report(build.scene(build.run(rank)))
     check_schema(as_json(document))
     assert "None" not in render(document).replace("\nNone.\n", "")

@@ -178,8 +178,8 @@ class TestLaunchBound:
 
 
 class TestLowUtil:
-    def test_below_the_target_without_a_cause_says_how_to_climb(self) -> None:
-        unhooked = rank(facts={"rung": "proc"}, gap=None)
+    def test_below_the_target_without_a_cause_says_how_to_see_more(self) -> None:
+        unhooked = rank(facts={"visibility": "process"}, gap=None)
         moment = scene(run(unhooked), gpus=[gpu(utilization=40)])
         draft = gpu_draft("low-util", moment)
         assert draft.summary == "GPU 0 is busy only part of the time: 40 % on average, the target is 85 %"

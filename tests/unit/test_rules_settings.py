@@ -209,7 +209,7 @@ class TestWarmupLong:
 
     def test_where_nothing_tells_of_steps_nothing_is_said(self) -> None:
         moment = self.starting(5000.0)
-        blind = replace(moment.runs[0].critical.facts, rung="proc")
+        blind = replace(moment.runs[0].critical.facts, visibility="process")
         assert silent("warmup-long", replace(moment, runs=(run(replace(moment.runs[0].critical, facts=blind)),)))
 
 

@@ -12,7 +12,7 @@ def test_a_run_without_a_hook_gives_nothing_that_only_a_hook_gives() -> None:
     source = SimulatorSource("attached", start_ns=1_000 * SECOND)
     samples = list(source.collect(1_030 * SECOND))
     assert not any(isinstance(each, StepEnd | BatchWait | GpuGap | WorkerFetch | RunMemory) for each in samples)
-    assert {each.rung for each in samples if isinstance(each, RunFacts)} == {"sampled"}
+    assert {each.visibility for each in samples if isinstance(each, RunFacts)} == {"sampled"}
     tallies = [each for each in samples if isinstance(each, StackTally)]
     assert len(tallies) >= 28
     assert all(tally.samples == sum(tally.phases.values()) for tally in tallies)
@@ -21,9 +21,9 @@ def test_a_run_without_a_hook_gives_nothing_that_only_a_hook_gives() -> None:
 def test_the_snapshot_is_that_of_a_sampled_run() -> None:
     snapshot = played("attached", 1)[-1]
     (run,) = snapshot.runs
-    assert (run.rung, run.step_seconds_p50, run.gap_share) == ("sampled", None, None)
+    assert (run.visibility, run.step_seconds_p50, run.gap_share) == ("sampled", None, None)
     assert run.samples > 600
-    assert [candidate.rung for candidate in snapshot.candidates] == ["sampled", "proc"]
+    assert [candidate.visibility for candidate in snapshot.candidates] == ["sampled", "process"]
 
 
 def test_the_finding_names_the_line_of_the_augmentation() -> None:

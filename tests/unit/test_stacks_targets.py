@@ -134,7 +134,7 @@ def test_a_process_that_can_be_read_is_reported_with_facts_counts_and_tallies(sc
     assert scene.told() == {"RunFacts", "BatchCount", "StackTally", "Standing"}
     facts = scene.of(RunFacts)[-1]
     assert isinstance(facts, RunFacts)
-    assert (facts.trainer, facts.rung, facts.command, facts.python) == (
+    assert (facts.trainer, facts.visibility, facts.command, facts.python) == (
         "77.5000",
         "sampled",
         ("python", "train.py"),
@@ -154,7 +154,7 @@ def test_a_process_that_is_killed_right_after_the_first_samples_was_sampled(scen
     scene.process.gone = True
     scene.end()
     scene.run(1.0)
-    assert [facts.rung for facts in scene.of(RunFacts) if isinstance(facts, RunFacts)] == ["sampled"]
+    assert [facts.visibility for facts in scene.of(RunFacts) if isinstance(facts, RunFacts)] == ["sampled"]
     assert looks(scene) > 0
     assert isinstance(scene.samples[-1], TrainerEnded)
 
@@ -166,7 +166,7 @@ def test_a_process_that_the_kernel_takes_apart_has_ended(scene: Scene) -> None:
     scene.write_stat(flags=0x4)
     scene.refusals = [CannotReadError(Reason.NOT_PYTHON, "no Python", "none")] * 10
     scene.run(5.0)
-    assert {facts.rung for facts in scene.of(RunFacts) if isinstance(facts, RunFacts)} == {"sampled"}
+    assert {facts.visibility for facts in scene.of(RunFacts) if isinstance(facts, RunFacts)} == {"sampled"}
     assert isinstance(scene.samples[-1], TrainerEnded)
     assert scene.attached == 1
 
@@ -331,7 +331,7 @@ def test_an_interpreter_that_still_starts_is_tried_again_in_silence(scene: Scene
     scene.run(8.0)
     assert scene.attached == 3
     facts = scene.of(RunFacts)
-    assert {sample.rung for sample in facts if isinstance(sample, RunFacts)} == {"sampled"}
+    assert {sample.visibility for sample in facts if isinstance(sample, RunFacts)} == {"sampled"}
 
 
 def test_a_process_that_may_not_be_read_is_reported_with_its_cure_once(scene: Scene) -> None:
@@ -340,13 +340,13 @@ def test_a_process_that_may_not_be_read_is_reported_with_its_cure_once(scene: Sc
     scene.follow()
     scene.run(6.0)
     facts = scene.of(RunFacts)
-    assert [(f.rung, f.climb, f.notes) for f in facts if isinstance(f, RunFacts)] == [
-        ("proc", "sudo gpuwatch --attach 77", ("Yama forbids it",))
+    assert [(f.visibility, f.how_to_see_more, f.notes) for f in facts if isinstance(f, RunFacts)] == [
+        ("process", "sudo gpuwatch --attach 77", ("Yama forbids it",))
     ]
     scene.run(30.0)
     newest = scene.of(RunFacts)[-1]
     assert isinstance(newest, RunFacts)
-    assert (newest.rung, newest.climb) == ("sampled", None)
+    assert (newest.visibility, newest.how_to_see_more) == ("sampled", None)
 
 
 def test_what_goes_wrong_in_reading_one_process_is_said_and_does_not_raise(scene: Scene) -> None:
@@ -358,7 +358,7 @@ def test_what_goes_wrong_in_reading_one_process_is_said_and_does_not_raise(scene
     scene.run(1.0)
     (facts,) = scene.of(RunFacts)
     assert isinstance(facts, RunFacts)
-    assert facts.rung == "proc"
+    assert facts.visibility == "process"
     assert "a pointer that is none" in facts.notes[0]
 
 
@@ -423,8 +423,8 @@ def test_one_that_was_started_with_the_hook_is_not_advised_to_be(scene: Scene, r
     scene.run(0.5)
     facts = scene.of(RunFacts)[-1]
     assert isinstance(facts, RunFacts)
-    assert facts.rung == ("sampled" if refusal is None else "proc")
-    assert facts.climb is not None and facts.climb.startswith("its hook is not reporting yet")
+    assert facts.visibility == ("sampled" if refusal is None else "process")
+    assert facts.how_to_see_more is not None and facts.how_to_see_more.startswith("its hook is not reporting yet")
 
 
 @pytest.mark.parametrize(
@@ -463,11 +463,11 @@ def test_whatever_reading_one_process_raises_ends_the_looks_at_that_process_only
     if method != "close":
         facts = scene.of(RunFacts)[-1]
         assert isinstance(facts, RunFacts)
-        assert facts.rung == "proc"
+        assert facts.visibility == "process"
         assert facts.notes == (
             "reading process 77 failed (AttributeError: 'NoneType' object has no attribute 'address')",
         )
-        assert "gpuwatch run" in (facts.climb or "")
+        assert "gpuwatch run" in (facts.how_to_see_more or "")
     scene.run(70.0)
     assert scene.attached == attached == 1
     scene.end()

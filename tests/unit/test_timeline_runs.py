@@ -129,7 +129,7 @@ def test_each_rank_has_the_gpu_that_holds_its_memory() -> None:
         GpuStatus(at(1), "GPU-0", processes=(GpuProcess(1, 4711, 9 << 30), GpuProcess(2, 4712, 300 << 20))),
         GpuStatus(at(1), "GPU-1", processes=(GpuProcess(2, 4712, 9 << 30),)),
     ]
-    ranks = [run_facts(4711 + rank, group="job", rank=rank, rung="sampled") for rank in range(2)]
+    ranks = [run_facts(4711 + rank, group="job", rank=rank, visibility="sampled") for rank in range(2)]
     (run,) = scene(timeline(*gpus, *ranks, *contexts), 2).runs
     assert [rank.facts.gpu_uuids for rank in run.ranks] == [("GPU-0",), ("GPU-1",)]
 
@@ -288,7 +288,7 @@ def test_process_without_a_hook_stands_as_a_run_without_steps() -> None:
     )
     (run,) = scene(history, 10, only_pids=frozenset({4711})).runs
     assert (run.title, run.gpu_uuids) == ("train.py", (GPU,))
-    assert (run.critical.facts.rung, run.critical.steps_total, run.critical.wait_share) == ("proc", 0, None)
+    assert (run.critical.facts.visibility, run.critical.steps_total, run.critical.wait_share) == ("process", 0, None)
     assert run.critical.process is not None
     assert run.critical.process.tree_cores == pytest.approx(1.5)
     assert run.critical.ended is None

@@ -44,7 +44,7 @@ def test_figures_come_from_looks_and_from_the_counter() -> None:
     history = timeline(sampled_facts(), tallies(60, LOOP, lines=(line(20, 40),)), counts(60, 8), standing(60))
     rank = rank_at(history, 60)
     assert rank.stacks is not None
-    assert rank.facts.rung == "sampled"
+    assert rank.facts.visibility == "sampled"
     assert rank.wait_share == rank.stacks.train_phases["wait"].value == pytest.approx(0.4)
     assert rank.forward_share == pytest.approx(0.25)
     assert rank.backward_share == pytest.approx(0.2)
@@ -177,7 +177,7 @@ def test_hook_that_comes_later_takes_over_without_the_estimates() -> None:
         run_facts(time_ns=at(60)),
     )
     fresh = rank_at(history, 60)
-    assert (fresh.facts.rung, fresh.steps_total, fresh.last_step_ns, fresh.warm) == ("exact", 0, None, False)
+    assert (fresh.facts.visibility, fresh.steps_total, fresh.last_step_ns, fresh.warm) == ("exact", 0, None, False)
     assert (fresh.phases, fresh.open_phase) == ({}, None)
     history.extend([*steps(300, start=60, wait=0.02), phase("eval", 58, 61)])
     rank = rank_at(history, 90)
@@ -193,7 +193,7 @@ def test_hook_that_comes_later_takes_over_without_the_estimates() -> None:
 def test_stack_source_that_does_not_know_of_the_hook_yet_takes_nothing_away() -> None:
     history = timeline(run_facts(), steps(600), sampled_facts(time_ns=at(30)), counts(60, 3))
     rank = rank_at(history, 60)
-    assert (rank.facts.rung, rank.steps_total) == ("exact", 600)
+    assert (rank.facts.visibility, rank.steps_total) == ("exact", 600)
 
 
 def test_lost_link_lets_the_stacks_speak() -> None:
@@ -201,7 +201,7 @@ def test_lost_link_lets_the_stacks_speak() -> None:
     assert rank_at(history, 65).ended == "lost"
     history.extend([sampled_facts(time_ns=at(66)), *tallies(30, LOOP, start=65), *counts(30, 8, start=65)])
     rank = rank_at(history, 95)
-    assert (rank.facts.rung, rank.ended, rank.wait_share) == ("sampled", None, pytest.approx(0.4))
+    assert (rank.facts.visibility, rank.ended, rank.wait_share) == ("sampled", None, pytest.approx(0.4))
     assert (rank.steps_total, len(rank.columns.number)) == (240, 0)
     history.extend([run_facts(time_ns=at(96)), *steps(10, start=96, first=601)])
     assert rank_at(history, 97).steps_total == 610
@@ -310,9 +310,9 @@ def test_launcher_that_was_looked_at_while_it_started_gives_way_to_its_trainers(
 
 
 def test_process_that_cannot_be_read_lives_while_the_host_sees_it() -> None:
-    history = timeline(sampled_facts(rung="proc"), [process(n) for n in range(1, 60)])
+    history = timeline(sampled_facts(visibility="process"), [process(n) for n in range(1, 60)])
     (run,) = scene(history, 63).runs
-    assert (run.critical.facts.rung, run.critical.steps, run.critical.wait_share) == ("proc", 0, None)
+    assert (run.critical.facts.visibility, run.critical.steps, run.critical.wait_share) == ("process", 0, None)
     assert run.critical.window_seconds == pytest.approx(60)
     assert scene(history, 75).runs == ()
 

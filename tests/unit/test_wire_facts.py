@@ -110,7 +110,7 @@ def test_every_fact_of_the_protocol_arrives() -> None:
     assert (run.command, run.cwd, run.torch, run.group) == (("python", "train.py"), "/home/a", "2.13.0", "abc")
     assert (run.rank, run.local_rank, run.world_size, run.local_world_size) == (1, 1, 8, 4)
     assert (run.device, run.gpu_uuids, run.cpu_affinity, run.torch_threads) == ("cuda", ("GPU-1",), 16, 8)
-    assert (run.gpu_gap_measured, run.rung) == (True, "exact")
+    assert (run.gpu_gap_measured, run.visibility) == (True, "exact")
     assert {**asdict(run.loaders[0])} == {**LOADER, "role": "unknown", "loop_file": None, "loop_line": None}
     assert asdict(run.model) == MODEL
     assert facts.save_places == (("/home/a/train.py", 120),)

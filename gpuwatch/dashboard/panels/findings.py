@@ -124,7 +124,7 @@ def _reasons(view: View) -> list[tuple[str, bool]]:
         over = f"No findings. Judged over {say.span(snapshot.scene.window_seconds)}"
         reasons = [(over + (f"; {'; '.join(seen)}." if seen else f": {gpu_count(snapshot)}, {no_run}."), True)]
     reasons += [
-        (f"{run_name(run)}: {say.escape(run.how_to_climb)}", False) for run in snapshot.runs if run.how_to_climb
+        (f"{run_name(run)}: {say.escape(run.how_to_see_more)}", False) for run in snapshot.runs if run.how_to_see_more
     ]
     return reasons
 

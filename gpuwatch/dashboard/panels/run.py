@@ -145,11 +145,11 @@ def standing_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> l
     return [words([(f"{standing_words(standing)}  ", look.warning), (code, look.text)], width, look)]
 
 
-def climb_lines(run: RunNow, width: int, most: int, style: Style, look: Look) -> list[Line]:
+def how_to_see_more_lines(run: RunNow, width: int, most: int, style: Style, look: Look) -> list[Line]:
     """How to see more of it, where it is not seen exactly."""
-    if not run.how_to_climb:
+    if not run.how_to_see_more:
         return []
-    parts = say.wrap(say.escape(run.how_to_climb), width)
+    parts = say.wrap(say.escape(run.how_to_see_more), width)
     shown = [*parts[: most - 1], " ".join(parts[most - 1 :])] if len(parts) > most else parts
     return [words([(part, style)], width, look) for part in shown]
 
@@ -157,7 +157,7 @@ def climb_lines(run: RunNow, width: int, most: int, style: Style, look: Look) ->
 def wait_error(run: RunNow, snapshot: Snapshot) -> str:
     """Half the 95 % interval of a sampled wait, in points: " ±2.4"."""
     window = window_of(run.id, snapshot)
-    stacks = window.critical.stacks if window is not None and run.rung == "sampled" else None
+    stacks = window.critical.stacks if window is not None and run.visibility == "sampled" else None
     wait = stacks.train_phases.get("wait") if stacks is not None else None
     return "" if wait is None else f" ±{say.points(wait)}"
 
@@ -281,7 +281,7 @@ def _one_line(run: RunNow, columns: Columns, look: Look) -> Line:
 def _who(run: RunNow, columns: Columns, look: Look) -> LineWriter:
     dot = f" {look.glyphs.dot} "
     ranks = f"{len(run.ranks)} ranks" if len(run.ranks) > 1 else ""
-    rest = dot.join(word for word in (ranks, gpus_of(run), VISIBILITIES.get(run.rung, run.rung)) if word)
+    rest = dot.join(word for word in (ranks, gpus_of(run), VISIBILITIES.get(run.visibility, run.visibility)) if word)
     writer = LineWriter(columns.width, look)
     writer.put(look.glyphs.rule, look.faint).put(f" {run_name(run)} ", look.title, columns.left_width - 3)
     writer.put(f"{look.glyphs.dot} {rest}{dot}", look.dim, columns.left_width - 1 - writer.cells)
@@ -302,8 +302,8 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
     parts = parts_of(run)
     if parts:
         lines.append(stacked_bar(parts, width, look))
-    elif run.how_to_climb:
-        lines += climb_lines(run, width, 2, look.warning, look)
+    elif run.how_to_see_more:
+        lines += how_to_see_more_lines(run, width, 2, look.warning, look)
     lines += standing_lines(run, snapshot, width, look)
     lines.append(_speed(run, snapshot, width, look))
     lines += line_lines(run, snapshot, width, look)
@@ -312,7 +312,7 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
     lines += _ranks(run, width, room, look)
     if parts:
         lines.append(words(legend(parts, width, look), width, look))
-        lines += climb_lines(run, width, 1, look.dim, look)
+        lines += how_to_see_more_lines(run, width, 1, look.dim, look)
     lines += [words([(text, look.dim)], width, look) for text in about(run)]
     lines = lines[: height if height < 4 else height - 1]
     if height >= 4:
@@ -323,7 +323,7 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
 
 def _speed(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
-    if run.rung == "sampled":
+    if run.visibility == "sampled":
         rate = say.UNKNOWN if run.batches_per_second is None else rate_words(run.batches_per_second)
         writer.put("" if run.batches_exact else "about ", look.dim).put(rate, look.step)
         writer.put(f" {run.step_names[1]}/s", look.dim)
@@ -346,9 +346,9 @@ def _waiting(share: float, look: Look) -> Style:
 
 def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
-    sampled = run.rung == "sampled"
+    sampled = run.visibility == "sampled"
     # A loop without a loader has no count.
-    is_counted = run.rung in STEPS_COUNTED and (run.steps_total > 0 or not sampled)
+    is_counted = run.visibility in STEPS_COUNTED and (run.steps_total > 0 or not sampled)
     steps = say.count(run.steps_total) if is_counted else say.UNKNOWN
     writer.put(f"{run.step_names[1]} ", look.dim).put(steps, look.text)
     if run.batches_per_step is not None and run.batches_per_step >= ACCUMULATES:

@@ -92,14 +92,14 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
     name = run_name(run)
     state = state_sentence(run, snapshot)
     if state is not None:
-        climb = run.how_to_climb if run.state not in ("ended", "not linked") else None
-        because = _stands(run, snapshot) or say.escape(climb or "")
+        hint = run.how_to_see_more if run.state not in ("ended", "not linked") else None
+        because = _stands(run, snapshot) or say.escape(hint or "")
         return Verdict(None, run.state.upper(), f"{name}: {state}", because=because)
     why, waits = f"({believed(run, snapshot)})", _wait_words(run)
     match judged.kind:
         case "unseen":
             sentence = f"{name}: no warning from hardware and host"
-            verdict = Verdict(None, "WATCHING", sentence, because=say.escape(run.how_to_climb or ""))
+            verdict = Verdict(None, "WATCHING", sentence, because=say.escape(run.how_to_see_more or ""))
         case "unjudged":
             verdict = Verdict(None, "WATCHING", f"{name}: not judged yet{waits}{waits and ' so far'}")
         case "unmeasured":

@@ -102,13 +102,17 @@ def _known(page: Page, candidate: Candidate) -> None:
         "command", " ".join(command[:2]) + (page.look.glyphs.ellipsis if len(command) > 2 else ""), name_width=_NAME
     )
     page.pair("known by", candidate.why, name_width=_NAME)
-    page.pair("can be seen", f"{VISIBILITIES[candidate.rung]}: {VISIBILITY_MEANINGS[candidate.rung]}", name_width=_NAME)
+    page.pair(
+        "can be seen",
+        f"{VISIBILITIES[candidate.visibility]}: {VISIBILITY_MEANINGS[candidate.visibility]}",
+        name_width=_NAME,
+    )
     if candidate.workers:
         page.pair("workers", f"{candidate.workers} DataLoader workers now", name_width=_NAME)
     if candidate.refusal:
         page.pair("not more because", candidate.refusal, page.look.warning, name_width=_NAME)
-    if candidate.climb and candidate.rung != "exact":
-        page.pair("to see more", candidate.climb, page.look.accent, name_width=_NAME)
+    if candidate.how_to_see_more and candidate.visibility != "exact":
+        page.pair("to see more", candidate.how_to_see_more, page.look.accent, name_width=_NAME)
 
 
 def _entry(entry: Entry, snapshot: Snapshot, width: int, look: Look, *, at_cursor: bool) -> Line:
@@ -121,7 +125,7 @@ def _entry(entry: Entry, snapshot: Snapshot, width: int, look: Look, *, at_curso
         str(entry.pid),
         gpu_indices(entry, snapshot),
         say.age(round(entry.age_seconds * 1e9)),
-        "attached now" if attached else VISIBILITIES[entry.rung],
+        "attached now" if attached else VISIBILITIES[entry.visibility],
         say.escape(entry.user),
         say.short_command(entry.command),
     )

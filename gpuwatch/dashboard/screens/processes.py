@@ -18,7 +18,7 @@ from gpuwatch.samples import GpuProcess, RunFacts
 _CAN_ATTACH = {
     "exact": "no hook, a attaches",
     "sampled": "no hook, a attaches",
-    "proc": "no hook, a: /proc only",
+    "process": "no hook, a: /proc only",
     "hardware": "NVML",
 }
 """What the key does for a process without a hook, by how well it can be seen at best."""
@@ -57,7 +57,7 @@ def process_page(view: View, width: int, look: Look) -> list[Line]:
 def _rows(snapshot: Snapshot) -> list[_Row]:
     """By GPU; a trainer that no GPU lists (it trains on the CPU, or the list is unknown) comes last."""
     trainers = {rank.facts.pid: rank.facts for run in snapshot.runs for rank in run.ranks if run.state != "ended"}
-    marked = {candidate.pid: _CAN_ATTACH[candidate.rung] for candidate in unhooked(snapshot)}
+    marked = {candidate.pid: _CAN_ATTACH[candidate.visibility] for candidate in unhooked(snapshot)}
     rows, seen = [], set()
     for gpu in snapshot.gpus:
         for process in _processes(gpu):
@@ -99,7 +99,7 @@ def _of_gpu(process: GpuProcess, gpu: GpuNow, trainers: dict[int, RunFacts], mar
 
 def _seen_by(facts: RunFacts) -> str:
     rank = f"rank {facts.rank}, " if facts.rank is not None else ""
-    return rank + VISIBILITIES.get(facts.rung, facts.rung)
+    return rank + VISIBILITIES.get(facts.visibility, facts.visibility)
 
 
 def _line(row: _Row, width: int, look: Look, *, head: bool = False) -> Line:

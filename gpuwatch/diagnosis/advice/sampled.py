@@ -31,7 +31,7 @@ def share_of(hits: int, samples: int) -> Share:
 
 def is_sampled(rank: RankWindow) -> bool:
     """Whether stacks are all that tells of this rank's steps: no hook is in it."""
-    return rank.facts.rung == "sampled"
+    return rank.facts.visibility == "sampled"
 
 
 def who_waits(rank: RankWindow) -> str:

@@ -53,9 +53,9 @@ def _lifetime_seconds(rank: RankWindow) -> float | None:
 
 def _unknown(rank: RankWindow) -> str:
     loader, busy = rank.train_loader, worker_busy(rank)
-    if loader is None and rank.facts.rung == "exact":
+    if loader is None and rank.facts.visibility == "exact":
         return "Its batches come from no DataLoader that the hook sees, but from what the loop does before each step"
-    if loader is not None and loader.num_workers is None and rank.facts.rung == "exact":
+    if loader is not None and loader.num_workers is None and rank.facts.visibility == "exact":
         return (
             "Its batches come from an iterator that is no DataLoader: if that makes each one only when it is asked, "
             "have the workers of a DataLoader, or a thread, make them ahead"

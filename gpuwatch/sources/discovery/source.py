@@ -8,21 +8,21 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from gpuwatch.reader.types import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates
+from gpuwatch.samples.run import Visibility
 from gpuwatch.sources.discovery.census import Census, all_pids
 from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
 from gpuwatch.sources.discovery.process import Process
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook, login_name, user_name
 from gpuwatch.sources.host.procfs import ProcessKey, read_once, read_program
 
-Rung = Literal["exact", "sampled", "proc", "hardware"]
 CanRead = Callable[[int], CannotReadError | None]
 """Tries to read a process: None where that works, else why it does not."""
 
-CLIMB_TO_EXACT: Final = "start it with `gpuwatch run` the next time: then every step and wait is measured"
+HOW_TO_SEE_EXACTLY: Final = "start it with `gpuwatch run` the next time: then every step and wait is measured"
 _RETRY_NS: Final = 30_000_000_000
 _LAST_RETRY_NS: Final = 3_600_000_000_000
 _TRY_SECONDS: Final = 0.25
@@ -31,12 +31,12 @@ _SOON_NS: Final = 2_000_000_000
 _GONE = (Reason.GONE, Reason.ZOMBIE)
 
 
-class Visibility(NamedTuple):
-    """The best rung of a process, why it is not a better one, and how to climb."""
+class Prospect(NamedTuple):
+    """How well a process can be seen, why not better, and how to see more."""
 
-    rung: Rung
+    visibility: Visibility
     refusal: str | None = None
-    climb: str | None = None
+    how_to_see_more: str | None = None
 
 
 class _Try(NamedTuple):
@@ -83,20 +83,20 @@ class Access:
         """Keeps only what is known of these."""
         self._tries = {key: known for key, known in self._tries.items() if key in keys}
 
-    def visibility(self, process: Process, hooked: bool) -> Visibility | None:
+    def prospect(self, process: Process, hooked: bool) -> Prospect | None:
         """How well it can be seen; None for one that has ended meanwhile."""
         if hooked:
-            return Visibility("exact")
+            return Prospect("exact")
         if self._is_foreign(process):
             owner = user_name(process.uid)
             who = f"{owner} or as root" if process.uid else "root"
-            return Visibility("hardware", f"belongs to {owner}", f"run gpuwatch as {who} (sudo)")
+            return Prospect("hardware", f"belongs to {owner}", f"run gpuwatch as {who} (sudo)")
         known = self._tries.get(process.key)
         if known is None or known.error is None:
-            return Visibility("sampled", climb=CLIMB_TO_EXACT)
+            return Prospect("sampled", how_to_see_more=HOW_TO_SEE_EXACTLY)
         if known.error.reason in _GONE:
             return None
-        return Visibility("proc", known.error.sentence, known.error.cure or CLIMB_TO_EXACT)
+        return Prospect("process", known.error.sentence, known.error.cure or HOW_TO_SEE_EXACTLY)
 
     def _is_foreign(self, process: Process) -> bool:
         return self._user not in (0, process.uid)
@@ -282,32 +282,34 @@ class DiscoverySource:
             command=(f"process {pid}",),
             user="",
             age_seconds=0.0,
-            rung="hardware",
+            visibility="hardware",
             why="may train or not",
             workers=0,
             gpu_uuids=(),
             refusal=cause,
-            climb=None,
+            how_to_see_more=None,
         )
 
     def _candidate(self, verdict: Verdict) -> Candidate | None:
         process = verdict.process
-        visibility = self._access.visibility(process, process.pid in self._signs.hooked)
-        if visibility is None:
+        prospect = self._access.prospect(process, process.pid in self._signs.hooked)
+        if prospect is None:
             return None
-        climb = HOOK_SILENT if visibility.climb and self._carries_hook(process) else visibility.climb
+        how_to_see_more = prospect.how_to_see_more
+        if how_to_see_more and self._carries_hook(process):
+            how_to_see_more = HOOK_SILENT
         return Candidate(
             pid=process.pid,
             start_ticks=process.stat.start_ticks,
             command=read_program(self._proc_root, process.pid) or (process.stat.command_name,),
             user=login_name(process.uid) or str(process.uid),
             age_seconds=self._census.age_seconds(process),
-            rung=visibility.rung,
+            visibility=prospect.visibility,
             why=verdict.why,
             workers=verdict.workers,
             gpu_uuids=verdict.gpu_uuids,
-            refusal=visibility.refusal,
-            climb=climb,
+            refusal=prospect.refusal,
+            how_to_see_more=how_to_see_more,
         )
 
 

@@ -304,9 +304,9 @@ class PresenceWatch:
                 start_ticks=presence.start_ticks,
                 command=presence.command,
                 cwd=presence.cwd,
-                rung="proc",
+                visibility="process",
                 hooked=True,
-                climb=why,
+                how_to_see_more=why,
                 notes=(why,),
             )
         ]

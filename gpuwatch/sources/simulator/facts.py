@@ -158,7 +158,7 @@ def run_facts(scenario: Scenario, rank: int, time_ns: int) -> RunFacts:
         loaders=tuple(loaders),
         model=scenario.compute.facts,
         gpu_gap_measured=True,
-        rung="exact",
+        visibility="exact",
     )
 
 

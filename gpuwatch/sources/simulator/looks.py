@@ -31,7 +31,7 @@ from gpuwatch.sources.simulator.training import TRAIN_LOADER
 _LOOKS_HZ, _WORKER_LOOKS_HZ = 100, 20
 _COST_SECONDS = 0.021  # of looks at one process, per second
 _AUGMENT = f"{facts.FOLDER}/augment.py"
-_CLIMB = "`gpuwatch run COMMAND` measures steps, waits and the GPU's idle time exactly"
+_HOW_TO_SEE_MORE = "`gpuwatch run COMMAND` measures steps, waits and the GPU's idle time exactly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +173,11 @@ def candidates(time_ns: int, age_seconds: float, workers: int) -> Candidates:
         command=tuple(COMMAND.split()),
         user="ana",
         age_seconds=61_000.0 + age_seconds,
-        rung="sampled",
+        visibility="sampled",
         why=f"it computes on GPU 0, and {workers} DataLoader workers run below it",
         workers=workers,
         gpu_uuids=(facts.gpu_uuid(0),),
-        climb=_CLIMB,
+        how_to_see_more=_HOW_TO_SEE_MORE,
     )
     other = Candidate(
         pid=facts.FIRST_PID + 2_000,
@@ -185,10 +185,10 @@ def candidates(time_ns: int, age_seconds: float, workers: int) -> Candidates:
         command=("python", "finetune.py"),
         user="ben",
         age_seconds=1_300.0 + age_seconds,
-        rung="proc",
+        visibility="process",
         why="libtorch is in its memory",
         refusal="it belongs to another user",
-        climb="run gpuwatch with sudo to read its stacks",
+        how_to_see_more="run gpuwatch with sudo to read its stacks",
     )
     return Candidates(time_ns, (own, other))
 
@@ -207,8 +207,8 @@ def _from_outside(known: RunFacts) -> RunFacts:
         model=ModelFacts(),
         torch_threads=None,
         gpu_gap_measured=False,
-        rung="sampled",
-        climb=_CLIMB,
+        visibility="sampled",
+        how_to_see_more=_HOW_TO_SEE_MORE,
     )
 
 

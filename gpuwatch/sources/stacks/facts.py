@@ -38,7 +38,7 @@ class ProcessFacts:
         self.command = read_program(proc_root, pid)
         environment = Processes(proc_root).environment(pid) or {}
         self._group, self._ranks = ranks(environment)
-        self._climb = HOOK_SILENT if carries_hook(proc_root, pid) else None
+        self._how_to_see_more = HOOK_SILENT if carries_hook(proc_root, pid) else None
         self._cwd = _link(f"{self._folder}/cwd")
         self.device: str | None = None
         self.torch: str | None = None
@@ -58,22 +58,22 @@ class ProcessFacts:
     ) -> RunFacts:
         """The facts of a process whose stacks are read."""
         python = f"{version[0]}.{version[1]}"
-        return self._facts(now_ns, python, loaders, "sampled", self._climb, notes)
+        return self._facts(now_ns, python, loaders, "sampled", self._how_to_see_more, notes)
 
     def unreadable(self, now_ns: int, error: CannotReadError) -> RunFacts:
         """The facts of a process whose stacks cannot be read, and how they could."""
-        climb = error.with_cure if error.is_lasting else error.cure  # no cure of those says what is wrong
-        if error.reason is Reason.PERMISSION and self._climb is not None:
-            climb = self._climb
-        return self._facts(now_ns, None, (), "proc", climb, (error.sentence,))
+        hint = error.with_cure if error.is_lasting else error.cure  # no cure of those says what is wrong
+        if error.reason is Reason.PERMISSION and self._how_to_see_more is not None:
+            hint = self._how_to_see_more
+        return self._facts(now_ns, None, (), "process", hint, (error.sentence,))
 
     def _facts(
         self,
         now_ns: int,
         python: str | None,
         loaders: tuple[LoaderFacts, ...],
-        rung: Literal["sampled", "proc"],
-        climb: str | None,
+        visibility: Literal["sampled", "process"],
+        how_to_see_more: str | None,
         notes: tuple[str, ...],
     ) -> RunFacts:
         return RunFacts(
@@ -96,8 +96,8 @@ class ProcessFacts:
             user=self._whereabouts.user,
             mount_namespace=self._whereabouts.mount_namespace,
             boot=self._whereabouts.boot,
-            rung=rung,
-            climb=climb,
+            visibility=visibility,
+            how_to_see_more=how_to_see_more,
             notes=notes,
         )
 

@@ -26,7 +26,7 @@ from gpuwatch.sources.stacks.targets import FollowedTarget
 from gpuwatch.sources.syntax_child.client import SHARED
 
 _IDLE_SECONDS: Final = 0.25
-_RING_NS: Final = 500_000_000
+_WAKE_NS: Final = 500_000_000
 _MOST_WAITING: Final = 20_000
 _SILENT_AFTER: Final = 8
 """Looks of the supervising thread, 2 s: counted and not timed, for this program may have been stopped meanwhile."""
@@ -92,16 +92,16 @@ class Sampler:
     """Looks at all targets, each from a thread of its own; one that hangs in the kernel is left behind at close.
 
     Args:
-        ring: A non-blocking pipe's write end, rung when samples wait.
+        wake_fd: A non-blocking pipe's write end: a byte is written when samples wait.
     """
 
     def __init__(
-        self, asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach, ring: int
+        self, asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach, wake_fd: int
     ) -> None:
         self._clock = clock
-        self._ring = ring
+        self._wake_fd = wake_fd
         self._asked = asked
-        self._rung_ns = 0
+        self._woken_ns = 0
         self._lock = threading.Lock()
         self._samples: list[Sample] = []
         self._wanted: frozenset[StackTarget] = frozenset()
@@ -168,7 +168,7 @@ class Sampler:
             while not self.closing.is_set():
                 self._follow_wanted()
                 self._supervise(self._clock())
-                self._ring_if_due(self._clock())
+                self._wake_if_due(self._clock())
                 self.closing.wait(_IDLE_SECONDS)
         except Exception as error:  # noqa: BLE001 - as above
             self.failure = error
@@ -203,8 +203,8 @@ class Sampler:
         self._budget.limit_share = asked.cpu_share_limit if looked_at > 1 else asked.lone_cpu_share_limit
         self._budget.note(now_ns, self._past_cpu_ns + sum(lane.meter.used_ns for lane in lanes))
 
-    def _ring_if_due(self, now_ns: int) -> None:
-        if self._samples and now_ns - self._rung_ns >= _RING_NS:
-            self._rung_ns = now_ns
-            with suppress(BlockingIOError):  # full: it was rung often enough
-                os.write(self._ring, b"\0")
+    def _wake_if_due(self, now_ns: int) -> None:
+        if self._samples and now_ns - self._woken_ns >= _WAKE_NS:
+            self._woken_ns = now_ns
+            with suppress(BlockingIOError):  # full: the reader has yet to wake
+                os.write(self._wake_fd, b"\0")

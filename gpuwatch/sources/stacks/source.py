@@ -57,13 +57,13 @@ class StackSource:
     ) -> None:
         self._targets = targets
         self._asked_ns: int | None = None
-        self._bell, ring = os.pipe()
-        self._ring: int | None = ring
-        os.set_blocking(self._bell, False)
-        os.set_blocking(ring, False)
+        self._read_fd, wake_fd = os.pipe()
+        self._wake_fd: int | None = wake_fd
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(wake_fd, False)
         asked = Asked(rate_hz, hooked_rate_hz, worker_rate_hz, cpu_share_limit, lone_cpu_share_limit)
         self._make_sampler = partial(
-            _make_sampler, asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach, ring=ring
+            _make_sampler, asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach, wake_fd=wake_fd
         )
         self._sampler: Sampler | None = None
 
@@ -74,8 +74,8 @@ class StackSource:
         return None if denied is None else f"The lines that cost time are not seen: {denied}"
 
     def fileno(self) -> int | None:
-        """The pipe that the sampling thread rings."""
-        return self._bell if self._ring is not None else None
+        """The pipe that the sampling thread writes to when samples wait."""
+        return self._read_fd if self._wake_fd is not None else None
 
     def due_ns(self) -> int | None:
         """When to ask for the targets again."""
@@ -83,10 +83,10 @@ class StackSource:
 
     def collect(self, now_ns: int) -> Iterable[Sample]:
         """What was seen since the last call."""
-        if self._ring is None:
+        if self._wake_fd is None:
             return []
         with suppress(BlockingIOError):
-            os.read(self._bell, 4096)
+            os.read(self._read_fd, 4096)
         if self._asked_ns is None or now_ns - self._asked_ns >= self._pause_ns():
             self._asked_ns = now_ns
             targets = frozenset(self._targets())
@@ -98,23 +98,23 @@ class StackSource:
 
     def close(self) -> None:
         """Ends the thread within a second. Idempotent."""
-        if self._ring is None:
+        if self._wake_fd is None:
             return
-        ring, self._ring = self._ring, None
+        wake_fd, self._wake_fd = self._wake_fd, None
         if self._sampler is not None:
             self._sampler.close()
-        os.close(self._bell)
-        os.close(ring)
+        os.close(self._read_fd)
+        os.close(wake_fd)
 
     def _pause_ns(self) -> int:
         return _FIRST_TARGETS_NS if self._sampler is None else _TARGETS_NS
 
 
 def _make_sampler(
-    asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach | None, ring: int
+    asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach | None, wake_fd: int
 ) -> Sampler:
     """What looks, and the reader it looks with, take 5 MB, which a machine without targets is spared."""
     from gpuwatch.sources.stacks.attach_reader import AttachReader
     from gpuwatch.sources.stacks.sampler import Sampler
 
-    return Sampler(asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), ring=ring)
+    return Sampler(asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), wake_fd=wake_fd)

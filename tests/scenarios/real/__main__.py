@@ -1,6 +1,6 @@
 """`python -m tests.scenarios.real`: real trainings with known troubles, and what the diagnosis says of each.
 
-About 40 s for each workload and rung; on a machine that does nothing else.
+About 40 s for each workload, hooked and attached, on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLE = ("| workload | how | right | said | what is wrong |", "|---|---|---|---|
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", action="append", choices=tuple(WORKLOADS), help="only this one; may be repeated")
-    parser.add_argument("--how", choices=("hooked", "attached"), help="only on this rung (default: both)")
+    parser.add_argument("--how", choices=("hooked", "attached"), help="only watched in this way (default: both)")
     parser.add_argument("--twice", action="store_true", help="a second monitor after the first must say the same")
     parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
     args = parser.parse_args()
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def document(before: str, rows: list[str]) -> str:
-    """The document with these rows in place of its own of the same training and rung, in the catalogue's order."""
+    """The document with these rows in place of those of the same training and way, in the catalogue's order."""
     kept = {_subject(row): row for row in before.splitlines() if row.startswith("| R")}
     kept.update((_subject(row), row) for row in rows)
     place = {name: number for number, name in enumerate(WORKLOADS)}
@@ -57,7 +57,7 @@ def document(before: str, rows: list[str]) -> str:
 
 
 def _subject(row: str) -> tuple[str, str]:
-    """The workload's id and the rung."""
+    """The workload's id and how it was watched."""
     _, workload, how, *_ = row.split("|")
     return workload.split()[0], how.strip()
 

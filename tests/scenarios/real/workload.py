@@ -32,7 +32,7 @@ class Workload:
     needs: Callable[[], str | None] = lambda: None  # why it cannot run here
 
     def must_be(self, *, attached: bool) -> tuple[frozenset[str], ...]:
-        """What has to be found on this rung."""
+        """What has to be found when it is watched in this way."""
         return self.must_attached if attached and self.must_attached is not None else self.must
 
     @property

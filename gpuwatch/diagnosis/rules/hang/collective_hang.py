@@ -90,7 +90,7 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
             f"{'the ranks wait for each other' if len(gpus) > 1 else 'a kernel does not end'}"
         ),
         severity=Severity.CRITICAL,
-        level=Level.E2 if case.run.critical.facts.rung == "exact" else Level.E1,
+        level=Level.E2 if case.run.critical.facts.visibility == "exact" else Level.E1,
         evidence=(
             silence_measure(case, silence),
             *(

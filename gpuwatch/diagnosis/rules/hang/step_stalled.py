@@ -75,7 +75,7 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
     return Draft(
         summary=f"{case.run.title} has {stall.words} and does nothing: {cause}",
         severity=stall.severity,
-        level=Level.E2 if case.run.critical.facts.rung == "exact" else Level.E1,
+        level=Level.E2 if case.run.critical.facts.visibility == "exact" else Level.E1,
         evidence=(
             stall.measure,
             *standing_measures(found),

@@ -75,7 +75,7 @@ def warmup_long(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _waited_seconds(rank: RankWindow) -> float | None:
-    if rank.facts.rung == "exact":
+    if rank.facts.visibility == "exact":
         return rank.process.latest.age_seconds if rank.process else None
     return rank.watched_seconds if is_sampled(rank) and rank.stacks is not None else None
 

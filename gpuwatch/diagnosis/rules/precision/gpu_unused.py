@@ -91,7 +91,7 @@ def gpu_unused(case: RunCase, limits: Thresholds) -> Draft | None:
 
 def _trains(rank: RankWindow) -> bool:
     """Whether it makes training steps, by its hook's or its stacks' word."""
-    if rank.facts.rung == "exact":
+    if rank.facts.visibility == "exact":
         return rank.steps > 0
     stacks = enough(rank)
     return stacks is not None and phase_samples(stacks, *TRAINS) >= LEAST_SAMPLES

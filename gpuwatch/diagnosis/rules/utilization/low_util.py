@@ -121,7 +121,7 @@ def _fix(case: GpuCase, causes: list[str]) -> Fix:
     if case.run is not None and enough(case.run.critical) is not None and is_sampled(case.run.critical):
         text = "No cause found in the samples of its stack; the hook measures finer: start the script with gpuwatch run"
         return Fix(text=text, code="gpuwatch run python train.py")
-    if case.run is None or case.run.critical.facts.rung != "exact":
+    if case.run is None or case.run.critical.facts.visibility != "exact":
         return Fix(
             text="The cause is not visible from outside: start the script with gpuwatch run",
             code="gpuwatch run python train.py",
