@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.attach_accuracy import RATE_HZ, training
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.counters import LoaderReader
+from gpuwatch.reader.loaders import LoaderReader
 from gpuwatch.samples import StackTally
 from gpuwatch.sources.stacks.source import StackSource, StackTarget
 

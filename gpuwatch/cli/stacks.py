@@ -10,7 +10,7 @@ from gpuwatch.cli.arguments import add_output, duration, number, pid
 from gpuwatch.cli.output import ExitCode, GpuwatchError, output_to, say
 from gpuwatch.cli.signals import StopSignals
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.sources.host.identify import CannotAttachError, identify
 from gpuwatch.sources.host.procfs import TreeWalker, read_arguments, read_stat

@@ -15,12 +15,11 @@ from pathlib import Path
 
 from gpuwatch.foreign import answered, exists_for
 from gpuwatch.inject.plan import CannotInjectError, Plan
-from gpuwatch.reader.attach import Interpreter, attach
+from gpuwatch.reader.attach import Interpreter, attach, main_interpreter
 from gpuwatch.reader.containment import in_time
-from gpuwatch.reader.debug_offsets import SIZE, OffsetsError, RemoteControl, remote_control_from
+from gpuwatch.reader.layout import SIZE, OffsetsError, RemoteControl, remote_control_from
 from gpuwatch.reader.memory import UnreadableAddressError
-from gpuwatch.reader.threads import main_interpreter
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.refusals import CannotReadError
 
 _SCRIPT = "install.py"
 _PLEASE_STOP = 1 << 5  # _PY_EVAL_PLEASE_STOP_BIT of CPython's pycore_ceval.h

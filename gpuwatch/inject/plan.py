@@ -11,7 +11,7 @@ from typing import ClassVar
 from gpuwatch.foreign import Rights, answered, exists_for, rights_of
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.memory import read_state
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.refusals import CannotReadError
 
 FIRST_VERSION = (3, 14)
 SITE = Path(__file__).resolve().parent.parent / "hook" / "site"

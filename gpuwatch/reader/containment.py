@@ -13,8 +13,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from gpuwatch.foreign import answered
-from gpuwatch.reader.refusals import expensive, malformed, silent
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.refusals import CannotReadError, expensive, malformed, silent
 
 OPERATION_SECONDS = 0.5
 """CPU time of attaching, or of one sample. Attaching takes 2 to 30 ms, a sample of 60 threads 2 ms; reading the maps of

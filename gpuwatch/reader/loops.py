@@ -1,16 +1,264 @@
-"""DataLoader iterators that frames iterate over: directly, through enumerate and its like, through generators."""
+"""DataLoader iterators that a stack's frames iterate over, and values of the frames' variables."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from gpuwatch.reader.attributes import Attributes
+from gpuwatch.reader.codes import Code
 from gpuwatch.reader.containment import Cache
-from gpuwatch.reader.iterators import IteratorTypes
-from gpuwatch.reader.objects import Objects, words
-from gpuwatch.reader.slots import Candidate, SlotReader, Slots
-from gpuwatch.reader.type_info import LIST_SUBCLASS, MOST_CLASSES, TUPLE_SUBCLASS, TypeInfo
+from gpuwatch.reader.memory import IOV_MAX, Gather, UnreadableAddressError
+from gpuwatch.reader.objects import (
+    LIST_SUBCLASS,
+    MOST_CLASSES,
+    TUPLE_SUBCLASS,
+    Attributes,
+    Objects,
+    TypeInfo,
+    plausible,
+    words,
+)
+from gpuwatch.reader.stacks import Frame
+
+COUNT = "_num_yielded"
+
+
+BASE = "_BaseDataLoaderIter"
+
+
+MODULE = "torch.utils.data.dataloader"
+
+
+class IteratorTypes:
+    """Which classes are DataLoader iterators: those derived from torch's own base, torchdata's among them."""
+
+    def __init__(self, objects: Objects, attributes: Attributes) -> None:
+        self._objects = objects
+        self._attributes = attributes
+        self._known: Cache[TypeInfo, bool] = Cache(MOST_CLASSES)
+
+    def forget(self) -> None:
+        """Drops what is known of classes."""
+        self._known.clear()
+
+    def is_iterator(self, info: TypeInfo) -> bool:
+        """Whether instances of the class have a count that can be believed."""
+        if not info.heap:
+            return False
+        if info not in self._known:
+            ancestors = self._objects.ancestors(info)
+            self._known[info] = any(map(self._is_base, ancestors)) and not self._attributes.hidden(info, COUNT)
+        return self._known[info]
+
+    def _is_base(self, info: TypeInfo) -> bool:
+        if info.name != BASE or not info.heap:
+            return False
+        module = self._attributes.dictionary(info.dictionary, ("__module__",)).get("__module__")
+        return module is not None and self._objects.text(module) == MODULE
+
+
+_MOST_SLOTS = 4096
+_MOST_SHAPES = 20_000
+_TAG_BITS, _TAGGED_INT = 7, 3
+
+
+@dataclass(frozen=True, slots=True)
+class CodeShape:
+    """How many slots the frames of a code object have."""
+
+    variables: int
+    stack: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where the slots of one frame lie; `top` is where it stands how many are used, None where nothing tells."""
+
+    address: int
+    shape: CodeShape
+    top: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pointer found in a slot, or in a wrapper that a slot leads to."""
+
+    object: int
+    raw: int  # as it stands in the slot, where 3.14 and later keep a low bit or two for themselves
+    place: int
+    held: bool  # on the value stack: a for loop's, not just a variable
+
+    def witness(self) -> tuple[int, bytes]:
+        """The slot and what stood in it."""
+        return self.place, self.raw.to_bytes(8, "little")
+
+
+class SlotReader:
+    """Reads frames' slots, innermost loop first: the value stack from its top down, then the variables.
+
+    A running frame keeps its stack pointer in a register, so which of its stack slots are used is known only while
+    it calls another Python function without C code in between (3.11 and later). Otherwise all are read, and those
+    above the top hold what was popped last: the caller must check whether it is still alive.
+    """
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._layout = objects.layout
+        self._shapes: Cache[int, tuple[Code | None, CodeShape | None]] = Cache(_MOST_SHAPES)
+
+    def forget(self) -> None:
+        """Drops what is known of code objects."""
+        self._shapes.clear()
+
+    def shape(self, address: int, code: Code | None = None) -> CodeShape | None:
+        """The shape of the code object there; `code`, as the stack has it, tells when another took its place."""
+        known = self._shapes.get(address)
+        if known is None or known[0] is not code:
+            known = self._shapes[address] = (code, self._read_shape(address))
+        return known[1]
+
+    def _read_shape(self, address: int) -> CodeShape | None:
+        info = self._objects.type_of(address)
+        if info is None or info.name != "code" or info.heap:
+            return None
+        layout = self._layout
+        fields = (layout.code_locals, layout.code_stack)
+        counts = self._objects.read_each([(address + field, 4) for field in fields])
+        if None in counts:
+            return None
+        variables, stack = (struct.unpack("<i", data)[0] for data in counts if data is not None)
+        for offset in layout.code_cells:
+            cells = self._objects.pointer(address + offset)
+            length = None if cells is None else self._objects.length(cells)
+            if length is None:
+                return None
+            variables += length
+        if min(variables, stack) < 0 or variables + stack > _MOST_SLOTS:
+            return None
+        return CodeShape(variables, stack)
+
+    def slots(self, frame: int, locals_address: int, shape: CodeShape) -> Slots:
+        """The slots of a frame."""
+        top = self._layout.frame_top
+        return Slots(locals_address, shape, None if top is None else frame + top)
+
+    def generator_slots(self, generator: int) -> tuple[Slots, tuple[tuple[int, bytes], ...]] | None:
+        """The slots of the frame of the generator there, and the witnesses of its being that frame."""
+        layout = self._layout
+        frame: int | None = generator + layout.generator_frame
+        witnesses: tuple[tuple[int, bytes], ...] = ()
+        if not layout.generator_frame_inline:
+            place = generator + layout.generator_frame
+            frame = self._objects.pointer(place)
+            if frame is None or not plausible(frame):
+                return None
+            witnesses = ((place, frame.to_bytes(8, "little")),)
+        assert frame is not None
+        code = self._objects.pointer(frame + layout.frame_code)
+        if code is None or (shape := self.shape(self.untagged(code))) is None:
+            return None
+        place = frame + layout.frame_code
+        return self.slots(frame, frame + layout.frame_locals, shape), (*witnesses, (place, code.to_bytes(8, "little")))
+
+    def candidates(self, frames: list[Slots]) -> list[list[Candidate]]:
+        """What the slots of each frame point at, by one call for all frames."""
+        pieces: list[tuple[int, int]] = []
+        for frame in frames:
+            pieces.append((frame.address, 8 * (frame.shape.variables + frame.shape.stack)))
+            pieces.append((frame.address, 0) if frame.top is None else (frame.top, 8))
+        data = self._objects.read_each(pieces) if pieces else []
+        return [
+            [] if slots is None else self._ordered(frame, words(slots), top)
+            for frame, slots, top in zip(frames, data[::2], data[1::2], strict=True)
+        ]
+
+    def _ordered(self, frame: Slots, pointers: tuple[int, ...], top: bytes | None) -> list[Candidate]:
+        variables, end = frame.shape.variables, len(pointers)
+        if top:
+            (used,) = struct.unpack_from("<q" if self._layout.frame_top_pointer else "<i", top)
+            if self._layout.frame_top_pointer:
+                used = (used - frame.address) // 8
+            end = used if variables <= used <= end else end
+        order = (*range(end - 1, variables - 1, -1), *range(variables))
+        found: list[Candidate] = []
+        seen: set[int] = set()
+        for index in order:
+            pointer = self.untagged(pointers[index])
+            if plausible(pointer) and pointer not in seen:
+                seen.add(pointer)
+                found.append(Candidate(pointer, pointers[index], frame.address + 8 * index, index >= variables))
+        return found
+
+    def first_variable(self, frame: Frame) -> int | None:
+        """What the frame's first variable points at: `self` in a method. None where another call's frame lies there.
+
+        Frames of calls that follow each other share their place: that of `__iter__`, which just returned the new
+        iterator, is next that of the old one's `__del__`.
+        """
+        places = ((frame.address + self._layout.frame_code, 8), (frame.locals_address, 8))
+        code, variable = self._objects.read_each(places)
+        if code is None or variable is None or self.untagged(words(code)[0]) != frame.code.address:
+            return None
+        return self.untagged(words(variable)[0])
+
+    def untagged(self, pointer: int) -> int:
+        """A slot's pointer without the bits that 3.14 and later keep in it, 0 where they say that it is an int."""
+        if not self._layout.tagged_references:
+            return pointer
+        return 0 if pointer & _TAGGED_INT == _TAGGED_INT else pointer & ~_TAG_BITS
+
+
+_CELL_CONTENTS = 16  # PyCellObject.ob_ref
+_MOST_NAMES = 4096
+_MOST_NAMED_CODES = 2_000
+
+
+class Variables:
+    """Reads locals and, for names that are none, globals: what the code of a frame means by a name."""
+
+    def __init__(self, objects: Objects, attributes: Attributes, slots: SlotReader) -> None:
+        self._objects = objects
+        self._attributes = attributes
+        self._slots = slots
+        self._names: Cache[int, tuple[Code, tuple[str | None, ...]]] = Cache(_MOST_NAMED_CODES)
+
+    def forget(self) -> None:
+        """Drops what is known of code objects."""
+        self._names.clear()
+
+    def integer(self, frame: Frame, name: str) -> int | None:
+        """The int that `name` stands for in the frame; "self.step" is an attribute of a variable.
+
+        None where it is not bound, holds no int, or is answered by a property.
+        """
+        variable, _, attribute = name.partition(".")
+        address = self._bound(frame, variable)
+        if address is not None and attribute:
+            address = self._attributes.values(address, frozenset((attribute,))).get(attribute)
+        return None if address is None else self._objects.integer(address)
+
+    def _bound(self, frame: Frame, name: str) -> int | None:
+        """The address of the object that the name is bound to."""
+        names = self._names_of(frame.code)
+        if name in names:
+            pointer = self._slots.untagged(self._objects.pointer(frame.locals_address + 8 * names.index(name)) or 0)
+            info = self._objects.type_of(pointer)
+            is_cell = info is not None and info.name == "cell" and not info.heap
+            return self._objects.pointer(pointer + _CELL_CONTENTS) if is_cell else pointer or None
+        globals_address = self._objects.pointer(frame.address + self._objects.layout.frame_globals)
+        return None if globals_address is None else self._attributes.dictionary(globals_address, (name,)).get(name)
+
+    def _names_of(self, code: Code) -> tuple[str | None, ...]:
+        """The names of the slots, in their order."""
+        known = self._names.get(code.address)
+        if known is None or known[0] is not code:
+            layout = self._objects.layout
+            tables = [self._objects.pointer(code.address + at) for at in (layout.code_names, *layout.code_cells)]
+            items = [item for table in tables if table for item in self._objects.items(table, _MOST_NAMES) or ()]
+            known = self._names[code.address] = code, tuple(map(self._objects.text, items))
+        return known[1]
+
 
 DEPTH = 3
 """How many wrappers one inside the other are followed: enumerate(tqdm(prepared loader)) has three."""
@@ -159,3 +407,146 @@ class LoopFinder:
             elif (loop := self._follow(one, witnesses, info, depth)) is not None:
                 loops.append(loop)
         return loops
+
+
+LONGEST_PAUSE = 16
+"""Looks without asking code again that never held an iterator: 0.16 s at 100 Hz."""
+_LOADER_FILES = ("torch/utils/data/dataloader.py", "torchdata/stateful_dataloader/stateful_dataloader.py")
+_TORCH = ("-packages/torch/", "-packages/torchdata/")
+_PACKAGES = "-packages/"
+_STANDARD_LIBRARY = "/lib/python"
+_MOST_FRAMES = 64
+_MOST_CODES = 20_000
+_MOST_BORING = 64
+
+
+@dataclass(slots=True)
+class CodeRecord:
+    """What is known of a code object: which part it plays, and whether looking at its frames is worth it."""
+
+    code: Code
+    of_loader: bool
+    of_library: bool
+    misses: int = 0
+    next_look: int = 0
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """The loops of a frame, true as long as all witnesses are found and what holds the iterators lives.
+
+    `boring` are contents of the value stack above the innermost loop in which no other loop was found: that is where
+    a loop inside the loop would stand.
+    """
+
+    code: int
+    loops: list[Loop]
+    gather: Gather = field(repr=False)
+    expected: bytes = field(repr=False)
+    holders: int
+    boring: set[bytes] = field(default_factory=set, repr=False)
+
+    def holds(self, objects: Objects, finder: LoopFinder) -> bool:
+        """Whether the frame still iterates over the same, and over nothing more."""
+        try:
+            view = self.gather.read()
+        except UnreadableAddressError:
+            return False
+        end = len(self.expected)
+        above = end + 8 * self.holders
+        if view[:end].tobytes() != self.expected or not all(map(objects.alive, words(view[end:above].tobytes()))):
+            return False
+        content = view[above:].tobytes()
+        if content not in self.boring:
+            if finder.leads(words(content)):
+                return False
+            if len(self.boring) >= _MOST_BORING:
+                self.boring.clear()
+            self.boring.add(content)
+        return True
+
+
+class FrameLoops:
+    """Looks for loops in frames, and again by one call where it found one before."""
+
+    def __init__(self, objects: Objects, slots: SlotReader, finder: LoopFinder) -> None:
+        self._objects = objects
+        self._slots = slots
+        self._finder = finder
+        self._records: Cache[int, CodeRecord] = Cache(_MOST_CODES)
+        self._frames: dict[int, _Remembered] = {}
+
+    def forget(self) -> None:
+        """Drops what was found."""
+        self._records.clear()
+        self._frames.clear()
+
+    def record(self, code: Code) -> CodeRecord:
+        """What is known of a code object."""
+        record = self._records.get(code.address)
+        if record is None or record.code is not code:
+            library = _STANDARD_LIBRARY in code.file and _PACKAGES not in code.file
+            of_library = library or code.file.startswith("<frozen ") or any(part in code.file for part in _TORCH)
+            record = CodeRecord(code, code.file.endswith(_LOADER_FILES), of_library)
+            self._records[code.address] = record
+        return record
+
+    def remembered(self, frame: Frame) -> bool:
+        """Whether a loop was found in the frame before."""
+        return frame.address in self._frames
+
+    def worth(self, frame: Frame, look: int) -> bool:
+        """Whether to ask the frame at this look: code in which nothing was found is asked ever more seldom."""
+        record = self.record(frame.code)
+        if record.of_library or record.of_loader:
+            return False
+        return frame.address in self._frames or look >= record.next_look
+
+    def note(self, frame: Frame, hit: bool, look: int) -> None:
+        """Whether something was found in the frame at this look."""
+        record = self.record(frame.code)
+        record.misses = 0 if hit else record.misses + 1
+        record.next_look = look + min(record.misses, LONGEST_PAUSE)
+
+    def find(self, frames: Sequence[Frame]) -> list[list[Loop]]:
+        """The loops of each frame: remembered ones where all that led to them still stands."""
+        found: dict[int, list[Loop]] = {}
+        asked: list[tuple[int, Frame, Slots]] = []
+        for index, frame in enumerate(frames):
+            remembered = self._frames.get(frame.address)
+            if (
+                remembered is not None
+                and remembered.code == frame.code.address
+                and remembered.holds(self._objects, self._finder)
+            ):
+                found[index] = remembered.loops
+                continue
+            self._frames.pop(frame.address, None)
+            shape = self._slots.shape(frame.code.address, frame.code)
+            if shape is not None:
+                asked.append((index, frame, self._slots.slots(frame.address, frame.locals_address, shape)))
+        if asked:
+            for (index, frame, slots), loops in zip(asked, self._finder.find([one[2] for one in asked]), strict=True):
+                found[index] = loops
+                if loops:
+                    self._remember(frame, slots, loops)
+        return [found.get(index, []) for index in range(len(frames))]
+
+    def _remember(self, frame: Frame, slots: Slots, loops: list[Loop]) -> None:
+        witnesses = list(dict.fromkeys(witness for loop in loops for witness in loop.witnesses))
+        holders = dict.fromkeys(holder for loop in loops for holder in loop.holders)
+        bottom = slots.address + 8 * slots.shape.variables
+        start = max((loop.witnesses[0][0] + 8 for loop in loops if loop.held), default=bottom)
+        above = (start, max(bottom + 8 * slots.shape.stack - start, 0))
+        pieces = [
+            *((place, len(expected)) for place, expected in witnesses),
+            *((holder, 8) for holder in holders),
+            above,
+        ]
+        if len(pieces) > IOV_MAX:
+            return
+        if len(self._frames) >= _MOST_FRAMES:
+            self._frames.clear()
+        gather = Gather(self._objects.memory, pieces)
+        expected = b"".join(expected for _, expected in witnesses)
+        self._frames[frame.address] = _Remembered(frame.code.address, loops, gather, expected, len(holders))

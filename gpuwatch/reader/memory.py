@@ -20,9 +20,7 @@ from typing import cast
 
 from gpuwatch.reader.containment import Budget
 from gpuwatch.reader.maps import MAPS_LIMIT, Mapping, mapped_files
-from gpuwatch.reader.permissions import permission
-from gpuwatch.reader.refusals import gone, platform, zombie
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.refusals import CannotReadError, gone, permission, platform, zombie
 
 PROC = Path("/proc")
 IOV_MAX = 1024

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.attach import Interpreter, attach
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.command_line import PATIENCE_SECONDS, ROOT, lonely_environment
 from tests.integration.process_groups import kill_group
 

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from gpuwatch.reader.attach import Interpreter, attach
-from gpuwatch.reader.counters import LoaderReader
-from gpuwatch.reader.types import CannotReadError, LoaderState, Reason
+from gpuwatch.reader.loaders import LoaderReader, LoaderState
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.interpreters import Python, require_reading
 from tests.integration.process_groups import kill_group
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.attach import Interpreter, attach
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.attached import TARGETS, attached_as_soon_as_possible, running
 from tests.integration.command_line import PATIENCE_SECONDS, ROOT
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.attached import (
     STEPS,
     TARGETS,

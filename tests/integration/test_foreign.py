@@ -25,11 +25,11 @@ from gpuwatch.foreign import (
     use_foreign,
     use_mapped,
 )
+from gpuwatch.reader.attach import own_id
 from gpuwatch.reader.maps import Mapping
 from gpuwatch.reader.memory import Memory
-from gpuwatch.reader.permissions import access_to
 from gpuwatch.reader.program import _from_file
-from gpuwatch.reader.threads import own_id
+from gpuwatch.reader.refusals import access_to
 from gpuwatch.sources.hook_link.processes import Processes
 
 NOBODY = 65534

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.monitor.snapshot import RunNow
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.sources.stacks import attach_reader
 from tests.integration.hook_programs import PREAMBLE, rendezvous, started
 from tests.integration.live_watch import Watch, needs_reading

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.counters import LoaderReader
+from gpuwatch.reader.loaders import LoaderReader
 from tests.integration.interpreters import Python, each, require_reading, until_standing
 from tests.integration.loader_watch import place
 

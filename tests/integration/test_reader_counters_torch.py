@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.counters import LoaderReader
-from gpuwatch.reader.types import LoaderState
+from gpuwatch.reader.loaders import LoaderReader, LoaderState
 from tests.integration.interpreters import require_reading, until_standing
 from tests.integration.loader_watch import LOOPS, TARGETS, looping, shapes
 from tests.integration.process_groups import kill_group

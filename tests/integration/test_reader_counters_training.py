@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.counters import LoaderReader
-from gpuwatch.reader.types import Stack
+from gpuwatch.reader.loaders import LoaderReader
+from gpuwatch.reader.stacks import Stack
 from tests.integration.attached import needs_training, training
 
 pytestmark = needs_training

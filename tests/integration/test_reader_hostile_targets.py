@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.reader.attach import attach
-from gpuwatch.reader.interpreter import Interpreter
-from gpuwatch.reader.threads import main_interpreter
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.attach import Interpreter, attach, main_interpreter
+from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.samples import RunFacts, StackTally
 from gpuwatch.sources.discovery.source import DiscoverySource
 from gpuwatch.sources.host.procfs import TreeWalker

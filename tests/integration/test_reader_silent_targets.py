@@ -19,7 +19,7 @@ import pytest
 from gpuwatch import foreign
 from gpuwatch.foreign import answered, cpu_time_ns
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import RunFacts, StackTally
 from gpuwatch.sources.host.procfs import in_time, read_of, read_state
 from gpuwatch.sources.nvml.readings import PidMap

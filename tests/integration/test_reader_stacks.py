@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.types import Stack
+from gpuwatch.reader.stacks import Stack
 from tests.integration.interpreters import Python, Target, each, standing, until_standing
 
 KINDS = (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.memory import IOV_MAX, Gather, Memory, UnreadableAddressError, read_state
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.interpreters import require_reading
 
 PAGE = mmap.PAGESIZE

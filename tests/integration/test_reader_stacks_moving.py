@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.attach import Interpreter, attach
-from gpuwatch.reader.stacks import RECHECK_EVERY
-from gpuwatch.reader.types import CannotReadError, Reason, Stack
+from gpuwatch.reader.refusals import CannotReadError, Reason
+from gpuwatch.reader.stacks import RECHECK_EVERY, Stack
 from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.interpreters import (
     TARGETS,

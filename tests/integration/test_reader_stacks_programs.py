@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.elf import Image, file_address, mapped_image
 from gpuwatch.reader.memory import Memory
+from gpuwatch.reader.program import Image, file_address, mapped_image
 from tests.integration.interpreters import TARGETS, Python, code, each, running, standing, until_standing
 
 HERE = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}"

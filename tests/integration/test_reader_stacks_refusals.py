@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.interpreters import Python, code, found, require_reading, running
 
 HERE = Python(sys.version_info[1], (sys.executable,))

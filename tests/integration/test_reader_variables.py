@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.counters import LoaderReader
+from gpuwatch.reader.loaders import LoaderReader
 from tests.integration.interpreters import Python, code, each, until_standing
 
 PROGRAM = """

@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from gpuwatch.reader.types import Code, Frame, LoaderState, Stack
+from gpuwatch.reader.codes import Code
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.places import Places
 from gpuwatch.sources.stacks.source_text import SourceFile

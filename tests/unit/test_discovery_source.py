@@ -12,7 +12,7 @@ import pytest
 from recorded_proc import TICKS, Clock
 from recorded_trainers import TORCH, UPTIME_SECONDS, RecordedTrainers
 
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate
 from gpuwatch.sources.discovery.source import DiscoverySource
 

@@ -25,7 +25,7 @@ from gpuwatch.cli.doctor_checks.machine import (
     check_terminal,
 )
 from gpuwatch.cli.doctor_checks.runs import check_link, check_other_processes, check_permissions, own_memory_problem
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.sources.hook_link import processes as link_processes
 from gpuwatch.sources.host.machine import SharedMemory
 from gpuwatch.sources.host.procfs import read_stat

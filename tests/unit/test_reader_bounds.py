@@ -12,12 +12,12 @@ from typing import BinaryIO
 import pytest
 
 from gpuwatch.reader.attach import interpreter_in
+from gpuwatch.reader.codes import line_table
 from gpuwatch.reader.containment import Budget, BudgetExceededError, Cache, contained
-from gpuwatch.reader.debug_offsets import OffsetsError, layout_from
-from gpuwatch.reader.elf import Image, file_address, mapped_image
-from gpuwatch.reader.lines import line_table
+from gpuwatch.reader.layout import OffsetsError, layout_from
 from gpuwatch.reader.memory import Gather, UnreadableAddressError
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.program import Image, file_address, mapped_image
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.fuzz.process_images import ImageMemory
 
 VERSION = (3, 11)
@@ -275,7 +275,7 @@ def test_offsets_that_are_no_layout_of_python_are_refused() -> None:
 
 def described(**changes: int) -> bytes:
     """A description of 3.13 with these numbers changed."""
-    from gpuwatch.reader import debug_offsets
+    from gpuwatch.reader import layout
 
     numbers = {
         "runtime": [1000, 0, 8], "interpreter": [1000, 8, 0, 16], "thread": [500, 0, 8, 16, 72, 152, 160, 232],
@@ -283,8 +283,8 @@ def described(**changes: int) -> bytes:
         "type": [408, 24, 0, 0], "bytes": [40, 16, 32], "text": [64, 32, 16, 40],
     }  # fmt: skip
     raw = b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 0)
-    for name, fields in debug_offsets._SECTIONS[3, 13]:
+    for name, fields in layout._SECTIONS[3, 13]:
         for index, field in enumerate(fields.split()):
             value = numbers.get(name, [])[index] if index < len(numbers.get(name, [])) else 0
             raw += struct.pack("<Q", changes.get(f"{name}__{field}", value))
-    return raw.ljust(debug_offsets.SIZE, b"\0")
+    return raw.ljust(layout.SIZE, b"\0")

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from gpuwatch.reader.debug_offsets import (
+from gpuwatch.reader.layout import (
     SIZE,
     FreeThreadedError,
     OffsetsError,

@@ -7,7 +7,7 @@ from types import CodeType, NoneType
 
 import pytest
 
-from gpuwatch.reader.lines import line_table
+from gpuwatch.reader.codes import line_table
 
 VERSION = sys.version_info[:2]
 

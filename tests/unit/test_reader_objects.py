@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuwatch.reader.attributes import Attributes
+from gpuwatch.reader.layout import object_layout
 from gpuwatch.reader.memory import Memory
-from gpuwatch.reader.object_layout import object_layout
-from gpuwatch.reader.objects import Objects
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.objects import Attributes, Objects
+from gpuwatch.reader.refusals import CannotReadError
 
 LAYOUT = object_layout(sys.version_info[:2])
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.reader.permissions import Access, access_to, explain, permission
-from gpuwatch.reader.types import Reason
+from gpuwatch.reader.refusals import Access, Reason, access_to, explain, permission
 
 PLAIN = Access(own_uid=1000, target_uid=1000, capable=False, yama=0, dumpable=True, container=False)
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpuwatch.reader.types import CannotReadError, Code, Frame, Reason, Stack
+from gpuwatch.reader.codes import Code
+from gpuwatch.reader.refusals import CannotReadError, Reason
+from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.sources.stacks.capture import Capture, Profile
 
 MAIN, WORKER = 4711, 4712

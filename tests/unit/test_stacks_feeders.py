@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from stack_looks import CALL, MAIN, NEXT, SITE, FakeText, Place, classifier, frame, frames, loader_state, read
 
-from gpuwatch.reader.types import Stack
+from gpuwatch.reader.stacks import Stack
 from gpuwatch.sources.stacks.classify import Classifier
 from gpuwatch.sources.stacks.feeders import FeederLook, Feeders
 from gpuwatch.sources.stacks.looks import Look

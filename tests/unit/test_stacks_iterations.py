@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.reader.types import Frame
+from gpuwatch.reader.stacks import Frame
 from gpuwatch.sources.stacks.iterations import Iterations
 from tests.unit.stack_looks import MAIN, FakeText, Place, classifier, frames
 

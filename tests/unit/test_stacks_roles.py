@@ -6,7 +6,7 @@ from collections import Counter
 
 from stack_looks import BACKWARD, CALL, MAIN, NEXT, FakeText, Place, classifier, loader_state, stack
 
-from gpuwatch.reader.types import LoaderState
+from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.sources.stacks.looks import HeldLooks, Look
 from gpuwatch.sources.stacks.loops import Loops
 from gpuwatch.sources.stacks.sites import Site

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from stack_looks import loader_state, stack
 
-from gpuwatch.reader.types import LoaderState, Stack
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.stacks import Stack
 from gpuwatch.sources.stacks.classify import Reading
 from gpuwatch.sources.stacks.steady import CONFIRM_NS, SteadyCounters
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from stack_looks import BACKWARD, MAIN, NEXT, STDLIB, Place, frame, loader_state, stack
 
-from gpuwatch.reader.types import CannotReadError, Frame, LoaderState, Reason, Stack
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.refusals import CannotReadError, Reason
+from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples import BatchCount, RunFacts, Sample, StackTally, Standing, TrainerEnded
 from gpuwatch.sources.stacks.asked import StackTarget
 from gpuwatch.sources.stacks.facts import ProcessFacts, ranks

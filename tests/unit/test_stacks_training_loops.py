@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stack_looks import BACKWARD, CALL, MAIN, NEXT, FakeText, Place, classifier, frame, frames
 
-from gpuwatch.reader.types import Frame
+from gpuwatch.reader.stacks import Frame
 from gpuwatch.sources.stacks.places import Places
 from gpuwatch.sources.stacks.training_loops import TrainingLoops
 

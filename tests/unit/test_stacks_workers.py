@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from stack_looks import MAIN, stack
 
-from gpuwatch.reader.types import CannotReadError, Frame, LoaderState, Reason, Stack
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.refusals import CannotReadError, Reason
+from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.sources.stacks.schedule import Ration
 from gpuwatch.sources.stacks.workers import Workers
 

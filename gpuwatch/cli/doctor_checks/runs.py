@@ -11,8 +11,7 @@ from pathlib import Path
 
 from gpuwatch.cli.doctor_checks import Check, Detail, State
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
-from gpuwatch.reader.permissions import access_to
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason, access_to
 from gpuwatch.sources.hook_link.processes import Processes, folders_elsewhere, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError, names_its_own
 from gpuwatch.sources.host.identify import user_name

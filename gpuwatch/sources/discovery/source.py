@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates
 from gpuwatch.samples.run import Visibility
 from gpuwatch.sources.discovery.census import Census, all_pids

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from gpuwatch.reader.attach import Interpreter
 from gpuwatch.reader.attach import attach as attach_to
-from gpuwatch.reader.counters import LoaderReader
+from gpuwatch.reader.loaders import LoaderReader
 from gpuwatch.sources.host.procfs import read_stat
 from gpuwatch.sources.stacks.reading import Counters, Readable
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuwatch.reader.types import CannotReadError, Reason, Stack
+from gpuwatch.reader.refusals import CannotReadError, Reason
+from gpuwatch.reader.stacks import Stack
 
 FramePlace = tuple[str, str, int]
 """Function, file and line; line 0 where it is not known."""

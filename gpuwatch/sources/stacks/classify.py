@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpuwatch.reader.types import Code, Frame
+from gpuwatch.reader.codes import Code
+from gpuwatch.reader.stacks import Frame
 from gpuwatch.samples.stacks import StackPhase
 from gpuwatch.sources.stacks.culprit import Call, Culprit, culprit_index, name_calls, name_culprit
 from gpuwatch.sources.stacks.marks import Mark, hands_on, mark_of

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpuwatch.reader.types import LoaderState
+from gpuwatch.reader.loaders import LoaderState
 
 _MARGIN: Final = 1.5
 _RATE_WINDOW_NS: Final = 20_000_000_000

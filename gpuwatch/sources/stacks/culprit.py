@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpuwatch.reader.types import Frame
+from gpuwatch.reader.stacks import Frame
 from gpuwatch.sources.stacks.places import Owner, Place
 
 _LAUNCHERS = frozenset({"torch", "accelerate", "lightning", "pytorch_lightning", "ray", "deepspeed", "debugpy"})

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from gpuwatch.foreign import read_foreign, whereabouts
 from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples.run import LoaderFacts, RunFacts
 from gpuwatch.sources.hook_link.processes import Processes
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook

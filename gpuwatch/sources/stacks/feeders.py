@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpuwatch.reader.types import Frame, Stack
+from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples.stacks import FeederPhase, StackPhase
 from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.places import Owner, Place

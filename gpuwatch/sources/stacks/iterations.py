@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuwatch.reader.types import Frame
+from gpuwatch.reader.stacks import Frame
 from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.counts import BatchCounter
 from gpuwatch.sources.stacks.loops import LoopText

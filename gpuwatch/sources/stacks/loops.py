@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from gpuwatch.reader.types import Frame, LoaderState, Stack
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.hints import Hint, hint_of
 from gpuwatch.sources.stacks.marks import Mark

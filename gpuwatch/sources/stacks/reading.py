@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from gpuwatch.reader.types import Frame, LoaderState, Stack
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.stacks import Frame, Stack
 
 
 class Readable(Protocol):

@@ -9,8 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from gpuwatch.reader.refusals import expensive
-from gpuwatch.reader.types import CannotReadError, LoaderState, Stack
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.refusals import CannotReadError, expensive
+from gpuwatch.reader.stacks import Stack
 from gpuwatch.samples import BatchCount, Sample
 from gpuwatch.samples.run import LoaderFacts, Role
 from gpuwatch.samples.stacks import NO_LOADER

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpuwatch.reader.types import Frame, LoaderState
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.stacks import Frame
 from gpuwatch.samples.run import Role
 from gpuwatch.sources.stacks.counts import BatchCounter
 from gpuwatch.sources.syntax_child.protocol import Loop

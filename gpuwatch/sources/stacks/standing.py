@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.reader.types import Stack
+from gpuwatch.reader.stacks import Stack
 from gpuwatch.samples.stacks import Standing
 from gpuwatch.sources.stacks.culprit import Culprit
 from gpuwatch.sources.stacks.looks import Look

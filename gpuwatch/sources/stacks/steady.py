@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gpuwatch.reader.types import LoaderState, Stack
+from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.stacks import Stack
 from gpuwatch.sources.stacks.classify import Reading
 from gpuwatch.sources.stacks.reading import Counters
 

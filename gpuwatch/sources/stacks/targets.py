@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from gpuwatch.reader.permissions import access_to, explain
-from gpuwatch.reader.refusals import malformed, silent
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason, access_to, explain, malformed, silent
 from gpuwatch.samples.run import TrainerEnded
 from gpuwatch.sources.host.procfs import read_stat
 from gpuwatch.sources.stacks.asked import StackTarget

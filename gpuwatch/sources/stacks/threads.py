@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuwatch.reader.types import Stack
+from gpuwatch.reader.stacks import Stack
 from gpuwatch.sources.stacks.classify import Classifier, Reading
 from gpuwatch.sources.stacks.reading import Readable
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from gpuwatch.reader.types import Frame
+from gpuwatch.reader.stacks import Frame
 from gpuwatch.sources.stacks.classify import Reading
 from gpuwatch.sources.stacks.places import Owner, Places
 from gpuwatch.sources.stacks.sites import CodeKey, code_key

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gpuwatch.reader.types import Code, Frame, Stack
+from gpuwatch.reader.codes import Code
+from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples.stacks import WorkerPhase
 from gpuwatch.sources.stacks.classify import Text
 from gpuwatch.sources.stacks.culprit import Call, Culprit, name_calls, name_culprit

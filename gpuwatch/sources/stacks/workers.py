@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.sources.host.procfs import read_all, read_arguments, read_stat, to_int
 from gpuwatch.sources.host.run import WORKER_NAME
 from gpuwatch.sources.stacks.reading import Attach, Readable

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.types import CannotReadError
+from gpuwatch.reader.refusals import CannotReadError
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 WAITING = "def {name}():\n    print('ready', flush=True)\n    sys.stdin.readline()\nimport sys\n{name}()"
