@@ -8,10 +8,9 @@ from time import monotonic_ns
 from types import TracebackType
 from typing import Any, Iterable, Iterator, Optional, Tuple, Type
 
-from . import imports, loaders, phases, waits
-from .frames import calling_place
+from . import imports, loaders, pauses, waits
 from .hidden import leave_traceback
-from .quiet import defines, inherits, own, type_name
+from .quiet import calling_place, defines, inherits, own, type_name
 from .ring import append, begun, native_id, pulse, record, started
 from .session import session
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, USER_PHASE, USER_STEP
@@ -43,12 +42,12 @@ class Phase:
 
     def __init__(self, name: str) -> None:
         watch_once()
-        self._index = phases.index_of(name)
+        self._index = pauses.phase_index(name)
         self._start_ns = 0
 
     def __enter__(self) -> None:
         self._start_ns = started()
-        if phases.names[self._index] in phases.PAUSES:
+        if pauses.phase_names[self._index] in pauses.PAUSING_PHASES:
             begun(USER_PHASE, self._start_ns, self._index)
 
     def __exit__(

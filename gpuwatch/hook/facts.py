@@ -1,19 +1,78 @@
-"""What this process says of itself in HELLO and FACTS. Unknown is None, never a guess."""
+"""What this process says of itself in its presence file, in HELLO and in FACTS. Unknown is None, never a guess."""
 
 from __future__ import annotations
 
+import _io
 import os
+import posix
 import sys
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import cuda, imports, loaders, model, process, saves
-from .phases import names as phase_names
+from . import cuda, imports, loaders, model, pauses
 from .quiet import own, quietly
 
+HOOK_VERSION = "0.1.0"
+"""Equal to gpuwatch's; the hook cannot ask gpuwatch, which need not be there."""
 REFRESH_NS = 30_000_000_000
 RETRY_NS = 1_000_000_000
 
+_ARGUMENTS = 64
+_SPAWNED = b"--multiprocessing-fork"  # the mark of a process that multiprocessing spawned
+_TEXT = 512
+_DEBUG_SWITCHES = (
+    "CUDA_LAUNCH_BLOCKING",
+    "TORCH_USE_CUDA_DSA",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+)
+
+_process_facts: Dict[str, Any] = {}
 _joined: Dict[str, int] = {}  # its place in the process group, which it keeps when it leaves the group to end
+
+
+def process_facts() -> Dict[str, Any]:
+    """pid, start, command, folder and versions, read once."""
+    if not _process_facts:
+        with _io.open("/proc/self/cmdline", "rb") as file:
+            words = file.read().rstrip(b"\0").split(b"\0")
+        if _SPAWNED in words:  # multiprocessing hands the arguments of its program on in sys.argv alone
+            words = [words[0], *(os.fsencode(word) for word in sys.argv)]
+        try:
+            folder: Optional[str] = posix.getcwd()
+        except OSError:
+            folder = None  # it was removed under the process
+        _process_facts.update(
+            pid=posix.getpid(),
+            start_ticks=start_ticks("self"),
+            command=[word[:_TEXT].decode("utf-8", "backslashreplace") for word in words[:_ARGUMENTS]],
+            cwd=folder,
+            python="{}.{}.{}".format(*sys.version_info[:3]),
+            hook=HOOK_VERSION,
+            env={name: os.environ[name][:_TEXT] for name in _DEBUG_SWITCHES if name in os.environ},
+        )
+    return _process_facts
+
+
+def presence() -> Dict[str, Any]:
+    """The content of the presence file; the namespace tells apart containers in which all are pid 1."""
+    try:
+        namespace: Optional[int] = posix.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = None
+    process = process_facts()
+    content = {key: process[key] for key in ("pid", "start_ticks", "command", "cwd")}
+    return {"version": 1, **content, "pid_ns": namespace}
+
+
+def start_ticks(pid: object) -> int:
+    """When a process started, in clock ticks after boot: with the pid, its identity."""
+    with _io.open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def forget() -> None:
+    """In the child of a fork: another pid, another start."""
+    _process_facts.clear()
 
 
 def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
@@ -22,15 +81,15 @@ def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
     if on_training_thread and torch is not None:
         quietly(model.look, torch)
     overrides = sys.modules.get(__package__ + ".overrides")  # only a trial has it imported
-    content = dict(process.facts())
+    content = dict(process_facts())
     content.update(quietly(_ranks, os.environ, torch) or {})
     content.update(
         torch=_version(torch),
         device=model.device(),
         affinity=len(os.sched_getaffinity(0)),
         torch_threads=quietly(_threads, torch) if torch is not None else None,
-        phases=list(phase_names),
-        save_places=[{"file": file, "line": line} for file, line in saves.places],
+        phases=list(pauses.phase_names),
+        save_places=[{"file": file, "line": line} for file, line in pauses.save_places],
         gap=cuda.device.gaps is not None and cuda.device.gaps.measured,
         loaders=loaders.facts(),
         model=(quietly(model.facts, torch) if torch is not None else None) or {},
@@ -78,7 +137,7 @@ def _job(environment: Mapping[str, str], world_size: Optional[int]) -> Optional[
     starter = os.getppid()  # 0 where it is outside this container
     if world_size is None or world_size < 2 or not starter:
         return None
-    return "{}.{}".format(starter, process.start_ticks(starter))
+    return "{}.{}".format(starter, start_ticks(starter))
 
 
 def debug_modes(torch: Any) -> List[str]:

@@ -27,18 +27,18 @@ _DEPTH = 50
 # Module -> submodules of the hook whose PATCHES, functions of that module, wait for it. Names that others import with
 # `from x import y` are patched in the module that defines them, before anyone can have taken a copy.
 AWAITED = {
-    "torch": ("loaders", "waits", "workers", "steps", "precision", "saves"),
-    "torch._dynamo.callback": ("compiles",),
-    "torch.distributed.checkpoint.state_dict_saver": ("saves",),
+    "torch": ("loaders", "waits", "workers", "steps", "model", "pauses"),
+    "torch._dynamo.callback": ("pauses",),
+    "torch.distributed.checkpoint.state_dict_saver": ("pauses",),
     "torchdata.stateful_dataloader.stateful_dataloader": ("loaders", "waits", "workers"),
-    "safetensors.torch": ("saves",),
-    "lightning.fabric.utilities.cloud_io": ("saves",),
-    "lightning_fabric.utilities.cloud_io": ("saves",),
-    "accelerate.data_loader": ("copies",),
-    "lightning.fabric.wrappers": ("copies",),
-    "lightning.pytorch.core.hooks": ("copies",),
-    "lightning_fabric.wrappers": ("copies",),
-    "pytorch_lightning.core.hooks": ("copies",),
+    "safetensors.torch": ("pauses",),
+    "lightning.fabric.utilities.cloud_io": ("pauses",),
+    "lightning_fabric.utilities.cloud_io": ("pauses",),
+    "accelerate.data_loader": ("cuda",),
+    "lightning.fabric.wrappers": ("cuda",),
+    "lightning.pytorch.core.hooks": ("cuda",),
+    "lightning_fabric.wrappers": ("cuda",),
+    "pytorch_lightning.core.hooks": ("cuda",),
 }
 
 waiting: dict[str, tuple[str, ...]] = dict(AWAITED)

@@ -1,13 +1,48 @@
-"""The model, its precision and its optimizer, read from the optimizer's parameters: no module is hooked."""
+"""The model, its precision and its optimizer, read from the optimizer's parameters: no module is hooked.
+
+The state of autocast is off again at step boundaries, so its entrance is watched, until it has been seen once with
+gradients on.
+"""
 
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import Any, Dict, List, Optional, Set
 
-from . import batches, compiles, precision, steps
-from .frames import Place
-from .quiet import belongs_to, own, quietly, type_name
+from . import loaders, pauses, steps
+from .hidden import around
+from .quiet import Place, belongs_to, own, quietly, type_name
+from .ring import pulse
+
+autocast_dtype: Optional[str] = None
+
+
+def wrap_autocast(torch: ModuleType) -> None:
+    """Wraps `autocast.__enter__`."""
+    kind = torch.amp.autocast_mode.autocast
+    original = kind.__enter__
+
+    def enter(autocast: Any) -> None:
+        if own(autocast, "_enabled") is True and torch.is_grad_enabled():
+            quietly(_note_autocast, autocast, torch.dtype)
+            if kind.__enter__ is wrapper:
+                kind.__enter__ = original
+
+    def leave(token: None, autocast: Any, result: Any, raised: bool) -> None:
+        return None
+
+    kind.__enter__ = wrapper = around(original, enter, leave, "self")
+
+
+def _note_autocast(autocast: Any, kind: type) -> None:
+    global autocast_dtype
+    dtype = own(autocast, "fast_dtype")  # in another version of torch it may have another name
+    if type(dtype) is not kind:
+        raise AttributeError("autocast has no fast_dtype")
+    autocast_dtype = str(dtype).replace("torch.", "")
+    pulse.facts_changed = True
+
 
 _PARAMETER_LIMIT = 20_000
 _COUNTED_AGAIN = 2_000
@@ -30,7 +65,7 @@ def look(torch: Any) -> None:
     _shape_of.update(numbers)
     parameters = _parameters_of(stepped, _PARAMETER_LIMIT)
     _shape.update(dict.fromkeys(_shape))  # a monitor keeps the value of a key that it is not sent again
-    with batches.undispatched():
+    with loaders.undispatched():
         if len(parameters) <= _PARAMETER_LIMIT:
             _shape.update(_add_up(torch, list(parameters.values())))
         devices = {str(parameter.device): parameter.device for parameter in parameters.values()}
@@ -55,8 +90,8 @@ def facts(torch: Any) -> Dict[str, Any]:
     backward: Optional[Place] = steps.backward_place
     content.update(
         trained_parameters=quietly(_count_trained, entries),
-        autocast=True if precision.autocast_dtype else (False if steps.backward_seen else None),
-        autocast_dtype=precision.autocast_dtype,
+        autocast=True if autocast_dtype else (False if steps.backward_seen else None),
+        autocast_dtype=autocast_dtype,
         float32_matmul_precision=matmul_precision(torch),
         cudnn_allow_tf32=_cudnn_tf32(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
@@ -69,7 +104,7 @@ def facts(torch: Any) -> Dict[str, Any]:
         optimizer_line=entries[-1].place.line if entries and entries[-1].place else None,
         backward_file=backward.file if backward else None,
         backward_line=backward.line if backward else None,
-        **(quietly(compiles.last_recompilation) or {}),
+        **(quietly(pauses.last_recompilation) or {}),
     )
     return content
 
@@ -79,7 +114,7 @@ def _count_trained(entries: List[steps.OptimizerEntry]) -> Optional[int]:
     parameters = _parameters_of(entries, _COUNTED_AGAIN)
     if not parameters or len(parameters) > _COUNTED_AGAIN:
         return None
-    with batches.undispatched():
+    with loaders.undispatched():
         return sum(int(parameter.numel()) for parameter in parameters.values() if parameter.requires_grad)
 
 
@@ -193,8 +228,11 @@ def _is_deterministic(torch: Any) -> bool:
 
 
 def _is_compiled() -> bool:
-    if compiles.count:
+    if pauses.compilations:
         return True
     dynamo = sys.modules.get("torch._dynamo.utils")
     frames = getattr(dynamo, "counters", {}).get("frames") if dynamo is not None else None
     return bool(frames and frames.get("ok", 0))
+
+
+PATCHES = {"torch": (wrap_autocast,)}

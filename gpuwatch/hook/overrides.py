@@ -13,10 +13,9 @@ import os
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from . import batches, model
-from .frames import calling_place
+from . import loaders, model
 from .hidden import around, hidden, leave_traceback
-from .quiet import belongs_to, inherits, own, quietly
+from .quiet import belongs_to, calling_place, inherits, own, quietly
 from .ring import pulse
 
 _NEED_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
@@ -205,7 +204,7 @@ def _is_copy_of_pinned(tensor: Any, target: Any) -> bool:
     """Whether this is a copy from pinned memory to a GPU; one of a class of the program's is left as it is."""
     if not _is_gpu(target) or not belongs_to(type(tensor), "torch"):
         return False
-    with batches.undispatched():
+    with loaders.undispatched():
         return bool(tensor.device.type == "cpu" and tensor.is_pinned())
 
 
@@ -214,7 +213,7 @@ def _is_gpu(target: Any) -> bool:
         return type(target) is int or target.startswith("cuda")
     if not belongs_to(type(target), "torch"):
         return False
-    with batches.undispatched():
+    with loaders.undispatched():
         device = getattr(target, "device", target)
     return getattr(device, "type", None) == "cuda"
 

@@ -1,20 +1,74 @@
-"""How the hook meets the program's objects and exceptions without running a line of the program.
+"""How the hook meets the program's objects, exceptions and stack without running a line of the program.
 
 A property, `__len__`, `__eq__` or `__class__` of a user's class may draw random numbers, read a file or raise. So
-attributes are read from the object's own dictionary, types are compared by identity, and names come from C slots.
+attributes are read from the object's own dictionary, types are compared by identity, and names come from C slots. The
+user's line is that of the first frame outside site-packages, the standard library and gpuwatch.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any, Callable, Dict, Optional, Tuple, TypeVar
+from types import FrameType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, TypeVar
 
 from . import imports
-from .frames import Place, calling_place
 from .hidden import around
 from .imports import from_a_signal_handler
 from .ring import pulse
+
+# A bundle (PyInstaller, byte code without its source) keeps the paths of another folder in its code objects.
+_FILES = (os.path.abspath(__file__), sys._getframe().f_code.co_filename)
+_GPUWATCH = tuple(os.path.dirname(os.path.dirname(file)) + os.sep for file in _FILES if file.count(os.sep) > 1)
+_STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_NOT_THE_USERS = (*_GPUWATCH, _STANDARD_LIBRARY)
+_DEPTH = 100
+
+
+class Place(NamedTuple):
+    """A line of the user's program, and the library that made the call on its behalf, None if it did so itself."""
+
+    file: str
+    line: int
+    function: str
+    library: Optional[str]
+
+
+def is_user_file(name: str) -> bool:
+    """Whether a code object's file name belongs to the user's program rather than to a library."""
+    if name.startswith("<"):
+        return name.startswith(("<stdin>", "<string>", "<ipython-input"))
+    if "/site-packages/" in name or "/dist-packages/" in name:
+        return False
+    return not name.startswith(_NOT_THE_USERS)
+
+
+def calling_place() -> Optional[Place]:
+    """The innermost line of the user's program on this thread's stack."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    library = None
+    for _ in range(_DEPTH):
+        if frame is None:
+            return None
+        code = frame.f_code
+        name = code.co_filename
+        if is_user_file(name) and (not name.startswith("<") or frame.f_globals.get("__name__") == "__main__"):
+            return Place(_absolute(name), frame.f_lineno, code.co_name, library)
+        if library is None and "-packages/" in name and not name.startswith(_GPUWATCH):
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            library = package if package != "torch" else None
+        frame = frame.f_back
+    return None
+
+
+def _absolute(name: str) -> str:
+    if name.startswith("<"):
+        return name
+    try:
+        return os.path.abspath(name)
+    except OSError:
+        return name  # the working folder was removed under the process
+
 
 Result = TypeVar("Result")
 

@@ -10,10 +10,9 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
-from . import cuda, facts, hidden, pauses, process, ring, waits, wire
-from .folder import Folder, rendezvous_path
+from . import cuda, facts, hidden, pauses, ring, waits, wire
 from .imports import from_a_signal_handler
-from .link import Link, connect
+from .link import Folder, Link, connect, rendezvous_path
 from .ring import LOOK_PERIOD_NS, discard, pulse
 
 HISTORY = 1024
@@ -54,7 +53,7 @@ class Session:
             user = os.geteuid()
             self._folder = Folder(rendezvous_path(os.environ, user), user)
             if self._worker is None:
-                self._folder.announce(process.presence())
+                self._folder.announce(facts.presence())
                 _at_exit(self.end)
         except Exception as error:
             if from_a_signal_handler(error):
@@ -132,7 +131,7 @@ class Session:
         ring.forget()
         self._flushed_ns = now_ns
         if self._worker is None:
-            pauses.start()
+            pauses.start_gc_timing()
             waits.wake()
         hidden.put_in()
         pulse.awake, pulse.due_ns = True, 0  # what comes first is sent at once
@@ -141,7 +140,7 @@ class Session:
         """Nobody is left: nothing is recorded, and who comes next gets nothing from before a pause without records."""
         ring.forget()
         self._history.clear()
-        pauses.stop()
+        pauses.stop_gc_timing()
         cuda.pause()
 
     def _say_goodbye(self) -> None:
@@ -159,8 +158,8 @@ class Session:
         ring.trained.clear()
         pulse.due_ns = 0
         cuda.forget()
-        pauses.stop()
-        process.forget()
+        pauses.stop_gc_timing()
+        facts.forget()
 
     def close_links(self) -> None:
         """Closes all connections without a word."""
@@ -171,12 +170,12 @@ class Session:
     def _stop(self) -> None:
         pulse.flush = discard
         ring.forget()
-        pauses.stop()
+        pauses.stop_gc_timing()
         cuda.pause()
         self.close_links()
 
     def _collect(self) -> int:
-        late = self._worker is None and pauses.drain()
+        late = self._worker is None and pauses.drain_gc_pauses()
         fresh = ring.take(in_order=not late)
         if self._worker is not None:
             fresh = [record for record in fresh if record[0] == wire.FETCH]

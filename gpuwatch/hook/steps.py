@@ -10,9 +10,8 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional
 
-from .frames import Place, calling_place
 from .hidden import around, hidden, leave_traceback, replace_per_step
-from .quiet import attributes, noting, own, quietly
+from .quiet import Place, attributes, calling_place, noting, own, quietly
 from .ring import append, look, native_id, natives, pulse, started
 from .wire import BACKWARD, OPTIMIZER, RAISED, SKIPPED
 

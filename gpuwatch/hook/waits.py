@@ -13,13 +13,12 @@ from time import monotonic_ns, thread_time_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional
 
-from . import batches, loaders, process
+from . import loaders
 from .cuda import device
 from .hidden import around, hidden, leave_traceback, replace_per_step
-from .loaders import LoaderEntry
+from .loaders import LoaderEntry, batch_size, full_batches, read_iterator_settings
 from .quiet import own, quietly
 from .ring import append, look, native_id, natives, pulse, started, trains
-from .settings import batch_size, full_batches, read_iterator_settings
 from .wire import GRAD, ITER, NEXT, RAISED, STOPPED, WAIT_CPU
 
 _CPU_SAMPLE_PERIOD = 8  # two thread_time_ns cost 1.2 us
@@ -71,21 +70,21 @@ class Iteration:
         """Examines one of the first batches: what it weighs, and where its sample count can be read."""
         entry = self.entry
         entry.learned += 1
-        measure = quietly(self._examine, batch) or batches.unknown
-        if measure is not batches.unknown or entry.learned >= _LEARNING_BATCHES:
+        measure = quietly(self._examine, batch) or loaders.unknown_size
+        if measure is not loaders.unknown_size or entry.learned >= _LEARNING_BATCHES:
             entry.measure = self.measure = measure
         if "batch_bytes" not in entry.settings:
             entry.settings.update(batch_bytes=None, batch_shape=None)
             pulse.facts_changed = True
         return measure(batch)
 
-    def _examine(self, batch: Any) -> batches.Measure:
+    def _examine(self, batch: Any) -> loaders.Measure:
         entry, loader = self.entry, self.entry.reference()
         full = batch_size(loader) if loader is not None else entry.settings.get("batch_size")
-        with batches.undispatched():
-            measure = batches.learn(batch, full, _tensor)
-            size, shape = batches.describe(batch, _tensor)
-            entry.note_shapes(batches.item_shapes(batch, _tensor))
+        with loaders.undispatched():
+            measure = loaders.learn_measure(batch, full, _tensor)
+            size, shape = loaders.describe_batch(batch, _tensor)
+            entry.note_shapes(loaders.item_shapes(batch, _tensor))
         if "batch_bytes" not in entry.settings:
             entry.settings.update(batch_bytes=size, batch_shape=shape)
             pulse.facts_changed = True
@@ -93,13 +92,13 @@ class Iteration:
 
     def _look(self, batch: Any) -> int:
         """Notes the shapes of one batch, then leaves the measure to what was learned."""
-        self.measure = self.entry.measure or batches.unknown
+        self.measure = self.entry.measure or loaders.unknown_size
         quietly(self._note_shapes, batch)
         return self.measure(batch)
 
     def _note_shapes(self, batch: Any) -> None:
-        with batches.undispatched():
-            self.entry.note_shapes(batches.item_shapes(batch, _tensor))
+        with loaders.undispatched():
+            self.entry.note_shapes(loaders.item_shapes(batch, _tensor))
 
     def look_again(self) -> None:
         """Has the shapes of the next batch that is measured noted."""
@@ -117,7 +116,7 @@ def wrap_iterators(torch: ModuleType) -> None:
     """Wraps the base of all iterators of DataLoaders, and what makes them."""
     global _tensor
     _tensor = torch.Tensor
-    batches.use(torch)
+    loaders.prepare(torch)
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     base.__init__ = _registering(base.__init__)
     replace_per_step(base, "__next__", _timed(base.__next__, torch.is_grad_enabled))
@@ -166,7 +165,7 @@ def _registering(original: Callable[..., None]) -> Callable[..., None]:
 def _register(iterator: Any, loader: Any) -> None:
     entry = loaders.entry_of(loader)
     _keep(iterator, entry, full_batches(loader, iterator))
-    process.start_workers_of(entry.number)  # the subclass starts its workers next
+    loaders.start_workers_of(entry.number)  # the subclass starts its workers next
 
 
 def _keep(iterator: Any, entry: LoaderEntry, length: Optional[int] = None) -> Iteration:
@@ -213,7 +212,7 @@ def _started(original: Callable[..., Any]) -> Callable[..., Any]:
         return started()
 
     def leave(start_ns: int, loader: Any, iterator: Any, raised: bool) -> None:
-        quietly(process.start_workers_of, 0)
+        quietly(loaders.start_workers_of, 0)
         if not raised:
             quietly(_begin_pass, start_ns, loader, iterator)
 

@@ -14,7 +14,7 @@ from time import monotonic_ns, thread_time_ns
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional
 
-from . import process
+from . import facts, loaders
 from .hidden import hidden
 from .quiet import quietly
 from .ring import append, native_id, pending, pulse, started
@@ -62,7 +62,7 @@ def _with_clock(function: Callable[..., Any], arguments: Any) -> Optional[List[A
         return None
     values = list(arguments)
     number = values[names.index("worker_id")]
-    loader = process.take_loader()
+    loader = loaders.take_loader()
     session.become_worker({"pid": posix.getpid(), **_parent(), "worker": number, "loader": loader})
     clock = _Clock(loader or 0, number)
     tasks, results = names.index("index_queue"), names.index("data_queue")
@@ -73,7 +73,7 @@ def _with_clock(function: Callable[..., Any], arguments: Any) -> Optional[List[A
 def _parent() -> Dict[str, Any]:
     """The process that this one works for: behind a fork server it is not the one above it."""
     pid = sys.modules["multiprocessing.process"]._current_process._parent_pid or posix.getppid()
-    return {"parent": pid, "parent_start_ticks": process.start_ticks(pid)}
+    return {"parent": pid, "parent_start_ticks": facts.start_ticks(pid)}
 
 
 def _end_session() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.hook import waits
-from gpuwatch.hook.batches import UNKNOWN, describe, item_shapes, learn
-from gpuwatch.hook.loaders import LoaderEntry
+from gpuwatch.hook.loaders import UNKNOWN, LoaderEntry, describe_batch, item_shapes, learn_measure
 from gpuwatch.hook.waits import Iteration
 
 
@@ -109,11 +108,11 @@ Pair = namedtuple("Pair", "images labels")
     ids=lambda value: str(value)[:40] if not isinstance(value, (Tensor, Guarded)) else type(value).__name__,
 )
 def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int) -> None:
-    assert learn(batch, batch_size, Tensor)(batch) == samples
+    assert learn_measure(batch, batch_size, Tensor)(batch) == samples
 
 
 def test_a_smaller_last_batch_is_measured_and_another_kind_is_unknown() -> None:
-    measure = learn([Tensor(8, 3), Tensor(8)], 8, Tensor)
+    measure = learn_measure([Tensor(8, 3), Tensor(8)], 8, Tensor)
     assert measure([Tensor(5, 3), Tensor(5)]) == 5
     assert measure([]) == UNKNOWN
     assert measure(Guarded()) == UNKNOWN
@@ -121,17 +120,17 @@ def test_a_smaller_last_batch_is_measured_and_another_kind_is_unknown() -> None:
 
 
 def test_a_smaller_last_batch_of_objects_is_measured() -> None:
-    assert learn(Graphs(8), 8, Tensor)(Graphs(5)) == 5
-    assert learn(Images(8), 8, Tensor)(Images(5)) == 5
-    assert learn(Graphs(8), 8, Tensor)(Guarded()) == UNKNOWN
-    assert describe(Graphs(8), Tensor)[0] == 8 * 17 * 10 * 4
+    assert learn_measure(Graphs(8), 8, Tensor)(Graphs(5)) == 5
+    assert learn_measure(Images(8), 8, Tensor)(Images(5)) == 5
+    assert learn_measure(Graphs(8), 8, Tensor)(Guarded()) == UNKNOWN
+    assert describe_batch(Graphs(8), Tensor)[0] == 8 * 17 * 10 * 4
 
 
 def test_a_batch_is_described_by_its_tensors() -> None:
     batch = {"image": Tensor(8, 3), "nested": [Tensor(8), (Tensor(2, 2), "text")]}
-    assert describe(batch, Tensor) == ((24 + 8 + 4) * 4, "float32[8,3], float32[8], float32[2,2]")
-    assert describe([Tensor(1)] * 6, Tensor) == (24, ", ".join(["float32[1]"] * 4) + ", ...")
-    assert describe(Guarded(), Tensor) == (None, None)
+    assert describe_batch(batch, Tensor) == ((24 + 8 + 4) * 4, "float32[8,3], float32[8], float32[2,2]")
+    assert describe_batch([Tensor(1)] * 6, Tensor) == (24, ", ".join(["float32[1]"] * 4) + ", ...")
+    assert describe_batch(Guarded(), Tensor) == (None, None)
 
 
 def test_items_have_the_same_shapes_in_a_smaller_last_batch() -> None:

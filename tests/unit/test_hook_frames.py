@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.hook import frames
+from gpuwatch.hook import quiet
 
 PACKAGES = "/opt/venv/lib/python3.11/site-packages"
 
@@ -22,8 +22,8 @@ def module(name: str, file: str, source: str, **names: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("hook", ["_gpuwatch_hook", "gpuwatch.hook"])
 def test_the_library_that_built_a_loader_is_named_where_the_hook_is_installed_too(hook: str) -> None:
     folder = f"{PACKAGES}/gpuwatch/hook"
-    source = Path(frames.__file__).read_text(encoding="utf-8")
-    place = module(f"{hook}.frames", f"{folder}/frames.py", source)["calling_place"]
+    source = Path(quiet.__file__).read_text(encoding="utf-8")
+    place = module(f"{hook}.quiet", f"{folder}/quiet.py", source, __package__="gpuwatch.hook")["calling_place"]
     wrapper = "def __init__():\n    return calling_place()\n"
     built = module(f"{hook}.built", f"{folder}/built.py (importlib_bootstrap)", wrapper, calling_place=place)
     loader = module("torch.utils.data", f"{PACKAGES}/torch/utils/data.py", "def make(): return init()\n")

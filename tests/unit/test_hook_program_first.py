@@ -14,21 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.hook import (
-    api,
-    folder,
-    frames,
-    imports,
-    link,
-    phases,
-    precision,
-    process,
-    quiet,
-    ring,
-    saves,
-    steps,
-    wire,
-)
+from gpuwatch.hook import api, facts, imports, link, model, pauses, quiet, ring, steps, wire
 from gpuwatch.hook import session as sessions
 from gpuwatch.hook import workers as worker_loops
 
@@ -163,9 +149,9 @@ def test_a_timeout_that_strikes_in_the_link_is_the_programs(alarm: Callable[[], 
 def test_a_timeout_that_strikes_in_a_look_for_monitors_is_the_programs(
     alarm: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looking = folder.Folder("/nowhere", 0)
+    looking = link.Folder("/nowhere", 0)
     assert looking.monitors_if_changed() is None
-    monkeypatch.setattr(folder, "posix", SimpleNamespace(stat=lambda path: alarm()))
+    monkeypatch.setattr(link, "posix", SimpleNamespace(stat=lambda path: alarm()))
     with pytest.raises(TimeoutError):
         looking.monitors_if_changed()
 
@@ -186,7 +172,7 @@ def test_a_line_is_named_where_the_working_folder_was_removed(monkeypatch: pytes
         raise FileNotFoundError
 
     monkeypatch.setattr(os, "getcwd", removed)
-    names = {"calling_place": frames.calling_place}
+    names = {"calling_place": quiet.calling_place}
     exec(compile("def build():\n    return calling_place()\n", "train.py", "exec"), names)
     place = names["build"]()
     assert place is not None
@@ -201,7 +187,7 @@ def test_a_save_into_anything_but_pythons_own_files_is_left_alone(monkeypatch: p
     ring.forget()
     monkeypatch.setattr(ring.pulse, "awake", True)
     monkeypatch.setattr(ring.pulse, "due_ns", 1 << 62)
-    saved = saves._timed(lambda state, f: (state, f), "f")
+    saved = pauses._timed_saver(lambda state, f: (state, f), "f")
     with tempfile.SpooledTemporaryFile() as spooled:
         for target in (Upload(), spooled):
             assert saved("weights", target) == ("weights", target)
@@ -214,10 +200,10 @@ def test_a_save_into_anything_but_pythons_own_files_is_left_alone(monkeypatch: p
 
 
 def test_the_same_phase_has_one_name_however_long_and_of_whatever_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phases, "names", [])
-    found = [phases.index_of(name) for name in ("x" * 100, "x" * 100, 7, 7, "7")]
+    monkeypatch.setattr(pauses, "phase_names", [])
+    found = [pauses.phase_index(name) for name in ("x" * 100, "x" * 100, 7, 7, "7")]
     assert found == [0, 0, 1, 1, 1]
-    assert phases.names == ["x" * 80, "7"]
+    assert pauses.phase_names == ["x" * 80, "7"]
 
 
 def test_entering_autocast_of_a_torch_with_other_attributes_is_as_before(noted: list[str]) -> None:
@@ -230,7 +216,7 @@ def test_entering_autocast_of_a_torch_with_other_attributes_is_as_before(noted: 
 
     mode = SimpleNamespace(autocast=Autocast)
     torch = SimpleNamespace(amp=SimpleNamespace(autocast_mode=mode), is_grad_enabled=lambda: True, dtype=type)
-    precision.wrap_autocast(torch)  # type: ignore[arg-type]
+    model.wrap_autocast(torch)  # type: ignore[arg-type]
     assert [Autocast().__enter__() for _ in range(2)] == ["entered"] * 2
     assert len(noted) == 1
 
@@ -243,7 +229,7 @@ def test_workers_start_where_no_process_can_be_looked_up(monkeypatch: pytest.Mon
     def hidden(pid: object) -> int:
         raise FileNotFoundError(f"/proc/{pid}/stat")
 
-    monkeypatch.setattr(process, "start_ticks", hidden)
+    monkeypatch.setattr(facts, "start_ticks", hidden)
     tasks, results = object(), object()
     assert worker_loops._timed(worker)(tasks, results, 3) == (tasks, results, 3)
     assert len(noted) == 1
@@ -251,7 +237,7 @@ def test_workers_start_where_no_process_can_be_looked_up(monkeypatch: pytest.Mon
 
 def test_a_session_that_cannot_begin_leaves_the_program_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUWATCH_DIR", str(tmp_path / "meeting"))
-    monkeypatch.setattr(process, "presence", partial(int, "no number in /proc/self/stat"))
+    monkeypatch.setattr(facts, "presence", partial(int, "no number in /proc/self/stat"))
     for name in ("flush", "due_ns"):
         monkeypatch.setattr(ring.pulse, name, getattr(ring.pulse, name))
     sessions.Session().begin()

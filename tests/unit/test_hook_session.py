@@ -164,7 +164,7 @@ def test_a_flush_within_a_flush_does_nothing(
         inner.append(len(ring.pending))
         return False
 
-    monkeypatch.setattr(pauses, "drain", interrupted)
+    monkeypatch.setattr(pauses, "drain_gc_pauses", interrupted)
     run.flush(1)
     monitor.read()
     assert inner == [100]
@@ -182,7 +182,7 @@ def test_a_flush_beside_that_of_another_thread_does_nothing(
         return not leave.wait(60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(pauses, "drain", slow)
+        patched.setattr(pauses, "drain_gc_pauses", slow)
         thread = threading.Thread(target=run.session.flush, args=(0,))
         thread.start()
         assert entered.wait(60)

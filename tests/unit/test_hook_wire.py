@@ -6,7 +6,7 @@ import json
 import struct
 
 from gpuwatch import __version__
-from gpuwatch.hook import version, wire
+from gpuwatch.hook import facts, wire
 
 
 def test_a_records_packet_is_a_header_and_forty_bytes_a_record() -> None:
@@ -31,4 +31,4 @@ def test_what_would_not_fit_into_a_packet_is_not_one() -> None:
 
 
 def test_the_hook_and_gpuwatch_have_one_version() -> None:
-    assert __version__ == version.VERSION
+    assert __version__ == facts.HOOK_VERSION

@@ -226,7 +226,7 @@ def mounts_in(mountinfo: bytes) -> dict[str, str]:
 
 
 def is_local(path: str, mounts: Mapping[str, str], root: Path = Path("/")) -> bool:
-    """Whether all that a path leads through is on this machine, as the hook judges it (gpuwatch/hook/folder.py).
+    """Whether all that a path leads through is on this machine, as the hook judges it (gpuwatch/hook/link.py).
 
     Nothing that is elsewhere is touched to find out: a file server that does not answer would hold this process.
     """
