@@ -18,16 +18,16 @@ COMMANDS = {
     "run": "start a training with the hook in it: gpuwatch run python train.py",
     "report": "watch for a while, or read a recording, then write a report",
     "watch": "one line per second, for logs, pipes and screen readers",
-    "demo": "the dashboard over a simulated machine",
-    "explain": "what a rule means and when it fires; without a rule: the list",
-    "doctor": "what this machine offers, and the cure for each shortcoming",
+    "demo": "the dashboard for a simulated machine",
+    "explain": "what a rule means and when it fires; without RULE: the list of rules",
+    "doctor": "what gpuwatch can use on this machine, and how to fix what is missing",
     "stacks": "the sampled stacks of a process and its workers, for a flame graph",
-    "config": "which config files count, and what they set",
-    "trial": "prove a change: the same training with and without it, alternating",
-    "record": "record what is seen into a file: gpuwatch record -- python train.py",
-    "replay": "play a recording: the dashboard as it was",
-    "compare": "before and after: two recordings, or several of each, compared",
-    "export": "a recording as CSV, Parquet, JSON lines, or a trace for Perfetto",
+    "config": "which settings apply, and which file each comes from",
+    "trial": "prove a change: run the training with and without it, alternating",
+    "record": "record a session into a file: gpuwatch record -- python train.py",
+    "replay": "play a recording in the dashboard",
+    "compare": "compare recordings from before and after a change",
+    "export": "write a recording as CSV, Parquet, JSON lines or a trace for Perfetto",
 }
 """Each command with its line in `gpuwatch --help`. Its arguments and its run are in the module of its name."""
 
@@ -123,12 +123,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if command_line:
         arguments.command_line = command_line
     elif arguments.command == "record" and "--" in argv:  # `-- $COMMAND` of a script that forgot to set it
-        raise GpuwatchError("no command was given behind --: gpuwatch record -- python train.py")
+        raise GpuwatchError("no command follows --: gpuwatch record -- python train.py")
     arguments.interval_given = "interval" in arguments
     if not arguments.interval_given:
         arguments.interval = DEFAULT_INTERVAL_SECONDS
     if arguments.inject and not arguments.attach:
-        raise GpuwatchError("--inject needs to know where: give --attach PID with it; `gpuwatch --attach` lists them")
+        raise GpuwatchError("--inject needs a process: add --attach PID; `gpuwatch --attach` lists them")
     return arguments
 
 
@@ -152,7 +152,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="gpuwatch",
         description="Watch GPU training live: why the GPU idles, and the line to change.\n"
-        "Without a command: the dashboard over this machine.",
+        "Without a command: the dashboard for this machine.",
         epilog="Exit codes: 0 fine, 1 findings at or above --fail-on, 2 could not measure, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
@@ -173,7 +173,7 @@ def add_watching(parser: argparse.ArgumentParser) -> None:
         const=ANY_PROCESS,
         metavar="PID",
         default=argparse.SUPPRESS,
-        help="only this process, what it started, and their GPUs, hooked or not; without PID: lists those that train",
+        help="only this process, its children and their GPUs, hooked or not; without PID: list what trains here",
     )
     parser.add_argument(
         "--inject",
@@ -190,18 +190,18 @@ def add_watching(parser: argparse.ArgumentParser) -> None:
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
     """The option of a simulated machine."""
-    parser.add_argument("--simulate", metavar="SCENARIO", help="a simulated machine in place of this one")
+    parser.add_argument("--simulate", metavar="SCENARIO", help="watch a simulated machine instead of this one")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The option of a file in place of stdout."""
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file; it is complete or not written at all")
 
 
 def pid(text: str) -> int:
     """A process id."""
     if text in _ATTACHING:
-        raise argparse.ArgumentTypeError(f"{text!r} is a command and stands first: `{_ATTACHING[text]}`")
+        raise argparse.ArgumentTypeError(f"{text!r} is a command and comes first: `{_ATTACHING[text]}`")
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"a process id is a number such as 4711, not {text!r}")
     return int(text)

@@ -25,14 +25,14 @@ _MOST_REPORT_BYTES = 64 * 1024 * 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `gpuwatch compare`."""
     parser.description = (
-        "Compares recordings, or reports written with --format json. A folder stands for all in it.\n"
+        "Compares recordings, or reports written with --format json. A folder means all files in it.\n"
         "  gpuwatch compare before.gpuwatch after.gpuwatch\n"
         "  gpuwatch compare b1.gpuwatch b2.gpuwatch b3.gpuwatch -- a1.gpuwatch a2.gpuwatch a3.gpuwatch\n"
         "With several runs on each side the difference has a 95 % interval (Welch's test on the runs' means),\n"
-        "and ~ stands where it may be chance."
+        "and ~ marks a difference that may be chance."
     )
     parser.epilog = (
-        "Exit codes: 0 compared, 1 a --fail-if came true, 2 could not compare. "
+        "Exit codes: 0 compared, 1 a --fail-if holds, 2 could not compare. "
         "On GitHub Actions the comparison is also appended to the job's summary ($GITHUB_STEP_SUMMARY)."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="BEFORE AFTER, or BEFORE... -- AFTER...")
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="GATE",
-        help="exit 1 where it is true: 'samples_per_second<-3%%' (change), 'utilization_percent<85' (value after)",
+        help="exit 1 if this holds: 'samples_per_second<-3%%' (change), 'utilization_percent<85' (value after)",
     )
     parser.add_argument("--format", choices=("text", "md", "json"), default="text", help="default text")
     add_output(parser)
@@ -96,11 +96,11 @@ def _sides(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     before = before or files
     if not after:
         raise GpuwatchError(
-            "which of these are before, and which after? `gpuwatch compare BEFORE AFTER`, "
+            "it is not clear which files are before and which are after: `gpuwatch compare BEFORE AFTER`, "
             "or with several of each `gpuwatch compare BEFORE... -- AFTER...`"
         )
     if not before:
-        raise GpuwatchError("there is nothing to compare with: name the files of the before side in front of `--`")
+        raise GpuwatchError("the before side is empty: name its files before `--`")
     return before, after
 
 
@@ -114,19 +114,19 @@ def _files(name: str) -> list[Path]:
         return [path]
     found = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES and each.is_file())
     if not found:
-        raise GpuwatchError(f"no recording (*.gpuwatch) or report (*.json) is in the folder {name}")
+        raise GpuwatchError(f"there is no recording (*.gpuwatch) or report (*.json) in the folder {name}")
     return found
 
 
 def _measured(path: Path, start: Moment | None, end: Moment | None) -> Measured:
     if not path.exists():
-        hint = ": options stand in front of `--`" if path.name.startswith("-") else ""
+        hint = ": options come before `--`" if path.name.startswith("-") else ""
         raise GpuwatchError(f"there is no file {path}{hint}")
     with path.open("rb") as file:
         data = file.read(len(_RECORDING))
         if data != _RECORDING and path.suffix != ".gpuwatch":
             if start or end:
-                raise GpuwatchError(f"{path} is no recording: --from and --to choose a part of one")
+                raise GpuwatchError(f"{path} is not a recording: --from and --to choose a part of one")
             return measured_report(str(path), data + file.read(_MOST_REPORT_BYTES))
     with Recording(path) as recording:
         try:

@@ -20,7 +20,7 @@ DEFAULTS = {"config_file": None, "isolated": False, "select": None, "ignore": No
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `gpuwatch config`."""
-    parser.description = "Writes the settings that hold here as TOML, with the file that each comes from."
+    parser.description = "Writes the settings that apply here as TOML, with the file that each comes from."
     add_config(parser)
 
 
@@ -40,7 +40,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         type=_words,
         default=argparse.SUPPRESS,
         metavar="RULE,...",
-        help="only these rules: ids, beginnings of ids (workers-), families (data), all",
+        help="use only these rules: ids, prefixes of ids (workers-), families (data), all",
     )
     group.add_argument(
         "--ignore",
@@ -48,7 +48,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         type=_words,
         default=argparse.SUPPRESS,
         metavar="RULE,...",
-        help="leave these rules out; where both mean one, the more exact word wins",
+        help="leave these rules out; where both options name a rule, the more specific one wins",
     )
     which = group.add_mutually_exclusive_group()
     which.add_argument(
@@ -56,9 +56,9 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         dest="config_file",
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help="this file in place of [tool.gpuwatch] of the nearest pyproject.toml and of the user's config.toml",
+        help="read this file instead of [tool.gpuwatch] in the nearest pyproject.toml and the user's config.toml",
     )
-    which.add_argument("--isolated", action="store_true", default=argparse.SUPPRESS, help="no config file at all")
+    which.add_argument("--isolated", action="store_true", default=argparse.SUPPRESS, help="read no config file")
 
 
 def apply_config(arguments: argparse.Namespace) -> None:
@@ -82,7 +82,7 @@ def configured(arguments: argparse.Namespace) -> Config:
         GpuwatchError: it cannot be used; the sentence names file, key and value.
     """
     if arguments.isolated and arguments.config_file is not None:
-        raise GpuwatchError("--config names a file and --isolated wants none: give one of them")
+        raise GpuwatchError("--config names a file and --isolated reads none: give one of them")
     try:
         found = load(
             config=arguments.config_file,

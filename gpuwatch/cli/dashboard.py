@@ -1,4 +1,4 @@
-"""Bare `gpuwatch`: the dashboard over this machine, or `watch` where there is no terminal to paint on."""
+"""Bare `gpuwatch`: the dashboard for this machine, or `watch` where there is no terminal to paint on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dashboard(arguments: argparse.Namespace) -> int:
 
 
 def show(session: Session) -> int:
-    """The dashboard over a session, or its lines."""
+    """The dashboard for a session, or its lines."""
     problem = terminal_problem()
     if problem is None or is_splash_shown():
         label = session.monitor.snapshot().origin.label

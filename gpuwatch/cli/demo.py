@@ -1,4 +1,4 @@
-"""`gpuwatch demo`: the dashboard over a simulated machine, with two minutes of past."""
+"""`gpuwatch demo`: the dashboard for a simulated machine, with two minutes of past."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def _description() -> str:
     from gpuwatch.sources.simulator import SCENARIOS
 
     width = max(map(len, SCENARIOS))
-    head = "The dashboard over a simulated machine and training run. Scenarios:\n"
+    head = "The dashboard for a simulated machine and training run. Scenarios:\n"
     return head + "\n".join(f"  {name:{width}}  {scenario.description}" for name, scenario in SCENARIOS.items())

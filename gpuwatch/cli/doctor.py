@@ -1,4 +1,4 @@
-"""`gpuwatch doctor`: what this machine offers, and the cure for each shortcoming."""
+"""`gpuwatch doctor`: what gpuwatch can use on this machine, and how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _verdict(checks: Sequence[Check]) -> str:
         for state in State
         if state is not State.OK and (count := sum(check.state is state for check in checks))
     ]
-    found = ", ".join(counts) or "nothing to mend"
+    found = ", ".join(counts) or "no problems"
     if usable(checks):
         return f"gpuwatch can measure here; {found}."
     return f"gpuwatch can measure nothing here: no GPU answers and no training run can be linked; {found}."

@@ -24,7 +24,7 @@ from gpuwatch.text.numbers import grouped
 _FORMATS = {
     "csv": "comma-separated",
     "parquet": "Apache Parquet (needs pyarrow)",
-    "jsonl": "everything, an object a line",
+    "jsonl": "everything, one object per line",
     "chrome-trace": "for ui.perfetto.dev",
 }
 _DEFAULT_TABLE = "gpu"
@@ -33,8 +33,8 @@ _DEFAULT_TABLE = "gpu"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `gpuwatch export`."""
     parser.description = (
-        "Writes what a recording holds, for other tools. Units are in names; what is not known is empty.\n"
-        "CSV and Parquet have a table per kind of sample: `-o FOLDER/` writes all of them, else --table picks one.\n"
+        "Writes the contents of a recording for other tools. Names carry units; unknown values are empty.\n"
+        "CSV and Parquet have one table per kind of sample: `-o FOLDER/` writes all of them, --table picks one.\n"
         "A CSV text that a spreadsheet would run as a formula (= + - @ first) gets an apostrophe before it."
     )
     parser.add_argument("file", metavar="FILE", help="a recording made by `gpuwatch record`")

@@ -100,7 +100,7 @@ def span(recorded: Recording, start: Moment | None, end: Moment | None) -> tuple
     if start_ns < end_ns or (start is None and end is None):
         return start_ns, end_ns
     if start is not None and end is not None and start.in_recording(recorded) >= end.in_recording(recorded):
-        raise GpuwatchError(f"--from {start.text} is not before --to {end.text}: nothing lies between them")
+        raise GpuwatchError(f"--from {start.text} is not before --to {end.text}: there is nothing between them")
     asked = [f"--from {start.text}" if start else "", f"--to {end.text}" if end else ""]
     raise GpuwatchError(f"nothing was recorded {' '.join(filter(None, asked))}: the recording {extent(recorded)}")
 

@@ -25,7 +25,7 @@ _END_SEEN_SECONDS = 1.0
 """The end of a command is known at once; the sources that see how its trainers ended poll a few times a second."""
 
 _NOT_BELOW = (
-    "runs train here, but none among the processes that {} started: what srun or docker start is not below it; "
+    "runs train here, but none of them was started by {}: processes that srun or docker start are not its children; "
     "`gpuwatch record` without a command records every hooked run"
 )
 
@@ -39,25 +39,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpuwatch record [OPTION...] [-- COMMAND [ARGUMENT...]]"
     parser.description = (
         "Records into a file until Ctrl-C. With a COMMAND: starts it with the hook in it, records until it "
-        "ends, and exits\nwith its exit code; its input, output and signals are its own."
+        "ends, and exits\nwith its exit code; it keeps its own input, output and signals."
     )
     parser.epilog = "Play the file with `gpuwatch replay FILE`, write a report of it with `gpuwatch report FILE`."
     parser.set_defaults(command_line=[])
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="default: gpuwatch-YYYYmmdd-HHMMSS.gpuwatch in this folder"
     )
-    parser.add_argument("-f", "--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument("-f", "--force", action="store_true", help="replace the file if it exists")
     parser.add_argument(
         "--duration",
         type=duration,
         metavar="S",
-        help="seconds to record (default: until Ctrl-C); a COMMAND goes on to its end",
+        help="seconds to record (default: until Ctrl-C); the COMMAND itself runs to its end",
     )
     parser.add_argument(
         "--record-max",
         type=_size,
         metavar="SIZE",
-        help="the file's most, such as 500M or 1G: beyond it the oldest details go, the minutes' figures stay",
+        help="largest size of the file, such as 500M: then the oldest details go, the figures per minute stay",
     )
     add_watching(parser)
     add_simulate(parser)
@@ -80,7 +80,9 @@ def _check(arguments: argparse.Namespace) -> None:
         return
     for option, value in (("--attach", arguments.attach), ("--simulate", arguments.simulate)):
         if value is not None:
-            raise GpuwatchError(f"{option} and a command exclude each other: the command is what is recorded")
+            raise GpuwatchError(
+                f"{option} and a command exclude each other: with a command only that command is recorded"
+            )
 
 
 def _make_room(path: Path, force: bool) -> None:
@@ -88,7 +90,7 @@ def _make_room(path: Path, force: bool) -> None:
     if not path.exists():
         return
     if not path.is_file():
-        raise GpuwatchError(f"{path} is no file: give the name of one with -o FILE")
+        raise GpuwatchError(f"{path} is not a file: name one with -o FILE")
     if not force:
         raise GpuwatchError(f"{path} exists: give another name with -o FILE, or --force to replace it")
     for each in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm", "journal"))):
@@ -245,7 +247,7 @@ def _say_result(ended: RecordingNow | None, *, how_to_read: bool = True) -> None
     say(f"gpuwatch: {recorded_words(ended, 'recorded')}")
     if not ended.bytes or not how_to_read:
         return
-    say(f"gpuwatch: `gpuwatch replay {shlex.quote(str(ended.path))}` plays it, `gpuwatch report` writes it up")
+    say(f"gpuwatch: `gpuwatch replay {shlex.quote(str(ended.path))}` plays it, `gpuwatch report` makes a report of it")
 
 
 def _size(text: str) -> int:
@@ -254,5 +256,5 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 1G")
     size = round(float(found[1]) * _UNITS[found[2].upper()])
     if size < _LEAST_BYTES:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1M, which some minutes of eight GPUs take")
+        raise argparse.ArgumentTypeError(f"{text} is less than 1M, which is only a few minutes of eight GPUs")
     return size

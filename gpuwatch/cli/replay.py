@@ -1,4 +1,4 @@
-"""`gpuwatch replay FILE`: the dashboard over a recording."""
+"""`gpuwatch replay FILE`: the dashboard for a recording."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _SPEEDS = (0.25, 60.0)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `gpuwatch replay`."""
     parser.description = (
-        "The dashboard over a recording, with its findings as they came; rules that the config ignores\n"
-        "say nothing, those that it gives other thresholds judge again. space holds it, [ ] and { }\n"
-        "jump, < > change the speed."
+        "The dashboard for a recording, with its findings as they came. The config applies: ignored rules are left\n"
+        "out, rules with other thresholds judge again. Keys: space pauses, [ ] and { } jump, < > change the speed."
     )
-    parser.add_argument("file", metavar="FILE", help="a recording made by `gpuwatch record` or the dashboard's r")
+    parser.add_argument(
+        "file", metavar="FILE", help="a recording made by `gpuwatch record` or by key r of the dashboard"
+    )
     parser.add_argument(
         "--speed", type=_speed, default=1.0, metavar="N", help="recorded seconds per second, 0.25 to 60 (default 1)"
     )

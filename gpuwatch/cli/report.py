@@ -41,8 +41,8 @@ _FIRST_SAMPLE_SECONDS = 30.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `gpuwatch report`."""
     parser.description = (
-        "Watches, then writes the report to stdout; Ctrl-C writes what was seen so far, as INCOMPLETE.\n"
-        "With a FILE: the same report of a recording, also while it is still being written."
+        "Watches, then writes the report to stdout; after Ctrl-C the report so far, marked INCOMPLETE.\n"
+        "With a FILE: the same report of a recording, even while it is still being written."
     )
     parser.epilog = "On GitHub Actions the report is also appended to the job's summary ($GITHUB_STEP_SUMMARY)."
     parser.add_argument("file", nargs="?", metavar="FILE", help="a recording made by `gpuwatch record`")
@@ -63,13 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="md",
         help="md: Markdown (default); html: one page with charts, for a browser; junit: a test case per rule, for CI",
     )
-    form.add_argument("--patch", action="store_true", help="only the fixes, as one patch for `git apply`")
-    parser.add_argument("--series", action="store_true", help="with --format json: the curves of the charts, too")
+    form.add_argument("--patch", action="store_true", help="write only the fixes, as one patch for `git apply`")
+    parser.add_argument("--series", action="store_true", help="with --format json: include the curves of the charts")
     add_output(parser)
     parser.add_argument(
         "--fail-on",
         choices=("warning", "critical"),
-        help="exit 1 when a finding is that bad (junit: what fails, default warning)",
+        help="exit 1 on a finding of at least this severity (junit: what fails, default warning)",
     )
     add_simulate(parser)
 
@@ -106,7 +106,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise GpuwatchError("--series adds the curves to the JSON: give --format json with it")
     if arguments.file is None:
         if arguments.start or arguments.end:
-            raise GpuwatchError("--from and --to choose a part of a recording: name its FILE")
+            raise GpuwatchError("--from and --to choose a part of a recording: give its FILE")
         if arguments.simulate is not None and arguments.duration == 0:
             raise GpuwatchError("--duration 0 would never end in simulated time: give the seconds to simulate")
         return
@@ -139,7 +139,7 @@ def _read(arguments: argparse.Namespace, with_curves: bool) -> Observation:
         if not seen.scene.gpus and not seen.scene.runs:
             problem = recording.meta.problem
             if problem:
-                raise GpuwatchError(f"nothing can be reported of {arguments.file}: {problem.rstrip('.')}")
+                raise GpuwatchError(f"no report can be made of {arguments.file}: {problem.rstrip('.')}")
             raise GpuwatchError(
                 f"{arguments.file} holds neither a GPU nor a training run in this part; it {extent(recording)}"
             )
@@ -223,7 +223,7 @@ def _patch(seen: Observation, document: Report) -> bytes:
         say(f"gpuwatch: {line}")
     if not patch.data:
         sentences = [] if patch.by_hand else [each.sentence for each in document.verdict]
-        why = "nothing of it can be changed safely" if patch.by_hand else "; ".join(sentences).rstrip(".")
+        why = "nothing can be changed safely" if patch.by_hand else "; ".join(sentences).rstrip(".")
         say(f"gpuwatch: the patch is empty: {why}")
     return patch.data
 

@@ -18,7 +18,7 @@ SITE = Path(__file__).resolve().parent.parent / "hook" / "site"
 USAGE = """\
 usage: gpuwatch run [--] COMMAND [ARGUMENT...]
 
-Runs COMMAND with the gpuwatch hook in every Python it starts, so that a gpuwatch in another terminal sees its steps.
+Runs COMMAND with the hook in every Python process that it starts, so that gpuwatch in another terminal sees its steps.
 Nothing else changes: the command takes this process's place, with its terminal, signals and exit code.
 
   gpuwatch run python train.py --epochs 3
@@ -47,9 +47,12 @@ def run(argv: list[str]) -> NoReturn:
     if argv[:1] == ["--"]:
         argv = argv[1:]
     elif argv and argv[0].startswith("-"):
-        _fail(WRONG_USE, f"{argv[0]} is no option of it; the command comes first: gpuwatch run python train.py")
+        _fail(
+            WRONG_USE,
+            f"{argv[0]} is not an option of `gpuwatch run`: give the command first, as in gpuwatch run python train.py",
+        )
     if not argv:
-        _fail(WRONG_USE, "no command was given; write it behind: gpuwatch run python train.py")
+        _fail(WRONG_USE, "no command was given: gpuwatch run python train.py")
     environment = environment_for(argv)
     defaults = signals_to_restore()
     try:

@@ -30,15 +30,18 @@ _MOST_HZ = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `gpuwatch stacks`."""
     parser.description = (
-        "Looks at the stacks of a running Python process and its DataLoader workers without stopping them, "
+        "Samples the stacks of a running Python process and its DataLoader workers without stopping them, "
         "then writes them to stdout. Ctrl-C writes what was seen so far."
     )
     parser.add_argument("pid", type=pid, metavar="PID")
     parser.add_argument("--seconds", type=duration, default=10.0, metavar="S", help="how long to sample (default 10)")
     parser.add_argument(
-        "--rate", type=_rate, metavar="HZ", help="samples per second (default 100, with --threads 10: each costs more)"
+        "--rate",
+        type=_rate,
+        metavar="HZ",
+        help="samples per second (default 100; 10 with --threads, where each costs more)",
     )
-    parser.add_argument("--threads", action="store_true", help="all threads, not only the main one of each process")
+    parser.add_argument("--threads", action="store_true", help="all threads, not only the main thread of each process")
     parser.add_argument(
         "--format",
         choices=("text", "collapsed", "speedscope"),
@@ -73,7 +76,7 @@ def stacks(arguments: argparse.Namespace) -> int:
     if profile.ended:
         say(f"gpuwatch: process {profile.pid} ended after {profile.seconds:.1f} s, and so did the sampling")
     if not profile.lanes:
-        raise GpuwatchError(f"no stack of process {profile.pid} could be read: it ended or was only starting")
+        raise GpuwatchError(f"no stack of process {profile.pid} could be read: it has ended or is still starting")
     write(_rendered(profile, arguments.format))
     return ExitCode.INTERRUPTED if signals.received else ExitCode.OK
 

@@ -46,32 +46,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpuwatch trial [CHANGE ...] [--sweep NAME=V,V] [--arm 'CHANGE...'] [OPTION ...] -- COMMAND..."
     parser.description = (
         "Runs COMMAND with and without the changes, alternating, each in a fresh process that is stopped\n"
-        "after a while, and says which is faster and how sure that is. Nothing of yours is edited: the hook does it."
+        "after a while, and says which is faster and how certain that is.\n"
+        "The hook applies the changes; no file is edited."
     )
     parser.epilog = _EXAMPLES
     parser.set_defaults(command_line=[])
-    parser.add_argument("changes", nargs="*", metavar="CHANGE", help="NAME=VALUE; several make one arm")
+    parser.add_argument("changes", nargs="*", metavar="CHANGE", help="NAME=VALUE; several changes form one arm")
     parser.add_argument(
-        "--sweep", action="append", default=[], metavar="NAME=V,V", help="an arm per value; several: per combination"
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="NAME=V,V",
+        help="one arm per value; with several --sweep one per combination",
     )
     parser.add_argument("--arm", action="append", default=[], metavar="'CHANGE...'", help="one more arm")
     parser.add_argument(
-        "--arg", action="append", default=[], metavar="NAME=VALUE", help="a flag of COMMAND to give, or to replace"
+        "--arg", action="append", default=[], metavar="NAME=VALUE", help="a flag of COMMAND to add or replace"
     )
     parser.add_argument("--runs", type=_runs, default=5, metavar="N", help="runs of each arm (default 5)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--seconds", type=_positive, default=None, metavar="S", help="of settled training per run (default 20)"
+        "--seconds", type=_positive, default=None, metavar="S", help="seconds of settled training per run (default 20)"
     )
-    length.add_argument("--steps", type=_steps, metavar="N", help="settled steps per run, in place of seconds")
+    length.add_argument("--steps", type=_steps, metavar="N", help="settled steps per run, instead of --seconds")
     parser.add_argument(
-        "--patience", type=_positive, default=600.0, metavar="S", help="longest wait for a step (default 600)"
+        "--patience",
+        type=_positive,
+        default=600.0,
+        metavar="S",
+        help="seconds without a step after which a run has failed (default 600)",
     )
     parser.add_argument(
-        "--min-effect", type=_share, default=0.02, metavar="P%", help="the least change to call one (default 2%%)"
+        "--min-effect", type=_share, default=0.02, metavar="P%", help="the smallest change that counts (default 2%%)"
     )
     parser.add_argument(
-        "--scratch", action="store_true", help="run in an empty folder each time; name data by absolute paths"
+        "--scratch", action="store_true", help="run in an empty folder each time; give absolute paths of data"
     )
     parser.add_argument(
         "--fail-if", choices=("slower", "not-faster"), help="exit 1 when an arm is slower, or when none is faster"
@@ -94,7 +103,10 @@ def trial(arguments: argparse.Namespace) -> int:
     environment = inherited_environment()
     experiment = Experiment(arms, arguments.runs, arguments.min_effect, command, environment)
     if not arguments.scratch:
-        say("gpuwatch: each run writes its checkpoints and logs where the program always does; --scratch: elsewhere")
+        say(
+            "gpuwatch: each run writes its checkpoints and logs where the program always does; "
+            "--scratch gives it an empty folder"
+        )
     _perform(experiment, command, environment, enough, scratch=arguments.scratch)
     result = _result(experiment, command, enough, scratch=arguments.scratch)
     if arguments.format == "json":
@@ -109,7 +121,7 @@ def trial(arguments: argparse.Namespace) -> int:
 def _check_hook(command: list[str]) -> None:
     """Refuses what would run without the hook, which makes the changes and counts the steps."""
     if sys.platform != "linux":
-        raise GpuwatchError("a trial measures through the hook's link, which there is on Linux only")
+        raise GpuwatchError("a trial needs the hook's link, which exists on Linux only")
     ignored = flag_that_ignores_the_environment(command)
     if ignored:
         raise GpuwatchError(
@@ -128,7 +140,7 @@ def _perform(
         try:
             experiment.perform(runner, progress)
         except TrialError as error:
-            hint = "; with --scratch it runs in an empty folder: name its data by absolute paths" if scratch else ""
+            hint = "; with --scratch it runs in an empty folder: give absolute paths of its data" if scratch else ""
             raise GpuwatchError(f"{error}{hint}") from error
         finally:
             progress.clear()

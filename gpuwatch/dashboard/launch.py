@@ -36,7 +36,7 @@ def run_dashboard(
     environ: Mapping[str, str] = os.environ,
     leave_now: Callable[[int], object] = os._exit,
 ) -> int:
-    """Runs the dashboard over a monitor until the user quits, and stops the monitor.
+    """Runs the dashboard of a monitor until the user quits, and stops the monitor.
 
     The monitor starts first and on a thread of its own, so that its child comes up while Textual is imported.
 

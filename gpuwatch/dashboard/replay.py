@@ -1,4 +1,4 @@
-"""The dashboard over a recording: the same screens, with the keys of a player and a line that says where it stands."""
+"""The dashboard for a recording: the same screens, with the keys of a player and a line that says where it stands."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_options_behind_the_dashes_are_reported_where_they_stand(
     recordings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, said = _compared(capsys, recordings / "healthy.gpuwatch", "--", "--format")
-    assert code == 2 and "there is no file --format: options stand in front of `--`" in said
+    assert code == 2 and "there is no file --format: options come before `--`" in said
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_attach_without_a_pid_leaves_open_which_process(argv: list[str], command
     [("report", r"report --attach \[PID\]"), ("watch", r"watch --attach \[PID\]"), ("stacks", "stacks PID")],
 )
 def test_command_behind_attach_is_reported_where_it_stands(command: str, meant: str) -> None:
-    with pytest.raises(GpuwatchError, match=f"'{command}' is a command and stands first: `gpuwatch {meant}`"):
+    with pytest.raises(GpuwatchError, match=f"'{command}' is a command and comes first: `gpuwatch {meant}`"):
         parse(["--attach", command])
 
 

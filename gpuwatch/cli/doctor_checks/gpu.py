@@ -104,7 +104,7 @@ def check_driver(found: NvmlSurvey) -> Check:
         return result(
             State.PROBLEM,
             f"{versions} answers, but lists no GPU.",
-            "Look for its complaint with `sudo dmesg | grep NVRM`; in a container ask for the GPUs (`--gpus all`).",
+            "Look for its error message with `sudo dmesg | grep NVRM`; in a container ask for the GPUs (`--gpus all`).",
         )
     state = State.WARNING if gpus else State.PROBLEM
     return result(state, found.reason or "The driver did not answer.")
@@ -140,7 +140,7 @@ def _shortcoming(answers: Sequence[NvmlAnswer], slowest_microseconds: float) -> 
     errors = {answer.error for answer in answers if answer.error}
     cures = [cure for error, cure in _CURES.items() if error in errors]
     if slowest_microseconds > _SLOW_MICROSECONDS:
-        cures.append("Nothing needs doing about the slow call: it is made every 5 s only.")
+        cures.append("The slow call does no harm: it is made only every 5 s.")
     if any(answer.provides in _BASIC and answer.error for answer in answers):
         cures.append("Start the training with `gpuwatch run`: its steps are measured without the driver's help.")
     return " ".join(cures) or None, bool(cures)
@@ -175,10 +175,9 @@ def check_torch(gpu_present: bool, interpreters: Sequence[str] | None = None) ->
     if not whole:
         return result(
             State.WARNING,
-            f"The torch that {_shown(interpreter)} finds, {torch['place']}, is incomplete: no version.py beside it "
-            "says which version it is.",
-            "Install torch again there: `pip install --force-reinstall torch`; a folder or file of that name which "
-            "hides it has to go.",
+            f"The torch that {_shown(interpreter)} finds, {torch['place']}, is incomplete: its folder has no "
+            "version.py.",
+            "Install torch again there: `pip install --force-reinstall torch`, or remove what hides it.",
         )
     about = f"torch {torch['version']} is found by {_shown(interpreter)}"
     if torch["cuda"]:

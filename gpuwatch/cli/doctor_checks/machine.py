@@ -71,8 +71,8 @@ def check_surroundings(proc_root: Path = Path("/proc")) -> Check:
     if own_pids:
         return result(
             State.WARNING,
-            "This container numbers its processes itself, and the driver reports the host's numbers: whose "
-            "process holds a GPU may be unknown.",
+            "This container has pids of its own, and the driver reports those of the host: which process uses a "
+            "GPU may be unknown.",
             "Start the container with `--pid=host`, or run gpuwatch on the host.",
         )
     if container:
@@ -159,8 +159,8 @@ def check_pressure(proc_root: Path = Path("/proc")) -> Check:
     if now.cpu_percent is None and now.io_percent is None and now.memory_percent is None:
         return result(
             State.WARNING,
-            "The kernel keeps no pressure accounts (PSI), so whether workers wait for CPU or storage is judged by "
-            "their states alone.",
+            "The kernel provides no pressure statistics (PSI), so whether workers wait for CPU or storage is judged "
+            "from their states alone.",
             "Boot a kernel of 4.20 or later with `psi=1`.",
         )
     numbers = ", ".join(
@@ -168,7 +168,7 @@ def check_pressure(proc_root: Path = Path("/proc")) -> Check:
         for name, value in (("CPU", now.cpu_percent), ("storage", now.io_percent), ("memory", now.memory_percent))
         if value is not None
     )
-    return result(State.OK, f"The kernel counts waiting; in the last 10 s: {numbers}.")
+    return result(State.OK, f"The kernel measures pressure (PSI); in the last 10 s: {numbers}.")
 
 
 def check_open_files(soft_limit: int | None = None) -> Check:
@@ -238,7 +238,7 @@ def check_terminal(terminal: Terminal) -> Check:
     about = f"{terminal.columns}x{terminal.rows}, TERM={terminal.kind}"
     if terminal.kind in ("", "dumb", "unknown"):
         sentence = f"The terminal ({about}) says that it cannot place a cursor, so `gpuwatch` prints lines."
-        return result(State.WARNING, sentence, "Set TERM to what it is, such as xterm-256color.")
+        return result(State.WARNING, sentence, "Set TERM to the terminal's type, such as xterm-256color.")
     if terminal.columns < _COLUMNS or terminal.rows < _ROWS:
         sentence = f"The terminal ({about}) is smaller than {_COLUMNS}x{_ROWS}, so parts of the dashboard are left out."
         return result(State.WARNING, sentence, "Enlarge the window or choose a smaller font.")

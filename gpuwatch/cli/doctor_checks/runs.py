@@ -166,5 +166,5 @@ def check_other_processes(
 def _without_the_call(problem: CannotReadError, container: bool) -> tuple[str, tuple[str, ...]]:
     if problem.reason is not Reason.PERMISSION:
         return f"Stacks of runs cannot be read: {problem.sentence.rstrip('.')}", (_RUN,)
-    sentence = "The system call process_vm_readv is forbidden here even on gpuwatch itself (a seccomp filter)"
+    sentence = "A seccomp filter forbids the system call process_vm_readv here"
     return sentence, (_RUN, _CAPABILITY) if container else (_RUN,)
