@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from gpuwatch.reader.codes import Code
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.sources.stacks.classify import Classifier, Reading
-from gpuwatch.sources.stacks.places import Places
+from gpuwatch.sources.stacks.classify import Classifier, Places, Reading
 from gpuwatch.sources.stacks.source_text import SourceFile
 from gpuwatch.sources.syntax_child.protocol import Loop, Request
 

@@ -6,9 +6,7 @@ import pytest
 from stack_looks import CALL, MAIN, NEXT, SITE, STDLIB, frame, read
 
 from gpuwatch.hook import hidden
-from gpuwatch.sources.stacks.culprit import culprit_index
-from gpuwatch.sources.stacks.marks import Mark, mark_of
-from gpuwatch.sources.stacks.places import Owner, Places
+from gpuwatch.sources.stacks.classify import Mark, Owner, Places, culprit_index, mark_of
 
 AUGMENT = "import numpy\n\ndef __getitem__(self, index):\n    return image.resize((64, 64))\n"
 

@@ -9,9 +9,9 @@ from stack_looks import CALL, MAIN, NEXT, SITE, FakeText, Place, classifier, fra
 
 from gpuwatch.reader.stacks import Stack
 from gpuwatch.sources.stacks.classify import Classifier
-from gpuwatch.sources.stacks.feeders import FeederLook, Feeders
-from gpuwatch.sources.stacks.looks import Look
 from gpuwatch.sources.stacks.loops import Loops
+from gpuwatch.sources.stacks.tally import Look
+from gpuwatch.sources.stacks.threads import FeederLook, Feeders
 
 SECOND = 1_000_000_000
 TRAIN = """\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.reader.stacks import Frame
-from gpuwatch.sources.stacks.iterations import Iterations
+from gpuwatch.sources.stacks.counts import Iterations
 from tests.unit.stack_looks import MAIN, FakeText, Place, classifier, frames
 
 SECOND = 10**9

@@ -7,9 +7,8 @@ from collections import Counter
 from stack_looks import BACKWARD, CALL, MAIN, NEXT, FakeText, Place, classifier, loader_state, stack
 
 from gpuwatch.reader.loaders import LoaderState
-from gpuwatch.sources.stacks.looks import HeldLooks, Look
-from gpuwatch.sources.stacks.loops import Loops
-from gpuwatch.sources.stacks.sites import Site
+from gpuwatch.sources.stacks.loops import Loops, Site
+from gpuwatch.sources.stacks.tally import HeldLooks, Look
 
 SOURCE = """\
 def train(model, loader):

@@ -6,12 +6,9 @@ import pytest
 from stack_looks import MAIN
 
 from gpuwatch.samples import PhaseSpan
-from gpuwatch.sources.stacks.classify import Reading
-from gpuwatch.sources.stacks.culprit import Culprit
-from gpuwatch.sources.stacks.looks import Look
-from gpuwatch.sources.stacks.sites import LoopRole, Site
-from gpuwatch.sources.stacks.spans import Spans
-from gpuwatch.sources.stacks.tally import TallyBuilder
+from gpuwatch.sources.stacks.classify import Culprit, Reading
+from gpuwatch.sources.stacks.loops import LoopRole, Site
+from gpuwatch.sources.stacks.tally import Look, Spans, TallyBuilder
 
 LINE = Culprit(MAIN, 7, "train", "loss.backward()", None)
 

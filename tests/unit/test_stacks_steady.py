@@ -9,7 +9,7 @@ from stack_looks import loader_state, stack
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Stack
 from gpuwatch.sources.stacks.classify import Reading
-from gpuwatch.sources.stacks.steady import CONFIRM_NS, SteadyCounters
+from gpuwatch.sources.stacks.counts import CONFIRM_NS, SteadyCounters
 
 TRAIN, EVALUATE = Reading("forward", None, around=1), Reading("forward", None, around=2)
 LOOK_NS = 10_000_000

@@ -13,11 +13,11 @@ from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples import BatchCount, RunFacts, Sample, StackTally, Standing, TrainerEnded
-from gpuwatch.sources.stacks.asked import StackTarget
 from gpuwatch.sources.stacks.facts import ProcessFacts, ranks
+from gpuwatch.sources.stacks.sampler import FollowedTarget
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
 from gpuwatch.sources.stacks.session import Settings
-from gpuwatch.sources.stacks.targets import FollowedTarget
+from gpuwatch.sources.stacks.source import StackTarget
 
 PID = 77
 SECOND = 1_000_000_000

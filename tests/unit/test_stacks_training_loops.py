@@ -5,8 +5,8 @@ from __future__ import annotations
 from stack_looks import BACKWARD, CALL, MAIN, NEXT, FakeText, Place, classifier, frame, frames
 
 from gpuwatch.reader.stacks import Frame
-from gpuwatch.sources.stacks.places import Places
-from gpuwatch.sources.stacks.training_loops import TrainingLoops
+from gpuwatch.sources.stacks.classify import Places
+from gpuwatch.sources.stacks.loops import TrainingLoops
 
 SCRIPT = """\
 def train(loader):

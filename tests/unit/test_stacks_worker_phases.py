@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from stack_looks import MAIN, SITE, FakeText, Place, stack
 
-from gpuwatch.sources.stacks.places import Places
-from gpuwatch.sources.stacks.worker_phase import WorkerClassifier
+from gpuwatch.sources.stacks.classify import Places
+from gpuwatch.sources.stacks.workers import WorkerClassifier
 
 FETCH = SITE + "torch/utils/data/_utils/fetch.py"
 WORKER = SITE + "torch/utils/data/_utils/worker.py"

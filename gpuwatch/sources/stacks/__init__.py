@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpuwatch.sources.stacks.asked import StackTarget
-from gpuwatch.sources.stacks.source import StackSource
+from gpuwatch.sources.stacks.source import StackSource, StackTarget
 
 __all__ = ["StackSource", "StackTarget"]

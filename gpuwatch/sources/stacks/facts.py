@@ -1,10 +1,10 @@
-"""What /proc knows of a trainer that has no hook."""
+"""What is known of a trainer that has no hook: by /proc, and by the loaders that its loops read."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,6 +16,9 @@ from gpuwatch.sources.hook_link.processes import Processes
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook
 from gpuwatch.sources.host.machine import core_list
 from gpuwatch.sources.host.procfs import read_all, read_of, read_program
+from gpuwatch.sources.stacks.classify import Owner, Places
+from gpuwatch.sources.stacks.loops import Site
+from gpuwatch.sources.stacks.source_text import SourceText
 
 _GPU_DEVICES: Final = re.compile(r"/dev/(?:nvidia\d+|nvidia-uvm|dxg)")
 _MOST_DESCRIPTORS: Final = 65_536  # 0.1 s
@@ -153,3 +156,55 @@ def _link(path: str) -> str | None:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
+
+
+_CallSite = tuple["str | None", "int | None"]
+
+
+class LoaderCatalogue:
+    """Describes loops' loaders; where one was built is looked up once per place."""
+
+    def __init__(self, text: SourceText, places: Places) -> None:
+        self._text = text
+        self._places = places
+        self._call_sites: dict[tuple[str, int | None, str | None], _CallSite] = {}
+
+    def facts(self, sites: Sequence[Site], main_file: str | None) -> tuple[LoaderFacts, ...]:
+        """All loaders as they are now."""
+        return tuple(self._describe(site, main_file) for site in sites)
+
+    def _describe(self, site: Site, main_file: str | None) -> LoaderFacts:
+        key = site.code[0], site.line, main_file
+        if key not in self._call_sites:
+            self._call_sites[key] = self._find(site.code[0], site.line, main_file)
+        file, line = self._call_sites[key]
+        number, role, state = site.number or 0, site.told_role, site.state
+        if state is None:
+            return LoaderFacts(number, file, line, role=role, loop_file=site.code[0], loop_line=site.line)
+        return LoaderFacts(
+            loader=number,
+            file=file,
+            line=line,
+            dataset=state.dataset,
+            iterable=state.iterable,
+            num_workers=state.num_workers,
+            batch_size=state.batch_size,
+            pin_memory=state.pin_memory,
+            persistent_workers=state.persistent_workers,
+            prefetch_factor=state.prefetch_factor,
+            in_order=state.in_order,
+            drop_last=state.drop_last,
+            batches_per_epoch=state.batches_per_epoch,
+            role=role,
+            loop_file=site.code[0],
+            loop_line=site.line,
+        )
+
+    def _find(self, loop_file: str, loop_line: int | None, main_file: str | None) -> _CallSite:
+        for file, line in ((loop_file, loop_line), (main_file, None)):
+            if file is None or self._places.of(file).owner is not Owner.USER:
+                continue
+            found = self._text.loader_line(file, line)
+            if found is not None:
+                return file, found
+        return None, None

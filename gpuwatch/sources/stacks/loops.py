@@ -6,17 +6,121 @@ optimizer while it is the innermost one; that it evaluates, in their absence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Final, Protocol
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Final, Literal
 
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.sources.stacks.classify import Classifier, Reading
-from gpuwatch.sources.stacks.hints import Hint, hint_of
-from gpuwatch.sources.stacks.marks import Mark
-from gpuwatch.sources.stacks.sites import LoopRole, Site, around_body, code_key, guess_line, read_elsewhere
+from gpuwatch.samples.run import Role
+from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Mark, Owner, Places, Reading, code_key
+from gpuwatch.sources.stacks.counts import BatchCounter
+from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.syntax_child.protocol import Loop
+
+LoopRole = Literal["train", "eval", "neither"]
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """One loop over one loader."""
+
+    loader: int
+    code: CodeKey
+    line: int | None  # of the `for`, or of the call of next()
+    first_ns: int
+    state: LoaderState | None
+    confirmed: bool = False  # the line was seen while it read
+    explicit: bool = False  # read by next(), not by a `for`
+    role: LoopRole | None = None
+    assumed: bool = False  # the role was not seen but supposed
+    number: int | None = None
+    last_ns: int = 0
+    counted_ns: int = 0  # when the count of `state` was read
+    looks: int = 0
+    waits: int = 0
+    trained: int = 0
+    computed: int = 0
+    no_gradients: bool = False
+    switches: int = 0
+    fed_ns: int = 0  # when a thread was last seen in it that makes batches for the training thread
+    anchors: tuple[tuple[int, CodeKey], ...] = ()
+    counter: BatchCounter = field(default_factory=BatchCounter)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What stays the same when a loader is rebuilt with the same settings."""
+        state = self.state
+        if state is None:
+            return ()
+        return state.type_name, state.dataset, state.batch_size, state.num_workers, state.batches_per_epoch
+
+    @property
+    def told_role(self) -> Role:
+        """The role as samples name it."""
+        return self.role if self.role in ("train", "eval") else "unknown"
+
+
+def read_elsewhere(group: Sequence[Site], outer: Sequence[Frame], waits: bool) -> Site | None:
+    """The loop whose next() is called a function away from the loop itself (transformers' get_batch_samples)."""
+    if waits:
+        standing = {(frame.address, code_key(frame)) for frame in outer[1:]}
+        open_ones = (site for site in group if site.explicit or not site.confirmed)
+        return next((site for site in open_ones if site.anchors[0] in standing), None)
+    here = outer[0].address, code_key(outer[0])
+    return next((site for site in group if site.explicit and here in site.anchors[1:]), None)
+
+
+def around_body(group: Sequence[Site], line: int | None, around: Sequence[Loop]) -> Site | None:
+    """The known loop of this loader that a line outside of next() belongs to."""
+    firsts = [loop.first for loop in around]
+    confirmed = [site for site in group if site.confirmed]
+    for site in confirmed:
+        if site.line in firsts:
+            return site
+    explicit = next((site for site in confirmed if site.explicit), None)
+    if explicit is not None:
+        return explicit
+    if not around:
+        above = [site for site in confirmed if (site.line or 0) <= (line or 0)]
+        return max(above, key=lambda site: site.line or 0, default=None) or next(iter(group), None)
+    return next((site for site in group if not site.confirmed), None)
+
+
+def guess_line(around: Sequence[Loop]) -> int | None:
+    """The innermost `for` that may run over a loader: not over a range or a literal."""
+    usual = [loop for loop in around if loop.iterates and re.search("load|batch|data|dl", loop.over, re.I)]
+    others = [loop for loop in around if loop.iterates and "range(" not in loop.over]
+    chosen = next(iter(usual or others or list(around)), None)
+    return chosen.first if chosen is not None else None
+
+
+_TRAINING_CALLS: Final = frozenset({"backward", "step", "training_step", "train_step", "train_batch", "fit_batch"})
+_EVALUATING: Final = re.compile(r"(?:.*_)?(?:eval\w*|valid\w*|val|test\w*|infer\w*|predict\w*)", re.I)
+_COMPUTING: Final = re.compile(r".*(?:model|net|train|step|forward|fit|loss|criterion|optim|learn|run|process).*", re.I)
+
+
+class Hint(Enum):
+    """What a loop seems to do."""
+
+    TRAINS = auto()
+    EVALUATES = auto()
+    LOOKS_ONLY = auto()  # its body calls nothing that could be a model
+
+
+def hint_of(loop: Loop | None, function: str) -> Hint | None:
+    """The purpose of a loop by its text and by the name of the function it stands in."""
+    if loop is not None and loop.calls & _TRAINING_CALLS:
+        return Hint.TRAINS
+    over = loop.over_names if loop is not None else frozenset()
+    if _EVALUATING.fullmatch(function) or any(_EVALUATING.match(name) for name in over):
+        return Hint.EVALUATES
+    if loop is not None and not any(_COMPUTING.fullmatch(name) for name in loop.calls):
+        return Hint.LOOKS_ONLY
+    return None
+
 
 EVAL_LOOKS: Final = 20
 """Looks without backward or optimizer after which a loop beside a training one evaluates."""
@@ -33,21 +137,11 @@ _FED_NS: Final = 60_000_000_000
 """A loop in another thread is seen while the training thread waits for it, which a loader that keeps up makes rare."""
 
 
-class LoopText(Protocol):
-    """Where loops are looked up."""
-
-    def loops(self, file: str, number: int | None) -> Sequence[Loop]:
-        """The loops around a line, innermost first."""
-
-    def parses(self, file: str) -> bool:
-        """Whether the file's statements are known."""
-
-
 class Loops:
     """All loops of one process that were seen."""
 
     def __init__(
-        self, classifier: Classifier, text: LoopText, recheck: Callable[[LoaderState], int | None] = lambda _: None
+        self, classifier: Classifier, text: SourceText, recheck: Callable[[LoaderState], int | None] = lambda _: None
     ) -> None:
         self._classifier = classifier
         self._text = text
@@ -324,3 +418,58 @@ class Loops:
     def _forget_memo(self) -> None:
         self._memo.clear()
         self._codes_kept.clear()
+
+
+_STACKS_NOTED: Final = 1024
+_WHOLE: Final = (0, 1 << 31)
+
+
+class TrainingLoops:
+    """The loops around the backwards and optimizer steps that were sampled so far.
+
+    Of the user's own functions the outermost loop around such a line counts, or all of the function where its source
+    is not known. A library's function that the user's code calls counts as a whole: what called the user's code, such
+    as a notebook's kernel, is there before and after the training as well.
+    """
+
+    def __init__(self, places: Places, text: SourceText) -> None:
+        self._places = places
+        self._text = text
+        self._lines: dict[CodeKey, set[tuple[int, int]]] = {}
+        self._noted: set[int] = set()
+
+    def hold(self, frames: Sequence[Frame], reading: Reading) -> bool | None:
+        """Whether a stack is inside one of them; None while none is known."""
+        if reading.trains:
+            self._note(frames, reading.where)
+        if not self._lines:
+            return None
+        if reading.trains or reading.waits or reading.phase == "start":
+            return True
+        return any(
+            first <= (frame.line or 0) <= last
+            for frame in frames
+            for first, last in self._lines.get(code_key(frame), ())
+        )
+
+    def _note(self, frames: Sequence[Frame], where: int) -> None:
+        if where in self._noted or len(self._noted) >= _STACKS_NOTED:
+            return
+        self._noted.add(where)
+        places = [self._places.of(frame.code.file) for frame in frames]
+        outermost = max((index for index, place in enumerate(places) if place.owner is Owner.USER), default=-1)
+        for frame, place in zip(frames[: outermost + 1], places, strict=False):
+            if place.owner is Owner.USER:
+                self._add(frame, self._around(frame))
+            elif place.owner is Owner.LIBRARY and place.package != "torch":
+                self._add(frame, _WHOLE)
+
+    def _around(self, frame: Frame) -> tuple[int, int] | None:
+        loops = self._text.loops(frame.code.file, frame.line)
+        if loops:
+            return loops[-1].first, loops[-1].last
+        return None if self._text.parses(frame.code.file) else _WHOLE
+
+    def _add(self, frame: Frame, lines: tuple[int, int] | None) -> None:
+        if lines is not None:
+            self._lines.setdefault(code_key(frame), set()).add(lines)

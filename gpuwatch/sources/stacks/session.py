@@ -15,27 +15,16 @@ from gpuwatch.reader.stacks import Stack
 from gpuwatch.samples import BatchCount, Sample
 from gpuwatch.samples.run import LoaderFacts, Role
 from gpuwatch.samples.stacks import NO_LOADER
-from gpuwatch.sources.stacks.classify import Classifier, Reading
-from gpuwatch.sources.stacks.counts import BatchCounter, first_round
-from gpuwatch.sources.stacks.facts import ProcessFacts
-from gpuwatch.sources.stacks.feeders import Feeders
-from gpuwatch.sources.stacks.iterations import Iterations
-from gpuwatch.sources.stacks.loader_facts import LoaderCatalogue
-from gpuwatch.sources.stacks.looks import HeldLooks, Look
-from gpuwatch.sources.stacks.loops import Loops
-from gpuwatch.sources.stacks.places import Places
+from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Places, Reading, code_key
+from gpuwatch.sources.stacks.counts import BatchCounter, Iterations, SteadyCounters, first_round
+from gpuwatch.sources.stacks.facts import LoaderCatalogue, ProcessFacts
+from gpuwatch.sources.stacks.loops import Loops, TrainingLoops
 from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter, Ration
-from gpuwatch.sources.stacks.sites import CodeKey, code_key
 from gpuwatch.sources.stacks.source_text import SourceText
-from gpuwatch.sources.stacks.spans import Spans
-from gpuwatch.sources.stacks.standing import StandingLine
-from gpuwatch.sources.stacks.steady import SteadyCounters
-from gpuwatch.sources.stacks.tally import TallyBuilder
-from gpuwatch.sources.stacks.threads import TrainingThread
-from gpuwatch.sources.stacks.training_loops import TrainingLoops
-from gpuwatch.sources.stacks.worker_phase import WorkerClassifier
-from gpuwatch.sources.stacks.workers import Worker, Workers
+from gpuwatch.sources.stacks.tally import HeldLooks, Look, Spans, StandingLine, TallyBuilder
+from gpuwatch.sources.stacks.threads import Feeders, TrainingThread
+from gpuwatch.sources.stacks.workers import Worker, WorkerClassifier, Workers
 
 _TALLY_NS: Final = 1_000_000_000
 _COUNT_NS: Final = 500_000_000

@@ -1,4 +1,4 @@
-"""The source: what the monitor polls while another thread looks at the stacks."""
+"""The source: what the monitor polls while other threads sample the stacks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,36 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuwatch.samples import Sample
-from gpuwatch.sources.stacks.asked import Asked, StackTarget
 
 if TYPE_CHECKING:
     from gpuwatch.sources.stacks.reading import Attach
     from gpuwatch.sources.stacks.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class StackTarget:
+    """A process to look at. Of a hooked one only what the hook cannot know is reported: lines and phases."""
+
+    pid: int
+    hooked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The rates that are asked for, and what they may cost."""
+
+    rate_hz: float
+    hooked_rate_hz: float
+    worker_rate_hz: float
+    cpu_share_limit: float
+    lone_cpu_share_limit: float
+
 
 __all__ = ["StackSource", "StackTarget"]
 
@@ -114,7 +134,7 @@ def _make_sampler(
     asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach | None, wake_fd: int
 ) -> Sampler:
     """What looks, and the reader it looks with, take 5 MB, which a machine without targets is spared."""
-    from gpuwatch.sources.stacks.attach_reader import AttachReader
+    from gpuwatch.sources.stacks.reading import AttachReader
     from gpuwatch.sources.stacks.sampler import Sampler
 
     return Sampler(asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), wake_fd=wake_fd)

@@ -1,15 +1,249 @@
-"""Samples added up to one tally about every second."""
+"""What becomes of the samples: held back until the purpose of their loop is known, then counted.
+
+They give a tally about every second, the spans of evaluation and saving, and the line where the training thread stands.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
-from gpuwatch.samples.stacks import CallCount, LineCount, StackTally, WorkerCount
-from gpuwatch.sources.stacks.culprit import Call, Culprit
-from gpuwatch.sources.stacks.feeders import FeederLook
-from gpuwatch.sources.stacks.looks import Look
+from gpuwatch.reader.stacks import Stack
+from gpuwatch.samples.run import PhaseSpan
+from gpuwatch.samples.stacks import CallCount, LineCount, StackPhase, StackTally, Standing, WorkerCount
+from gpuwatch.sources.stacks.classify import Call, CodeKey, Culprit, Reading
+from gpuwatch.sources.stacks.loops import Loops, Site
+from gpuwatch.sources.stacks.threads import FeederLook
+
+HOLD_NS: Final = 2_000_000_000
+_MOST_HELD: Final = 1024
+
+
+@dataclass(slots=True)
+class Look:
+    """One usable look. `starts_in` is the code that called iter(), while the loop it begins is not yet seen."""
+
+    time_ns: int
+    reading: Reading
+    site: Site | None
+    batches: int = 0  # the loop's count by then
+    iterator: int | None = None
+    yielded: int = 0  # batches of this iterator
+    first_wait: bool = False
+    starts_in: CodeKey | None = None
+    infers: bool = False  # of a process that trains nothing: what looks like its evaluation is its work
+    handed: StackPhase | None = None  # what waiting for another thread or process is, where it does
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether its loop's loader has workers and a thread that pins their batches."""
+        state = self.site.state if self.site is not None else None
+        return state is not None and bool(state.num_workers and state.pin_memory)
+
+    @property
+    def phase(self) -> str:
+        """The phase it belongs to, given the role of its loop."""
+        reading, role = self.reading, self.site.role if self.site is not None else None
+        if role == "eval" or (reading.evaluates and not self.infers):
+            return "eval"
+        if role == "neither":
+            return "other"
+        return self.handed or reading.phase
+
+
+class HeldLooks:
+    """A queue whose head waits until its loop's role is proven, or supposed after 2 s."""
+
+    def __init__(self, loops: Loops) -> None:
+        self._loops = loops
+        self._queue: deque[Look] = deque()
+
+    def put(self, look: Look) -> None:
+        """Adds the newest look; one in a loop tells which loop the iter() before it began."""
+        if look.site is not None:
+            for earlier in reversed(self._queue):
+                if earlier.starts_in is None:
+                    break
+                if earlier.starts_in == look.site.code:
+                    earlier.site, earlier.starts_in = look.site, None
+        self._queue.append(look)
+
+    def drop_since(self, time_ns: int) -> None:
+        """Forgets the looks after a time: the process was stopped at some moment since."""
+        while self._queue and self._queue[-1].time_ns > time_ns:
+            self._queue.pop()
+
+    def ready(self, until_ns: int, now_ns: int) -> Iterator[Look]:
+        """The looks up to a time whose phase is known by now, in their order."""
+        while self._queue and self._queue[0].time_ns <= until_ns:
+            head = self._queue[0]
+            if not self._settled(head):
+                if now_ns - head.time_ns < HOLD_NS and len(self._queue) < _MOST_HELD:
+                    return
+                self._suppose(head)
+            yield self._queue.popleft()
+
+    def _settled(self, look: Look) -> bool:
+        decided = look.site is None or self._loops.decide(look.site)
+        return look.reading.evaluates or (decided and look.starts_in is None)
+
+    def _suppose(self, look: Look) -> None:
+        if look.site is not None:
+            self._loops.suppose(look.site)
+        elif look.starts_in is not None:
+            known = [site for site in self._loops if site.code == look.starts_in and site.role is not None]
+            look.site = known[-1] if known and all(site.role == known[0].role for site in known) else None
+            look.starts_in = None
+
+
+_KINDS: Final[dict[str, Literal["eval", "checkpoint"]]] = {"eval": "eval", "save": "checkpoint"}
+_GAP_LOOKS: Final = 2
+
+
+@dataclass(slots=True)
+class _Open:
+    span: PhaseSpan
+    looks: int
+    waits: int
+    last_ns: int
+    after_ns: int | None = None  # the first look outside of it since
+    outside: int = 0
+    batches: int = 0
+    iterator: int | None = None
+    yielded: int = 0
+
+    def count(self, look: Look, from_its_start: bool = True) -> None:
+        """Adds the batches since the last look that was counted."""
+        if look.iterator is None:
+            return
+        if look.iterator == self.iterator and look.yielded >= self.yielded:
+            self.batches += look.yielded - self.yielded
+        elif from_its_start:
+            self.batches += look.yielded
+        self.iterator, self.yielded = look.iterator, look.yielded
+
+
+class Spans:
+    """Opens a span at the midpoint before the first look in it, closes it at the midpoint after the last.
+
+    One look outside does not end it: a torn or odd stack would cut an evaluation in two.
+    """
+
+    def __init__(self, trainer: str) -> None:
+        self._trainer = trainer
+        self._open: _Open | None = None
+        self._previous_ns: int | None = None
+
+    def see(self, look: Look) -> Iterator[PhaseSpan]:
+        """Takes the next look; gives what opens or closes by it."""
+        kind = _KINDS.get(look.phase)
+        current = self._open
+        if current is not None and kind == current.span.kind and _same_loader(current.span, look):
+            self._extend(current, look)
+        elif current is not None and kind is None and current.outside + 1 < _GAP_LOOKS:
+            current.outside += 1
+            current.after_ns = current.after_ns or look.time_ns
+        else:
+            if current is not None:
+                yield self._close(current, current.after_ns or look.time_ns)
+            if kind is not None:
+                yield self._begin(kind, look)
+        self._previous_ns = look.time_ns
+
+    def end(self, now_ns: int) -> Iterator[PhaseSpan]:
+        """Closes what is open, when nothing more will be seen."""
+        if self._open is not None:
+            yield self._close(self._open, max(now_ns, self._open.last_ns))
+
+    def _begin(self, kind: Literal["eval", "checkpoint"], look: Look) -> PhaseSpan:
+        before = self._previous_ns if self._previous_ns is not None else look.time_ns
+        site, culprit = look.site, look.reading.culprit
+        file, line = (culprit.file, culprit.line) if culprit is not None else (None, None)
+        loader = None
+        if kind == "eval" and site is not None and site.role == "eval":
+            file, line, loader = site.code[0], site.line, site.number
+        span = PhaseSpan(self._trainer, kind, (before + look.time_ns) // 2, None, loader=loader, file=file, line=line)
+        self._open = _Open(span, 1, int(look.reading.waits), look.time_ns)
+        if loader is not None:
+            self._open.count(look, from_its_start=self._previous_ns is not None)
+        return span
+
+    def _extend(self, current: _Open, look: Look) -> None:
+        current.looks += 1
+        current.waits += look.reading.waits
+        current.last_ns, current.after_ns, current.outside = look.time_ns, None, 0
+        site = look.site
+        if site is None or site.role != "eval":
+            return
+        if current.span.loader is None and current.span.kind == "eval":
+            current.span = replace(current.span, loader=site.number, file=site.code[0], line=site.line)
+        current.count(look)
+
+    def _close(self, current: _Open, after_ns: int) -> PhaseSpan:
+        self._open = None
+        end_ns = max((current.last_ns + after_ns) // 2, current.span.start_ns + 1)
+        if current.span.kind != "eval":
+            return replace(current.span, end_ns=end_ns)
+        seconds = (end_ns - current.span.start_ns) / 1e9
+        counted = current.span.loader is not None
+        return replace(
+            current.span,
+            end_ns=end_ns,
+            batches=current.batches if counted else None,
+            wait_seconds=seconds * current.waits / current.looks if counted else None,
+        )
+
+
+def _same_loader(span: PhaseSpan, look: Look) -> bool:
+    number = look.site.number if look.site is not None and look.site.role == "eval" else None
+    return None in (number, span.loader) or number == span.loader
+
+
+class StandingLine:
+    """The line of the last look. It stands there only as long as no batch is taken and no caller moves on."""
+
+    def __init__(self, trainer: str) -> None:
+        self._trainer = trainer
+        self._since_ns = 0
+        self._key: tuple[object, ...] | None = None
+        self._look: Look | None = None
+        self._leaf: Culprit | None = None
+        self._in_loop: bool | None = None
+        self.main_file: str | None = None
+
+    def see(self, stack: Stack, look: Look, in_loop: bool | None = None) -> None:
+        """Takes the newest sample; `in_loop` says whether it is inside a loop that trains, as far as one is known."""
+        culprit = look.reading.culprit
+        if culprit is None:
+            innermost = stack.frames[0]
+            code = innermost.code
+            culprit = Culprit(code.file, innermost.line or code.first_line, code.name, None, None)
+        key = culprit.file, culprit.line, look.reading.where, look.batches
+        if key != self._key:
+            self._key, self._since_ns = key, look.time_ns
+        self._look, self._leaf, self._in_loop = look, culprit, in_loop
+        self.main_file = stack.frames[-1].code.file
+
+    def now(self) -> Standing | None:
+        """The last look, as a sample."""
+        if self._look is None or self._leaf is None:
+            return None
+        line = self._leaf
+        return Standing(
+            self._trainer,
+            self._look.time_ns,
+            self._since_ns,
+            self._look.phase,
+            line.file,
+            line.line,
+            line.function,
+            text=line.text,
+            leaf=line.leaf,
+            in_loop=self._in_loop,
+        )
+
 
 _LINES_TOLD: Final = 200
 
