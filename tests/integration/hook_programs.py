@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import gpuwatch
+from tests.integration.forked_python import ForkedPython
 from tests.integration.process_groups import kill_group
 
 ROOT = Path(gpuwatch.__file__).resolve().parent.parent
@@ -68,11 +70,16 @@ def command(folder: Path, source: str, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def started(folder: Path, source: str, *arguments: str, hooked: bool = True) -> Iterator[subprocess.Popen[str]]:
-    """A running program; it is killed if the test leaves it behind."""
-    process = subprocess.Popen(
+def started(
+    folder: Path, source: str, *arguments: str, hooked: bool = True, forked: bool = False, **variables: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A running program; it is killed if the test leaves it behind.
+
+    With `forked`, it comes from a Python that has imported torch already.
+    """
+    process = (ForkedPython if forked else subprocess.Popen)(
         command(folder, source, *arguments),
-        env=environment(folder, hooked),
+        env=environment(folder, hooked, **variables),
         cwd=folder.parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -87,20 +94,11 @@ def started(folder: Path, source: str, *arguments: str, hooked: bool = True) -> 
         process.communicate()
 
 
-def finished(
-    folder: Path, source: str, *arguments: str, hooked: bool = True, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """A program that has run to its end, whatever that is."""
-    return subprocess.run(
-        command(folder, source, *arguments),
-        env=environment(folder, hooked, **variables),
-        cwd=folder.parent,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+def finished(folder: Path, source: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has run to its end, whatever that is. The options are those of `started`."""
+    with started(folder, source, *arguments, **options) as process:
+        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def rendezvous(tmp_path: Path) -> Path:

@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("how", ["disabled", "cleaned", "without-site"])
 def test_a_spawned_worker_that_has_no_hook_runs_as_without_one(folder: Path, how: str) -> None:
     with listening(folder) as listener:
-        result = finished(folder, SPAWNING, how)
+        result = finished(folder, SPAWNING, how, forked=True)
         assert (result.returncode, result.stdout, result.stderr) == (0, "trained ['authkey', 'semprefix']\n", "")
         listener.until_all_closed()
     assert not listener.workers
@@ -70,7 +70,7 @@ def test_a_spawned_worker_that_has_no_hook_runs_as_without_one(folder: Path, how
 
 def test_a_spawned_worker_with_a_hook_reports_the_loader_it_works_for(folder: Path) -> None:
     with listening(folder) as listener:
-        result = finished(folder, SPAWNING)
+        result = finished(folder, SPAWNING, forked=True)
         listener.until_all_closed()
     assert (result.returncode, result.stdout, result.stderr) == (0, "trained ['authkey', 'semprefix']\n", "")
     (worker,) = listener.workers
@@ -120,7 +120,7 @@ print("trained")
 
 def test_what_the_program_puts_in_the_place_of_open_and_stat_is_not_called(folder: Path) -> None:
     with listening(folder) as listener:
-        result = finished(folder, GUARDED)
+        result = finished(folder, GUARDED, forked=True)
         assert (result.returncode, result.stdout, result.stderr) == (0, "trained\n", "")
         listener.until_all_closed()
     assert listener.trainers[0].facts["unhooked"] == []

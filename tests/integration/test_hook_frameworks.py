@@ -50,7 +50,7 @@ trainer.fit(Module(), train, validation)
 def trained(tmp_path: Path, source: str) -> Peer:
     folder = rendezvous(tmp_path)
     with listening(folder) as listener:
-        result = finished(folder, source)
+        result = finished(folder, source, forked=True)
         assert result.returncode == 0, result.stderr
         listener.until_all_closed()
     (trainer,) = listener.trainers

@@ -187,7 +187,7 @@ except KeyboardInterrupt:
 """
     )
     with listening(folder):
-        result = finished(folder, source)
+        result = finished(folder, source, forked=True)
     assert outcome(result) == (0, "arrived\n", "")
 
 
@@ -207,14 +207,14 @@ if __name__ == "__main__":
 
 def test_workers_spawned_by_a_script_that_calls_watch_report_too(folder: Path) -> None:
     with listening(folder) as listener:
-        assert outcome(finished(folder, SPAWNING, hooked=False)) == (0, "", "")
+        assert outcome(finished(folder, SPAWNING, hooked=False, forked=True)) == (0, "", "")
         listener.until_all_closed()
     assert [len(peer.of("FETCH")) for peer in listener.workers] == [2]
 
 
 def test_workers_that_do_not_call_watch_themselves_have_no_hook(folder: Path) -> None:
     with listening(folder) as listener:
-        assert outcome(finished(folder, SPAWNING, "guarded", hooked=False)) == (0, "", "")
+        assert outcome(finished(folder, SPAWNING, "guarded", hooked=False, forked=True)) == (0, "", "")
         listener.until_all_closed()
     assert not listener.workers
     assert len(listener.trainers[0].of("OPTIMIZER")) == 2

@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 def facts_of(folder: Path, source: str, *arguments: str) -> dict[str, Any]:
     with listening(folder) as listener:
-        result = finished(folder, source, *arguments)
+        result = finished(folder, source, *arguments, forked=True)
         assert result.returncode == 0, result.stderr
         listener.until_all_closed()
     (trainer,) = listener.trainers
@@ -59,21 +59,18 @@ def facts_of(folder: Path, source: str, *arguments: str) -> dict[str, Any]:
     return dict(trainer.facts)
 
 
-def test_kernels_lie_channels_first_unless_the_model_was_turned(folder: Path) -> None:
-    model = facts_of(folder, CONVOLUTIONS)["model"]
+def test_kernels_lie_channels_first_and_batches_have_one_shape(folder: Path) -> None:
+    facts = facts_of(folder, CONVOLUTIONS)
+    model, (loader,) = facts["model"], facts["loaders"]
     assert (model["channels_last"], model["deterministic"], model["optimizer_foreach"]) == (False, False, None)
     assert model["misaligned_shape"] == "7x128"
     assert model["misaligned_share"] == pytest.approx(7 * 128 / model["parameters"], abs=1e-3)
+    assert loader["batch_looks"] >= 1 and loader["batch_shapes"] == 1
 
 
 def test_a_model_turned_to_channels_last_says_so(folder: Path) -> None:
     model = facts_of(folder, CONVOLUTIONS, "channels_last", "foreach", "deterministic")["model"]
     assert (model["channels_last"], model["deterministic"], model["optimizer_foreach"]) == (True, True, True)
-
-
-def test_the_loader_tells_that_its_batches_differ_in_length_only(folder: Path) -> None:
-    (loader,) = facts_of(folder, CONVOLUTIONS)["loaders"]
-    assert loader["batch_looks"] >= 1 and loader["batch_shapes"] == 1
 
 
 def test_a_recompilation_is_reported_with_its_reason_and_function(folder: Path) -> None:

@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 def ran(folder: Path, source: str, **overrides: Any) -> tuple[dict[str, Any], str]:
     """The facts of a program under these overrides, and what it printed."""
     with listening(folder) as listener:
-        result = finished(folder, source, GPUWATCH_OVERRIDES=json.dumps(overrides))
+        result = finished(folder, source, forked=True, GPUWATCH_OVERRIDES=json.dumps(overrides))
         assert result.returncode == 0, result.stderr
         listener.until_all_closed()
     facts = dict(listener.trainers[0].facts)
@@ -119,14 +119,14 @@ def test_switches_stand_even_where_the_program_sets_them_otherwise(folder: Path)
 
 def test_without_the_variable_nothing_of_it_is_loaded(folder: Path) -> None:
     program = PREAMBLE + "\nimport sys\nprint([name for name in sys.modules if name.endswith('.overrides')])\n"
-    result = finished(folder, program)
+    result = finished(folder, program, forked=True)
     assert result.returncode == 0, result.stderr
     assert "_gpuwatch_hook" not in result.stdout
     assert "GPUWATCH_OVERRIDES" not in environment(folder)
 
 
 def test_a_variable_that_is_no_json_changes_nothing(folder: Path) -> None:
-    result = finished(folder, TWO_LOADERS, GPUWATCH_OVERRIDES="num_workers=2")
+    result = finished(folder, TWO_LOADERS, forked=True, GPUWATCH_OVERRIDES="num_workers=2")
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "0 0 False None"
 
@@ -136,7 +136,7 @@ def test_the_outermost_module_of_what_is_trained_is_compiled(folder: Path) -> No
         "optimizer =", "whole = torch.nn.Sequential(net, torch.nn.Flatten())\noptimizer ="
     )
     program += "\nprint(whole._compiled_call_impl is not None, net._compiled_call_impl is not None)\n"
-    result = finished(folder, program, GPUWATCH_OVERRIDES=json.dumps({"compile": True}))
+    result = finished(folder, program, forked=True, GPUWATCH_OVERRIDES=json.dumps({"compile": True}))
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "True False"
 
@@ -196,7 +196,7 @@ for batch in DataLoader(data, batch_size=16):
 
 
 def test_nothing_of_the_programs_is_called_to_try_settings(folder: Path) -> None:
-    plain = finished(folder, NOISY, hooked=False)
+    plain = finished(folder, NOISY, forked=True, hooked=False)
     assert plain.returncode == 0, plain.stderr
     facts, printed = ran(
         folder, NOISY, loader={"prefetch_factor": 2}, non_blocking=True, float32_matmul_precision="high"
@@ -204,7 +204,7 @@ def test_nothing_of_the_programs_is_called_to_try_settings(folder: Path) -> None
     assert printed == plain.stdout.strip()
     assert facts["overrides"] == ["float32_matmul_precision"]
     with listening(folder) as listener:
-        compiled = finished(folder, NOISY, GPUWATCH_OVERRIDES=json.dumps({"compile": True}))
+        compiled = finished(folder, NOISY, forked=True, GPUWATCH_OVERRIDES=json.dumps({"compile": True}))
         listener.until_all_closed()
     assert compiled.returncode == 0, compiled.stderr
     assert listener.trainers[0].facts["overrides"] == ["compile"]

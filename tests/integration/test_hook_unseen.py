@@ -105,28 +105,31 @@ def corpus():
 """
 )
 
-PRINTED = """
-print(json.dumps(corpus()))
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return rendezvous(tmp_path)
 
 
+def results(folder: Path, hooked: bool) -> list[Any]:
+    done = finished(folder, CORPUS + "\nprint(json.dumps(corpus()))\n", hooked=hooked, forked=True)
+    assert done.returncode == 0, done.stderr
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
 @pytest.mark.parametrize("monitored", [True, False], ids=["with a monitor", "without"])
 def test_a_program_of_noisy_objects_is_called_as_it_is_without_the_hook(folder: Path, monitored: bool) -> None:
-    with listening(folder) if monitored else started(folder, "") as listener:
-        plain, hooked = (finished(folder, CORPUS + PRINTED, hooked=hook) for hook in (False, True))
-        assert (plain.returncode, hooked.returncode) == (0, 0), plain.stderr + hooked.stderr
-        if monitored:
-            listener.until_all_closed()  # type: ignore[union-attr]
-            (trainer,) = listener.trainers  # type: ignore[union-attr]
-            assert len(trainer.of("OPTIMIZER")) == 9, "it was recorded"
-            assert trainer.facts["unhooked"] == []
-    expected: list[Any] = json.loads(plain.stdout)
-    found: list[Any] = json.loads(hooked.stdout)
+    expected = results(folder, hooked=False)
+    if monitored:
+        with listening(folder) as listener:
+            found = results(folder, hooked=True)
+            listener.until_all_closed()
+        (trainer,) = listener.trainers
+        assert len(trainer.of("OPTIMIZER")) == 9, "it was recorded"
+        assert trainer.facts["unhooked"] == []
+    else:
+        found = results(folder, hooked=True)
     assert len(expected[0]) > 100
     assert found == expected
 
@@ -228,7 +231,7 @@ for line in sys.stdin:
 def test_a_compiled_loop_over_a_loader_has_the_same_frames_and_no_monitor_compiles_it_again(folder: Path) -> None:
     counts: dict[bool, list[Any]] = {}
     for hook in (False, True):
-        with started(folder, LOOP_COMPILED, hooked=hook) as process:
+        with started(folder, LOOP_COMPILED, hooked=hook, forked=True) as process:
             assert process.stdin
             assert process.stdout
 
