@@ -19,6 +19,7 @@ from link_monitor import LinkMonitor
 
 from gpuwatch.samples import LinkLoss, PhaseSpan, RunFacts, StepEnd, TrainerEnded, WorkerFetch
 from gpuwatch.sources.hook_link.source import HookLinkSource
+from tests.integration.forked_python import ForkedPython
 
 SHAPES = Path(__file__).parent / "loop_shapes"
 POINT = 0.01
@@ -134,7 +135,7 @@ def run(folder: Path, shape: str, *arguments: str) -> Outcome:
                 draft.replace(heard)
             return process.poll() is not None or bool(monitor.of(TrainerEnded))
 
-        with subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process:
+        with ForkedPython(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process:
             monitor.until(has_ended, seconds=240)
             code = process.wait()
         assert code == 0, log.read_text()
