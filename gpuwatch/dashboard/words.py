@@ -293,8 +293,8 @@ def standing_of(run: RunNow, snapshot: Snapshot) -> Standing | None:
 
 
 def standing_words(standing: Standing) -> str:
-    """Where and for how long: "stands at train.py:140 for 3 min", in which no sample saw it elsewhere."""
-    return f"stands at {place(standing.file, standing.line)} for {say.age(standing.time_ns - standing.since_ns)}"
+    """Where and for how long: "at train.py:140 for 3 min", in which no sample saw it elsewhere."""
+    return f"at {place(standing.file, standing.line)} for {say.age(standing.time_ns - standing.since_ns)}"
 
 
 def line_place(line: LineShare) -> str:

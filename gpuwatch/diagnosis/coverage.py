@@ -57,7 +57,7 @@ def _why_not(rule: Rule, scene: Scene, judged: Collection[str]) -> str | None:
         if not scene.gpus:
             return "no GPU was seen"
         is_judged = any(may_judge(rule, gpu_case_of(scene, gpu)) for gpu in scene.gpus)
-        return None if is_judged else "too little was seen of the GPUs and the runs on them"
+        return None if is_judged else "too little was seen of the GPUs and their runs"
     return _first_or_none([_why_not_run(rule, scene, run, run.id in judged) for run in scene.runs])
 
 
@@ -82,4 +82,4 @@ def _why_not_run(rule: Rule, scene: Scene, run: RunWindow, was_judged: bool) -> 
 def _missing(level: Level, visibility: str) -> str:
     if level > Level.E1:
         return "needs the hook in the training: start it with gpuwatch run"
-    return f"needs the stacks of the training process, and it was seen by {_SEEN_BY[visibility]} only"
+    return f"needs the stacks of the training process, which was seen only through {_SEEN_BY[visibility]}"

@@ -76,18 +76,19 @@ def _key(name: str) -> str:
 
 
 def _window(rule: Rule) -> str:
-    """What the rule judges, how often, and what it takes to say and to unsay it."""
+    """What the rule judges, how often, and what it takes to report and to clear it."""
     every = EVALUATION_NS // SECOND_NS
     return (
-        f"{_judged(rule)} It is asked every {every} s, said after {_times(rule.fire_after, every)}, and over after "
-        f"{_times(rule.clear_after, every)} without it, but not before it stood for {HOLD_NS // SECOND_NS} s."
-        f"{' The end shows in the newest half of the window already.' if rule.fades else ''}"
+        f"{_judged(rule)} The rule is evaluated every {every} s. A finding appears when it has fired "
+        f"{_times(rule.fire_after, every)} and goes when it has been clear {_times(rule.clear_after, every)}, after at "
+        f"least {HOLD_NS // SECOND_NS} s."
+        f"{' The newest half of the window is enough to clear it.' if rule.fades else ''}"
     )
 
 
 def _judged(rule: Rule) -> str:
     if not rule.gated:
-        return "From the first second on, whatever the window holds."
+        return "From the first second on, whatever the window contains."
     if rule.subject == "machine":
         return f"The last 60 s, as soon as {UNHOOKED_SECONDS:.0f} s were seen."
     if rule.subject == "gpu":
@@ -106,5 +107,5 @@ def _judged(rule: Rule) -> str:
 
 def _times(count: int, every: int) -> str:
     if count == 1:
-        return "the first time"
+        return "once"
     return f"{count} times in a row" if count <= 12 else f"{count * every / 60:g} min in a row"

@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True, slots=True)
     class Thresholds:
-        fire_share: float = threshold(0.10, "said from this share of the time on")
+        fire_share: float = threshold(0.10, "reported from this share of the time on")
         clear_share: float = threshold(0.06, "until it falls below this", beside="fire_share")
 
 `beside` names the threshold that this one may reach and not pass: it stays on the side where its default lies, so

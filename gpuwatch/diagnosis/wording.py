@@ -51,8 +51,8 @@ def plan_words(number: int, of: int, then: tuple[float, float], together: tuple[
     if number == 1:
         return f"{text}: change this first"
     if not brings_something(then[1]):
-        return f"{text}: then nothing more, those before it win the same time"
-    return f"{text}: then {faster(*then)}, {faster(*together)} together with those before it"
+        return f"{text}: then nothing more, because the steps before it save the same time"
+    return f"{text}: then {faster(*then)}, {faster(*together)} together with the steps before it"
 
 
 def gibibytes(value: float) -> str:

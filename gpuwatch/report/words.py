@@ -347,7 +347,7 @@ def _standing(standing: model.Standing, run: model.Run, rank: int | None) -> str
     who = "" if rank is None else f"rank {rank} "
     code = f": {_shortened(standing.text)}" if standing.text else ""
     below = f", in {standing.leaf}" if standing.leaf else ""
-    return f"{who}has stood at {_place(standing, run)} for {number(standing.seconds)} s{below}{code}"
+    return f"{who}has been at {_place(standing, run)} for {number(standing.seconds)} s{below}{code}"
 
 
 def _place(line: model.Line | model.Standing, run: model.Run) -> str:

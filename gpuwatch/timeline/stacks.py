@@ -592,7 +592,7 @@ def is_fed(stacks: StackWindow) -> bool:
     """Whether threads of the training process make the batches that it waits for.
 
     Such a thread makes one batch after the other, also while the training computes, and shares the interpreter with the
-    training thread: while one of them runs Python, the other stands still.
+    training thread: while one of them runs Python, the other waits.
     """
     enough = is_handed_over(stacks) and stacks.feeder_looks >= LEAST_LOOKS
     return enough and making_threads(stacks) >= MAKING_THREADS

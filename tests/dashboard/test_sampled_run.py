@@ -89,15 +89,15 @@ def test_a_hooked_run_keeps_its_exact_words_and_gets_the_line() -> None:
 
 def test_a_silent_run_says_where_it_stands() -> None:
     stuck = situations.stuck()
-    assert "stands at train.py:140 for 3 min  dist.barrier()" in panel(stuck)
+    assert "at train.py:140 for 3 min  dist.barrier()" in panel(stuck)
     verdict = verdicts(View(stuck))[0]
-    assert (verdict.word, verdict.because) == ("SILENT", "stands at train.py:140 for 3 min: dist.barrier()")
+    assert (verdict.word, verdict.because) == ("SILENT", "at train.py:140 for 3 min: dist.barrier()")
 
 
 def test_where_it_stands_comes_from_the_judged_window_too() -> None:
     standing = seen.standing(60)
     about = of_window(build.rank(stacks=seen.stacks(standing=standing)), state="silent")
-    assert verdicts(View(about))[0].because == "stands at train.py:140 for 60 s: dist.barrier()"
+    assert verdicts(View(about))[0].because == "at train.py:140 for 60 s: dist.barrier()"
 
 
 def test_a_run_that_steps_does_not_stand() -> None:
@@ -130,8 +130,8 @@ async def test_a_hang_shows_the_line_of_each_rank() -> None:
     hung = situations.snapshot(runs=(own,), findings=(about,), scene=situations.scene(runs=(window,)))
     async with driven(hung, (120, 60)) as driver:
         await driver.press("enter")
-        assert "rank 0 stands at train.py:140 for 3 min  dist.barrier()" in driver.text
-        assert "rank 1 stands at train.py:141 for 3 min  dist.barrier()" in driver.text
+        assert "rank 0 at train.py:140 for 3 min  dist.barrier()" in driver.text
+        assert "rank 1 at train.py:141 for 3 min  dist.barrier()" in driver.text
 
 
 async def test_code_that_is_hostile_is_shown_as_what_it_is() -> None:

@@ -254,9 +254,9 @@ def test_a_later_step_of_the_plan_is_listed_with_what_it_then_brings() -> None:
         "then nothing",
     ]
     assert plan_sentence(later.plan) == (
-        "Step 2 of 2 of the plan: then 1.1-1.3x faster, 1.7-2.2x faster together with those before it."
+        "Step 2 of 2 of the plan: then 1.1-1.3x faster, 1.7-2.2x faster together with the steps before it."
     )
-    assert "win the same time" in plan_sentence(nothing.plan)
+    assert "save the same time" in plan_sentence(nothing.plan)
 
 
 CLAIMS = {

@@ -156,7 +156,7 @@ def test_a_later_step_of_the_plan_says_what_it_then_brings(render) -> None:
     )
     text = " ".join(render(report(build.scene(trained), [first, later])).split())
     assert "step 1 of 2 of the plan: change this first" in text
-    assert "step 2 of 2 of the plan: then 1.5-1.7x faster, 2.2-2.9x faster together with those before it" in text
+    assert "step 2 of 2 of the plan: then 1.5-1.7x faster, 2.2-2.9x faster together with the steps before it" in text
     alone = replace(starvation(), plan=PlanStep(1, 1, Gain(1.5, 1.7), Gain(1.5, 1.7)))
     assert "of the plan" not in render(report(build.scene(trained), [alone]))
 

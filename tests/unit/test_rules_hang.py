@@ -139,7 +139,7 @@ class TestPhasesInWhichNothingMoves:
     def test_after_five_minutes_it_is_a_stall(self, kind, stands_in, doing):
         found = self.draft(kind, stands_in=stands_in)
         assert found.severity is Severity.WARNING
-        assert f"has been {doing} for 6.0 min and does nothing: it stands on train.py:70" in found.summary
+        assert f"has been {doing} for 6.0 min and does nothing: it is at train.py:70" in found.summary
         assert "an evaluation or checkpoint" not in {rival.cause for rival in found.ruled_out}
 
     @pytest.mark.parametrize(

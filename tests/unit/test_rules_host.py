@@ -61,7 +61,7 @@ class TestNoisyNeighbour:
     def test_foreign_work_keeps_the_training_thread_from_its_core(self) -> None:
         finding = of(findings(self.crowded()), "noisy-neighbour")
         assert finding.summary == (
-            "The GPU idles 24 % of the time inside steps: the training thread stands in line for a core 20 % of the "
+            "The GPU idles 24 % of the time inside steps: the training thread waits for a core 20 % of the "
             "time, behind other programs"
         )
         assert "other processes use 12.7 of 16 cores" in texts(finding)
@@ -153,7 +153,7 @@ class TestHostMemoryPressure:
         finding = of(findings(self.short()), "host-memory-pressure")
         assert finding.severity is Severity.WARNING
         assert (
-            finding.summary == "Memory is short: 5 % of the memory is free, so data that was read is thrown out again"
+            finding.summary == "Memory is short: 5 % of the memory is free, so file data is evicted from the page cache"
         )
         assert finding.fix is not None and "19.2 GiB more memory" in finding.fix.text
         assert finding.fix.value == 20

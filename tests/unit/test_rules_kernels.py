@@ -76,7 +76,7 @@ def test_an_unfused_optimizer_is_fused_where_it_is_built():
 
 def test_foreach_asked_for_must_go_first_so_no_edit_is_made():
     draft = kernels("optimizer-unfused", optimizer_share=0.2, optimizer_foreach=True)
-    assert draft.fix.edit is None and "take foreach=True out" in draft.fix.text
+    assert draft.fix.edit is None and "remove foreach=True" in draft.fix.text
 
 
 @pytest.mark.parametrize(

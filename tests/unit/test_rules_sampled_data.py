@@ -154,7 +154,7 @@ class TestStarvation:
         fix = of(findings(on_gpu(watched({"wait": 0.5}, epochs=epochs), loader=brief)), "data-starvation").fix
         assert fix is not None
         assert fix.text.startswith("Its workers live for 500 ms, one epoch") is said
-        assert ("What its workers do is not known" in fix.text) is not said
+        assert ("It is not known what its workers do" in fix.text) is not said
         assert (fix.code == "DataLoader(..., persistent_workers=True)") is said
 
     def test_beside_a_hook_the_figure_stays_exact_and_the_line_is_added(self) -> None:
@@ -209,7 +209,7 @@ class TestThreadsThatMakeBatches:
         fix = finding.fix
         assert fix is not None and (fix.file, fix.line, fix.value) == (SCRIPT, 44, 3)
         assert fix.text.startswith("Let 3 worker processes make them") and "interpreter" in fix.text
-        assert finding.gain is not None and finding.gain.cap == "as far as cores are free"
+        assert finding.gain is not None and finding.gain.cap == "if enough cores are free"
 
     def test_of_a_loader_without_workers_it_is_that_and_the_thread_counts_as_one(self) -> None:
         moment = on_cpu(self.fed(), loader=from_outside(num_workers=0))
@@ -493,7 +493,7 @@ class TestSlowCollate:
     def test_taking_over_batches_counts_on_the_training_thread(self) -> None:
         idle = {"item": 0.3, "collate": 0.02}
         finding = of(findings(self.shipped(idle, receiving=0.12, worker_lines=[])), "slow-collate-ipc")
-        assert finding.summary == "Taking over the batches that workers send costs the training thread 12 % of its time"
+        assert finding.summary == "Receiving the batches that workers send costs the training thread 12 % of its time"
         assert finding.gain is not None and finding.gain.high < 1 / (1 - 0.12)
         assert not drafted("slow-collate-ipc", self.shipped(idle, receiving=0.09, worker_lines=[])).fires
 
@@ -547,7 +547,7 @@ class TestIoBound:
         [
             pytest.param(process(throttled_period_share=0.6), id="a quota stops it"),
             pytest.param(process(involuntary_switches_per_second=900.0), id="workers push each other off"),
-            pytest.param(process(main_thread_cores=0.1, run_delay_share=0.5), id="it stands in line for a core"),
+            pytest.param(process(main_thread_cores=0.1, run_delay_share=0.5), id="waiting for a core"),
         ],
     )
     def test_workers_that_lack_a_core_are_not_waiting_for_storage(self, own: ProcessTotals) -> None:

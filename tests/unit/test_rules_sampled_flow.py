@@ -49,8 +49,8 @@ class TestSync:
     def test_the_line_and_what_can_be_won_back_at_most(self) -> None:
         finding = of(findings(on_gpu(self.asking(), 85)), "sync-per-step")
         assert finding.summary == (
-            "The GPU idles 15 % of the time beside the waits for data, and the training thread spends 30 % asking it "
-            "for numbers (train.py:70)"
+            "The GPU idles 15 % of the time in addition to the waits for data, and the training thread spends 30 % "
+            "asking it for numbers (train.py:70)"
         )
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
         assert any(note.startswith("likely") for note in finding.confidence_notes)

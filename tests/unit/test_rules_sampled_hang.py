@@ -58,7 +58,7 @@ class TestStalled:
     def test_the_line_it_stands_on_and_since_when(self) -> None:
         draft = stalled(stood(text="for x, y in loader:", leaf="queue.py:get"))
         assert draft is not None and draft.level is Level.E1
-        assert draft.summary == "train.py has made no step for 2.8 min and does nothing: it stands on train.py:60"
+        assert draft.summary == "train.py has made no step for 2.8 min and does nothing: it is at train.py:60"
         assert draft.fix is not None and draft.fix.line == 60
         assert draft.fix.text == (
             "See what that line waits for: train.py:60 `for x, y in loader:` for 2.8 min (in queue.py:get)"
@@ -77,15 +77,15 @@ class TestStalled:
         )
         draft = stalled(replace(stood(), stacks=seen))
         assert draft is not None and draft.fix is not None
-        assert draft.summary.endswith("it stands on train.py:60 and waits for workers that stand on train.py:31")
+        assert draft.summary.endswith("it is at train.py:60 and waits for workers that are at train.py:31")
         assert (draft.fix.line, draft.fix.code) == (31, "DataLoader(..., timeout=120)")
-        assert "train.py:31 `item = queue.get()`; the training thread stands on train.py:60" in draft.fix.text
+        assert "train.py:31 `item = queue.get()`; the training thread is at train.py:60" in draft.fix.text
 
     def test_missing_workers_are_the_cause_and_the_line_is_added(self) -> None:
         dead = process(latest={"workers": (WorkerSample(1, state="S"), WorkerSample(2, state="Z"))}, tree_cores=0.01)
         draft = stalled(stood(process=dead))
         assert draft is not None and "1 of its 4 DataLoader workers is gone" in draft.summary
-        assert draft.fix is not None and "it stands on train.py:60 for 2.8 min" in draft.fix.text
+        assert draft.fix is not None and "it is at train.py:60 for 2.8 min" in draft.fix.text
 
     def test_a_line_that_does_not_wait_for_data_gets_no_timeout(self) -> None:
         draft = stalled(stood(70, phase="other", text="lock.acquire()"))
@@ -108,7 +108,9 @@ class TestStalled:
     def test_a_run_found_standing_in_its_loop_counts_from_then_on(self) -> None:
         draft = stalled(stood(steps_total=0, last_step_ns=None, since=90.0))
         assert draft is not None and "no step for 110 s" in draft.summary
-        assert any(measure.text == "no step seen for 110 s, since it is watched" for measure in draft.evidence)
+        assert any(
+            measure.text == "no step seen for 110 s, since gpuwatch began to watch it" for measure in draft.evidence
+        )
 
     def test_every_rank_must_stand(self) -> None:
         moving = stood(since=195.0, pid=12, facts={"rank": 1})
@@ -122,7 +124,7 @@ class TestStalled:
     def test_beside_a_hook_the_line_is_added(self) -> None:
         seen = watched({"wait": 1.0}, batches_per_second=None, standing=standing(60, since=30))
         draft = stalled(rank(step=0.2, gap=0.0, window=30, process=ALIVE, stacks=seen))
-        assert draft is not None and draft.level is Level.E2 and draft.summary.endswith("it stands on train.py:60")
+        assert draft is not None and draft.level is Level.E2 and draft.summary.endswith("it is at train.py:60")
 
     def test_without_stacks_the_way_to_them_is_named(self) -> None:
         draft = stalled(rank(step=0.2, gap=0.0, window=30, process=ALIVE))
@@ -134,13 +136,13 @@ class TestHang:
         draft = hung((63, 63, 63))
         assert draft is not None and draft.level is Level.E1 and draft.fix is not None
         assert "No rank stands out" in draft.fix.text
-        assert all(f"ank {index} stands on train.py:63 for 2.8 min" in draft.fix.text for index in range(3))
+        assert all(f"ank {index} is at train.py:63 for 2.8 min" in draft.fix.text for index in range(3))
         assert len([measure for measure in draft.evidence if measure.name.startswith("standing")]) == 3
 
     def test_the_rank_that_stands_elsewhere_is_to_be_looked_at_first(self) -> None:
         draft = hung((63, 63, 71))
         assert draft is not None and draft.fix is not None
-        assert draft.fix.text.startswith("Rank 2 (train.py:71) stands elsewhere than the others: look there first")
+        assert draft.fix.text.startswith("Rank 2 (train.py:71) is at another line than the others: look there first")
         assert draft.fix.line == 71
 
     def test_of_two_ranks_neither_is_the_usual(self) -> None:

@@ -160,7 +160,7 @@ def test_a_slower_run_names_how_much_and_the_part_that_grew():
 
 def test_a_loss_outside_of_the_known_parts_is_said_to_be_there():
     draft = judged("step-time-regression", slowed(best_parts={"wait": 0.01}, now_parts={"wait": 0.011}))
-    assert draft.fix.value is None and "outside of its known parts" in draft.fix.text
+    assert draft.fix.value is None and "outside of the known parts" in draft.fix.text
 
 
 @pytest.mark.parametrize(("now", "fires"), [(0.1085, True), (0.107, False), (0.1045, False)])

@@ -77,7 +77,7 @@ class TestThreadOversubscription:
         said = findings(self.crowd())
         finding = of(said, "thread-oversubscription")
         assert finding.summary == (
-            "192 threads of 12 workers fight for 8 CPU cores: a library in each worker starts its own"
+            "192 threads of 12 workers compete for 8 CPU cores: a library in each worker starts its own"
         )
         assert finding.gain is not None and finding.hint is None
         assert (finding.gain.low, finding.gain.high) == pytest.approx((0.95 / 0.6, 1.05 / 0.6), abs=0.001)
@@ -114,7 +114,7 @@ class TestThreadOversubscription:
         idle = replace(self.crowd(lost=0.4), gpus=(gpu(utilization=18),))
         draft = drafted("thread-oversubscription", idle)
         assert draft.gain is None and draft.hint is not None
-        assert "4.0x by what others saw, 5.6x at most" in draft.hint
+        assert "4.0x by what others measured, 5.6x at most" in draft.hint
 
     def test_no_more_is_named_than_was_ever_measured(self) -> None:
         hint = drafted("thread-oversubscription", self.crowd(lost=0.98)).hint
@@ -573,7 +573,7 @@ class TestLoaderOverheadFloor:
         finding = of(findings(self.floor()), "loader-overhead-floor")
         assert finding.severity is Severity.INFO
         assert finding.summary == (
-            "Taking over a ready batch costs 1.2 ms of a step of 9 ms, and no number of workers makes it faster"
+            "Receiving a ready batch costs 1.2 ms of a step of 9 ms, and no number of workers makes it faster"
         )
         assert finding.fix is not None and finding.fix.value == 1
 

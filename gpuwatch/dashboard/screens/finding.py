@@ -109,11 +109,11 @@ def _row(line: LineShare, place_width: int, width: int, look: Look) -> Line:
 
 
 def _standing(page: Page, run: RunWindow) -> None:
-    """The line on which each rank stands: the one that stands elsewhere is the one that the others wait for."""
+    """The line that each rank is at: the others wait for the one that is elsewhere."""
     ranks = [(rank, rank.stacks.standing) for rank in run.ranks if rank.stacks is not None]
     if not any(standing for _, standing in ranks):
         return
-    page.heading("Where it stands")
+    page.heading("Where it is")
     for rank, standing in ranks:
         name = "" if rank.facts.rank is None else f"rank {rank.facts.rank}"
         if standing is None:

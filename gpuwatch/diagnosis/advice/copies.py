@@ -14,7 +14,7 @@ from gpuwatch.diagnosis.advice.traffic import batch_bytes_per_second
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
 
-CAP = "as far as the GPU idles during the copies; the pinned copy itself stays"
+CAP = "to the extent that the GPU idles during the copies; the pinned copy itself stays"
 SLOWEST_PINNED = 0.5
 """Of what the link carries at most: what copies from pinned memory reach at worst."""
 REMAINING = 0.5

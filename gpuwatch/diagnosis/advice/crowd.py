@@ -1,4 +1,4 @@
-"""What a run would win where threads that fight for the cores, or other programs, hold it up.
+"""What a run would win where threads that compete for the cores, or other programs, hold it up.
 
 A crowd slows down loading and the launches of the training thread alike, so the GPU idles for both: of a job that
 waited for data 0.45 of the time the GPU worked 0.19, and without the crowd it was five times as fast. The bound is
@@ -39,10 +39,10 @@ def needed_share(case: RunCase, starvation: Starvation) -> float:
 
 
 def uncrowded(case: RunCase, starvation: Starvation, cost: StepCost | None, crowd: float) -> Uncrowded:
-    """The range with one thread per worker, where now `crowd` threads fight for each core.
+    """The range with one thread per worker, where now `crowd` threads compete for each core.
 
     What computing needs is measured, and nearly always what is left to set the pace. How long a batch takes a thread
-    that has its core for itself cannot be known while threads fight: only that it was at least so many times as fast
+    that has its core for itself cannot be known while threads compete: only that it was at least so many times as fast
     wherever anybody looked. Where that leaves the range open there is no promise.
     """
     needed = needed_share(case, starvation)
@@ -54,8 +54,8 @@ def uncrowded(case: RunCase, starvation: Starvation, cost: StepCost | None, crow
         loading = cost.batch_seconds / cost.workers / min(LEAST_SEEN, max(1.0, crowd)) / period
         low = min(high, max(1.0, 1.0 / max(needed, loading)))
     if high > OPEN_RATIO * low:
-        unknown = "how long a batch takes one thread is not known while they fight"
-        return Uncrowded(None, f"no promise: {low:.1f}x by what others saw, {high:.1f}x at most; {unknown}")
+        unknown = "how long one thread takes for a batch is not known while they compete"
+        return Uncrowded(None, f"no promise: {low:.1f}x by what others measured, {high:.1f}x at most; {unknown}")
     least, most = min(low, (1.0 - MINUTE_ERROR) * high), min(MOST_SEEN, (1.0 + MINUTE_ERROR) * high)
     return Uncrowded(Gain(round(max(1.0, least), 3), round(most, 3), _CAP), None)
 

@@ -89,7 +89,7 @@ def thread_fix(case: RunCase, starvation: Starvation) -> Fix | None:
     pinned = ", pin_memory=True" if starvation.on_gpu else ""
     return Fix(
         text=(
-            f"Let {count} worker process{'es' if count > 1 else ''} make them: put what the thread does into a "
+            f"Let {count} worker process{'es' if count > 1 else ''} make them: move the thread's work into a "
             "Dataset that a DataLoader with workers reads. The thread is busy "
             f"{percent(min(busy, 1.0))} of the time, and it shares the interpreter with the training: while one of "
             "them runs Python, the other stands still"

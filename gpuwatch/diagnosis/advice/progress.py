@@ -82,5 +82,9 @@ def _stood_seconds(case: RunCase, ranks: list[RankWindow], least_seconds: float)
 def silence_measure(case: RunCase, silence: float) -> Measure:
     """The silence as evidence; of a run that was found standing, when its last step was is not known."""
     known = any(rank.last_step_ns is not None for rank in case.run.ranks)
-    text = f"last step {seconds(silence)} ago" if known else f"no step seen for {seconds(silence)}, since it is watched"
+    text = (
+        f"last step {seconds(silence)} ago"
+        if known
+        else f"no step seen for {seconds(silence)}, since gpuwatch began to watch it"
+    )
     return Measure("seconds_since_step", round(silence, 1), text)

@@ -16,7 +16,7 @@ THROTTLED_SHARE = 0.25
 CPU_PERCENT = 90.0
 PRESSURE_CPU_PERCENT = 40.0
 SWITCHES_PER_WORKER = 200.0
-"""Times a second that a worker is put off its core: from here on they fight for it."""
+"""Times a second that a worker is put off its core: from here on they compete for it."""
 FREE_CORES = 2.0
 CALM_THREADS_PER_CORE = 1.2
 FREE_MEMORY_SHARE = 0.20

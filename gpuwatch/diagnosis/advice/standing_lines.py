@@ -54,7 +54,7 @@ def standing_measures(found: tuple[Stand, ...]) -> tuple[Measure, ...]:
         Measure(
             f"standing_{stand.rank.trainer}",
             f"{stand.line.file}:{stand.line.line}",
-            f"{stand.who} stands on {stand.words}",
+            f"{stand.who} is at {stand.words}",
         )
         for stand in found
     )
@@ -72,9 +72,9 @@ def apart(found: tuple[Stand, ...]) -> tuple[Stand, ...]:
 
 
 def apart_words(others: tuple[Stand, ...]) -> str:
-    """Rank 2 (train.py:71) stands elsewhere than the others."""
+    """Rank 2 (train.py:71) is at another line than the others."""
     who = listed(f"{stand.who} ({place(stand.line.file, stand.line.line)})" for stand in others)
-    return f"{who[0].upper()}{who[1:]} stand{'s' if len(others) == 1 else ''} elsewhere than the others"
+    return f"{who[0].upper()}{who[1:]} {'is' if len(others) == 1 else 'are'} at another line than the others"
 
 
 def _stood_seconds(line: Standing, now_ns: int) -> float:

@@ -32,7 +32,7 @@ def how_to_find_out(case: RunCase, *, is_complete: bool = True) -> Fix:
         if line is not None:
             text += f"; {_where(line)}"
         return loader_fix(rank.train_loader, {"persistent_workers": "True"}, text, "True")
-    unknown = _unknown(rank) if is_complete else "No rule that is asked explains it, and some are ignored"
+    unknown = _unknown(rank) if is_complete else "No enabled rule explains it; some rules are ignored"
     file, number = place_of(rank.train_loader)
     if line is not None:
         return Fix(text=f"{unknown}; {_where(line)}", file=line.file, line=line.line)
@@ -57,7 +57,7 @@ def _unknown(rank: RankWindow) -> str:
         return "Its batches come from no DataLoader that the hook sees, but from what the loop does before each step"
     if loader is not None and loader.num_workers is None and rank.facts.visibility == "exact":
         return (
-            "Its batches come from an iterator that is no DataLoader: if that makes each one only when it is asked, "
+            "Its batches come from an iterator that is no DataLoader: if it makes each batch only on request, "
             "have the workers of a DataLoader, or a thread, make them ahead"
         )
     if loader is None or loader.num_workers is None:
@@ -68,19 +68,19 @@ def _unknown(rank: RankWindow) -> str:
             "make an item cheaper (decode smaller, cache, precompute)"
         )
     if busy is None:
-        return "What its workers do is not known"
+        return "It is not known what its workers do"
     loads = sorted(worker_loads(rank), key=lambda each: each.busy)
     if loads and loads[-1].busy >= BUSY_SHARE > 2.0 * loads[-2].busy:
         return (
             f"One worker, process {loads[-1].pid}, is busy {percent(loads[-1].busy)} of the time and the others at "
-            f"most {percent(loads[-2].busy)}: it is slow, or the slow items came to it, and they wait for its turn"
+            f"most {percent(loads[-2].busy)}: it is slow, or it got the slow items, and the others wait for it"
         )
     if busy.value < BUSY_SHARE:
         return (
             f"Its workers are busy only {percent(busy.value)} of the time, so the time goes into collating or "
             "shipping batches, or into bursts"
         )
-    return "Its workers are busy and no limit of the machine explains it"
+    return "Its workers are busy, and no limit of the machine explains the wait"
 
 
 def _where(line: HotLine) -> str:

@@ -8,11 +8,11 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.samples import XidEvent
 
-RESTART_APP = "Restart the training; it is usually the application's own fault"
-RESET_GPU = "Stop all work on this GPU and have it reset (nvidia-smi --gpu-reset) or the machine restarted"
-RESTART_MACHINE = "Restart the machine; if it comes back, have the GPU replaced"
+RESTART_APP = "Restart the training; the cause is usually the application itself"
+RESET_GPU = "Stop all work on this GPU, then reset it (nvidia-smi --gpu-reset) or restart the machine"
+RESTART_MACHINE = "Restart the machine; if the error comes back, have the GPU replaced"
 NVLINK = "Check the NVLink connections; run NVIDIA's link diagnostics"
-NOTHING = "Nothing to do for itself; look for another error before it"
+NOTHING = "No action for this error itself; look for an error before it"
 
 TABLE: dict[int, tuple[str, Severity, str]] = {
     13: ("graphics exception", Severity.WARNING, RESTART_APP),
@@ -22,7 +22,7 @@ TABLE: dict[int, tuple[str, Severity, str]] = {
     94: ("contained memory error", Severity.WARNING, RESTART_APP),
     43: ("GPU stopped processing", Severity.INFO, NOTHING),
     45: ("cleanup after an earlier error", Severity.INFO, NOTHING),
-    63: ("row remapping recorded", Severity.INFO, "Let the GPU be reset at the next chance; the row is then replaced"),
+    63: ("row remapping recorded", Severity.INFO, "Reset the GPU at the next opportunity; the row is then replaced"),
     46: ("GPU timeout", Severity.CRITICAL, RESET_GPU),
     62: ("internal micro-controller halt", Severity.CRITICAL, RESET_GPU),
     109: ("context switch timeout", Severity.CRITICAL, RESET_GPU),

@@ -1,8 +1,8 @@
 """The loader is fast enough on average but delivers in bursts that the queue cannot smooth.
 
 Means:
-    Batches differ in what they cost. The workers have time to spare, yet now and then several expensive batches fall
-    together and the queue runs empty.
+    Batches differ in cost. The workers have time to spare, yet now and then several expensive batches fall together and
+    the queue runs empty.
 Evidence:
     The hook's record of each batch: how busy the workers are, how much batches differ (their deviation over their
     mean), and how the waits are spread over the steps.
@@ -12,21 +12,21 @@ Fires:
 Clears:
     Below 3 %.
 Not when:
-    A few items hold the loss (slow-samples), every N-th batch is late (too few workers), or cores, a quota, storage
-    or memory explain it; the queue holds as many batches already, memory holds no more, or by the model no deeper queue
-    wins 2 % of the time. Workers that stand in line for a core a quarter as long as they compute: then the same batch
-    takes longer now and then, and it is the machine that delivers in bursts.
+    A few items hold the loss (slow-samples), every N-th batch is late (too few workers), or cores, a quota, storage or
+    memory explain it; the queue holds as many batches already, memory holds no more, or, by the model, no deeper queue
+    saves 2 % of the time. Workers wait for a core at least a quarter as long as they compute: then the machine causes
+    the bursts.
 Causes:
     Batches whose cost varies, or workers that all pause at the same time.
 Fix:
-    prefetch_factor 4 or 8, the smaller one where it wins nearly as much, and no more than fit into /dev/shm. Where the
-    model below does not come to the measured loss: 2 + 3 x deviation x seconds to make a batch / seconds to compute
+    prefetch_factor 4 or 8, the smaller one where it saves nearly as much, and no more than fit into /dev/shm. Where the
+    model below does not reproduce the measured loss: 2 + 3 x deviation x seconds to make a batch / seconds to compute
     one, at most 8.
 Gain:
-    The batches that the workers made are handed through a model of torch's queues once more, as deep as they are and
-    deeper: of the measured loss stays what stays of the modelled one. Where the model misses the loss by a third of it
-    or 8 % of the time, or several ranks wait for each other's bursts, there is a hint instead: up to 1 / (1 - S),
-    usually less than 1.1x.
+    The batches that the workers made are replayed through a model of torch's queues, with the present depth and with
+    deeper ones: the measured loss shrinks as the modelled one does. Where the model misses the loss by a third of it or
+    8 % of the time, or several ranks wait for each other's bursts, there is a hint instead: up to 1 / (1 - S), usually
+    less than 1.1x.
 Verify:
     Less than 3 % lost to waits for data.
 Source:
@@ -59,7 +59,7 @@ RHYTHM = 0.6
 MOST_PREFETCH = 8
 CROWDED_FACTOR = 1.25
 """Seconds that a worker wants a core for each one that it gets."""
-ONLY_SMOOTHS = "the queue smooths bursts, it makes no batch cheaper"
+ONLY_SMOOTHS = "the queue smooths bursts but makes no batch cheaper"
 OTHER_CAUSES = (
     "epoch-too-short",
     "slow-worker",
@@ -81,7 +81,7 @@ OTHER_CAUSES = (
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.05, "of the time is lost to waits: said from here on")
+    fire_share: float = threshold(0.05, "of the time is lost to waits: reported from here on")
     clear_share: float = threshold(0.03, "until less is lost", beside="fire_share")
     busy_share: float = threshold(0.85, "workers that are busier are too slow, not bursty")
     batch_deviation: float = threshold(

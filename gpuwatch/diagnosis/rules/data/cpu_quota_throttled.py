@@ -5,7 +5,7 @@ Means:
     see all the machine's cores and start too many workers or threads for the quota.
 Evidence:
     The cgroup's own counters: periods in which it was throttled over all periods in the window, and its quota. Of
-    nested groups the tightest counts.
+    nested groups the one with the lowest quota counts.
 Fires:
     Throttled in more than 25 % of the periods and at least 5 % lost to waits for data.
 Clears:
@@ -19,8 +19,8 @@ Causes:
 Fix:
     Raise the limit (docker --cpus, Kubernetes limits.cpu), or lower num_workers to the quota less one.
 Gain:
-    What the cores of the advised limit carry of loading, whose waits for storage stay, up to one over what the GPU is
-    busy (launches are stopped, too). From fewer workers usually little.
+    What loading gains from the cores of the advised limit, with its waits for storage unchanged; at most one over the
+    share of the time that the GPU is busy, because launches are stopped too. Fewer workers usually bring little.
 Verify:
     Throttled in less than 10 % of the periods.
 Source:
@@ -50,11 +50,11 @@ from gpuwatch.timeline.windows import ProcessTotals
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(THROTTLED_SHARE, "of the periods of the CPU quota are throttled: said above this")
+    fire_share: float = threshold(THROTTLED_SHARE, "of the periods of the CPU quota are throttled: reported above this")
     clear_share: float = threshold(0.10, "until fewer are", beside="fire_share")
-    lost_share: float = threshold(0.05, "of the time that is lost to waits at least")
+    lost_share: float = threshold(0.05, "of the time lost to waits, at least")
     least_gain: float = threshold(
-        1.05, "times as fast a higher limit makes it at least (middle of the range)", least=1.0, most=100.0
+        1.05, "speed-up from a higher limit, at least (middle of the range)", least=1.0, most=100.0
     )
 
 
@@ -124,7 +124,9 @@ def _fix(case: RunCase, starvation: Starvation, quota: float | None, limits: Thr
     fewer = max(1, math.floor(quota) - 1)
     text = f"Raise the CPU limit from {quota:g} to {wanted} cores (docker --cpus={wanted}; Kubernetes limits.cpu)"
     if workers is not None and workers > fewer:
-        text += f"; where that cannot be, {call_code({'num_workers': str(fewer)})} stops the workers from fighting"
+        text += (
+            f"; where that is not possible, {call_code({'num_workers': str(fewer)})} stops the workers from competing"
+        )
     return Fix(
         text=text,
         code=f"docker run --cpus={wanted}",

@@ -1,36 +1,35 @@
 """The GPU sits idle because the next batch is not ready.
 
 Means:
-    Loading and preparing batches is slower than training on them. What a faster GPU, lower precision or a compiled
-    model would win is lost again in the wait, so this comes before all of those.
+    Loading and preparing batches is slower than training on them. A faster GPU, lower precision or a compiled model
+    would only wait longer, so this comes before all of those.
 Evidence:
-    S, the share of training time in which the GPU idles because of the wait. Exact: two CUDA events around the
-    loader's next(), or a hooked run that computes on the CPU, where nothing is queued. Estimated: the smaller of the
-    wait in next() and of 100 % less utilization. Without a hook the wait is the share of at least 600 samples of the
-    training thread's stack that stand in next(), said with its 95 % interval; longer first waits of epochs are left
-    out. Of a loop that makes its batches itself it is the share of the function that does. Where a thread makes them
-    ahead, the wait is for its queue or task, which the hook does not see: then it is the share of samples, hooked or
-    not, and the threads are sampled meanwhile. Stacks name the line of loading that costs most. Of a process that reads
-    a loader for 10 s and trains nothing (inference), the steps are its batches. From the hardware alone nothing is
-    claimed.
+    S, the share of training time in which the GPU idles because of the wait. Exact: two CUDA events around the loader's
+    next(), or a hooked run that computes on the CPU, where nothing is queued. Estimated: the smaller of the wait in
+    next() and of 100 % less utilization. Without a hook the wait is the share of at least 600 samples of the training
+    thread's stack that are in next(), given with its 95 % interval; longer first waits of epochs are left out. Of a
+    loop that makes its batches itself it is the share of the function that does. Where a thread makes them ahead, the
+    wait is for its queue or task, which the hook does not see: then it is the share of samples, hooked or not, and the
+    threads are sampled in the meantime. Stacks name the line of loading that costs most. Of a process that reads a
+    loader for 10 s and trains nothing (inference), the steps are its batches. Hardware readings alone prove nothing.
 Fires:
     S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
     steps. From eight settled steps on where the 95 % interval of S lies above 20 %, and then at once.
 Clears:
-    Below 6 %, and in five minutes below 5 % or twice as much as now: the better minutes of a run that wavers are no
-    end. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before, unless a
-    few slow items hold the loss: those pause as long by chance.
+    Below 6 %, and in five minutes below 5 % or twice as much as now: a few better minutes of a fluctuating run do not
+    clear it. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before,
+    unless a few slow items hold the loss: those pause as long by chance.
 Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
     GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the CPU
     while no core is free.
 Causes:
-    One of the seventeen data rules, asked in the order of the decision tree: no workers; shared memory that is full;
+    One of the seventeen data rules, checked in the order of the decision tree: no workers; shared memory that is full;
     epochs shorter than their workers; one slow worker; the thread that pins; single slow items; memory too short for
     the page cache; storage; a CPU quota; pinned workers; too many threads; too many workers; busy cores; too few
     workers; batches expensive to build or ship; expensive items; bursts. The first that fires is the cause; the others
-    are listed with the number that rules them out. Asked before them: a thread of the training process that makes the
+    are listed with the number that rules them out. Checked before them: a thread of the training process that makes the
     batches without any DataLoader, one at a time, and shares the interpreter with the training.
 Fix:
     That of the cause found: no workers, too few, too many, pinned to a core or with too many threads, busy cores, a
@@ -111,7 +110,7 @@ CAUSES: tuple[Rule, ...] = (
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.10, "of the time is lost to waits for data: said from here on")
+    fire_share: float = threshold(0.10, "of the time is lost to waits for data: reported from here on")
     clear_share: float = threshold(0.06, "until less is lost", beside="fire_share")
     critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
 
@@ -151,7 +150,7 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _cap(by_thread: Fix | None) -> str:
-    return "once the cause is found" if by_thread is None else "as far as cores are free"
+    return "once the cause is found" if by_thread is None else "if enough cores are free"
 
 
 def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Thresholds) -> Draft:
@@ -302,7 +301,7 @@ def _made_by_the_loop(case: RunCase, own: OwnLoading, limits: Thresholds) -> Dra
             line=own.line.line,
         ),
         gain=from_share(
-            0.0, own.share, "as far as the GPU had nothing queued meanwhile" if on_gpu else "as far as cores are free"
+            0.0, own.share, "if the GPU had nothing queued in the meantime" if on_gpu else "if enough cores are free"
         ),
         ruled_out=rivals(case),
         verify=f"{'Utilization up, and ' if on_gpu else ''}{own.function} gone from the training thread's stack",

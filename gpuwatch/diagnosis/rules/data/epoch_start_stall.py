@@ -21,9 +21,10 @@ Fix:
     persistent_workers=True; where workers already persist, the sampler or dataset is rebuilt in the training
     process; where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler).
 Gain:
-    At most 1 / (1 - E), E as far as the GPU idles then where event pairs tell it, from outside as far as it idles at
-    all. Workers that live on still have to make the epoch's first batch: what one of them takes for it stays, at worst.
-    Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
+    At most 1 / (1 - E), where E counts only time in which the GPU idles: in these pauses by event pairs, from outside
+    over the whole window. Persistent workers still have to make the first batch of an epoch: at worst, the time that
+    one of them takes for it remains. Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2
+    cores).
 Verify:
     From the end of an epoch to the first batch of the next the wait is less than three times the usual.
 Source:
@@ -51,7 +52,7 @@ from gpuwatch.timeline.windows import RankWindow
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.05, "of the time passes at the starts of epochs: said from here on")
+    fire_share: float = threshold(0.05, "of the time passes at the starts of epochs: reported from here on")
     clear_share: float = threshold(0.03, "until less passes", beside="fire_share")
 
 

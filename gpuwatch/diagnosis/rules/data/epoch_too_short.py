@@ -43,7 +43,7 @@ from gpuwatch.timeline.windows import RankWindow
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    batches_per_worker: int = threshold(2, "in an epoch: said below", most=1000)
+    batches_per_worker: int = threshold(2, "in an epoch: reported below", most=1000)
     busy_share: float = threshold(0.85, "workers as busy as this are needed, however short the epoch")
 
 

@@ -1,7 +1,7 @@
 """All CPU cores are busy, so workers cannot go faster; more workers will not help.
 
 Means:
-    The run waits for data that the cores cannot prepare any faster. Whose work fills them decides what to do.
+    The run waits for data that the cores cannot prepare any faster. What to do depends on whose work fills them.
 Evidence:
     The machine's CPU at 90 % or more, or tasks that wait for a core 40 % of the time (PSI).
 Fires:
@@ -12,7 +12,7 @@ Not when:
     Fewer workers would be faster, or a CPU quota throttles: those have their own rules. Without workers, or with
     items that want a core for less than 30 % of their time, the cores are not what limits.
 Causes:
-    This run's own workers, or other processes: what the cores do beyond this run's process tree tells.
+    This run's own workers, or other processes: what the cores do beyond this run's process tree shows which.
 Fix:
     Where other processes own more than 30 % of the cores: move them away. Otherwise less CPU per item (augment on
     the GPU, decode smaller, precompute), or more cores.
@@ -66,12 +66,12 @@ OTHER_CAUSES = (
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    cpu_percent: float = threshold(CPU_PERCENT, "busy cores: said from here on")
+    cpu_percent: float = threshold(CPU_PERCENT, "busy cores: reported from here on")
     clear_cpu_percent: float = threshold(80.0, "until they are less busy", beside="cpu_percent")
     pressure_percent: float = threshold(
-        PRESSURE_CPU_PERCENT, "CPU pressure from which on the cores count as busy, whatever their use"
+        PRESSURE_CPU_PERCENT, "CPU pressure above which the cores count as busy, whatever their use"
     )
-    computing_share: float = threshold(0.3, "of a batch that its worker computes at least")
+    computing_share: float = threshold(0.3, "of a batch's time that its worker computes, at least")
 
 
 @rule(
@@ -88,7 +88,7 @@ def host_cpu_exhausted(case: RunCase, limits: Thresholds) -> Draft | None:
     if starvation is None:
         return None
     computing = batch_cpu_share(rank, count, on_gpu=starvation.on_gpu)
-    # On a full machine a worker that computes stands in line for a core most of its time, as the main thread does.
+    # On a full machine a worker that computes waits for a core most of its time, as the main thread does.
     factor = max(line_factor(rank), worker_line_factor(rank))
     if computing is not None and computing * factor < limits.computing_share:
         return None

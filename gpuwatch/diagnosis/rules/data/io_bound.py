@@ -13,13 +13,13 @@ Fires:
 Clears:
     I/O pressure below 10 % and workers blocked less than 15 %; reading lines below 15 %.
 Not when:
-    The first epoch still fills the page cache: it may vanish by itself and the text says so. Memory is so short
-    that the cache is thrown out: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All
-    cores are busy, a quota stops the run, or workers push each other off their cores: a line that reads may then
-    wait for a core.
+    The first epoch still fills the page cache: it may vanish by itself and the text says so. Memory is so short that
+    the page cache is evicted: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All cores
+    are busy, a quota stops the run, or workers push each other off their cores: a line that reads may then wait for a
+    core.
 Causes:
     Many small reads, a device at its throughput, a network file system, or a page cache that memory pressure empties
-    (then host-memory-pressure stands before it). A first epoch reads from a cold cache and may pass.
+    (then host-memory-pressure comes before it). A first epoch reads from a cold cache and may pass.
 Fix:
     Read large pieces: shards (WebDataset, streaming) or a local copy on NVMe. More workers help as long as the
     device is not saturated, as they need little CPU; prefetch_factor=4; cache decoded or resized items.
@@ -67,7 +67,7 @@ MEMORY_PRESSURE_PERCENT = 10.0
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    blocked_share: float = threshold(BLOCKED_SHARE, "of the workers is blocked on storage: said from here on")
+    blocked_share: float = threshold(BLOCKED_SHARE, "of the workers is blocked on storage: reported from here on")
     clear_blocked_share: float = threshold(0.15, "until it is less", beside="blocked_share")
     pressure_percent: float = threshold(PRESSURE_IO_PERCENT, "I/O pressure of the machine, with blocked workers")
     clear_pressure_percent: float = threshold(10.0, "until it is less", beside="pressure_percent")
@@ -105,7 +105,7 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=is_storage_bound(case, limits.blocked_share, limits.pressure_percent)
         or (reading is not None and reading.share.value >= limits.blocked_share),
         fix=_fix(case, step_cost(case, starvation), reading),
-        gain=from_share(0.0, starvation.share, "as far as storage can deliver more"),
+        gain=from_share(0.0, starvation.share, "if storage can deliver more"),
         ruled_out=rivals(case, "storage"),
         verify="I/O pressure below 10 %, workers blocked less than 15 %, the wait below 6 %",
         chart=("host.pressure_io_percent", "run.wait_share"),
@@ -154,7 +154,7 @@ def _fix(case: RunCase, cost: StepCost | None, reading: Reading | None) -> Fix:
     if _first_epoch(case):
         notes += "; this is the first epoch, which still fills the page cache, so it may vanish by itself"
     if _memory_short(case):
-        notes += "; memory is short, so the page cache is thrown out again: fewer workers or more memory come first"
+        notes += "; memory is short, so the page cache is evicted: use fewer workers or more memory first"
         return (
             Fix(notes, None, *place_of(loader))
             if no_workers

@@ -1,11 +1,11 @@
 """The loader is already as fast as it can hand batches over; more workers would not help.
 
 Means:
-    The workers idle, every batch is ready, and the training thread still spends about a millisecond on taking it
-    over. Beside steps of a few milliseconds that counts.
+    The workers idle, every batch is ready, and the training thread still spends about a millisecond on receiving it.
+    With steps of a few milliseconds that is a noticeable share.
 Evidence:
-    The waits of the steps: half of them between 0.2 and 3 ms, 95 % below 5 ms; workers busy less than 20 % of the
-    time, steps shorter than 20 ms. From outside the mean wait stands for them.
+    The waits of the steps: half of them between 0.2 and 3 ms, 95 % below 5 ms; workers busy less than 20 % of the time,
+    steps shorter than 20 ms. From outside the mean wait is used instead.
 Fires:
     All of that, and 5 % or more of the time goes into the handover.
 Clears:
@@ -13,10 +13,10 @@ Clears:
 Not when:
     The workers are busy: their number counts then. Where this holds, workers-too-few is silent.
 Causes:
-    Data that lies in memory, or a step that is shorter than taking over a batch from another process.
+    Data that lies in memory, or a step that is shorter than the transfer of a batch from another process.
 Fix:
-    No workers where making a batch takes less than taking it over, else a single one; a larger batch; data that fits
-    into GPU memory may lie there.
+    No workers where making a batch takes less time than receiving it, else a single one; a larger batch; or data kept
+    in GPU memory, if it fits.
 Gain:
     A hint. Measured with steps of 5 ms on 2 cores: 6.0-6.5 ms a step without workers, 8.0-13.4 ms with 1 to 8.
 Verify:
@@ -47,9 +47,9 @@ STEPS = 30
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.05, "of the time passes with handing over ready batches: said from here on")
+    fire_share: float = threshold(0.05, "of the time is spent handing over ready batches: reported from here on")
     clear_share: float = threshold(0.03, "until less passes", beside="fire_share")
-    step_seconds: float = threshold(0.020, "longer steps hide the handing over")
+    step_seconds: float = threshold(0.020, "longer steps hide the handover")
     wait_seconds: float = threshold(0.005, "the 95th percentile of the waits stays below this")
 
 
@@ -77,7 +77,7 @@ def loader_overhead_floor(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     return Draft(
         summary=(
-            f"Taking over a ready batch costs {seconds(handover.wait_seconds)} of a step of "
+            f"Receiving a ready batch costs {seconds(handover.wait_seconds)} of a step of "
             f"{seconds(handover.step_seconds)}, and no number of workers makes it faster"
         ),
         severity=Severity.INFO,
@@ -120,7 +120,7 @@ def _fix(rank: RankWindow, handover: Handover, busy: float) -> Fix:
     workers = (loader.num_workers if loader else None) or 1
     made = rank.workers.batch_seconds if rank.workers is not None else None
     batch = made if made is not None else busy * workers * handover.step_seconds
-    costs = f"making a batch takes about {seconds(batch)}, taking it over {seconds(handover.wait_seconds)}"
+    costs = f"making a batch takes about {seconds(batch)}, receiving it {seconds(handover.wait_seconds)}"
     if batch <= handover.wait_seconds:
         keywords = {"num_workers": "0"}
         if loader is not None and loader.persistent_workers:

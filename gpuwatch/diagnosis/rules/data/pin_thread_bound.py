@@ -1,11 +1,11 @@
 """The one thread that pins the loader's batches is busy all the time, while the workers wait for it.
 
 Means:
-    With pin_memory=True a thread of the training process takes over each batch that a worker sends, and copies it into
+    With pin_memory=True a thread of the training process receives each batch that a worker sends, and copies it into
     pinned memory. It handles one after the other, and shares the interpreter with the training thread.
 Evidence:
-    Samples of that thread's stack: how much of its time it takes over, copies or hands on instead of waiting for the
-    workers. How busy the workers are.
+    Samples of that thread's stack: how much of its time it receives, copies or passes on batches instead of waiting for
+    the workers. How busy the workers are.
 Fires:
     data-starvation holds, the thread is busy at least 85 % of the time and the workers less than that.
 Clears:
@@ -13,7 +13,7 @@ Clears:
 Not when:
     Stacks cannot be read. The workers are as busy: then they are the limit. The loader does not pin.
 Causes:
-    Thousands of small tensors or Python objects in a batch, each pinned for itself; large float32 batches; batches of
+    Thousands of small tensors or Python objects in a batch, each pinned separately; large float32 batches; batches of
     sizes that change, for which pinned memory is allocated again and again; a pin_memory() method of the batch's own
     that is slow.
 Fix:
@@ -51,7 +51,7 @@ LEAST_LOOKS = 200
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    busy_share: float = threshold(0.85, "of its time the thread is busy: said from here on")
+    busy_share: float = threshold(0.85, "of its time the thread is busy: reported from here on")
     clear_share: float = threshold(0.70, "until it is less busy", beside="busy_share")
 
 

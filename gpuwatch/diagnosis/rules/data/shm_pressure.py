@@ -43,7 +43,7 @@ from gpuwatch.timeline.windows import RankWindow
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.80, "of /dev/shm is used or will be: said from here on")
+    fire_share: float = threshold(0.80, "of /dev/shm is used or will be: reported from here on")
     clear_share: float = threshold(0.60, "until less is used", beside="fire_share")
     critical_share: float = threshold(0.95, "critical from here on", beside="fire_share")
 
@@ -76,7 +76,7 @@ def shm_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=share >= limits.fire_share,
         fix=_fix(case, max(needed, mount.used_bytes)),
-        hint="no speed: it keeps the workers from crashing or hanging",
+        hint="no speedup: it keeps the workers from crashing or hanging",
         ruled_out=rivals(case) if "data-starvation" in case.holding else (),
         verify="At least 40 % of /dev/shm free",
     )

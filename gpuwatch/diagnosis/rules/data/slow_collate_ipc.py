@@ -6,10 +6,10 @@ Means:
     items themselves.
 Evidence:
     Samples of stacks: what part of their busy time workers spend in collating and sending, and what part of its time
-    the training thread spends in taking a batch over.
+    the training thread spends in receiving a batch.
 Fires:
-    data-starvation holds, and either collating and sending take 30 % of the workers' work and more than any line of
-    the items does, or taking over takes 10 % of the training thread.
+    data-starvation holds, and either collating and sending take 30 % of the workers' work and more than any line of the
+    items does, or receiving takes 10 % of the training thread.
 Clears:
     Both below half of that.
 Not when:
@@ -18,14 +18,14 @@ Not when:
     show.
 Causes:
     Many small tensors, few large ones (float32 images), or Python objects that are pickled: the hottest line and the
-    bytes of a batch tell.
+    bytes of a batch say which.
 Fix:
     Fewer bytes and fewer objects: uint8 until after the copy (a quarter of float32), items as tensors of one size,
     padding once per batch, batched __getitems__.
 Gain:
     From halving that work to leaving a quarter of it, as far as workers or training thread are then the limit.
 Verify:
-    The share of collating and taking over is down, and the wait below 6 %.
+    The share of collating and receiving is down, and the wait below 6 %.
 Source:
     Measured with 38.5 MB float32 batches: a wait of 125 ms without workers, 115 with one and 47 with two.
 """
@@ -79,9 +79,11 @@ OTHER_CAUSES = (
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    collate_share: float = threshold(0.30, "of the workers' time builds batches: said from here on")
+    collate_share: float = threshold(0.30, "of the workers' time goes into building batches: reported from here on")
     clear_collate_share: float = threshold(0.15, "until less does", beside="collate_share")
-    receiving_share: float = threshold(0.10, "of the training thread receives batches: said from here on")
+    receiving_share: float = threshold(
+        0.10, "of the training thread's time goes into receiving batches: reported from here on"
+    )
     clear_receiving_share: float = threshold(0.05, "until less does", beside="receiving_share")
 
 
@@ -127,9 +129,9 @@ def slow_collate_ipc(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=gain,
         hint=None
         if gain is not None
-        else "no promise: the workers idle part of the time, so their pace is not all of it",
+        else "no promise: the workers idle part of the time, so their pace is only part of the cause",
         ruled_out=rivals(case),
-        verify="Collating and taking over take less than half of their share now, and the wait is below 6 %",
+        verify="Collating and receiving take less than half of their share now, and the wait is below 6 %",
         chart=("run.wait_share",),
     )
 
@@ -165,7 +167,7 @@ def _summary(shipping: Shipping, line: HotLine | None, is_limit: bool, limits: T
     if shipping.building is not None and (is_limit or taken < limits.clear_receiving_share):
         share = percent(shipping.building.value)
         return f"Workers spend {share} of their work on building and sending batches{where}, not on the items"
-    return f"Taking over the batches that workers send costs the training thread {percent(taken)} of its time"
+    return f"Receiving the batches that workers send costs the training thread {percent(taken)} of its time"
 
 
 def _evidence(rank: RankWindow, shipping: Shipping, line: HotLine | None) -> tuple[Measure, ...]:
@@ -177,7 +179,7 @@ def _evidence(rank: RankWindow, shipping: Shipping, line: HotLine | None) -> tup
         )
         measures.append(Measure("worker_collate_share", round(shipping.building.value, 4), text))
     if shipping.receiving is not None and rank.stacks is not None:
-        text = f"taking over batches {with_interval(shipping.receiving)} of the training thread {watched(rank.stacks)}"
+        text = f"receiving batches {with_interval(shipping.receiving)} of the training thread {watched(rank.stacks)}"
         measures.append(Measure("receiving_share", round(shipping.receiving.value, 4), text))
     if line is not None:
         measures.append(line.measure("hot_line", "the workers' time"))

@@ -2,15 +2,15 @@
 
 Means:
     Most batches are ready in time; now and then one holds an item that takes many times as long (a huge image, a
-    corrupt file, a retried download), and because batches are handed over in order, all behind it wait.
+    corrupt file, a retried download), and because batches are handed over in order, all later ones wait.
 Evidence:
     The waits' shape: the worst 5 % of the steps hold 75 % of the lost time, the median step loses less than 2 %, no
     rhythm of the workers (autocorrelation at lag N below 0.3), over at least 200 steps. Batches multiply slow items:
     with 1 % of them a batch of 16 holds one 15 % of the time. So where workers idle in between (busy less than 85 %)
     the tail is all steps whose wait is above the median by 8 median deviations and costs 2 % of a step, up to 25 % of
-    them. Where the workers tell how long they made each batch, those times have to differ too (deviation over mean of
-    at least 0.5: 1 % of the batches eight times as slow); from 1 on 60 steps are enough, for then the shape is not the
-    only witness.
+    them. Where the workers report how long each batch took, those times have to differ too (deviation over mean of at
+    least 0.5: 1 % of the batches eight times as slow); from 1 on 60 steps are enough, because the shape is then not the
+    only evidence.
 Fires:
     That shape and 5 % lost.
 Clears:
@@ -25,16 +25,16 @@ Causes:
     epoch.
 Fix:
     Resize or drop the items that take so long. Until then a deeper queue: prefetch_factor 4 or 8, the smaller one where
-    it wins nearly as much, as far as /dev/shm holds it. in_order=False only where that wins 5 % of the time more: it
+    it saves nearly as much, if it fits into /dev/shm. in_order=False only where that saves another 5 % of the time: it
     changes the order of batches and so exact reproducibility.
 Gain:
-    The batches that the workers made are handed through a model of torch's queues once more, as they are and as
-    advised: of the measured loss stays what stays of the modelled one, as far as cores permit. Measured with torch 2.13
-    and one slow item in 100, beside what the model says for it: prefetch_factor=8 2.11x (2.11x), prefetch_factor=4
-    1.60x (1.59x) and 1.25x (1.27x), in_order=False 2.18x (2.31x), 2.28x (2.31x) and 1.24x (1.27x).
-    Of several ranks each waits for the others' slow items too, so that it is the least: a hint.
-    Where batches are not timed, or the model misses the loss by a third of it or 8 % of the time: 40 to 75 % of the
-    loss in outliers for both settings together, and no more than workers that are busy all the time deliver.
+    The batches that the workers made are replayed through a model of torch's queues, with the present settings and with
+    the advised ones: the measured loss shrinks as the modelled one does, as far as cores permit. Measured with torch
+    2.13 and one slow item in 100, with the model's prediction in parentheses: prefetch_factor=8 2.11x (2.11x),
+    prefetch_factor=4 1.60x (1.59x) and 1.25x (1.27x), in_order=False 2.18x (2.31x), 2.28x (2.31x) and 1.24x (1.27x).
+    With several ranks each also waits for the others' slow items, so the gain is at least this: a hint. Where batches
+    are not timed, or the model misses the loss by a third of it or 8 % of the time: 40 to 75 % of the loss in outliers
+    for both settings together, and no more than workers that are busy all the time deliver.
 Verify:
     Such steps hold less than 30 % of the lost time.
 Source:
@@ -78,10 +78,10 @@ where batches are not timed, or the model of the queue does not come to the loss
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.05, "of the time is lost to waits: said from here on")
+    fire_share: float = threshold(0.05, "of the time is lost to waits: reported from here on")
     clear_share: float = threshold(0.03, "until less is lost", beside="fire_share")
     steps: int = threshold(200, "in the window at least", least=20)
-    held_share: float = threshold(0.75, "of the loss that a few late batches hold at least")
+    held_share: float = threshold(0.75, "of the lost time that a few late batches hold, at least")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
-"""One worker is slower than the others, which wait for its turn.
+"""One worker is slower than the others, which wait for it.
 
 Means:
     Batches are handed over in order, each worker makes every N-th. One of them takes longer for each of its batches, so
     the others fill their part of the queue and idle until its batch is there.
 Evidence:
     How busy each worker is, and how long its batches take it in the median: by its own record of them, with a hook.
-    Else how busy it is by samples of its stack, and how the waits lie. Where stacks can be read, the line that the slow
-    one stands on.
+    Without one: how busy it is by samples of its stack, and how the waits are distributed. Where stacks can be read,
+    the line that the slow one is at.
 Fires:
     data-starvation holds, half of the workers or fewer are busy at least 85 % of the time, each of the others less than
     60 %, and the batches of the slow ones take 1.5 times as long. Without a hook most of the
@@ -21,10 +21,10 @@ Causes:
     An IterableDataset whose shards are not alike: one is larger, compressed otherwise, or lies on slower storage; a
     worker that retries downloads or reads from slow files only; a worker on a core that other programs use.
 Fix:
-    Equal work for all: deal single items or small shards out by get_worker_info(), in turn. Where torch has it,
-    in_order=False lets the others go ahead meanwhile; the order of batches is then not reproducible.
+    Equal work for all: hand out single items or small shards round-robin by get_worker_info(). Where torch has it,
+    in_order=False lets the others go ahead in the meantime; the order of batches is then not reproducible.
 Gain:
-    From dealing the same work out evenly to letting each worker go at its own pace, by how busy they are now; at most
+    From distributing the same work evenly to letting each worker go at its own pace, by how busy they are now; at most
     what is lost to waits.
 Verify:
     All workers are as busy as each other, and the wait is below 6 %.
@@ -62,8 +62,8 @@ SURE = 0.9
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    busy_share: float = threshold(0.85, "of the time that a slow worker is busy at least")
-    others_share: float = threshold(0.60, "that each of the others is busy at most")
+    busy_share: float = threshold(0.85, "of the time that a slow worker is busy, at least")
+    others_share: float = threshold(0.60, "of the time that each of the others is busy, at most")
 
 
 @rule("slow-worker", subject="run", level=Level.E1, after=("data-starvation",), thresholds=Thresholds)
@@ -133,9 +133,13 @@ def _evidence(chief: WorkerLoad, slow: Sequence[WorkerLoad], others: Sequence[Wo
 def _fix(loader: LoaderFacts, chief: WorkerLoad) -> Fix:
     text = f"Find out why process {chief.pid} is slower than the other workers"
     if loader.iterable:
-        text += ", and give all of them equal work: deal single items or small shards out in turn, by get_worker_info()"
+        text += (
+            ", and give all workers equal work: hand out single items or small shards round-robin, by get_worker_info()"
+        )
     if loader.in_order:
-        text += "; in_order=False lets the others go ahead meanwhile (the order of batches is then not reproducible)"
+        text += (
+            "; in_order=False lets the others go ahead in the meantime (the order of batches is then not reproducible)"
+        )
         return loader_fix(loader, {"in_order": "False"}, text, None)
     file, line = (chief.line.file, chief.line.line) if chief.line is not None else place_of(loader)
     return Fix(text=text, file=file, line=line)
@@ -149,4 +153,4 @@ def _gain(starvation: Starvation, workers: Sequence[WorkerLoad]) -> Gain:
     most = without(starvation.share)
     low, high = (min(most, 1.0 / max(computing, each)) for each in (evenly, apart))
     low = min(low, without(SURE * starvation.share))
-    return Gain(round(low, 3), round(high, 3), "as far as cores are free")
+    return Gain(round(low, 3), round(high, 3), "if enough cores are free")

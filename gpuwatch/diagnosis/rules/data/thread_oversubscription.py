@@ -1,4 +1,4 @@
-"""Each loader worker starts its own thread pool (OpenCV, NumPy, OpenMP): hundreds of threads fight for the cores.
+"""Each loader worker starts its own thread pool (OpenCV, NumPy, OpenMP): hundreds of threads compete for the cores.
 
 Means:
     A library in the workers takes one thread for each core of the machine, in every worker. The kernel then spends
@@ -25,8 +25,8 @@ Fix:
 Gain:
     One over what the GPU is busy, or without a GPU 1 / (1 - S), within the 5 % by which a minute's figure is off: the
     crowd slows launches as well as loading. Promised only where that is no more than a quarter above what is left when
-    batches are made as many times as fast as threads now fight for each core, up to 4 times: else what a batch takes
-    one thread decides, which is unknown while they fight, and there is a hint with both ends. Measured with
+    batches are made as many times as fast as threads now compete for each core, up to 4 times: else what a batch takes
+    one thread decides, which is unknown while they compete, and there is a hint with both ends. Measured with
     np.linalg.svd in 4 workers on 2 cores: 8.7 batches a second, 59.8 with one OpenBLAS thread each; reported were 4 and
     10 times.
 Verify:
@@ -70,11 +70,11 @@ OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned")
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    threads_per_core: float = threshold(2.0, "at work: said from here on")
+    threads_per_core: float = threshold(2.0, "at work: reported from here on")
     clear_threads_per_core: float = threshold(1.2, "until fewer are", beside="threads_per_core")
     system_share: float = threshold(0.25, "of the workers' CPU time passes in the kernel at least")
     load_per_core: float = threshold(2.0, "or the load is as high as this")
-    lost_share: float = threshold(0.05, "of the time that is lost to waits at least")
+    lost_share: float = threshold(0.05, "of the time lost to waits, at least")
     clear_lost_share: float = threshold(0.03, "until less is lost", beside="lost_share")
 
 
@@ -87,7 +87,7 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose workers' threads fight for the cores."""
+    """Fires on a run whose workers' threads compete for the cores."""
     rank, starvation, cores = case.run.critical, starvation_of(case), allowed_cores(case)
     workers = rank.workers
     if workers is None or workers.active_threads is None or case.holding.intersection(OTHER_CAUSES):
@@ -109,7 +109,7 @@ def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
         brings = uncrowded(case, starvation, step_cost(case, starvation), workers.active_threads / cores)
     return Draft(
         summary=(
-            f"{workers.active_threads} threads of {workers.count} workers fight for {cpu_cores(cores)}: "
+            f"{workers.active_threads} threads of {workers.count} workers compete for {cpu_cores(cores)}: "
             f"a library in each worker starts its own"
         ),
         severity=Severity.WARNING if starvation.share >= PROMISED_FROM else Severity.INFO,
@@ -171,7 +171,7 @@ def _fix(rank: RankWindow, cores: float, workers: int) -> Fix:
         return worker_init_fix(rank.train_loader, FUNCTION, limit, text, threads)
     variables = " ".join(f"{name}_THREADS={threads}" for name in names)
     return Fix(
-        text=f"Let each worker use {one}: set this where the script is started, for libraries read it once only{said}",
+        text=f"Let each worker use {one}: set this where the script is started, libraries read it only once{said}",
         code=f"{variables} {shlex.join(rank.facts.command)}",
         file=file,
         line=line,

@@ -61,11 +61,11 @@ OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned", "th
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    workers_per_core: float = threshold(1.2, "said above this")
+    workers_per_core: float = threshold(1.2, "reported above this")
     pressure_percent: float = threshold(20.0, "CPU pressure that counts as a sign")
     lost_share: float = threshold(0.05, "of the time lost to waits that counts as a sign")
     least_gain: float = threshold(
-        1.2, "times as fast that batches come with fewer (middle of the range): said from here on", least=1.0
+        1.2, "speed-up of loading with fewer workers (middle of the range): reported from here on", least=1.0
     )
     clear_gain: float = threshold(1.1, "until it is less", beside="least_gain", least=1.0)
 
@@ -134,7 +134,7 @@ def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
 def _in_line(workers: WorkerTotals) -> tuple[Measure, ...]:
     if workers.run_delay_share is None:
         return ()
-    return (share_measure("worker_run_delay_share", workers.run_delay_share, "a worker stands in line for one"),)
+    return (share_measure("worker_run_delay_share", workers.run_delay_share, "workers waiting for a core"),)
 
 
 def _signs(case: RunCase, starvation: Starvation | None, count: int, limits: Thresholds) -> tuple[Measure, ...]:

@@ -77,7 +77,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     worker_cores: float = threshold(0.85, "that each worker keeps busy at least", most=1.2)
-    least_gain: float = threshold(1.05, "a smaller speed-up is not worth saying", least=1.0, most=100.0)
+    least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
 @rule(

@@ -14,13 +14,13 @@ Clears:
     No growth, or room for more than four hours.
 Not when:
     Less than ten minutes were watched, or workers were restarted since; page cache, which is not theirs. Workers above
-    4 GB are not measured, because looking at them costs too much.
+    4 GB are not measured, because measuring them costs too much.
 Causes:
     Reference counts that copy shared pages (lists and dicts of the dataset), or a real leak: then the training
     process grows as well.
 Fix:
     Keep what the dataset knows in NumPy or Arrow arrays, which are one object each; fewer workers; persistent_workers
-    off, so that each epoch begins afresh.
+    off, so that each epoch begins with new ones.
 Gain:
     No speed: it keeps the job from being killed.
 Verify:
@@ -49,8 +49,8 @@ TRAINER_SHARE = 0.5
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fit: float = threshold(0.80, "the growth is as straight a line as this (r squared)", most=1.0)
-    fire_seconds: float = threshold(2 * 3600.0, "until memory is full: said below")
+    fit: float = threshold(0.80, "how close the growth is to a straight line (r squared)", most=1.0)
+    fire_seconds: float = threshold(2 * 3600.0, "until memory is full: reported below")
     clear_seconds: float = threshold(4 * 3600.0, "until there is more time than this", beside="fire_seconds")
     full_share: float = threshold(0.90, "of the memory in use counts as full")
 
@@ -95,8 +95,10 @@ def worker_memory_growth(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=left < limits.fire_seconds,
         fix=_fix(rank, growth, left),
-        hint="no speed: it keeps the job from being killed for want of memory",
-        ruled_out=(RuledOut("page cache", "only memory counts that no file holds and no other process shares"),),
+        hint="no speedup: it keeps the job from being killed for lack of memory",
+        ruled_out=(
+            RuledOut("page cache", "only private memory counts: not file pages, not pages shared with other processes"),
+        ),
         verify="The workers' own memory stays what it is after the first epoch",
     )
 

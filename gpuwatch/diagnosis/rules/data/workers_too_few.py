@@ -13,16 +13,16 @@ Fires:
 Clears:
     The wait is below 6 % or the number of workers changes.
 Not when:
-    The cores are busy, a CPU quota throttles, storage is the limit, the workers are pinned, fight with their threads
-    or outnumber the cores: the comb shows there too, so free cores decide and not the comb. Single slow items have
-    their own rule, and so have workers that hand over as fast as workers can.
+    The cores are busy, a CPU quota throttles, storage is the limit, the workers are pinned, start too many threads or
+    outnumber the cores: the comb shows there too, so free cores decide and not the comb. Single slow items have their
+    own rule, and so have workers that hand over as fast as workers can.
 Causes:
     Workers that compute, each of which needs a core, or workers that wait for storage, many of which share one.
 Fix:
-    num_workers = ceil(1.2 x seconds for one worker to make a batch / seconds to compute one), at least one more
-    than now, within what cores, memory, shared memory and the epoch allow. It costs the memory of the added
-    workers. A number that was named stands while a new one differs by no more than it is known to: 5 % before it is
-    rounded, more where the stretches of the window differ by more.
+    num_workers = ceil(1.2 x seconds for one worker to make a batch / seconds to compute one), at least one more than
+    now, within what cores, memory, shared memory and the epoch allow. It costs the memory of the added workers. An
+    advised number stays until a new one differs by more than its uncertainty: 5 % before rounding, more where the parts
+    of the window differ by more.
 Gain:
     Today's step time over the longest of computing a step and loading a batch by that many workers.
 Verify:
@@ -68,13 +68,13 @@ OTHER_CAUSES = (
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    busy_share: float = threshold(0.85, "workers are busy at least")
+    busy_share: float = threshold(0.85, "of the time that workers are busy, at least")
     comb: float = threshold(
         0.6, "autocorrelation of the waits at the number of workers, where their load is unknown", most=1.0
     )
-    room_share: float = threshold(0.7, "of the workers that the cores carry: said below")
-    free_cores: float = threshold(FREE_CORES, "at least, or what the added workers need")
-    least_gain: float = threshold(1.05, "a smaller speed-up is not worth saying", least=1.0, most=100.0)
+    room_share: float = threshold(0.7, "of the workers that the cores carry: reported below")
+    free_cores: float = threshold(FREE_CORES, "free cores, at least, or what the added workers need")
+    least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
 @rule("workers-too-few", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds)

@@ -1,13 +1,13 @@
 """Batches are loaded inside the training process, so the GPU waits for every one of them.
 
 Means:
-    With num_workers=0 the training thread itself reads, decodes and collates each batch; the GPU has nothing to do
-    meanwhile. Worker processes prepare the next batches while the GPU computes.
+    With num_workers=0 the training thread itself reads, decodes and collates each batch; the GPU has nothing to do in
+    the meantime. Worker processes prepare the next batches while the GPU computes.
 Evidence:
-    The loader's own num_workers (the hook's word, or read from the live object), and a run that loses time to waits
-    for data. The wait for a batch is what one worker would take for it. Where stacks can be read, the line of
-    loading that takes most of the waits. Where a thread of the training process reads the
-    loader ahead and the training waits for that, a batch takes it as long as a step, as far as stacks show it busy.
+    The loader's own num_workers (reported by the hook, or read from the live object), and a run that loses time to
+    waits for data. The wait for a batch is what one worker would take for it. Where stacks can be read, the line of
+    loading that takes most of the waits. Where a thread of the training process reads the loader ahead and the training
+    waits for that, a batch takes it a whole step, times the share of the time that its stacks show it busy.
 Fires:
     data-starvation holds and the training loader has no workers.
 Clears:
@@ -20,15 +20,15 @@ Causes:
     Reading, decoding or collating: the stacks' line says which, and the rules for workers ask again once there are
     some.
 Fix:
-    num_workers = ceil(1.2 x seconds to load a batch / seconds to compute one), within what cores, memory, shared
-    memory and the epoch allow; persistent_workers=True, so that they live on from epoch to epoch; pin_memory=True
-    with a GPU. Under the start methods spawn and forkserver (Python 3.14's default) the dataset must pickle.
-    A number that was named stands while a new one differs by no more than it is known to: 5 % before it is rounded,
-    more where the stretches of the window differ by more.
+    num_workers = ceil(1.2 x seconds to load a batch / seconds to compute one), within what cores, memory, shared memory
+    and the epoch allow; persistent_workers=True, so that they live on from epoch to epoch; pin_memory=True with a GPU.
+    Under the start methods spawn and forkserver (Python 3.14's default) the dataset must pickle. An advised number
+    stays until a new one differs by more than its uncertainty: 5 % before rounding, more where the parts of the window
+    differ by more.
 Gain:
-    Today's step time over that with workers: the longest of computing a step, loading a batch by so many workers,
-    and the CPU seconds of both over the cores. The range is that of the stretches of the window, or of the interval
-    that samples leave open.
+    Today's step time over that with workers: the longest of computing a step, loading a batch by so many workers, and
+    the CPU seconds of both over the cores. The range is that of the parts of the window, or the interval of the
+    samples.
 Verify:
     As many processes called pt_data_worker appear, the wait is below 6 %, and samples per second rise as predicted.
 Source:
@@ -64,7 +64,7 @@ PICKLING = ("spawn", "forkserver")
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    least_gain: float = threshold(1.05, "a smaller speed-up is not worth saying", least=1.0, most=100.0)
+    least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
 @rule("workers-zero", subject="run", level=Level.E1, after=("data-starvation",), thresholds=Thresholds)
@@ -151,7 +151,7 @@ def _evidence(cost: StepCost) -> tuple[Measure, ...]:
 
 def _rest(cost: StepCost) -> str:
     in_line = cost.batch_demand_share - cost.batch_cpu_share
-    return f"{percent(in_line)} it stands in line for a core" if in_line >= 0.05 else "the rest it waits"
+    return f"waits for a core {percent(in_line)}" if in_line >= 0.05 else "and waits for the rest"
 
 
 def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen: int | None, *, by_thread: bool) -> str:
@@ -160,18 +160,18 @@ def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen:
         f"{advice.arithmetic}"
     )
     if by_thread:
-        text += "; a thread shares the interpreter with the training, so while one runs Python the other stands still"
+        text += "; a thread shares the interpreter with the training, so while one runs Python, the other waits"
     if advice.cap is not None and advice.cap.name == "cpu":
         text += (
-            f"; beyond that make an item cheaper (decode smaller, cache{', augment on the GPU' if cost.on_gpu else ''})"
+            f"; after that, make an item cheaper (decode smaller, cache{', augment on the GPU' if cost.on_gpu else ''})"
         )
     if cores_seen is not None and advice.count > cores_seen:
         text += f"; PyTorch will warn that these are more than the {cpu_cores(cores_seen)}"
         if cost.batch_cpu_known:
             share = percent(cost.batch_cpu_share)
-            text += f"; computing {share} of the time they need {advice.count * cost.batch_cpu_share:.1f} of them"
+            text += f"; computing {share} of the time, they need {advice.count * cost.batch_cpu_share:.1f} of them"
     if not cost.batch_cpu_known:
-        text += "; how much of it is CPU work is not known yet and taken as all"
+        text += "; how much of it is CPU work is not known yet, so all of it is assumed to be"
     if loader.iterable or (loader.iterable is None and loader.batches_per_epoch is None):
         who = "an IterableDataset" if loader.iterable else "if it reads an IterableDataset, that"
         text += f"; {who} must split its items by get_worker_info(), or every worker yields all of them"

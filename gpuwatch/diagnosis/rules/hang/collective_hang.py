@@ -6,8 +6,8 @@ Means:
 Evidence:
     No step on any rank for 60 s or ten of the slowest steps; utilization at least 95 % on all GPUs but at most one;
     power at most 45 % of the limit or below 60 % of what this run usually draws; no evaluation, checkpoint or
-    compilation going on. Where stacks can be read, the line each rank stands on, and since when: one of them for 10 s
-    at least, without a hook each for 60 s.
+    compilation going on. Where stacks can be read, the line each rank is at, and since when: one of them for at least
+    10 s, without a hook each for 60 s.
 Fires:
     All of that holds in two evaluations.
 Clears:
@@ -17,12 +17,12 @@ Not when:
     evaluates without steps: its threads move on, or it has left its training loop. The rank that the others wait for
     waits for its workers, and these compute: a batch takes as long.
 Causes:
-    One rank stands elsewhere than the others or its GPU idles: it is the culprit (an exception, a wait for data). All
-    stand in the same collective: the network, or collectives that do not match.
+    One rank is at another line than the others, or its GPU idles: it is the culprit (an exception, a wait for data).
+    All are in the same collective: the network, or collectives that do not match.
 Fix:
-    Look first at the rank that stands elsewhere than the others, or makes no steps. Next time:
-    TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 name the collective, and a shorter timeout
-    ends it.
+    Look first at the rank that is at another line than the others, or makes no steps. Next time:
+    TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1 name the collective, and a shorter timeout ends
+    it.
 Gain:
     It stops wasted hours.
 Verify:
@@ -62,7 +62,9 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     silence_seconds: float = threshold(
-        LEAST_SILENCE_SECONDS, "without a step of any rank, and ten slow steps: said after it", least=5.0
+        LEAST_SILENCE_SECONDS,
+        "without a step of any rank, and as long as ten slow steps: reported after that",
+        least=5.0,
     )
     busy_percent: float = threshold(95.0, "utilization of all GPUs but one at least")
     power_share: float = threshold(0.45, "of its power limit that a GPU draws at most")
@@ -135,7 +137,7 @@ def _fix(case: RunCase, culprit: str, found: tuple[Stand, ...]) -> Fix:
         look = listed(f"gpuwatch stacks {rank.facts.pid}" for rank in case.run.ranks[:MOST_NAMED])
         text = f"{culprit}. Look at the stacks of all ranks ({look}), then restart with NCCL's flight recorder on"
         return Fix(text=text, code=code)
-    where = "; ".join(f"{stand.who} stands on {stand.words}" for stand in found[:MOST_NAMED])
+    where = "; ".join(f"{stand.who} is at {stand.words}" for stand in found[:MOST_NAMED])
     chief = (apart(found) or found)[0].line
     text = f"{culprit}. {where[0].upper()}{where[1:]}. Restart with NCCL's flight recorder on"
     return Fix(text=text, code=code, file=chief.file, line=chief.line)
@@ -186,4 +188,4 @@ def _culprit(case: RunCase, idle: list[GpuWindow], found: tuple[Stand, ...]) -> 
     if behind:
         who = process_words(slowest)
         return f"{who[0].upper()}{who[1:]} is {behind} steps behind: look at it first"
-    return "All ranks stand at the same step: a network fault or mismatched collectives"
+    return "All ranks are at the same step: a network fault or mismatched collectives"

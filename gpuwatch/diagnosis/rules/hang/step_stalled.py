@@ -5,9 +5,9 @@ Means:
     answer, a full /dev/shm, or a lock.
 Evidence:
     No step for 60 s or ten of the slowest steps, GPU utilization below 5 %, the process tree uses less than a tenth of
-    a core and reads or writes less than 100 kB/s, process alive. Where stacks can be read, the line it stands on, and
-    since when; without a hook it must stand there for 60 s. In an evaluation, a save or a compilation the same, for
-    five minutes, where its stack stands in there.
+    a core and reads or writes less than 100 kB/s, process alive. Where stacks can be read, the line it is at, and since
+    when; without a hook it must be there for 60 s. In an evaluation, a save or a compilation the same, for five
+    minutes, where its stack is in there.
 Fires:
     All of that holds in two evaluations.
 Clears:
@@ -18,10 +18,10 @@ Not when:
     stopped.
 Causes:
     The training thread waits for its loader: dead workers or full shared memory. It is blocked in a read: storage. It
-    stands on a line of its own: a lock, a debugger, the network.
+    is at a line of its own: a lock, a debugger, the network.
 Fix:
-    By what the process shows: missing or dead workers, blocked reads, or the line it stands on;
-    DataLoader(timeout=120) turns a silent wait for a worker into an error.
+    By what the process shows: missing or dead workers, blocked reads, or the line it is at; DataLoader(timeout=120)
+    turns a silent wait for a worker into an error.
 Gain:
     None to be computed: without it the run makes no progress at all.
 Verify:
@@ -54,7 +54,9 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     silence_seconds: float = threshold(
-        LEAST_SILENCE_SECONDS, "without a step of any rank, and ten slow steps: said after it", least=5.0
+        LEAST_SILENCE_SECONDS,
+        "without a step of any rank, and as long as ten slow steps: reported after that",
+        least=5.0,
     )
     idle_percent: float = threshold(5.0, "utilization of an idle GPU")
     idle_cores: float = threshold(0.1, "that an idle process tree uses")
@@ -138,7 +140,7 @@ def _idle(case: RunCase, limits: Thresholds) -> bool:
 
 def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
     """What it waits for, in words, and what to do."""
-    where = f"; it stands on {found[0].words}" if found else ""
+    where = f"; it is at {found[0].words}" if found else ""
     for rank in case.run.ranks:
         process = rank.process.latest if rank.process else None
         # In an evaluation the training loader's workers may have ended with their epoch.
@@ -174,13 +176,13 @@ def _stands(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
     chief = found[0]
     who = f"{chief.who} " if len(case.run.ranks) > 1 else "it "
     others = "".join(f"; {stand.who} on {stand.words}" for stand in found[1:MOST_NAMED])
-    at = f"{who}stands on {place(chief.line.file, chief.line.line)}"
+    at = f"{who}is at {place(chief.line.file, chief.line.line)}"
     line = _workers_line(chief.rank) if chief.line.phase == "wait" else None
     if line is None:
         return at, f"See what that line waits for: {chief.words}{others}"
     return (
-        f"{at} and waits for workers that stand on {line.place}",
-        f"See what its workers do not get past: {line.words}; the training thread stands on {chief.words}{others}",
+        f"{at} and waits for workers that are at {line.place}",
+        f"See what its workers do not get past: {line.words}; the training thread is at {chief.words}{others}",
     )
 
 

@@ -20,7 +20,7 @@ Fix:
 Gain:
     None in speed: it keeps results right and the job alive.
 Verify:
-    The counters stand still.
+    The counters do not grow.
 Source:
     DCGM@72fa3fea DcgmGPUHardwareLimits.h (15, 63, 512); facebookresearch/gcm@1b7bde9 (10; 5e7).
 """
@@ -41,9 +41,9 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     critical_retired_pages: int = threshold(63, "from here on they are critical", beside="retired_pages")
-    retired_pages: int = threshold(10, "said from here on")
+    retired_pages: int = threshold(10, "reported from here on")
     critical_remapped_rows: int = threshold(512, "for uncorrectable errors: critical from here on")
-    corrected_errors: int = threshold(50_000_000, "since the driver was loaded: said above this")
+    corrected_errors: int = threshold(50_000_000, "since the driver was loaded: reported above this")
 
 
 @rule("ecc-or-remap", subject="gpu", level=Level.E0, gated=False, fire_after=1, thresholds=Thresholds)
@@ -64,11 +64,11 @@ def ecc_or_remap(case: GpuCase, limits: Thresholds) -> Draft | None:
         fix=Fix(
             text="Replace the GPU: its memory can no longer be repaired"
             if health.remap_failed
-            else "Stop work on it and have it reset (nvidia-smi --gpu-reset), then watch the counters"
+            else "Stop work on it and reset it (nvidia-smi --gpu-reset), then watch the counters"
             if bad
-            else "Nothing yet: watch the counters"
+            else "No action yet: watch the counters"
         ),
-        verify="The counters stand still after a reset",
+        verify="The counters do not grow after a reset",
     )
 
 

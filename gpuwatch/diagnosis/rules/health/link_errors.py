@@ -14,11 +14,11 @@ Clears:
     Clean for 10 minutes.
 Not when:
     No link at all is up: a single card has nothing at its other end. An idle GPU may put its links down. PCIe replays
-    that pcie-degraded tells.
+    that pcie-degraded reports.
 Causes:
     A bridge, baseboard or riser that is not seated; a link that was shut down; a slot with too weak a signal.
 Fix:
-    Have the GPU reset or the machine restarted; if it comes back, reseat bridge, baseboard or riser.
+    Reset the GPU or restart the machine; if the errors come back, reseat bridge, baseboard or riser.
     NCCL_P2P_DISABLE=1 only as a test of whether the link is what slows the job down.
 Gain:
     A hint: at most what communication costs.
@@ -48,9 +48,9 @@ TEN_MINUTES = 120  # evaluations, 5 s apart
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    crc_errors_per_second: float = threshold(100.0, "of an NVLink: said from here on")
-    repeats: int = threshold(1, "replays or recoveries of an NVLink: said from here on", least=1)
-    used_percent: float = threshold(5.0, "utilization from which on inactive links count as lost")
+    crc_errors_per_second: float = threshold(100.0, "of an NVLink: reported from here on")
+    repeats: int = threshold(1, "replays or recoveries of an NVLink: reported from here on", least=1)
+    used_percent: float = threshold(5.0, "utilization above which inactive links count as lost")
 
 
 @rule(
@@ -81,9 +81,9 @@ def link_errors(case: GpuCase, limits: Thresholds) -> Draft | None:
         evidence=(*found, *never_up),
         fix=Fix(
             text=(
-                "Have the GPU reset or the machine restarted; if it comes back, reseat bridge, baseboard or riser"
+                "Reset the GPU or restart the machine; if the errors come back, reseat bridge, baseboard or riser"
                 if found
-                else "Nothing, if the card has fewer bridges than places for them; else reseat them"
+                else "No action if the card has fewer bridges than slots for them; otherwise reseat them"
             ),
             code="nvidia-smi nvlink -s; nvidia-smi nvlink -e",
         ),
@@ -123,7 +123,7 @@ def _lost_links(gpu: GpuWindow, limits: Thresholds) -> list[Measure]:
     busy = gpu.utilization.mean if gpu.utilization else None
     if not lost or busy is None or busy < limits.used_percent:
         return []
-    return [Measure("nvlink_lost", lost, f"{_links(lost)} went down while gpuwatch looked on")]
+    return [Measure("nvlink_lost", lost, f"{_links(lost)} went down while gpuwatch watched")]
 
 
 def _never_up(gpu: GpuWindow) -> list[Measure]:
@@ -133,7 +133,7 @@ def _never_up(gpu: GpuWindow) -> list[Measure]:
     down = health.nvlink_count - health.nvlink_active - (lost or 0)
     if down <= 0:
         return []
-    return [Measure("nvlink_down", down, f"{down} of {health.nvlink_count} NVLinks down since before gpuwatch looked")]
+    return [Measure("nvlink_down", down, f"{down} of {health.nvlink_count} NVLinks down since before gpuwatch started")]
 
 
 def _links(count: int) -> str:

@@ -1,8 +1,8 @@
 """The driver reported a GPU error.
 
 Means:
-    An XID is the driver's number for what went wrong, from a program's bad pointer (31) to a GPU that fell off the
-    bus (79). It happened once, at a time; it is not a state.
+    An XID is the driver's number for what went wrong, from a program's bad pointer (31) to a GPU that fell off the bus
+    (79). It is an event at one moment, not a state.
 Evidence:
     NVML's event, or the kernel log where it can be read.
 Fires:

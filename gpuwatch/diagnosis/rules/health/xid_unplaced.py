@@ -10,7 +10,7 @@ Fires:
 Clears:
     With a new session; events that need no action (43, 45, 63) after ten minutes.
 Not when:
-    The machine has one GPU: the error is then that one's, and xid-error tells it.
+    The machine has one GPU: the error belongs to it, and xid-error reports it.
 Causes:
     As for xid-error, by the number; the GPU was gone or not yet known when the event came.
 Fix:

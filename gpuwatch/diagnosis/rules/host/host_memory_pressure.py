@@ -1,4 +1,4 @@
-"""The machine is short of memory: it swaps, or throws the dataset out of the page cache.
+"""The machine is short of memory: it swaps, or evicts the dataset from the page cache.
 
 Means:
     What is read of the dataset does not stay in memory until it is needed again, or the memory of processes itself
@@ -51,13 +51,13 @@ SWAP_BYTES_PER_SECOND = 2**20
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    free_share: float = threshold(0.10, "of the machine's memory: said below")
+    free_share: float = threshold(0.10, "of the machine's memory: reported below")
     clear_free_share: float = threshold(0.20, "until more is free", beside="free_share")
-    used_share: float = threshold(0.90, "of the container's memory: said above it")
+    used_share: float = threshold(0.90, "of the container's memory: reported above it")
     clear_used_share: float = threshold(0.80, "until less is used", beside="used_share")
-    pressure_percent: float = threshold(10.0, "memory pressure: said from here on")
+    pressure_percent: float = threshold(10.0, "memory pressure: reported from here on")
     clear_pressure_percent: float = threshold(5.0, "until it is less", beside="pressure_percent")
-    faults_per_second: float = threshold(500.0, "pages read again, while little is free: said above it", most=1e6)
+    faults_per_second: float = threshold(500.0, "pages read again, while little is free: reported above it", most=1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def host_memory_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     first = shortage.signs[0].text
     return Draft(
-        summary=f"Memory is short: {first}, so data that was read is thrown out again",
+        summary=f"Memory is short: {first}, so file data is evicted from the page cache",
         severity=Severity.WARNING,
         level=Level.E0,
         evidence=(*shortage.signs, *_held(case)),
@@ -152,7 +152,7 @@ def _hint(case: RunCase) -> str:
     starvation = starvation_of(case) if "data-starvation" in case.holding else None
     if starvation is None:
         return "no promise: what the shortage costs is not known"
-    return f"up to {without(starvation.share):.1f}x, as far as the wait is for data that was thrown out"
+    return f"up to {without(starvation.share):.1f}x, to the extent that the wait is for evicted data"
 
 
 def _fix(case: RunCase, shortage: MemoryShortage) -> Fix:

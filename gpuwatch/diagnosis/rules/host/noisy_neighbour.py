@@ -1,30 +1,31 @@
 """The CPU is so busy that the training thread cannot launch GPU work on time.
 
 Means:
-    The GPU is fast enough and the data is there, but the thread that starts its kernels stands in line for a core:
+    The GPU is fast enough and the data is there, but the thread that starts its kernels waits for a core:
     behind this run's own workers, or behind other programs.
 Evidence:
     GPU idle in training that no wait for data explains (1 - utilization - S), pressure on the cores (PSI, or the
     machine's CPU), and the time in which the training thread could run and did not (the scheduler's own account).
 Fires:
     10 % idle inside steps, tasks waiting for a core 20 % of the time or the CPU at 80 %, and a training thread that
-    stands in line 5 % of the time.
+    waits for a core 5 % of the time.
 Clears:
     CPU pressure below 10 %, or less than 5 % idle inside steps.
 Not when:
     The cores are calm: then kernels are too small (launch-bound). A CPU quota stops the group: the time it is stopped
-    for counts as standing in line too, so nothing is said from a tenth of throttled periods on. The run waits for
-    batches of the workers that it stands in line behind: with less CPU time they would be slower still.
+    for counts as waiting for a core too, so the rule is silent from a tenth of throttled periods on. The run waits for
+    batches from the very workers that take its core: with less CPU time they would be even slower.
 Causes:
     Foreign processes, where they use 30 % of the cores or more; else this run's own workers.
 Fix:
     Foreign work: off this run's cores (taskset, cgroup). Own workers: fewer where fewer keep up, and a lower priority
     for them (os.nice(10) in worker_init_fn).
 Gain:
-    Behind other programs from the time in line up to the idle time inside steps; behind its own workers the time in
-    line at most, and no more than their loading permits: nothing in three of four simulated jobs, so no warning.
+    Behind other programs: from the time spent waiting for a core to the idle time inside steps. Behind its own workers:
+    at most the time spent waiting for a core, and no more than their loading permits: nothing in three of four
+    simulated jobs, so no warning.
 Verify:
-    The training thread stands in line less than 5 % of the time, utilization up.
+    The training thread waits for a core less than 5 % of the time, utilization up.
 Source:
     SPDL's noisy-neighbour guide (keep the host's CPU below 40 %); in simulation all 29 of 146 starved-looking jobs
     that no wait for data explained were of this kind.
@@ -63,12 +64,12 @@ FUNCTION = "yield_to_training"
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.10, "of the time the GPU idles within steps: said from here on")
+    fire_share: float = threshold(0.10, "of the time the GPU idles within steps: reported from here on")
     clear_share: float = threshold(0.05, "until it idles less", beside="fire_share")
     pressure_percent: float = threshold(20.0, "CPU pressure of a crowded machine")
     clear_pressure_percent: float = threshold(10.0, "until it is less", beside="pressure_percent")
     cpu_percent: float = threshold(80.0, "busy cores of a crowded machine")
-    in_line_share: float = threshold(0.05, "of its time that the launching thread stands in line for a core at least")
+    in_line_share: float = threshold(0.05, "of its time that the launching thread waits for a core, at least")
 
 
 @rule(
@@ -82,7 +83,7 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose training thread stands in line for a core while the GPU idles."""
+    """Fires on a run whose training thread waits for a core while the GPU idles."""
     process, starvation, busy = case.run.critical.process, starvation_of(case), train_busy_percent(case)
     if trains_on(case) != "cuda" or process is None or starvation is None or busy is None or case.host is None:
         return None
@@ -99,7 +100,7 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
     crowded = (pressure or 0.0) >= limits.pressure_percent or (cpu or 0.0) >= limits.cpu_percent
     return Draft(
         summary=(
-            f"The GPU idles {percent(idle)} of the time inside steps: the training thread stands in line for a core "
+            f"The GPU idles {percent(idle)} of the time inside steps: the training thread waits for a core "
             f"{percent(in_line)} of the time, {_behind_whom(case)}"
         ),
         severity=Severity.WARNING if is_shared(case) else Severity.INFO,
@@ -119,7 +120,7 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
             RuledOut("small kernels", "the training thread does not get to launch them"),
             *rivals(case, "storage", "cpu"),
         ),
-        verify="The training thread stands in line less than 5 % of the time, utilization and samples per second up",
+        verify="The training thread waits for a core less than 5 % of the time, utilization and samples per second up",
         chart=("gpu.utilization_percent", "host.cpu_percent"),
     )
 

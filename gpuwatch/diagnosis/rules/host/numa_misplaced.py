@@ -1,7 +1,7 @@
 """The process runs on CPU cores far from its GPU.
 
 Means:
-    On a machine with several sockets each GPU hangs on one of them. Launches, copies and batches of a process on
+    On a machine with several sockets each GPU is attached to one of them. Launches, copies and batches of a process on
     another socket go through the link between the sockets.
 Evidence:
     The node of the GPU as the kernel knows it, and the CPU time of the training thread and the workers by the node
@@ -43,7 +43,7 @@ _ADDRESS_DIGITS = 4
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.80, "of the CPU time passes on another node: said from here on")
+    fire_share: float = threshold(0.80, "of the CPU time passes on another node: reported from here on")
     clear_share: float = threshold(0.50, "until less does", beside="fire_share")
 
 

@@ -49,11 +49,11 @@ from gpuwatch.timeline.windows import RankWindow
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.15, "of the time the GPU idles within steps: said from here on")
+    fire_share: float = threshold(0.15, "of the time the GPU idles within steps: reported from here on")
     clear_share: float = threshold(0.08, "until it idles less", beside="fire_share")
-    thread_cores: float = threshold(0.85, "of one core that the launching thread uses at least", most=1.0)
-    pressure_percent: float = threshold(20.0, "CPU pressure that explains it otherwise")
-    run_delay_share: float = threshold(0.05, "of its time in line for a core that explains it otherwise")
+    thread_cores: float = threshold(0.85, "of one core that the launching thread uses, at least", most=1.0)
+    pressure_percent: float = threshold(20.0, "CPU pressure, which is another explanation")
+    run_delay_share: float = threshold(0.05, "of its time waiting for a core, which is another explanation")
 
 
 @rule(

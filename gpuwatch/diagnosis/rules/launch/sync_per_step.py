@@ -4,10 +4,10 @@ Means:
     Such a line waits until the GPU has done all that was queued. Until the next launch arrives the GPU then has
     nothing to do.
 Evidence:
-    The share of the training thread's samples that stand in such a line, named with its text, and the idle time of
-    the GPU that no wait for data explains. What can be won back is at most the smaller of the two: the time inside
-    the line itself is GPU computing and no waste (100 ms in .item() behind a busy GPU cost nothing). Loading in the
-    training thread (num_workers=0) is work that queued kernels would hide: the idle time it causes counts as well.
+    The share of the training thread's samples that are in such a line, named with its text, and the idle time of the
+    GPU that no wait for data explains. What can be won back is at most the smaller of the two: the time inside the line
+    itself is GPU computing and no waste (100 ms in .item() behind a busy GPU cost nothing). Loading in the training
+    thread (num_workers=0) is work that queued kernels would hide: the idle time it causes counts as well.
 Fires:
     5 % can be won back; a warning from 10 %, as far as the loader keeps up. Where utilization is not known, a hint from
     10 % of the samples.
@@ -60,7 +60,7 @@ all of it. With workers the idle time may have other causes, logging for one."""
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.05, "of the time could be won back: said from here on")
+    fire_share: float = threshold(0.05, "of the time could be won back: reported from here on")
     clear_share: float = threshold(0.03, "until less could", beside="fire_share")
     warning_share: float = threshold(0.10, "a warning from here on", beside="fire_share")
 
@@ -95,7 +95,9 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
     if share < limits.clear_share:
         return None
     certain = OVERLAPPED * share if _loads_itself(case) else 0.0
-    gain = within_loader(case.run.critical, from_share(certain, share, "as far as the GPU idles because of it"))
+    gain = within_loader(
+        case.run.critical, from_share(certain, share, "to the extent that the GPU idles because of it")
+    )
     return Draft(
         summary=(
             f"The GPU idles {percent(idle)} of the time{_beside(case)}, and the training thread spends "
@@ -128,7 +130,9 @@ def _loads_itself(case: RunCase) -> bool:
 
 
 def _beside(case: RunCase) -> str:
-    return " while batches are made and kernels launched" if _loads_itself(case) else " beside the waits for data"
+    return (
+        " while batches are made and kernels launched" if _loads_itself(case) else " in addition to the waits for data"
+    )
 
 
 def _hint(

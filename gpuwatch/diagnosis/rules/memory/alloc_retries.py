@@ -20,7 +20,7 @@ Fix:
 Gain:
     A hint: at most the share of the steps that stand out.
 Verify:
-    The counter stands still.
+    The counter does not grow.
 Source:
     torch.cuda.memory_stats documentation; PyTorch tuning guide (preallocate for variable lengths).
 """
@@ -40,7 +40,7 @@ from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    retries_per_step: float = threshold(0.01, "said from here on", most=1.0)
+    retries_per_step: float = threshold(0.01, "reported from here on", most=1.0)
 
 
 @rule("alloc-retries", subject="run", level=Level.E2, thresholds=Thresholds)
@@ -65,7 +65,7 @@ def alloc_retries(case: RunCase, limits: Thresholds) -> Draft | None:
             code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ),
         hint="at most the time of the steps that stand out",
-        verify="alloc_retries stands still",
+        verify="alloc_retries does not grow",
         chart=("gpu.memory_used_bytes", "run.step_seconds"),
     )
 

@@ -44,9 +44,9 @@ STATE_COPIES = 4  # weights, gradients and Adam's two moments
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.50, "of the memory used at the peak: said up to here")
+    fire_share: float = threshold(0.50, "of the memory used at the peak: reported up to here")
     clear_share: float = threshold(0.65, "until more is used", beside="fire_share")
-    steps: int = threshold(200, "before anything is said")
+    steps: int = threshold(200, "before anything is reported")
 
 
 @rule(

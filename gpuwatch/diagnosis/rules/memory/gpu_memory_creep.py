@@ -11,9 +11,9 @@ Fires:
 Clears:
     No rise in the last quarter.
 Not when:
-    Single jumps (the first evaluation, one long batch) and peaks that rise ever less, as those of random lengths do.
-    Lengths that are made to grow (a curriculum) look the same. A rise that is won back: each quarter of the time has
-    to rise.
+    Single jumps (the first evaluation, one long batch) and peaks that rise less and less, as those of random lengths
+    do. Lengths that are made to grow (a curriculum) look the same. A rise that is won back: each quarter of the time
+    has to rise.
 Causes:
     A loss summed up with its graph, outputs that are kept, or hooks that keep what they see.
 Fix:
@@ -22,7 +22,7 @@ Fix:
 Gain:
     No speed; it prevents an out-of-memory error. Given is the time until then.
 Verify:
-    The peak stands still.
+    The peak does not grow.
 Source:
     TraceML@d5cec51 (800 steps, 512 MiB, 6 %, 1.5 % per 100 steps); SageMaker's GPUMemoryIncrease; dgl#5302.
 """
@@ -98,14 +98,14 @@ def gpu_memory_creep(case: RunCase, limits: Thresholds) -> Draft | None:
             line=rank.facts.model.backward_line,
             value=None if left is None else round(left),
         ),
-        hint="no speed: it prevents an out-of-memory error",
+        hint="no speedup: it prevents an out-of-memory error",
         ruled_out=(
             RuledOut(
                 "a single jump", f"the largest quarter holds {percent(max(growth.quarters_bytes) / gained)} of it"
             ),
             RuledOut("the allocator's cache", "these are bytes that tensors hold, not what the cache keeps"),
         ),
-        verify="The peak of allocated memory stands still",
+        verify="The peak of allocated memory does not grow",
         chart=("gpu.memory_used_bytes",),
     )
 

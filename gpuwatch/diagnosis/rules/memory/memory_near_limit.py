@@ -9,10 +9,10 @@ Fires:
 Clears:
     Below 88 %.
 Not when:
-    The caching allocator keeps what it once had: what tensors needed is the allocated peak, shown beside it.
-    Without the hook a framework that takes all memory at once (JAX, TensorFlow, vLLM) looks the same.
+    The caching allocator keeps memory that it no longer needs: what tensors needed is the allocated peak, shown next to
+    it. Without the hook a framework that takes all memory at once (JAX, TensorFlow, vLLM) looks the same.
 Causes:
-    The run's tensors, PyTorch's cache, or another process: the peak of what is allocated tells.
+    The run's tensors, PyTorch's cache, or another process: the peak of what is allocated shows which.
 Fix:
     Smaller batch by a fifth, gradient checkpointing, an 8-bit optimizer, or
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation.
@@ -39,7 +39,7 @@ from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.92, "of the memory is used: said from here on")
+    fire_share: float = threshold(0.92, "of the memory is used: reported from here on")
     warning_share: float = threshold(0.97, "a warning from here on", beside="fire_share")
     clear_share: float = threshold(0.88, "until less is used", beside="fire_share")
 

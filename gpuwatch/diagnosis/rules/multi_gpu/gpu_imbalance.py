@@ -11,8 +11,8 @@ Clears:
     Utilization less than 10 points apart and the others below half of their threshold.
 Not when:
     Different models of GPU, MIG slices, pipeline parallelism (each stage has its own load by design). Ranks that wait
-    for data in turn: while one waits its GPU idles, and the others spin at 100 % until it has come. What a GPU idles in
-    its own rank's waits counts as busy, and where these differ power tells nothing.
+    for data in turn: while one waits its GPU idles, and the others spin at 100 % until it has come. Idle time in which
+    a GPU's own rank waits for data counts as busy, and where these waits differ, power is not compared.
 Causes:
     nn.DataParallel (the first GPU does more), uneven shards, extra work of rank 0, or one GPU that is slower by heat
     or link.
@@ -44,11 +44,11 @@ from gpuwatch.timeline.windows import GpuWindow
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    utilization_points: float = threshold(20.0, "between the busiest and the least busy GPU: said from here on")
+    utilization_points: float = threshold(20.0, "between the busiest and the least busy GPU: reported from here on")
     clear_utilization_points: float = threshold(10.0, "until they are nearer", beside="utilization_points")
-    memory_share: float = threshold(0.20, "of their memory between the fullest and the emptiest: said from here on")
+    memory_share: float = threshold(0.20, "of their memory between the fullest and the emptiest: reported from here on")
     memory_full_share: float = threshold(0.30, "that the fullest one is full at least")
-    power_variation: float = threshold(0.15, "deviation of their power over its mean: said from here on", most=10.0)
+    power_variation: float = threshold(0.15, "deviation of their power over its mean: reported from here on", most=10.0)
 
 
 @rule("gpu-imbalance", subject="run", level=Level.E0, fades=True, thresholds=Thresholds)

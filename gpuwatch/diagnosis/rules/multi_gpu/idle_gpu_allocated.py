@@ -75,7 +75,7 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
             text="See which device each rank takes (LOCAL_RANK, device_ids, CUDA_VISIBLE_DEVICES), or give it back",
             code='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
         ),
-        hint="no speed: the cost of a GPU",
+        hint="no speedup: it saves the cost of a GPU",
         ruled_out=(RuledOut("a job that waits", "it makes steps on its other GPUs"),),
         verify="Utilization above 5 %, or no process of the job on it",
         chart=("gpu.utilization_percent", "gpu.memory_used_bytes"),

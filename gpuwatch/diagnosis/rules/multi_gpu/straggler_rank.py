@@ -1,7 +1,7 @@
 """One rank is slow and all others wait for it.
 
 Means:
-    Ranks meet in every backward pass; who comes first waits. The straggler is the rank that waits least.
+    Ranks meet in every backward pass; the first to arrive wait. The straggler is the rank that waits least.
 Evidence:
     Per rank, seconds per step in backward, where the waiting for the others shows: the hook's, or from samples of
     its stack and its counted batches. A loop that asks for the loss in each step (`loss.item()`) waits there: what lies
@@ -77,7 +77,7 @@ NO_SLOWED_GPU = RuledOut("a slowed GPU", "its GPU reports no throttling")
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.10, "of a step that the other ranks wait for the slow one: said from here on")
+    fire_share: float = threshold(0.10, "of a step that the other ranks wait for the slow one: reported from here on")
     critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
     clear_share: float = threshold(0.06, "until they wait less", beside="fire_share")
     measured_share: float = threshold(0.80, "of the ranks that are measured at least")

@@ -8,7 +8,7 @@ Evidence:
 Fires:
     5 % of the time.
 Clears:
-    Below 3 %, or when none has come for half as long again as there ever was between two.
+    Below 3 %, or when none has come for 1.5 times the longest interval between two so far.
 Not when:
     Only one checkpoint was seen, such as the last one.
 Causes:
@@ -54,7 +54,7 @@ SLOW_BYTES_PER_SECOND = 200e6
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.05, "of the time passes with saving: said from here on")
+    fire_share: float = threshold(0.05, "of the time passes with saving: reported from here on")
     clear_share: float = threshold(0.03, "until less does", beside="fire_share")
     checkpoints: int = threshold(2, "in the window at least", least=1)
 

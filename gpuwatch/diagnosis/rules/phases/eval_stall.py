@@ -10,8 +10,8 @@ Evidence:
 Fires:
     25 % of the time; or 5 % of which at least half is waiting for batches (then a warning).
 Clears:
-    Below 15 % and not waiting; below 3 % in any case; when none has come for half as long again as there ever was
-    between two.
+    Below 15 % and not waiting; below 3 % in any case; when none has come for 1.5 times the longest interval between two
+    so far.
 Not when:
     Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning. A low utilization
     of the evaluation alone: its metrics may compute on the CPU. That it waits for batches is what makes it a warning.
@@ -62,7 +62,7 @@ MOST_WORKERS = 8
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.25, "of the time passes with evaluation: said from here on")
+    fire_share: float = threshold(0.25, "of the time passes with evaluation: reported from here on")
     clear_share: float = threshold(0.15, "until less does", beside="fire_share")
     starved_share: float = threshold(0.05, "of the time, where the evaluation itself waits for data")
     clear_starved_share: float = threshold(0.03, "until less passes", beside="starved_share")

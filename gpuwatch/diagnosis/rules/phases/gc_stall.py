@@ -9,8 +9,8 @@ Evidence:
 Fires:
     2 % of the time, or a pause of half a second, seen over a minute; 10 % in any time. A warning with several ranks.
 Clears:
-    Below 1 % and no pause of a quarter of a second, or when none has come for half as long again as there ever was
-    between two that count.
+    Below 1 % and no pause of a quarter of a second, or when none that counts has come for 1.5 times the longest
+    interval between two so far.
 Not when:
     Imports and set-up: what they leave behind is collected in the first seconds of the run.
 Causes:
@@ -53,10 +53,10 @@ REMAINING = 0.2
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.02, "of the time passes with collecting: said from here on")
+    fire_share: float = threshold(0.02, "of the time passes with collecting: reported from here on")
     clear_share: float = threshold(0.01, "until less does", beside="fire_share")
-    obvious_share: float = threshold(0.10, "said at once, before the window is full", beside="fire_share")
-    fire_seconds: float = threshold(0.5, "of one pause: said from here on")
+    obvious_share: float = threshold(0.10, "reported at once, before the window is full", beside="fire_share")
+    fire_seconds: float = threshold(0.5, "of one pause: reported from here on")
     clear_seconds: float = threshold(0.25, "until all are shorter", beside="fire_seconds")
 
 

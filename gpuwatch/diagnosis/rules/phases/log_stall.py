@@ -4,23 +4,23 @@ Means:
     Printing, progress bars, TensorBoard, Weights & Biases and plots run on the training thread: while they do,
     nothing new is launched.
 Evidence:
-    The share of the training thread's samples that stand in logging, with the line of the user's code that does it.
-    With a GPU no more than the time in which it idles, for work still queued hides the rest.
+    The share of the training thread's samples that are in logging, with the line of the user's code that does it. With
+    a GPU no more than the time in which it idles, for work still queued hides the rest.
 Fires:
     5 % of the time. Where the GPU's idle time is not known, as a hint.
 Clears:
-    Below 3 %, or when no look has stood in logging for half as long again as there ever was between two.
+    Below 3 %, or when no sample has been in logging for 1.5 times the longest interval between two so far.
 Not when:
-    The GPU is busy meanwhile. Waiting for a number from the GPU before it is printed is sync-per-step. Stacks cannot
-    be read.
+    The GPU is busy in the meantime. Waiting for a number from the GPU before it is printed is sync-per-step. Stacks
+    cannot be read.
 Causes:
-    A number asked of the GPU at each step (sync-per-step), histograms and images, or an upload that is waited for:
-    the hottest line tells.
+    A number asked of the GPU at each step (sync-per-step), histograms and images, or an upload that is waited for: the
+    hottest line says which.
 Fix:
     Log every k-th step, so that it takes 1 % of the time; histograms and images rarer still, and in a thread.
 Gain:
-    1 / (1 - g) at most. At least without what is left of it, and beside a GPU without a quarter more: its idle time
-    may have other causes.
+    At most 1 / (1 - g). The lower end leaves out the logging that remains and, with a GPU, another quarter, because its
+    idle time may have other causes.
 Verify:
     Logging takes less than 3 % of the training thread's samples.
 Source:
@@ -55,7 +55,7 @@ LEAST_TIMES = 10
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.05, "of the time passes with logging: said from here on")
+    fire_share: float = threshold(0.05, "of the time passes with logging: reported from here on")
     clear_share: float = threshold(0.03, "until less does", beside="fire_share")
 
 
@@ -87,7 +87,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=within_loader(case.run.critical, _gain(share, fix, exact=device == "cpu")) if known else None,
         hint=None
         if known
-        else f"at most {without(share):.2f}x: whether the GPU had work queued meanwhile is not known",
+        else f"at most {without(share):.2f}x: whether the GPU had work queued in the meantime is not known",
         ruled_out=idle_rivals(case, "phases"),
         verify="Logging takes less than 3 % of the training thread's samples",
         chart=("run.samples_per_second", "gpu.utilization_percent"),

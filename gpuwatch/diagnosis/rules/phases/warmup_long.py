@@ -4,17 +4,17 @@ Means:
     The job holds its GPU and has not begun to train: it compiles, downloads, indexes its dataset, or waits for other
     ranks.
 Evidence:
-    How long the process lives, whether steps have settled (ten of them, the last five within 20 % of the five
-    before), and what it does meanwhile: a known phase, or the line its training thread stands on.
+    How long the process lives, whether steps have settled (ten of them, the last five within 20 % of the five before),
+    and what it does meanwhile: a known phase, or the line its training thread is at.
 Fires:
     No steady step after ten minutes; a warning from twenty.
 Clears:
     Steps are steady.
 Not when:
-    It holds no GPU: a job that only prepares data costs none. Attached to from outside, the ten minutes count from
-    then on, because steps before that were not seen; nor is anything said where neither hook nor stacks tell of steps.
+    It holds no GPU: a job that only prepares data costs none. Attached to from outside, the ten minutes count from then
+    on, because steps before that were not seen; and nothing is reported where neither hook nor stacks show steps.
 Causes:
-    Compilation, a download, a scan of the dataset, or the start of NCCL, where a phase or the stacks tell.
+    Compilation, a download, a scan of the dataset, or the start of NCCL, as shown by a phase or the stacks.
 Fix:
     Keep what is made at the start: TORCHINDUCTOR_CACHE_DIR on a disk that lasts, the dataset's index, the model.
 Gain:
@@ -45,7 +45,7 @@ MOST_STEPS = 100
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_seconds: float = threshold(600.0, "without a steady step: said from here on")
+    fire_seconds: float = threshold(600.0, "without a steady step: reported from here on")
     warning_seconds: float = threshold(1200.0, "a warning from here on", beside="fire_seconds")
 
 
@@ -69,7 +69,7 @@ def warmup_long(case: RunCase, limits: Thresholds) -> Draft | None:
             *((Measure("doing", doing, doing),) if doing else ()),
         ),
         fix=_fix(rank),
-        hint="no speed for the steps: the job starts sooner",
+        hint="no speedup of the steps: the job starts sooner",
         verify="Steady steps within ten minutes",
     )
 

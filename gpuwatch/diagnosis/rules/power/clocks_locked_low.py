@@ -1,8 +1,8 @@
 """The GPU clock is fixed below what the card can do.
 
 Means:
-    Somebody set the clock (nvidia-smi -ac or -lgc) and it stayed so: the GPU neither boosts nor tells that anything is
-    wrong, and every kernel takes that much longer.
+    Somebody set the clock (nvidia-smi -ac or -lgc) and it stayed so: the GPU neither boosts nor reports that anything
+    is wrong, and every kernel takes that much longer.
 Evidence:
     The driver's reason "applications clocks setting" (0x2), or an SM clock that does not move by more than 1 % at less
     than 80 % of the card's highest, both while the GPU is busy, cool and below its power limit.
@@ -48,7 +48,7 @@ A_MINUTE = 12  # evaluations, 5 s apart
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.80, "of its highest clock, where the clock is flat: said below")
+    fire_share: float = threshold(0.80, "of its highest clock, where the clock is flat: reported below")
     clear_share: float = threshold(0.95, "until the clock is higher", beside="fire_share")
     busy_percent: float = threshold(90.0, "utilization of a GPU that could boost")
     power_share: float = threshold(0.90, "of its power limit: one that draws more is held by power")

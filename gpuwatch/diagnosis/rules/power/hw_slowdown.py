@@ -43,7 +43,7 @@ TEN_MINUTES = 120  # evaluations, 5 s apart
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    events: int = threshold(6, "in ten minutes: said from here on", least=1)
+    events: int = threshold(6, "in ten minutes: reported from here on", least=1)
     fire_share: float = threshold(0.10, "or of the window")
 
 

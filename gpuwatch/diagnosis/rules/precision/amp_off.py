@@ -14,7 +14,7 @@ Not when:
     Compute capability below 7.0 (a GTX 1080 has no tensor cores); the run waits for data (that comes first). Whether
     a config asks for AMP is not read, so this stays information where it does.
 Causes:
-    Autocast is never entered; it is switched on in a config, in a form that the code does not understand (amp: true
+    Autocast is never entered; it is switched on in a config in a form that the code does not recognise (amp: true
     compared with "bf16"); or it is used in evaluation only.
 Fix:
     with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; on capability 7.x float16 with a
@@ -47,7 +47,7 @@ RESNET50_A100 = 2.6
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    steps: int = threshold(50, "before anything is said")
+    steps: int = threshold(50, "before anything is reported")
 
 
 @rule("amp-off", subject="run", level=Level.E2, behind=("data-starvation",), thresholds=Thresholds)

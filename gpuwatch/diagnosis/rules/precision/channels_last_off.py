@@ -46,7 +46,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     conv_share: float = threshold(0.2, "of the parameters that are of convolutions at least")
-    steps: int = threshold(50, "before anything is said")
+    steps: int = threshold(50, "before anything is reported")
 
 
 @rule("channels-last-off", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"), thresholds=Thresholds)
@@ -70,7 +70,7 @@ def channels_last_off(case: RunCase, limits: Thresholds) -> Draft | None:
             Measure("autocast_dtype", model.autocast_dtype, f"trains in {model.autocast_dtype or '16 bits'}"),
         ),
         fix=Fix(
-            text="Turn the model to channels last before the optimizer is built, and each batch of images like it",
+            text="Convert the model to channels-last before the optimizer is built, and each batch of images likewise",
             code=(STATEMENT.replace("{model}", "model") + "\nimages = images.to(memory_format=torch.channels_last)"),
             file=model.optimizer_file,
             line=model.optimizer_line,

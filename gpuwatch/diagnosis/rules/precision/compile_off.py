@@ -13,7 +13,7 @@ Not when:
     Shapes change from step to step (each new shape compiles again); short runs: a cold compile takes seconds to
     minutes; the run waits for data.
 Causes:
-    torch.compile is configured and never called, or not used at all.
+    torch.compile is configured but never called, or not used at all.
 Fix:
     model.compile() before the optimizer is built, with mode="reduce-overhead" where launches are the problem. Unlike
     torch.compile(model) it leaves the names in a checkpoint as they are.

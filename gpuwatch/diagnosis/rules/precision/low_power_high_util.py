@@ -46,7 +46,7 @@ THERMAL = ("sw-thermal", "hw-thermal")
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(LOW_POWER_SHARE, "of the power limit that is drawn: said below")
+    fire_share: float = threshold(LOW_POWER_SHARE, "of the power limit that is drawn: reported below")
     clear_share: float = threshold(LOW_POWER_CLEAR_SHARE, "until more is drawn", beside="fire_share")
 
 

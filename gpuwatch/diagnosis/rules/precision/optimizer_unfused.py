@@ -2,7 +2,7 @@
 
 Means:
     Updating the weights is little arithmetic in many launches: without a fused kernel one per operation and group of
-    tensors, and the training thread launches nothing else meanwhile.
+    tensors, and the training thread launches nothing else in the meantime.
 Evidence:
     Hook: the optimizer's share of the step on the training thread, one of the optimizers that have a fused kernel, and
     fused not asked for.
@@ -12,7 +12,7 @@ Clears:
     Below 5 %, or fused.
 Not when:
     Training on the CPU; optimizers of other libraries and offloaded ones; torch older than 2.0 (SGD: 2.3). A GPU that
-    is busy throughout hides the launches: then nothing is won.
+    is busy throughout hides the launches: then nothing is gained.
 Causes:
     fused is not given, which is the default, or foreach=True excludes it.
 Fix:
@@ -49,7 +49,7 @@ FUSED_SINCE = {"Adam": (2, 0), "AdamW": (2, 0), "SGD": (2, 3)}
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.10, "of a step that the optimizer takes: said from here on")
+    fire_share: float = threshold(0.10, "of a step that the optimizer takes: reported from here on")
     clear_share: float = threshold(0.05, "until it takes less", beside="fire_share")
 
 
@@ -85,7 +85,7 @@ def optimizer_unfused(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=_fix(case),
         hint=(
             f"1.0-{without(SAVED_SHARE * share):.2f}x if half of it goes, which is a guess; 3-5 % were reported, "
-            "and nothing comes of it where the GPU is busy throughout"
+            "and nothing where the GPU is busy throughout"
         ),
         verify="The optimizer's share is down, samples per second are up",
         chart=("run.step_seconds", "gpu.utilization_percent"),
@@ -97,7 +97,7 @@ def _fix(case: RunCase) -> Fix:
     assert model.optimizer is not None
     must_go = model.optimizer_foreach is True
     return Fix(
-        text="Let one kernel update the weights" + (", and take foreach=True out: they exclude each other" * must_go),
+        text="Let one kernel update the weights" + (", and remove foreach=True: the two exclude each other" * must_go),
         code=call_code({"fused": "True"}, f"torch.optim.{model.optimizer}"),
         file=model.optimizer_file,
         line=model.optimizer_line,

@@ -1,8 +1,9 @@
 """torch.compile keeps recompiling, so steps stall again and again.
 
 Means:
-    A compiled function holds for what was seen when it was compiled: shapes, numbers, modes. When one of these changes
-    it is compiled again, for seconds to minutes, until the limit (8 by default) makes it run uncompiled for good.
+    A compiled function is valid for what was seen when it was compiled: shapes, numbers, modes. When one of these
+    changes it is compiled again, for seconds to minutes, until the limit (8 by default) makes it run uncompiled for
+    good.
 Evidence:
     Hook: compilations after the run's 100th step and outside of evaluation, in the last 10 minutes: how many, and their
     share of that time. The reason and the function are those that Dynamo itself notes.
@@ -11,8 +12,8 @@ Fires:
 Clears:
     None in 10 minutes.
 Not when:
-    The first epoch, the first evaluation and the last, smaller batch of an epoch: each compiles once or twice.
-    What runs uncompiled because the limit was reached compiles no more, and is not seen here.
+    The first epoch, the first evaluation and the last, smaller batch of an epoch: each compiles once or twice. What
+    runs uncompiled because the limit was reached is not compiled again, and is not seen here.
 Causes:
     By Dynamo's reason: sizes that change, Python numbers that change (a learning rate), or train and eval that
     alternate.
@@ -54,7 +55,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     compiles: int = threshold(3, "in the window at least", least=1)
-    fire_share: float = threshold(0.05, "of the time passes with compiling: said from here on")
+    fire_share: float = threshold(0.05, "of the time passes with compiling: reported from here on")
     critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
 
 

@@ -44,8 +44,8 @@ NANOGPT = 1.25
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    parameter_share: float = threshold(0.05, "of the parameters in layers of such sizes: said from here on")
-    steps: int = threshold(50, "before anything is said")
+    parameter_share: float = threshold(0.05, "of the parameters in layers of such sizes: reported from here on")
+    steps: int = threshold(50, "before anything is reported")
 
 
 @rule("shape-misaligned", subject="run", level=Level.E2, behind=("data-starvation", "amp-off"), thresholds=Thresholds)

@@ -43,7 +43,7 @@ FIFTEEN_SECONDS = 3  # evaluations, 5 s apart
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    sm_percent: float = threshold(5.0, "of the GPU that a foreign process uses: said from here on")
+    sm_percent: float = threshold(5.0, "of the GPU that a foreign process uses: reported from here on")
     memory_share: float = threshold(0.05, "or of its memory")
 
 

@@ -18,7 +18,7 @@ Causes:
 Fix:
     A longer --interval, or less load on the machine.
 Gain:
-    Confidence.
+    None in speed: figures that can be trusted.
 Verify:
     The report's data quality shows no drops and a gap near the interval.
 Source:
@@ -45,9 +45,9 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     late_polls: float = threshold(
-        2.0, "intervals between two polls (95th percentile): said above this", least=1.0, most=1000.0
+        2.0, "intervals between two polls (95th percentile): reported above this", least=1.0, most=1000.0
     )
-    dropped_share: float = threshold(0.01, "of the records lost: said above this")
+    dropped_share: float = threshold(0.01, "of the records lost: reported above this")
 
 
 @rule(
@@ -85,7 +85,9 @@ def telemetry_gap(case: MachineCase, limits: Thresholds) -> Draft | None:
         level=Level.E0,
         evidence=tuple(troubles),
         fix=Fix(
-            text="Poll less often, or give the machine some air", code=f"gpuwatch --interval {longer:g}", value=longer
+            text="Poll less often, or reduce the load on the machine",
+            code=f"gpuwatch --interval {longer:g}",
+            value=longer,
         ),
         verify="One minute without a gap",
     )

@@ -22,7 +22,7 @@ Fix:
     Send pixels as uint8 and cast on the GPU (a quarter of the bytes); else copy the next batch on a stream of its own
     while this one computes, from pinned memory with non_blocking=True.
 Gain:
-    At most 1 / (1 - h), as far as the GPU idles for the copies.
+    At most 1 / (1 - h), to the extent that the GPU idles for the copies.
 Verify:
     The link's share below 6 %, or utilization up.
 Source:
@@ -58,10 +58,10 @@ torch.cuda.current_stream().wait_stream(copies); ahead.record_stream(torch.cuda.
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.10, "of the time passes with copies: said from here on")
+    fire_share: float = threshold(0.10, "of the time passes with copies: reported from here on")
     critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
     clear_share: float = threshold(0.06, "until less does", beside="fire_share")
-    link_share: float = threshold(0.70, "of what the link can do, where copies are not timed: said from here on")
+    link_share: float = threshold(0.70, "of what the link can do, where copies are not timed: reported from here on")
 
 
 @rule(
@@ -90,7 +90,7 @@ def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     return Draft(
         summary=(
             f"Copies fill {percent(traffic.link_share)} of the PCIe link of {gpu_name(traffic.gpu)}, which idles "
-            f"{percent(idle)} of the time beside the waits for data"
+            f"{percent(idle)} of the time in addition to the waits for data"
         ),
         severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
         level=rests_on(rank, Level.E2),
@@ -101,7 +101,7 @@ def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=share >= limits.fire_share,
         fix=_fix(rank),
-        gain=from_share(0.0, share, "as far as the GPU idles for the copies"),
+        gain=from_share(0.0, share, "to the extent that the GPU idles for the copies"),
         ruled_out=(
             RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),
             *_other_traffic(traffic),

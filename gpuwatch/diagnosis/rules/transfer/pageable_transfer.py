@@ -20,8 +20,8 @@ Fix:
     needs a pin_memory method. In a copy benchmark on A100: 0.646 s with neither, 0.658 with non_blocking alone,
     0.522 with pin_memory alone, 0.459 with both.
 Gain:
-    At most 1 / (1 - i), i being the smaller of the copies' share and what the GPU idles beside the waits for data:
-    the rest of a copy's time is work that the GPU had queued. The pinned copy's own time stays: the batch's bytes
+    At most 1 / (1 - i), i being the smaller of the copies' share and of the GPU's idle time without the waits for
+    data: the rest of a copy's time is work that the GPU had queued. The pinned copy's own time stays: the batch's bytes
     over what the link carries. Where the GPU's use is not known there is no promise.
 Verify:
     Copies below 3 % of the step.
@@ -50,7 +50,7 @@ from gpuwatch.diagnosis.wording import megabytes, percent, share_measure
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_share: float = threshold(0.05, "of the training thread stands in copies: said from here on")
+    fire_share: float = threshold(0.05, "of the training thread stands in copies: reported from here on")
     clear_share: float = threshold(0.03, "until less does", beside="fire_share")
     free_memory_share: float = threshold(0.20, "of the memory: with less free, pinning is not advised")
 
@@ -101,7 +101,7 @@ def _exposed(exposed: float | None) -> tuple[Measure, ...]:
 
 
 def _unknown(share: float) -> str:
-    return f"at most {without(share):.2f}x, and nothing where the GPU is busy meanwhile, which is not known here"
+    return f"at most {without(share):.2f}x, and nothing where the GPU is busy in the meantime, which is not known here"
 
 
 def _fix(case: RunCase) -> Fix:

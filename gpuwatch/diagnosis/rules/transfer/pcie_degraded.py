@@ -1,12 +1,12 @@
 """The GPU runs on a slower PCIe link than it should.
 
 Means:
-    Fewer lanes or an older generation than card and slot can do: each copy takes that much longer. Usually a riser,
-    a slot that shares its lanes, or a BIOS setting. Packets that must be sent again slow it down too, and point at the
+    Fewer lanes or an older generation than card and slot can do: each copy takes that much longer. Usually a riser, a
+    slot that shares its lanes, or a BIOS setting. Packets that must be sent again slow it down too, and point to the
     connection itself.
 Evidence:
-    Link width and generation as the driver reports them under load, against the most that card and slot allow; and
-    replays a minute against what the specification's bit error rate of 1e-12 makes on so many lanes (15.4 at
+    Link width and generation as the driver reports them under load, compared with the most that card and slot allow;
+    and replays a minute compared with what the specification's bit error rate of 1e-12 makes on so many lanes (15.4 at
     generation 4 x16, 30.7 at 5 x16).
 Fires:
     Narrower, slower or more replays than that for 30 s while utilization is above 50 %.
@@ -96,7 +96,7 @@ def pcie_degraded(case: GpuCase, limits: Thresholds) -> Draft | None:
             ),
             code=f"sudo lspci -vv -s {facts.pci_bus_id} | grep -E 'LnkCap|LnkSta'" if facts.pci_bus_id else None,
         ),
-        hint="no figure: it costs what copies cost, as far as they are not hidden behind computing",
+        hint="no figure: it costs what copies cost that are not hidden behind computation",
         ruled_out=(RuledOut("power saving at idle", f"the GPU is {busy:.0f} % busy"),),
         verify="Width and generation at their maximum under load, replays within the limit",
         chart=("gpu.utilization_percent",),

@@ -59,7 +59,7 @@ CAUSES = (
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    fire_percent: float = threshold(85.0, "mean utilization: said below")
+    fire_percent: float = threshold(85.0, "mean utilization: reported below")
     clear_percent: float = threshold(88.0, "until it is higher", beside="fire_percent")
     hardly_percent: float = threshold(30.0, "called hardly busy below", beside="fire_percent")
 
@@ -89,7 +89,7 @@ def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
             Measure(
                 "utilization_percent", round(stats.mean, 1), f"{stats.mean:.0f} % busy ({case.window_seconds:.0f} s)"
             ),
-            Measure("utilization_p95_percent", round(stats.p95, 1), f"{stats.p95:.0f} % in its best moments"),
+            Measure("utilization_p95_percent", round(stats.p95, 1), f"{stats.p95:.0f} % at its 95th percentile"),
             Measure("cause", causes[0] if causes else None, f"cause: {listed(causes) or 'unknown'}"),
         ),
         fires=stats.mean < limits.fire_percent,

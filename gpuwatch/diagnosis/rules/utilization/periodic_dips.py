@@ -1,8 +1,8 @@
 """The GPU dips at a regular interval; something periodic in the loop stops it.
 
 Means:
-    Not every step but every so often the GPU stands still: a checkpoint, a validation, an epoch's edge, logging, a
-    cron job. The interval tells which, as most of these come every so many steps.
+    Not in every step, but at regular intervals the GPU idles: a checkpoint, a validation, an epoch's edge, logging, a
+    cron job. The interval says which, because most of these come every N steps.
 Evidence:
     Dips of the utilization outside known phases (below half of its 95th percentile and 20 points below its median),
     at least four, at a steady interval: the robust spread of the intervals is under a quarter of their median.
@@ -18,8 +18,8 @@ Causes:
     Ranked by how well their period fits: checkpoints, evaluations, epoch edges, logging, garbage collection, a cron
     job on the host.
 Fix:
-    Look at what the loop does every so many steps; the next dip is predicted, so that the training thread's stack
-    can be recorded at that moment.
+    Look at what the loop does every N steps; the next dip is predicted, so that the training thread's stack can be
+    recorded at that moment.
 Gain:
     At most 1 / (1 - share of the time in dips).
 Verify:
@@ -72,7 +72,7 @@ class Thresholds:
 
     dips: int = threshold(4, "in the window at least", least=3)
     spread: float = threshold(0.25, "of their intervals around the median at most", most=1.0)
-    starved_share: float = threshold(0.05, "of the time lost to waits that explains them otherwise")
+    starved_share: float = threshold(0.05, "of the time lost to waits, which is another explanation")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Steps have become slower than earlier in this run.
 
 Means:
-    The same work takes longer than it did: something joined in since, or something wore off.
+    The same work takes longer than it did: something was added since, or something got worse.
 Evidence:
-    Hook: the median step of the newest two blocks (each at least 100 settled steps and 10 s) against the best two
+    Hook: the median step of the newest two blocks (each at least 100 settled steps and 10 s) compared with the best two
     neighbouring blocks of this run at the same batch size; and which part of the step grew.
 Fires:
     Both newest blocks 8 % slower, by four times what one block usually differs from the next, and 4 % in the mean over
@@ -43,15 +43,16 @@ THIRTY_SECONDS = 6  # evaluations, 5 s apart
 CHIEF_PART = 0.5
 """Of the lost time: then it is the part that grew."""
 FIXES = {
-    "wait": "Its waits for data grew: look at the storage and at what else uses its CPU cores since then",
-    "copy": "Copying its batches takes longer: look at the PCIe link and at the size of the batches",
-    "forward": "Its forward pass takes longer: look at the GPU's clock, at other processes on it and on the CPU",
-    "backward": "Its backward pass takes longer: look at the GPU's clock and, with several ranks, at the slowest one",
-    "optimizer": "Its optimizer takes longer: look at the GPU's clock, and at parameter groups that were added",
+    "wait": "Its waits for data grew: check the storage and what else has used its CPU cores since then",
+    "copy": "Copying its batches takes longer: check the PCIe link and the size of the batches",
+    "forward": "Its forward pass takes longer: check the GPU's clock and other processes on the GPU and the CPU",
+    "backward": "Its backward pass takes longer: check the GPU's clock and, with several ranks, the slowest one",
+    "optimizer": "Its optimizer takes longer: check the GPU's clock and parameter groups that were added",
 }
 OTHER = (
-    "What grew is outside of its known parts: look for lists, logs or metrics that grow with the run; a loop that asks "
-    "for the loss there (`loss.item()`) waits for the GPU in it, so look at the GPU's clock and at other processes too"
+    "The increase is outside of the known parts of a step: look for lists, logs or metrics that grow with the run; "
+    "a loop that asks for the loss there (`loss.item()`) waits for the GPU in it, so check the GPU's clock and other "
+    "processes too"
 )
 
 
@@ -60,11 +61,11 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_ratio: float = threshold(
-        1.08, "of the step time to the best of this run: said from here on", least=1.0, most=100.0
+        1.08, "of the step time to the best of this run: reported from here on", least=1.0, most=100.0
     )
     clear_ratio: float = threshold(1.04, "until it is lower", beside="fire_ratio", least=1.0, most=100.0)
     # The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8 % at times.
-    noise_ratio: float = threshold(4.0, "times the noise of the step time that it grew at least")
+    noise_ratio: float = threshold(4.0, "times the noise of the step time, at least, by which it grew")
 
 
 @rule(
@@ -115,7 +116,7 @@ def step_time_regression(case: RunCase, limits: Thresholds) -> Draft | None:
                 "step_seconds",
                 round(pace.now.step_seconds, 6),
                 f"now {seconds(pace.now.step_seconds)} over {grouped(pace.now.steps)} steps, "
-                "and the block next to it is no faster",
+                "and the neighbouring block is no faster",
             ),
             Measure(
                 "block_noise", round(pace.noise, 4), f"from block to block it usually differs by {percent(pace.noise)}"
@@ -125,7 +126,7 @@ def step_time_regression(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=ratio >= limits.fire_ratio and ratio - 1.0 >= limits.noise_ratio * pace.noise,
         fix=Fix(text=FIXES[part] if part else OTHER, value=part),
-        gain=Gain(1.0, round(ratio, 2), cap="what the run could do before"),
+        gain=Gain(1.0, round(ratio, 2), cap="to the speed that the run had before"),
         ruled_out=_ruled_out(rank),
         verify="Steps less than 4 % slower than the best",
         chart=("run.step_seconds", "gpu.sm_clock_mhz"),

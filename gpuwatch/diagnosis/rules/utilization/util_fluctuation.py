@@ -1,11 +1,11 @@
 """GPU use swings up and down instead of staying flat.
 
 Means:
-    The GPU works in bursts. What it would win by staying at its own good level is the distance from the mean to the
+    The GPU works in bursts. What it would gain by staying at its own good level is the distance from the mean to the
     95th percentile.
 Evidence:
     Utilization outside phases over the window: its standard deviation, its swing (95th less 5th percentile) and the
-    points lost against its own 95th percentile.
+    points lost compared with its own 95th percentile.
 Fires:
     (standard deviation of 10 points or swing of 20) and 8 points lost; a warning where utilization is low as well.
 Clears:
@@ -14,7 +14,7 @@ Not when:
     Steps are shorter than about twice the sensor's own window: it then averages the swings away, so that a flat
     line proves nothing. A shared GPU, a power limit and inputs of varying length swing too.
 Causes:
-    Asked in the order of the decision tree: waits for data, the phases (evaluation, checkpoint, logging, garbage
+    Checked in the order of the decision tree: waits for data, the phases (evaluation, checkpoint, logging, garbage
     collection), regular dips, single slow items, another process on the GPU.
 Fix:
     That of the cause: waits for data, phases, single slow items, another process.
@@ -54,9 +54,9 @@ CAUSES = (
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    sigma_points: float = threshold(10.0, "standard deviation of the utilization: said from here on")
+    sigma_points: float = threshold(10.0, "standard deviation of the utilization: reported from here on")
     clear_sigma_points: float = threshold(7.0, "until it is less", beside="sigma_points")
-    swing_points: float = threshold(20.0, "between its 5th and 95th percentile: said from here on")
+    swing_points: float = threshold(20.0, "between its 5th and 95th percentile: reported from here on")
     clear_swing_points: float = threshold(15.0, "until it is less", beside="swing_points")
     lost_points: float = threshold(8.0, "between its 95th percentile and its mean at least")
     clear_lost_points: float = threshold(5.0, "until it is less", beside="lost_points")
