@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gpuwatch.diagnosis.advice.plan import phase_shares, planned
+from gpuwatch.diagnosis.advice.plan import planned, time_shares
 from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
 from gpuwatch.diagnosis.fading import Case, NewestHalf
 from gpuwatch.diagnosis.finding import Draft, Finding, Severity
@@ -69,7 +69,7 @@ class Engine:
                     if self._judge(rule, subject, case, newest):
                         names.add(rule.id)
         self._forget_absent(subjects, scene.now_ns)
-        return planned(settle(list(self._said(subjects)), self._order), phase_shares(scene))
+        return planned(settle(list(self._said(subjects)), self._order), time_shares(scene))
 
     @property
     def pending(self) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,13 @@ def _workers(job: Job, finding: Finding) -> Job | None:
     count = finding.fix.value if finding.fix else None
     if not isinstance(count, int):
         return None
-    return job.with_loading(workers=count, persistent=True, pinned=True)
+    edit, loading = finding.fix.edit if finding.fix else None, job.loading
+    keywords = edit.keywords if isinstance(edit, CallEdit) else {}
+    return job.with_loading(
+        workers=count,
+        persistent=loading.persistent or "persistent_workers" in keywords,
+        pinned=loading.pinned or "pin_memory" in keywords,
+    )
 
 
 def _queue(job: Job, finding: Finding) -> Job | None:

@@ -15,6 +15,12 @@ BEGINNING_SECONDS = 6.0
 """At least, and until what the queue took in at once, when all workers began together, is used up twice."""
 SLOW_BATCHES = 150
 """So many of them say within 8 % what slow items cost; 600 steps hold seven."""
+CYCLES, RARE_SHARE = 3, 0.02
+"""What a change brings is measured over whole cycles of its longest pause: 600 steps hold two or three of those that
+come every 280, which is a quarter more or less than their share. Pauses that take less of the time than that are left
+out."""
+JOINED = 100_000
+"""Batches of an epoch that never ends here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +45,13 @@ class Truth:
 
 
 @cache
-def speed(job: Job, seed: str, slow_batches: int = 0) -> tuple[float, float, float, float]:
+def speed(job: Job, seed: str, *, lasting: bool = False) -> tuple[float, float, float, float]:
     """Samples per second; the shares of wait, gap and busy GPU.
 
     Args:
         job: what runs.
         seed: of everything random.
-        slow_batches: so many of them at least, however long it takes.
+        lasting: whole cycles of pauses and epochs, and 150 slow batches, however long that takes.
     """
     training = Training(job, seed)
     queued = job.loading.workers * job.loading.prefetch
@@ -57,11 +63,17 @@ def speed(job: Job, seed: str, slow_batches: int = 0) -> tuple[float, float, flo
         for one in (rank.totals for rank in training.ranks)
     ]
     steps = training.steps
-    least, most = LEAST_STEPS, MOST_SECONDS
-    if slow_batches and job.loading.slow_share:
-        least, most = math.ceil(slow_batches / job.loading.slow_share / job.ranks), math.inf
-    while training.steps - steps < FEWEST_STEPS or (
-        training.time - first < most and (training.steps - steps < least or training.time - first < LEAST_SECONDS)
+    least, most, cycle = LEAST_STEPS, MOST_SECONDS, 1
+    if lasting:
+        cycle = _cycle(job)
+        if cycle > 1:
+            least, most = CYCLES * cycle, math.inf
+        if job.loading.slow_share:
+            least, most = max(least, math.ceil(SLOW_BATCHES / job.loading.slow_share / job.ranks)), math.inf
+    while (
+        training.steps - steps < FEWEST_STEPS
+        or (training.steps - steps) % cycle
+        or (training.time - first < most and (training.steps - steps < least or training.time - first < LEAST_SECONDS))
     ):
         training.advance()
     seconds = max(training.time - first, 1e-9)
@@ -75,6 +87,14 @@ def speed(job: Job, seed: str, slow_batches: int = 0) -> tuple[float, float, flo
         (totals.gap_seconds - before[2]) / seconds,
         (totals.busy_seconds - before[3]) / seconds,
     )
+
+
+def _cycle(job: Job) -> int:
+    """Steps after which the longest of its pauses comes again: 1 where there are none that count."""
+    loading, step_seconds = job.loading, job.computing.gpu_seconds
+    pauses = (pause for pause in job.pauses if pause.seconds >= RARE_SHARE * pause.every_steps * step_seconds)
+    epochs = (loading.batches_per_epoch,) if loading.batches_per_epoch < JOINED else ()
+    return max((*(pause.every_steps for pause in pauses), *epochs, 1))
 
 
 def without_standstill(job: Job) -> Job:
@@ -93,5 +113,5 @@ def truth_of(job: Job, seed: str) -> Truth:
 
 def factor(job: Job, changed: Job, seed: str) -> float:
     """How much faster the changed job really is, in the long run."""
-    before = speed(without_standstill(job), seed, SLOW_BATCHES)[0]
-    return speed(without_standstill(changed), seed, SLOW_BATCHES)[0] / before
+    before = speed(without_standstill(job), seed, lasting=True)[0]
+    return speed(without_standstill(changed), seed, lasting=True)[0] / before

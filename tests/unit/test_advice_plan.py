@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from scene_builder import findings, gpu, loader, phase, rank, run, scene
 
-from gpuwatch.diagnosis.advice.plan import planned
+from gpuwatch.diagnosis.advice.plan import TimeShares, planned
 from gpuwatch.diagnosis.finding import Finding, Gain, Level, PlanStep, Severity
 
 
@@ -17,7 +17,7 @@ def said(rule: str, low: float, high: float | None = None, *, run: str = "a", be
 
 
 def steps(*findings: Finding, phases: float = 0.0) -> dict[str, PlanStep | None]:
-    return {finding.rule: finding.plan for finding in planned(findings, {"a": phases})}
+    return {finding.rule: finding.plan for finding in planned(findings, {"a": TimeShares(1.0 - phases, 1.0 - phases)})}
 
 
 def numbers(found: dict[str, PlanStep | None]) -> dict[str, int]:
@@ -76,6 +76,20 @@ def test_shares_of_training_time_are_put_over_all_time() -> None:
     found = steps(said("workers-zero", 2.0), said("eval-stall", 1.25), phases=0.4)
     assert then(found["workers-zero"]) == pytest.approx((1 / 0.7, 1 / 0.7), abs=0.001)
     assert then(found["eval-stall"]) == pytest.approx((0.7 / 0.5, 0.7 / 0.5), abs=0.001)
+
+
+def test_a_gain_of_training_time_is_said_of_the_whole_run() -> None:
+    # Training takes 0.7 of the time, 0.6 between the starts of epochs: half of it, a fifth of it, and a tenth of all.
+    shares = {"a": TimeShares(training=0.7, settled=0.6)}
+    found = {
+        finding.rule: finding.gain
+        for finding in planned(
+            (said("workers-too-few", 1.25, 2.0), said("sync-per-step", 1.25), said("gc-stall", 1 / 0.9)), shares
+        )
+    }
+    assert found["workers-too-few"] == Gain(round(1 / 0.88, 3), round(1 / 0.7, 3))
+    assert found["sync-per-step"] == Gain(round(1 / 0.86, 3), round(1 / 0.86, 3))
+    assert found["gc-stall"] == Gain(round(1 / 0.9, 3), round(1 / 0.9, 3))
 
 
 def test_nothing_is_planned_before_what_it_comes_behind() -> None:

@@ -86,6 +86,22 @@ def test_the_gain_is_what_the_same_batches_bring_in_the_other_queue(other: Loade
     assert gain.high <= 1.25 * gain.low
 
 
+@pytest.mark.parametrize("other", [LoaderQueue(4, 8), LoaderQueue(4, 2, in_order=False)])
+def test_the_range_of_a_short_window_holds_what_lasts(other: LoaderQueue) -> None:
+    """Of minutes with 2 to 12 slow items each, whose numbers are chance."""
+    chance = random.Random(5)
+
+    def made(count: int) -> tuple[float, ...]:
+        return tuple(0.6 if chance.random() < 0.02 else 0.01 for _ in range(count))
+
+    lasting = made(40_000)
+    before, after = (0.02 + wait_seconds(queue, lasting, 0.02) for queue in (LoaderQueue(4, 2), other))
+    models = [model for model in (model_of(queued(list(made(300)), 0.02)) for _ in range(30)) if model is not None]
+    gains = [model.gain(other) for model in models]
+    inside = sum(gain.low <= before / after <= gain.high for gain in gains)
+    assert len(models) >= 24 and inside >= 0.8 * len(gains)
+
+
 def test_no_promise_where_the_queue_does_not_explain_the_loss() -> None:
     moment = queued(tail(0.5), 0.02)
     member = moment.runs[0].critical

@@ -644,7 +644,8 @@ class TestSlowSamples:
         assert draft.fix is not None and draft.fix.edit is not None
         assert draft.fix.edit.keywords == {"in_order": "False"}
         assert "deeper queue" not in draft.fix.text and "not reproducible" in draft.fix.text
-        assert draft.gain is not None and draft.gain.low > 1.7
+        # Ten of them might as well have been seven, or thirteen: 1.8x or 2.5x where the ten cost 54 %.
+        assert draft.gain is not None and 1.5 < draft.gain.low < 1.83 and draft.gain.high > 2.5
         moment = queued(long, 0.02)
         several = drafted("slow-samples", replace(moment, runs=(run(*moment.runs[0].ranks * 2),)))
         assert several.gain is None and several.hint is not None

@@ -24,6 +24,7 @@ from scene_builder import (
     run,
     run_case,
     scene,
+    workers,
 )
 
 from gpuwatch.diagnosis.engine import Engine
@@ -73,6 +74,24 @@ class TestPageableTransfer:
         moment = scene(run(rank(step=0.2, copy_share=0.8, loader=batches)), gpus=[idle])
         gain = run_draft("pageable-transfer", moment).gain
         assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.8, 1 / 0.75), abs=0.002)
+
+    def test_waits_that_the_gpu_may_have_worked_through_may_be_copies(self) -> None:
+        # The thread waits 0.1 of the time and the GPU idles 0.1: for either of them, where no event pair tells.
+        spare = workers(busy_share=0.3)
+        moment = replace(self.unpinned(share=0.5, step=0.2, wait=0.02, workers=spare), gpus=(gpu(utilization=90),))
+        gain = run_draft("pageable-transfer", moment).gain
+        assert gain is not None and (gain.low, gain.high) == pytest.approx((1.0, 1 / 0.9), abs=0.001)
+        told = replace(
+            self.unpinned(share=0.5, step=0.2, wait=0.02, gap=0.005, workers=spare), gpus=(gpu(utilization=90),)
+        )
+        gain = run_draft("pageable-transfer", told).gain
+        assert gain is not None and gain.high == pytest.approx(1 / 0.925, abs=0.001)
+
+    def test_a_gpu_whose_use_swings_leaves_the_promise_open(self) -> None:
+        swinging = [70.0 if place % 40 < 20 else 90.0 for place in range(120)]
+        moment = replace(self.unpinned(share=0.9, gap=0.0), gpus=(gpu(utilization=swinging),))
+        gain = run_draft("pageable-transfer", moment).gain
+        assert gain is not None and gain.low < 1 / 0.9 and gain.high > 1 / 0.78
 
     def test_without_the_gpus_use_there_is_no_promise(self) -> None:
         draft = run_draft("pageable-transfer", replace(self.unpinned(), gpus=()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.link import pcie_peak_bytes_per_second
-from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import idle_range, starvation_of
 from gpuwatch.diagnosis.advice.traffic import batch_bytes_per_second
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
@@ -21,23 +21,20 @@ REMAINING = 0.5
 """Of what a pageable copy costs, what may stay where the link is not known: pinned copies are twice as fast or more."""
 
 
-def exposed_copies(case: RunCase, copying: float) -> float | None:
-    """The share of the time in which the GPU may idle because of the copies; None where its use is not known."""
-    busy, starvation = train_busy_percent(case), starvation_of(case)
-    if busy is None:
-        return None
-    idle = 1.0 - busy / 100.0
-    if starvation is not None:
-        idle = idle_outside_waits(case.run.critical, starvation, busy)
-    return min(copying, idle)
+def exposed_copies(case: RunCase, copying: float) -> tuple[float, float] | None:
+    """The least and the most of the time in which the GPU idles because of the copies; None where that is not known."""
+    starvation = starvation_of(case)
+    idle = None if starvation is None else idle_range(case, starvation)
+    return None if idle is None else (min(copying, idle[0]), min(copying, idle[1]))
 
 
-def copies_gain(case: RunCase, exposed: float) -> Gain:
+def copies_gain(case: RunCase, exposed: tuple[float, float]) -> Gain:
     """The range: all of the exposed time but for the pinned copy, which the GPU's own stream waits for."""
     received = batch_bytes_per_second(case.run.critical)
     peaks = [peak for peak in map(pcie_peak_bytes_per_second, case.gpus) if peak]
+    least, most = exposed
     if received is None or not peaks:
-        return from_share((1.0 - REMAINING) * exposed, exposed, CAP)
+        return from_share((1.0 - REMAINING) * least, most, CAP)
     copying = received / min(peaks)
-    low = max(0.0, exposed - copying / SLOWEST_PINNED)
-    return from_share(low, max(low, exposed - copying), CAP)
+    low = max(0.0, least - copying / SLOWEST_PINNED)
+    return from_share(low, max(low, most - copying), CAP)

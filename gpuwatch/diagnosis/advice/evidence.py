@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from statistics import fmean
 
 from gpuwatch.diagnosis.advice.sampled import WATCHED_SECONDS, batch_period, enough, is_sampled
 from gpuwatch.diagnosis.advice.starvation import Starvation, lost_seconds
-from gpuwatch.diagnosis.advice.stream import settled
-from gpuwatch.statistics.student_t import quantile
+from gpuwatch.diagnosis.advice.stream import ratio_interval, settled
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import RankWindow, Share
 
 EARLY_STEPS = 8
 """From here on a share is judged by its interval."""
-CONFIDENCE = 0.95
 
 
 def is_early(rank: RankWindow) -> bool:
@@ -37,21 +33,14 @@ def has_some_steps(rank: RankWindow) -> bool:
 def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
     """The share of time that the settled steps lose, with its 95 % interval; None of fewer than eight of them.
 
-    Jackknife of the ratio, Student's t. Workers that are too slow make waits repeat in their number: there a stretch
+    Workers that are too slow make waits repeat in their number: there a stretch
     of as many steps is left out at a time, where that leaves eight of them. Of samples it is the time of a batch, for
     those taken during one wait are one wait.
     """
     rows, size = _by_steps(rank, starvation) if not is_sampled(rank) else _by_seconds(rank)
     stretches = [rows[start : start + size] for start in range(0, len(rows) - size + 1, size)]
     parts = [(sum(period for period, _ in rows), sum(lost for _, lost in rows)) for rows in stretches]
-    count, time, lost = len(parts), sum(period for period, _ in parts), sum(part for _, part in parts)
-    if count < EARLY_STEPS or any(time - period <= 0.0 for period, _ in parts):
-        return None
-    without = [(lost - part) / (time - period) for period, part in parts]
-    mean = fmean(without)
-    error = math.sqrt((count - 1) / count * sum((each - mean) ** 2 for each in without))
-    reach = _student_t(count - 1) * error
-    return Share(lost / time, max(0.0, lost / time - reach), min(1.0, lost / time + reach))
+    return ratio_interval(parts) if len(parts) >= EARLY_STEPS else None
 
 
 def _by_steps(rank: RankWindow, starvation: Starvation) -> tuple[Sequence[tuple[float, ...]], int]:
@@ -67,8 +56,3 @@ def _by_seconds(rank: RankWindow) -> tuple[Sequence[tuple[float, ...]], int]:
     period = batch_period(rank.stacks) if rank.stacks else None
     trained = sum(seconds for seconds, _ in rows)
     return rows, max(1, math.ceil(period * len(rows) / trained)) if period and trained else 1
-
-
-@lru_cache(maxsize=1024)
-def _student_t(freedom: int) -> float:
-    return quantile((1.0 + CONFIDENCE) / 2.0, freedom)

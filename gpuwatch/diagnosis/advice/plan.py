@@ -1,4 +1,7 @@
-"""Findings as a plan: what each fix still brings once those before it are made.
+"""What a fix brings of the whole run, and as a plan: what each still brings once those before it are made.
+
+Rules judge training time, and most of the loading's the time between the starts of epochs. Evaluations and pauses stay
+as long as they are, so that a loop that becomes twice as fast makes a run of which they take a third 1.5 times as fast.
 
 Every gain is a share of the time won back, 1 - 1 / gain. Made one after the other the shares add up and the factors
 multiply: 2x (half of the time) and 1.25x (a fifth) are 1 / (1 - 0.5 - 0.2) = 3.3x together, so the second one then
@@ -10,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpuwatch.diagnosis.advice.edges import epoch_edges
 from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE
+from gpuwatch.diagnosis.advice.sampled import is_sampled, train_share
 from gpuwatch.diagnosis.finding import Finding, Gain, PlanStep
-from gpuwatch.timeline.windows import Scene
+from gpuwatch.timeline.windows import RankWindow, Scene
 
 _WAITS, _LAUNCHES, _COPIES, _LOGS = "waits", "launches", "copies", "logs"
 _TIME_OF: Mapping[str, frozenset[str]] = {
@@ -48,9 +53,25 @@ _OF_ALL_TIME = frozenset(
     {"eval-stall", "checkpoint-stall", "gc-stall", "recompile-storm", "epoch-start-stall", "log-stall"}
 )
 """Rules whose share is of all time. The others' is of training time, without evaluation, saving and the like."""
+_OF_TRAINING = frozenset({"noisy-neighbour", "launch-bound", "sync-per-step", "pageable-transfer", "h2d-bound"})
+"""Of these it is that of all training. What the loading's rules win they win between the starts of epochs."""
 _NO_TRAINING = frozenset({"warmup", "eval", "checkpoint", "compile", "gc", "stopped"})
 _SYMPTOMS = frozenset({"step-time-regression"})
 """Rules that tell what another one explains: their gain is that one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShares:
+    """Of all time of a run: training, and training between the starts of epochs."""
+
+    training: float = 1.0
+    settled: float = 1.0
+
+    def judged_by(self, rule: str) -> float:
+        """The part that a rule's gain is a factor of."""
+        if rule in _OF_ALL_TIME:
+            return 1.0
+        return self.training if rule in _OF_TRAINING else self.settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +91,47 @@ class _Claim:
         return replace(self, low=min(self.low, left_low), high=min(self.high, left_high)) if same else self
 
 
-def planned(findings: Sequence[Finding], phase_shares: Mapping[str, float]) -> tuple[Finding, ...]:
-    """The same findings, each that has a gain with its step in the plan of its run.
+def planned(findings: Sequence[Finding], shares: Mapping[str, TimeShares]) -> tuple[Finding, ...]:
+    """The same findings, each gain as a factor of the whole run, with its step in the plan of that run.
 
     Args:
         findings: All of them, in the order in which they are shown.
-        phase_shares: By run, the share of its time that is no training.
+        shares: By run, what its time is made of.
     """
+    findings = tuple(_of_all_time(finding, shares.get(finding.run or "", TimeShares())) for finding in findings)
     steps: dict[int, PlanStep] = {}
     for run in dict.fromkeys(finding.run for finding in findings if finding.run is not None):
-        of_run = [finding for finding in findings if finding.run == run]
-        steps |= _steps(_claims(of_run, min(1.0, max(0.0, phase_shares.get(run, 0.0)))))
+        steps |= _steps(_claims([finding for finding in findings if finding.run == run]))
     return tuple(replace(finding, plan=steps.get(id(finding))) for finding in findings)
 
 
-def phase_shares(scene: Scene) -> dict[str, float]:
-    """By run, the share of its time that is no training."""
-    return {
-        run.id: sum(total.share for kind, total in run.critical.phases.items() if kind in _NO_TRAINING)
-        for run in scene.runs
-    }
+def time_shares(scene: Scene) -> dict[str, TimeShares]:
+    """By run, what its time is made of."""
+    return {run.id: time_shares_of(run.critical) for run in scene.runs}
 
 
-def _claims(findings: Sequence[Finding], phases: float) -> list[_Claim]:
+def time_shares_of(rank: RankWindow) -> TimeShares:
+    """What the time of a rank is made of."""
+    if is_sampled(rank) and rank.stacks is not None:
+        training = train_share(rank.stacks)
+    else:
+        training = max(0.0, 1.0 - sum(total.share for kind, total in rank.phases.items() if kind in _NO_TRAINING))
+    edges = epoch_edges(rank)
+    return TimeShares(training, max(0.0, training - (0.0 if edges is None else edges.share)))
+
+
+def lasting(rule: str, gain: Gain, shares: TimeShares) -> Gain:
+    """A rule's gain as a factor of the whole run."""
+    part = shares.judged_by(rule)
+    low, high = (1.0 / (1.0 - part * (1.0 - 1.0 / factor)) for factor in (gain.low, gain.high))
+    return replace(gain, low=round(low, 3), high=round(high, 3))
+
+
+def _of_all_time(finding: Finding, shares: TimeShares) -> Finding:
+    return finding if finding.gain is None else replace(finding, gain=lasting(finding.rule, finding.gain, shares))
+
+
+def _claims(findings: Sequence[Finding]) -> list[_Claim]:
     rules = {finding.rule for finding in findings if finding.gain is not None}
     waits = frozenset({_WAITS})
     explained = any(rule != "data-starvation" and waits <= _TIME_OF.get(rule, frozenset()) for rule in rules)
@@ -100,8 +139,7 @@ def _claims(findings: Sequence[Finding], phases: float) -> list[_Claim]:
     for finding in findings:
         if finding.gain is None or finding.rule in _SYMPTOMS or (finding.rule == "data-starvation" and explained):
             continue
-        training = 1.0 if finding.rule in _OF_ALL_TIME else 1.0 - phases
-        low, high = (training * (1.0 - 1.0 / max(1.0, factor)) for factor in (finding.gain.low, finding.gain.high))
+        low, high = (1.0 - 1.0 / max(1.0, factor) for factor in (finding.gain.low, finding.gain.high))
         claims.append(_Claim(finding, low, max(low, high), _TIME_OF.get(finding.rule, frozenset({finding.rule}))))
     return claims
 

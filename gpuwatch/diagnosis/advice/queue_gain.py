@@ -7,10 +7,11 @@ training that no longer waits.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from statistics import fmean, median
+from statistics import fmean, stdev
 
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, wait_seconds
@@ -24,12 +25,12 @@ from gpuwatch.diagnosis.wording import cpu_cores
 DEEPER = (4, 8)
 SHM_SHARE = 0.8
 LEAST_BATCHES, PLAYED_BATCHES = 60, 1_000
-MISSED_OF_LOSS, MISSED_OF_TIME = 1 / 3, 0.08
-"""The model is trusted where its loss for the present queue is that near to the measured one."""
+MISSED_OF_LOSS = 1 / 3
+"""The model is trusted where its loss for the present queue is that near to the measured one, or chance explains it."""
 SPREAD = 0.04
 """Of the gain, to both sides, beside what the model missed and what chance does."""
-CHANCE = 1.25
-"""Of won / sqrt(number of expensive batches), to both sides."""
+DRAWS, SIGMAS = 16, 1.3
+"""Other minutes that might as well have been seen, and how many of their deviations the range reaches to both sides."""
 NEAR, CLEARLY = 0.02, 0.05
 """Of the time: less is no reason for a deeper queue, nor the other for batches in an order that cannot be repeated."""
 NOTHING_LEFT = 0.03
@@ -47,7 +48,6 @@ class QueueModel:
     lead: int
     compute_seconds: float
     lost_seconds: float
-    dear_batches: float
     cost: StepCost
 
     @property
@@ -68,23 +68,49 @@ class QueueModel:
     def gain(self, queue: LoaderQueue) -> Gain:
         """The speed-up, as far as computing and cores permit it.
 
-        A window's expensive batches are a draw. In simulation their speed-up differed from the lasting one by 6 and
-        13 % with 4 of them, by 5 and 6 % with 40, by 2 and 3 % with 116, and where a step in a hundred waits for 80
-        others by 22 % with 3 to 7: 0.4 to 1.1 of won / sqrt(number).
+        A window's expensive batches are a draw: batches drawn from it with repetition, as 16 other windows might have
+        held them, are played through both queues. Their mean is what lasts where the model is right, and the measured
+        loss of this window corrects the model: the middle lies between, and the range holds both.
         """
         won = self.won_share(queue)
-        chance = CHANCE * abs(won) / math.sqrt(self.dear_batches)
-        error = 1.0 + SPREAD + self.missed_seconds / self.period_seconds
-        room, expected = error + chance, 1.0 / (1.0 - won)
+        measured, drawn = math.log(1.0 / (1.0 - won)), [math.log(each) for each in self._drawn_gains(queue)]
+        middle = (measured + fmean(drawn)) / 2.0
+        reach = math.hypot(max(SIGMAS * stdev(drawn), abs(measured - fmean(drawn)) / 2.0), SPREAD)
         cores = max(1.0, self._cores_factor(slow=False))
-        # The loss itself is measured with that error: of 54 % lost 2.28x came back, which is 56 %.
-        free = min(expected * room, error * self.period_seconds / self.compute_seconds)
+        free = math.exp(middle + reach)
         high = min(free, cores)
-        low = min(expected / room, max(1.0, self._cores_factor(slow=True)), high)
+        low = min(math.exp(middle - reach), max(1.0, self._cores_factor(slow=True)), high)
         if won > -1e-6:  # a queue that hides as much makes nothing slower
             low, high = max(1.0, low), max(1.0, high)
         left = self.lost_seconds / self.period_seconds - won
         return Gain(round(low, 3), round(high, 3), self._cap(queue, left, by_cores=cores < free))
+
+    def _drawn_gains(self, queue: LoaderQueue) -> list[float]:
+        gains, rng = [], random.Random(0)
+        for window in self._windows():
+            played = tuple(rng.choices(window, k=PLAYED_BATCHES + queue.depth))
+            now, then = (
+                self.compute_seconds + wait_seconds(each, played, self.compute_seconds)
+                for each in (self.present, queue)
+            )
+            gains.append(now / then)
+        return gains
+
+    def _windows(self) -> list[list[float]]:
+        """As many batches as the window holds, drawn from them with repetition, time after time."""
+        made, rng = self.batch_seconds[: self.lead], random.Random(1)
+        return [rng.choices(made, k=len(made)) for _ in range(DRAWS)]
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the measured loss is near to the modelled one, or as far from it as chance would have it."""
+        if self.missed_seconds <= MISSED_OF_LOSS * self.lost_seconds:
+            return True
+        lost = [
+            wait_seconds(self.present, (*window[: self.present.depth], *window), self.compute_seconds)
+            for window in self._windows()
+        ]
+        return min(lost) <= self.lost_seconds <= max(lost) and stdev(lost) <= fmean(lost)
 
     def best(self, depths: Sequence[int], *, may_reorder: bool) -> LoaderQueue | None:
         """The queue to advise: no deeper than pays, out of order only where that clearly wins more; None if none pays.
@@ -154,25 +180,15 @@ def queue_model(case: RunCase, starvation: Starvation) -> QueueModel | None:
         lead=len(made),
         compute_seconds=(1.0 - lost) * period,
         lost_seconds=lost * period,
-        dear_batches=_dear(made),
         cost=cost,
     )
-    trusted = min(MISSED_OF_LOSS * lost, MISSED_OF_TIME) * period
-    return model if model.missed_seconds <= trusted else None
+    return model if model.is_trusted else None
 
 
 def _waits_of_unknown_loss(waits: Sequence[float], lost: Sequence[float]) -> list[float]:
     """The waits of the newest steps, as far as what they lost is not known yet."""
     newest = takewhile(lambda row: math.isnan(row[1]), zip(reversed(waits), reversed(lost), strict=True))
     return [wait for wait, _ in newest]
-
-
-def _dear(batch_seconds: Sequence[float]) -> float:
-    """How many batches hold what is beyond the usual one: their effective number, 1 where a single one holds it all."""
-    usual = median(batch_seconds)
-    excess = [max(0.0, each - usual) for each in batch_seconds]
-    squares = sum(each * each for each in excess)
-    return max(1.0, sum(excess) ** 2 / squares) if squares > 0.0 else 1.0
 
 
 def most_prefetch(case: RunCase) -> float:

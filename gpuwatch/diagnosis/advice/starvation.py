@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from gpuwatch.diagnosis.advice.sampled import (
     SAMPLES,
     batch_period,
+    epoch_start_share,
     is_sampled,
     phase_samples,
     settled_samples,
@@ -22,7 +24,7 @@ from gpuwatch.diagnosis.advice.sampled import (
     unended_wait_seconds,
     worker_busy,
 )
-from gpuwatch.diagnosis.advice.stream import settled
+from gpuwatch.diagnosis.advice.stream import ratio_reach, settled, stretches
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.stacks import is_handed_over
@@ -34,6 +36,7 @@ SLOW_HANDOVER_SECONDS = 0.002
 FLOOR_WAIT_SECONDS = 0.003
 FLOOR_BUSY_SHARE = 0.20
 UTILIZATION_SAMPLES = 30
+BUSY_BLOCKS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +110,17 @@ def train_busy_percent(case: RunCase) -> float | None:
     The busiest one sets the pace of a process with several: while it computes, neither loading nor launching holds
     the process up, however idle the others are.
     """
+    gpu = _busiest(case)
+    return None if gpu is None or gpu.train_utilization is None else gpu.train_utilization.mean
+
+
+def _busiest(case: RunCase) -> GpuWindow | None:
     own = set(case.run.critical.facts.gpu_uuids)
     gpus: tuple[GpuWindow, ...] = tuple(gpu for gpu in case.gpus if gpu.facts.uuid in own) or case.gpus
-    known = [gpu.train_utilization for gpu in gpus if gpu.train_utilization is not None]
-    if not known or len(known) < len(gpus) or min(stats.count for stats in known) < UTILIZATION_SAMPLES:
+    known = [(gpu.train_utilization, gpu) for gpu in gpus if gpu.train_utilization is not None]
+    if not known or len(known) < len(gpus) or min(stats.count for stats, _ in known) < UTILIZATION_SAMPLES:
         return None
-    return max(stats.mean for stats in known)
+    return max(known, key=lambda pair: pair[0].mean)[1]
 
 
 def idle_outside_waits(rank: RankWindow, starvation: Starvation, busy_percent: float) -> float:
@@ -122,6 +130,61 @@ def idle_outside_waits(rank: RankWindow, starvation: Starvation, busy_percent: f
     in those pauses, and calling `.item()` less often was worth nothing.
     """
     return max(0.0, 1.0 - busy_percent / 100.0 - max(starvation.share, _idle_in_all_waits(rank)))
+
+
+def idle_range(case: RunCase, starvation: Starvation) -> tuple[float, float] | None:
+    """The same at least and at most, by the swings within the window; None where the GPU's use is not known.
+
+    Without event pairs it is not known which waits the GPU spent at work that was queued: all of them, but for what is
+    longer than it worked meanwhile. In simulation a thread waited 5 % of its time, the GPU idled 5 %, and copies that
+    do not block won all of that.
+    """
+    rank, gpu = case.run.critical, _busiest(case)
+    if gpu is None or gpu.train_utilization is None:
+        return None
+    busy_percent = gpu.train_utilization.mean
+    least = most = idle_outside_waits(rank, starvation, busy_percent)
+    blocks = _busy_and_waiting(rank, gpu, exact=starvation.level is Level.E3)
+    reach = ratio_reach([(length, length * (1.0 - busy - waited)) for length, busy, waited in blocks]) or 0.0
+    if starvation.level < Level.E3 and blocks:
+        for_certain = sum(length * max(0.0, waited - busy) for length, busy, waited in blocks)
+        edges = epoch_start_share(rank.stacks) if is_sampled(rank) and rank.stacks is not None else 0.0
+        most = max(least, 1.0 - busy_percent / 100.0 - edges - for_certain / sum(length for length, *_ in blocks))
+        if edges:  # the swings are theirs, and when they were is not known
+            reach = min(reach, most)
+    return max(0.0, least - reach), most + reach
+
+
+def _busy_and_waiting(rank: RankWindow, gpu: GpuWindow, *, exact: bool) -> list[tuple[float, float, float]]:
+    """Of stretches of the window their samples of utilization, how busy the GPU was, and how long the thread waited."""
+    series = gpu.train_utilization_series
+    found = []
+    rows = rank.stacks.waits if is_sampled(rank) and rank.stacks is not None else ()
+    for number, stretch in enumerate(stretches(series, BUSY_BLOCKS)):
+        if is_sampled(rank):
+            part = rows[len(rows) * number // BUSY_BLOCKS : len(rows) * (number + 1) // BUSY_BLOCKS]
+            trained, waited = sum(seconds for seconds, _ in part), sum(seconds for _, seconds in part)
+        else:
+            trained, waited = _waited_between(rank, stretch[0][0], stretch[-1][0], exact=exact)
+        if trained > 0.0:
+            found.append((float(len(stretch)), fmean(busy for _, busy in stretch) / 100.0, waited / trained))
+    return found
+
+
+def _waited_between(rank: RankWindow, start_ns: int, end_ns: int, *, exact: bool) -> tuple[float, float]:
+    """Seconds of training, and those of them that its waits cost; a step begins with its wait."""
+    columns, trained, waited = rank.columns, 0.0, 0.0
+    costs = columns.gap_seconds if exact else columns.wait_seconds
+    for ended_ns, period, wait, cost in zip(
+        columns.end_ns, columns.period_seconds, columns.wait_seconds, costs, strict=True
+    ):
+        since, until = (ended_ns - start_ns) / 1e9 - period, (end_ns - start_ns) / 1e9
+        if since + period <= 0.0 or since >= until or wait != wait:
+            continue
+        trained += min(since + period, until) - max(since, 0.0)
+        lost = wait if cost != cost else cost
+        waited += max(0.0, min(since + wait, until) - max(since + wait - lost, 0.0))
+    return trained, waited
 
 
 def _idle_in_all_waits(rank: RankWindow) -> float:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress
 from statistics import fmean, median
 from typing import TypeVar
 
-from gpuwatch.timeline.windows import RankWindow
+from gpuwatch.statistics.student_t import quantile
+from gpuwatch.timeline.windows import RankWindow, Share
 
 NEWEST = 1024
 """Steps looked at, at most: enough for any share to a point, and cheap at 1 ms steps."""
 MAD_TO_SIGMA = 1.4826
+CONFIDENCE = 0.95
 
 _T = TypeVar("_T")
 
@@ -30,6 +33,38 @@ def stretches(rows: Sequence[_T], count: int, rhythm: int = 1) -> list[Sequence[
     return [
         rows[start : start + size] for start in range(0, len(rows), size) if start == 0 or len(rows) - start >= size
     ]
+
+
+def ratio_interval(parts: Sequence[tuple[float, float]]) -> Share | None:
+    """What all stretches together hold of something, 0..1, with its 95 % interval; None of fewer than two.
+
+    Args:
+        parts: of each stretch its length, and how much of it counts.
+    """
+    reach = ratio_reach(parts)
+    if reach is None:
+        return None
+    value = sum(part for _, part in parts) / sum(length for length, _ in parts)
+    return Share(value, max(0.0, value - reach), min(1.0, value + reach))
+
+
+def ratio_reach(parts: Sequence[tuple[float, float]]) -> float | None:
+    """How far the interval reaches to both sides.
+
+    Jackknife of the ratio, Student's t: stretches that are longer than what repeats in them are independent.
+    """
+    count, time, held = len(parts), sum(length for length, _ in parts), sum(part for _, part in parts)
+    if count < 2 or any(time - length <= 0.0 for length, _ in parts):
+        return None
+    without = [(held - part) / (time - length) for length, part in parts]
+    mean = fmean(without)
+    error = math.sqrt((count - 1) / count * sum((each - mean) ** 2 for each in without))
+    return _student_t(count - 1) * error
+
+
+@lru_cache(maxsize=1024)
+def _student_t(freedom: int) -> float:
+    return quantile((1.0 + CONFIDENCE) / 2.0, freedom)
 
 
 def autocorrelation(values: Sequence[float], lag: int) -> float | None:

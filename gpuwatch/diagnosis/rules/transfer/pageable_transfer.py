@@ -94,10 +94,10 @@ def _batch_words(size: int | None) -> str:
     return "the batch's size is not known" if size is None else f"a batch has {megabytes(size)}"
 
 
-def _exposed(exposed: float | None) -> tuple[Measure, ...]:
+def _exposed(exposed: tuple[float, float] | None) -> tuple[Measure, ...]:
     if exposed is None:
         return ()
-    return (share_measure("exposed_copy_share", exposed, "of it with the GPU idle"),)
+    return (share_measure("exposed_copy_share", exposed[1], "of it with the GPU idle, at most"),)
 
 
 def _unknown(share: float) -> str:
