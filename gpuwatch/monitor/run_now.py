@@ -8,15 +8,14 @@ from typing import TypedDict
 
 from gpuwatch.monitor.snapshot import ENDS, STEPLESS, RankNow, RunNow, RunState
 from gpuwatch.samples import PhaseKind, PhaseSpan, RunFacts
-from gpuwatch.timeline.columns import number
-from gpuwatch.timeline.figures import Bounds, SampledFigures, bounds_of, sampled_figures, stacks_over, sums_over
+from gpuwatch.timeline.figures import StepSums, rank_figures, run_rate, urgency
 from gpuwatch.timeline.host import ProcessHistory
 from gpuwatch.timeline.phases import LOST_TIME
+from gpuwatch.timeline.run_windows import Bounds, bounds_of, rows_of, stacks_over, sums_of_rows, sums_over
 from gpuwatch.timeline.runs import Run
 from gpuwatch.timeline.spans import covered_ns
 from gpuwatch.timeline.stacks import NOT_TRAINING
-from gpuwatch.timeline.stats import known, stats
-from gpuwatch.timeline.steps import share
+from gpuwatch.timeline.stats import stats
 from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.timeline.windows import StackWindow
@@ -37,16 +36,9 @@ class Bar(TypedDict, total=False):
 
 def bar_of_steps(trainer: TrainerHistory, bounds: Bounds, wait_share: float | None, rows: slice) -> Bar:
     """The parts that the hook measures, each of the steps in which it is known."""
-    periods = trainer.steps["period"][rows]
-
-    def part(name: str) -> float | None:
-        pairs = [
-            (each, period) for each, period in zip(trainer.steps[name][rows], periods, strict=True) if each == each
-        ]
-        measured, of = sum(each for each, _ in pairs), sum(period for _, period in pairs)
-        return measured / of if of > 0 else None
-
-    parts = {name: part(name) for name in ("copy", "forward", "backward", "optimizer")}
+    figures = rank_figures(sums_of_rows(trainer.steps, rows))
+    parts = {"copy": figures["copy_share"], "forward": figures["forward_share"]}
+    parts |= {"backward": figures["backward_share"], "optimizer": figures["optimizer_share"]}
     # The wait may be of more steps than the parts: together they may come to a hair over 1.
     room, total = max(0.0, 1.0 - (wait_share or 0.0)), sum(each or 0.0 for each in parts.values())
     scale = min(1.0, room / total) if total > 0 else 1.0
@@ -130,32 +122,13 @@ _HOW_TO_SEE_MORE = {
 
 @dataclass(frozen=True, slots=True)
 class _Recent:
-    """One trainer's last minute: sums of its steps, or with no hook its stacks and their figures."""
+    """One trainer's last minute: the sums of its steps, or with no hook of its stacks."""
 
     trainer: TrainerHistory
     facts: RunFacts
     state: RunState
     bounds: Bounds
-    sums: Mapping[str, float]
-    stacks: StackWindow | None
-    figures: SampledFigures
-
-    @property
-    def wait_share(self) -> float | None:
-        """What part of training waits."""
-        return share(self.sums, "wait", "wait_train") if self.trainer.is_exact else self.figures.wait_share
-
-    @property
-    def step_seconds(self) -> float | None:
-        """The mean training time of a step; without a hook, of a batch."""
-        return share(self.sums, "train", "steps") if self.trainer.is_exact else self.figures.step_seconds
-
-    @property
-    def samples_per_second(self) -> float | None:
-        """Samples of the training set."""
-        if self.trainer.is_exact:
-            return share(self.sums, "samples", "samples_train")
-        return self.figures.samples_per_second
+    sums: StepSums
 
 
 def run_now(
@@ -164,9 +137,9 @@ def run_now(
     """One run. Shares are of the critical rank, the one that waits longest."""
     ranks = [_recent(trainer, processes, now_ns) for trainer in run.trainers]
     loudest = min(ranks, key=lambda rank: _LOUDEST.index(rank.state))
-    critical = max(ranks, key=lambda rank: (rank.state != "ended", rank.wait_share or 0.0))
-    counted = [rank for rank in ranks if rank.state != "ended"] or ranks
-    rates = [rank.samples_per_second for rank in counted]
+    critical = max(
+        ranks, key=lambda rank: urgency(rank.state == "ended", rank.sums.wait_share, rank.sums.settled_wait_share)
+    )
     last_steps = [rank.trainer.last_step_ns for rank in ranks if rank.trainer.last_step_ns is not None]
     rows = _newest_steps(critical)
     percentiles = stats(critical.trainer.steps["period"][rows])
@@ -186,11 +159,11 @@ def run_now(
         last_step_ns=max(last_steps, default=None),
         step_seconds_p50=percentiles.p50 if percentiles else None,
         step_seconds_p95=percentiles.p95 if percentiles else None,
-        step_seconds=critical.step_seconds,
-        samples_per_second=sum(known(number(rate) for rate in rates)) if any(rates) else None,
-        batches_per_step=share(critical.sums, "batches", "steps") if critical.trainer.is_exact else None,
-        wait_share=critical.wait_share,
-        gap_share=share(critical.sums, "gap", "gap_train"),
+        step_seconds=critical.sums.step_seconds,
+        samples_per_second=run_rate([(rank.state == "ended", rank.sums.samples_per_second) for rank in ranks]),
+        batches_per_step=critical.sums.batches_per_step,
+        wait_share=critical.sums.wait_share,
+        gap_share=critical.sums.gap_share,
         **_bar(critical, stacks, rows),
         batches_per_second=stacks.batches_per_second if stacks else None,
         batches_of_loader=stacks.batches_of_loader if stacks else True,
@@ -268,11 +241,8 @@ def _recent(trainer: TrainerHistory, processes: Mapping[tuple[int, int], Process
     assert facts is not None
     state = state_of(trainer, processes.get((facts.pid, facts.start_ticks)), now_ns)
     bounds = _bounds(trainer, state, now_ns)
-    stacks, figures = None, SampledFigures()
-    if not trainer.is_exact:
-        stacks = stacks_over(trainer, bounds, with_lines=False)
-        figures = sampled_figures(trainer, stacks, bounds.start_ns, bounds.end_ns)
-    return _Recent(trainer, facts, state, bounds, sums_over(trainer, bounds, most_rows=_MOST_ROWS), stacks, figures)
+    stacks = None if trainer.is_exact else stacks_over(trainer, bounds, with_lines=False)
+    return _Recent(trainer, facts, state, bounds, sums_over(trainer, stacks, bounds, most_rows=_MOST_ROWS))
 
 
 def _bounds(trainer: TrainerHistory, state: RunState, now_ns: int) -> Bounds:
@@ -292,11 +262,8 @@ def _bounds(trainer: TrainerHistory, state: RunState, now_ns: int) -> Bounds:
 
 
 def _newest_steps(rank: _Recent) -> slice:
-    steps = rank.trainer.steps
-    if not rank.trainer.is_exact:
-        return slice(0, 0)
-    low, high = steps.since(rank.bounds.start_ns), steps.until(rank.bounds.end_ns)
-    return slice(max(low, high - _MOST_STEPS), high)
+    rows = rows_of(rank.trainer, rank.bounds)
+    return slice(max(rows.start, rows.stop - _MOST_STEPS), rows.stop)
 
 
 def _rank_now(rank: _Recent) -> RankNow:
@@ -306,14 +273,14 @@ def _rank_now(rank: _Recent) -> RankNow:
         state=rank.state,
         steps_total=rank.trainer.steps_total,
         last_step_ns=rank.trainer.last_step_ns,
-        step_seconds=rank.step_seconds,
-        wait_share=rank.wait_share,
+        step_seconds=rank.sums.step_seconds,
+        wait_share=rank.sums.wait_share,
     )
 
 
 def _bar(rank: _Recent, stacks: StackWindow | None, rows: slice) -> Bar:
     if rank.trainer.is_exact:
-        return bar_of_steps(rank.trainer, rank.bounds, rank.wait_share, rows)
+        return bar_of_steps(rank.trainer, rank.bounds, rank.sums.wait_share, rows)
     return bar_of_stacks(stacks)
 
 

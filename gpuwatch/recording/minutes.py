@@ -22,6 +22,7 @@ from gpuwatch.recording.types import Rollup
 from gpuwatch.samples import StepEnd, WorkerSample
 from gpuwatch.timeline.columns import number as nan_if_unknown
 from gpuwatch.timeline.phases import StopLog
+from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.stacks import NOT_TRAINING
 from gpuwatch.timeline.steps import UNKNOWN, Settling, WarmUp, parts_within, wait_within, without_stop
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -253,13 +254,6 @@ def _fetches(stream: Stream, metrics: _Metrics) -> None:
     metrics.add(stream.subject, "fetch_cpu_seconds", stream.column("cpu_seconds"))
 
 
-def _phases(stream: Stream, metrics: _Metrics) -> None:
-    columns = (stream.column(name) for name in ("kind", "start_ns", "end_ns"))
-    for kind, start_ns, end_ns in zip(*columns, strict=True):
-        if end_ns is not None and end_ns > start_ns:
-            metrics.add(stream.subject, f"{kind}_phase_seconds", [(end_ns - start_ns) / SECOND_NS])
-
-
 def _stacks(stream: Stream, metrics: _Metrics) -> None:
     counts: Sequence[int] = stream.column("samples")
     phases: Sequence[Mapping[str, int]] = stream.column("phases")
@@ -270,6 +264,9 @@ def _stacks(stream: Stream, metrics: _Metrics) -> None:
     ]
     waits = [each.get("wait", 0) for each in phases]
     metrics.add_shares(stream.subject, "stack_wait_train_share", waits, training)
+    spans = zip(stream.column("start_ns"), stream.column("end_ns"), strict=True)
+    seconds = sum(max(0, end_ns - start_ns) for start_ns, end_ns in spans) / SECOND_NS
+    metrics.add_total(stream.subject, "stack_seconds", seconds)
 
 
 def _counts(stream: Stream, metrics: _Metrics) -> None:
@@ -283,6 +280,8 @@ def _counts(stream: Stream, metrics: _Metrics) -> None:
     for loader, (times, counts) in readings.items():
         metrics.add_growth(stream.subject, f"counted_batches {loader}", times, counts, None)
     metrics.sum_up(stream.subject, "counted_batches")
+    read_ns = sorted(time_ns for times, _ in readings.values() for time_ns in times)
+    metrics.add_growth(stream.subject, "counted_seconds", read_ns, [each / SECOND_NS for each in read_ns], None)
 
 
 def _memory(stream: Stream, metrics: _Metrics) -> None:
@@ -296,7 +295,6 @@ _DERIVATIONS: Mapping[str, Callable[[Stream, _Metrics], None]] = {
     "ProcessSample": _process,
     "BatchWait": _waits,
     "WorkerFetch": _fetches,
-    "PhaseSpan": _phases,
     "StackTally": _stacks,
     "BatchCount": _counts,
     "RunMemory": _memory,
@@ -306,6 +304,7 @@ _DERIVATIONS: Mapping[str, Callable[[Stream, _Metrics], None]] = {
 
 _USUAL_OF = 64
 _KEPT = 1_024  # steps that a reconnected hook may send again, and whose GPU gaps are still to come
+_STOPS_KEPT = 64
 _MOST_TRAINERS = 300
 _MOST_GAPS_AHEAD = 256
 _SILENT_MINUTES = 10
@@ -349,6 +348,7 @@ class _Trainer:
         "heard_minute",
         "recent",
         "settling",
+        "stopped",
         "stops",
         "usual",
         "warm_up",
@@ -356,6 +356,7 @@ class _Trainer:
 
     def __init__(self) -> None:
         self.stops = StopLog()
+        self.stopped: deque[Span] = deque(maxlen=_STOPS_KEPT)
         self.warm_up = WarmUp()
         self.settling = Settling()
         self.usual: deque[float] = deque(maxlen=_USUAL_OF)
@@ -383,6 +384,7 @@ class _StepMetrics:
             "RunFacts": self._facts,
             "StepEnd": self._steps,
             "GpuGap": self._gaps,
+            "PhaseSpan": self._phases,
             "TrainerEnded": self._ends,
         }
 
@@ -434,6 +436,16 @@ class _StepMetrics:
     def _add_stop(self, name: str, span: tuple[int, int | None] | None) -> None:
         if span is not None and span[1] is not None:
             self._metrics.add(name, "stopped_phase_seconds", [(span[1] - span[0]) / SECOND_NS])
+            self._of(name).stopped.append((span[0], span[1]))
+
+    def _phases(self, stream: Stream) -> None:
+        """Those that ended, less the stops in them, which are phases of their own."""
+        stopped = self._of(stream.subject).stopped
+        columns = (stream.column(name) for name in ("kind", "start_ns", "end_ns"))
+        for kind, start_ns, end_ns in zip(*columns, strict=True):
+            if end_ns is not None and end_ns > start_ns:
+                seconds = (end_ns - start_ns - covered_ns(stopped, start_ns, end_ns)) / SECOND_NS
+                self._metrics.add(stream.subject, f"{kind}_phase_seconds", [seconds])
 
     def _facts(self, stream: Stream) -> None:
         settling = self._of(stream.subject).settling
@@ -446,6 +458,7 @@ class _StepMetrics:
         trainer = self._of(name)
         recent = trainer.recent
         taken: list[tuple[float | None, ...]] = []
+        settled_wait = settled_train = 0.0
         for row in zip(*stream.columns, strict=True):
             number, start_ns, end_ns, pause = row[_NUMBER], row[_START], row[_END], row[_PAUSE]
             if number in recent and recent[number][0] == end_ns:
@@ -459,13 +472,20 @@ class _StepMetrics:
             wait_seconds = row[_WAIT]
             if sum(filter(None, row[_COPY:_PARTS_END])) + (wait_seconds or 0.0) > training:
                 row = _within_training(row, training)
-            recent[number] = (end_ns, training, self._is_settled(trainer, row, training))
+            is_settled = self._is_settled(trainer, row, training)
+            recent[number] = (end_ns, training, is_settled)
+            if is_settled and wait_seconds is not None:
+                settled_wait += min(wait_seconds, training)
+                settled_train += training
             taken.append((training, *row[1:]))
             gap = trainer.gaps_ahead.pop(number, None)
             if gap is not None:
                 self._add_gap(name, trainer, number, gap)
         if taken:
             self._add(name, dict(zip(("training", *_FIELDS[1:]), map(list, zip(*taken, strict=True)), strict=True)))
+        if settled_train:
+            self._metrics.add_total(name, "settled_wait_seconds", settled_wait)
+            self._metrics.add_total(name, known_in("settled_wait"), settled_train)
         if not trainer.has_gaps:
             trainer.forget_old_steps()
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise, repeat
 from operator import attrgetter, mul
 from typing import Any
 
 from gpuwatch.recording.types import Rollup
+from gpuwatch.timeline.tiers import MINUTE_NS
 
 _HOUR_NS = 3_600_000_000_000
 MARKS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
 """The percentiles that are kept of a whole hour."""
+
+
+_FIGURES = ("minute_ns", *Rollup._fields[3:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,27 @@ class MinuteColumns:
                 found += part.column(name)
         return found
 
+    def between(self, start_ns: int, end_ns: int) -> MinuteColumns:
+        """Those that touch (start, end]."""
+        kept = []
+        for part in self.parts:
+            minutes = part.columns["minute_ns"]
+            first = bisect_right(minutes, start_ns - MINUTE_NS, part.first, part.last)
+            last = bisect_right(minutes, end_ns, first, part.last)
+            if first < last:
+                is_whole = (first, last) == (part.first, part.last)
+                kept.append(part if is_whole else Part(part.columns, first, last))
+        return MinuteColumns(kept)
+
+    def only(self, wanted: Collection[int]) -> MinuteColumns:
+        """Those of some times."""
+        places = [place for place, at_ns in enumerate(self.column("minute_ns")) if at_ns in wanted]
+        columns = {name: list(map(self.column(name).__getitem__, places)) for name in _FIGURES}
+        return MinuteColumns([Part(columns, 0, len(places))])
+
     def rows(self, subject: str, metric: str) -> Iterator[Rollup]:
         """As rows."""
-        minutes, *figures = (self.column(name) for name in ("minute_ns", *Rollup._fields[3:]))
+        minutes, *figures = map(self.column, _FIGURES)
         return map(Rollup._make, zip(minutes, repeat(subject), repeat(metric), *figures, strict=False))
 
 
@@ -141,12 +164,6 @@ def known_seconds(steps: Minutes, amounts: Minutes, known: Minutes) -> dict[int,
         for at, count in zip(_column(amounts, "minute_ns"), _column(amounts, "count"), strict=True)
         if at in of_steps
     }
-
-
-def share(steps: Minutes, amounts: Minutes, known: Minutes) -> float | None:
-    """All of an amount over the training seconds of the steps in which it is known; None where it is in none."""
-    seconds = math.fsum(known_seconds(steps, amounts, known).values())
-    return total(amounts) / seconds if seconds > 0 else None
 
 
 def least(minutes: Minutes) -> float:

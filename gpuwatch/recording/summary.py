@@ -6,23 +6,17 @@ What is longer is put together from the minutes: a day of eight GPUs then takes 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuwatch.recording import pooled
-from gpuwatch.recording.minutes import known_in
+from gpuwatch.recording.long import LONGEST_NS, LongStretch
 from gpuwatch.recording.pooled import Level, Swing
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import Rollup
-from gpuwatch.samples import GpuFacts, PhaseKind, ProcessSample, RunFacts
-from gpuwatch.timeline.figures import sampled_wait_share, wait_seconds_per_batch
-from gpuwatch.timeline.runs import Run, gpus_of
-from gpuwatch.timeline.spans import Span, outside, united
-from gpuwatch.timeline.tiers import MINUTE_NS
+from gpuwatch.samples import GpuFacts, ProcessSample, RunFacts
+from gpuwatch.timeline.figures import joules_per_sample
+from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.timeline import Timeline
-from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.timeline.windows import GpuWindow, RunWindow, Scene, Stats
 
 
@@ -107,16 +101,14 @@ class SessionSummary:
         return (self.end_ns - self.start_ns) / 1e9
 
 
-LONGEST_NS = 900 * 1_000_000_000
-"""As far as the timeline keeps steps one by one."""
 _LEAD_NS = 120 * 1_000_000_000
 """Of what came before, to know that the run had warmed up and what its counters had reached."""
 
 
-def summarize(recording: Recording, start_ns: int, end_ns: int) -> SessionSummary:
-    """The figures of the stretch (start, end], and its findings."""
-    found = _from_samples(recording, start_ns, end_ns) if end_ns - start_ns <= LONGEST_NS else None
-    gpus, runs = found or summarize_minutes(recording, start_ns, end_ns)
+def summarize(recording: Recording, start_ns: int, end_ns: int, *, longest_ns: int = LONGEST_NS) -> SessionSummary:
+    """The figures of the stretch (start, end], and its findings; of what is longer than `longest_ns` from minutes."""
+    found = _of_samples(recording, start_ns, end_ns) if end_ns - start_ns <= longest_ns else None
+    gpus, runs = _without_warm_up(found or _of_minutes(recording, start_ns, end_ns), (start_ns, end_ns))
     meta = recording.meta
     return SessionSummary(
         label=meta.label,
@@ -148,8 +140,16 @@ def _watched(recording: Recording, runs: Sequence[RunSummary], start_ns: int, en
     return [run for run in runs if run.facts.pid in seen] or runs
 
 
-def _from_samples(recording: Recording, start_ns: int, end_ns: int) -> tuple[list[GpuSummary], list[RunSummary]] | None:
-    """None where the samples themselves are no longer there."""
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """Scenes of any part of the stretch, and when a run had warmed up and made its last step."""
+
+    scene: Callable[[int, int], Scene]
+    made: Callable[[RunWindow], Span | None]
+
+
+def _of_samples(recording: Recording, start_ns: int, end_ns: int) -> _Cuts | None:
+    """From the samples themselves; None where they are no longer there."""
     lead_ns = max(recording.start_ns, start_ns - _LEAD_NS)
     timeline = Timeline(started_ns=start_ns, interval_seconds=recording.meta.interval_seconds)
     timeline.extend(recording.facts_at(lead_ns))
@@ -159,25 +159,38 @@ def _from_samples(recording: Recording, start_ns: int, end_ns: int) -> tuple[lis
         count += 1
     if not count:
         return None
-    whole = _scene(timeline, start_ns, end_ns)
+
+    def made(run: RunWindow) -> Span | None:
+        histories = [timeline.trainers[rank.trainer] for rank in run.ranks]
+        warm = [each.warm_up.over_ns for each in histories if each.warm_up.over_ns is not None]
+        last = [each.last_step_ns for each in histories if each.last_step_ns is not None]
+        return (max(warm), max(last)) if warm and last else None
+
+    return _Cuts(lambda first_ns, last_ns: timeline.scene(last_ns, (last_ns - first_ns) / 1e9), made)
+
+
+def _of_minutes(recording: Recording, start_ns: int, end_ns: int) -> _Cuts:
+    timeline = Timeline(started_ns=start_ns, interval_seconds=recording.meta.interval_seconds)
+    timeline.extend(recording.facts_at(end_ns))
+    stretch, scene = LongStretch(recording, start_ns, end_ns), timeline.scene(end_ns, (end_ns - start_ns) / 1e9)
+    return _Cuts(lambda first_ns, last_ns: stretch.scene(scene, (first_ns, last_ns)), stretch.made)
+
+
+def _without_warm_up(cuts: _Cuts, span: Span) -> tuple[list[GpuSummary], list[RunSummary]]:
+    """Each run and its GPUs since it had warmed up. Energy after its last step is none of its samples'."""
+    start_ns, end_ns = span
+    whole = cuts.scene(start_ns, end_ns)
     runs, gpus = [], {gpu.facts.uuid: gpu for gpu in whole.gpus}
     for run in whole.runs:
-        begin_ns = max(start_ns, _warm_ns(timeline, run) or start_ns)
-        if start_ns < begin_ns < end_ns:
-            warm = _scene(timeline, begin_ns, end_ns)
-            run = next((each for each in warm.runs if each.id == run.id), run)
-            gpus |= {gpu.facts.uuid: gpu for gpu in warm.gpus if gpu.facts.uuid in run.gpu_uuids}
-        runs.append(_run_of_window(run, gpus))
+        made_ns = cuts.made(run) or span
+        begin_ns = made_ns[0] if start_ns < made_ns[0] < end_ns else start_ns
+        until_ns = made_ns[1] if run.critical.ended is not None and begin_ns < made_ns[1] < end_ns else end_ns
+        scene = whole if begin_ns == start_ns else cuts.scene(begin_ns, end_ns)
+        run = next((each for each in scene.runs if each.id == run.id), run)
+        gpus |= {gpu.facts.uuid: gpu for gpu in scene.gpus if gpu.facts.uuid in run.gpu_uuids}
+        spent = gpus if until_ns == end_ns else {gpu.facts.uuid: gpu for gpu in cuts.scene(begin_ns, until_ns).gpus}
+        runs.append(_run_of_window(run, spent))
     return [_gpu_of_window(gpu) for gpu in gpus.values()], runs
-
-
-def _scene(timeline: Timeline, start_ns: int, end_ns: int) -> Scene:
-    return timeline.scene(end_ns, (end_ns - start_ns) / 1e9)
-
-
-def _warm_ns(timeline: Timeline, run: RunWindow) -> int | None:
-    ends = [timeline.trainers[rank.trainer].warm_up.over_ns for rank in run.ranks]
-    return max((end for end in ends if end is not None), default=None)
 
 
 def _gpu_of_window(gpu: GpuWindow) -> GpuSummary:
@@ -204,7 +217,6 @@ def _level(stats: Stats | None) -> Level | None:
 def _run_of_window(run: RunWindow, gpus: Mapping[str, GpuWindow]) -> RunSummary:
     rank = run.critical
     model, loader, steps = rank.facts.model, rank.train_loader, rank.step_seconds
-    trained = sum((each.samples_per_second or 0.0) * each.train_seconds for each in run.ranks)
     return RunSummary(
         id=run.id,
         title=run.title,
@@ -213,25 +225,16 @@ def _run_of_window(run: RunWindow, gpus: Mapping[str, GpuWindow]) -> RunSummary:
         steps=rank.steps,
         train_seconds=rank.train_seconds,
         samples_per_second=run.samples_per_second,
-        wait_seconds_per_batch=wait_seconds_per_batch(rank),
+        wait_seconds_per_batch=rank.wait_seconds_per_batch,
         wait_share=rank.wait_share,
         step_p50_seconds=steps.p50 if steps else None,
         step_p95_seconds=steps.p95 if steps else None,
-        energy_joules_per_sample=_per_sample(
-            [gpus[uuid].energy_joules if uuid in gpus else None for uuid in run.gpu_uuids], trained
-        ),
+        energy_joules_per_sample=joules_per_sample(run, gpus),
         batch_size=loader.batch_size if loader else None,
         model_parameters=model.parameters,
         parameter_bits=model.parameter_bits,
         autocast=model.autocast_name,
     )
-
-
-def _per_sample(energies: Iterable[float | None], trained: float) -> float | None:
-    known = list(energies)
-    if not known or any(energy is None for energy in known) or trained <= 0:
-        return None
-    return sum(energy for energy in known if energy is not None) / trained
 
 
 def _findings(recording: Recording, start_ns: int, end_ns: int) -> list[FindingSummary]:
@@ -254,194 +257,3 @@ def _findings(recording: Recording, start_ns: int, end_ns: int) -> list[FindingS
             blob=span.blob,
         )
     return sorted(by_key.values(), key=lambda found: found.first_ns)
-
-
-PAUSES: tuple[PhaseKind, ...] = ("warmup", "eval", "checkpoint", "compile", "stopped")
-_TRAINING = ("step_seconds", "counted_batches")
-FEWEST_TRAINING_MINUTES = 3
-_LONGEST_SECONDS = 366 * 24 * 3600.0  # of a pause: what a hostile file claims may be any number
-_METRICS = frozenset(
-    {
-        *("utilization_percent", "power_watts", "memory_used_bytes", "temperature_celsius", "energy_joules"),
-        *(f"{kind}_phase_seconds" for kind in PAUSES),
-        *("step_seconds", "step_batches", "step_samples", "wait_seconds", known_in("wait"), known_in("samples")),
-        *("counted_batches", "stack_wait_train_share"),
-    }
-)
-
-Minutes = Mapping[tuple[str, str], Sequence[Rollup]]
-"""By subject and metric, in order of time."""
-
-
-def summarize_minutes(recording: Recording, start_ns: int, end_ns: int) -> tuple[list[GpuSummary], list[RunSummary]]:
-    """GPUs by index, and runs.
-
-    A minute belongs to training if steps were made in it and no pause ended in it; the first minute with steps is
-    taken for warm-up. So a run that evaluates every minute has a utilization of all time only.
-    """
-    minutes: dict[tuple[str, str], list[Rollup]] = defaultdict(list)
-    for rollup in recording.rollups(start_ns, end_ns, metrics=_METRICS):
-        minutes[rollup.subject, rollup.metric].append(rollup)
-    timeline = Timeline(started_ns=start_ns, interval_seconds=recording.meta.interval_seconds)
-    timeline.extend(recording.facts_at(end_ns))
-    runs: list[RunSummary] = []
-    training: dict[str, frozenset[int]] = {}
-    for run in timeline.runs(end_ns, end_ns - start_ns):
-        warm = {trainer.trainer: _warm(minutes, trainer.trainer) for trainer in run.trainers}
-        summary = _run_of_minutes(
-            run, warm, gpus_of(run, timeline.gpus, timeline.processes), minutes, (start_ns, end_ns)
-        )
-        if summary is not None:
-            runs.append(summary)
-            training |= dict.fromkeys(summary.gpu_uuids, _training_minutes(minutes, warm))
-    gpus = [
-        _gpu_of_minutes(timeline, gpu.uuid, minutes, training.get(gpu.uuid, frozenset()))
-        for gpu in timeline.gpus_in_order()
-    ]
-    return [gpu for gpu in gpus if gpu is not None], runs
-
-
-def _warm(minutes: Minutes, trainer: str) -> dict[str, list[Rollup]]:
-    """A trainer's metrics without its first minute of steps, where there is a second one."""
-    own = {metric: list(found) for (subject, metric), found in minutes.items() if subject == trainer}
-    made = sorted({minute.minute_ns for metric in _TRAINING for minute in own.get(metric, ())})
-    begin_ns = made[1] if len(made) > 1 else 0
-    return {metric: [each for each in found if each.minute_ns >= begin_ns] for metric, found in own.items()}
-
-
-def _training_minutes(minutes: Minutes, warm: Mapping[str, Mapping[str, Sequence[Rollup]]]) -> frozenset[int]:
-    training: set[int] = set()
-    for trainer, own in warm.items():
-        made = {minute.minute_ns for metric in _TRAINING for minute in own.get(metric, ())}
-        pauses = (
-            (minute.minute_ns, minute.max)
-            for kind in PAUSES
-            for minute in minutes.get((trainer, f"{kind}_phase_seconds"), ())
-        )
-        training |= unpaused(made, pauses)
-    return frozenset(training)
-
-
-def unpaused(made: Collection[int], pauses: Iterable[tuple[int, float]]) -> set[int]:
-    """Of some minutes, those that no pause touches.
-
-    Args:
-        made: their times in nanoseconds.
-        pauses: the minute in which each ended, and its length in seconds.
-    """
-    spans = united(
-        (at_ns // MINUTE_NS * MINUTE_NS - round(min(seconds, _LONGEST_SECONDS) // 60) * MINUTE_NS, at_ns + MINUTE_NS)
-        for at_ns, seconds in pauses
-        if seconds >= 0
-    )
-    ordered = sorted(at_ns // MINUTE_NS * MINUTE_NS for at_ns in made)
-    free = {ordered[place] for place in outside([at_ns + 1 for at_ns in ordered], spans)}
-    return {at_ns for at_ns in made if at_ns // MINUTE_NS * MINUTE_NS in free}
-
-
-def _gpu_of_minutes(timeline: Timeline, uuid: str, minutes: Minutes, training: Collection[int]) -> GpuSummary | None:
-    history = timeline.gpus[uuid]
-    if history.facts is None:
-        return None
-    use = minutes.get((uuid, "utilization_percent"), ())
-    trained = [minute for minute in use if minute.minute_ns in training]
-    health = history.latest_health
-    return GpuSummary(
-        facts=history.facts,
-        utilization_percent=pooled.swing(use),
-        train_utilization_percent=pooled.swing(trained) if len(trained) >= FEWEST_TRAINING_MINUTES else None,
-        power_watts=pooled.level(minutes.get((uuid, "power_watts"), ())),
-        power_limit_watts=(health.power_limit_watts if health else None) or history.facts.power_limit_watts,
-        memory_used_bytes=pooled.level(minutes.get((uuid, "memory_used_bytes"), ())),
-        temperature_celsius=pooled.level(minutes.get((uuid, "temperature_celsius"), ())),
-        energy_joules=_energy(minutes, uuid, None),
-    )
-
-
-def _energy(minutes: Minutes, uuid: str, only: Collection[int] | None) -> float | None:
-    found = [each for each in minutes.get((uuid, "energy_joules"), ()) if only is None or each.minute_ns in only]
-    return pooled.total(found) if found else None
-
-
-def _run_of_minutes(
-    run: Run,
-    warm: Mapping[str, Mapping[str, Sequence[Rollup]]],
-    gpu_uuids: tuple[str, ...],
-    minutes: Minutes,
-    span: Span,
-) -> RunSummary | None:
-    ranks = [_rank(trainer, warm[trainer.trainer], span) for trainer in run.trainers]
-    known = [rank for rank in ranks if rank is not None]
-    if not known:
-        return None
-    critical = max(known, key=lambda rank: rank.wait_share or 0.0)
-    rates = [rank.samples_per_second for rank in known if rank.samples_per_second is not None]
-    trained = sum((rank.samples_per_second or 0.0) * rank.train_seconds for rank in known)
-    spent_in = {each.minute_ns for own in warm.values() for metric in _TRAINING for each in own.get(metric, ())}
-    energies = [_energy(minutes, uuid, spent_in) for uuid in gpu_uuids]
-    model, steps = critical.facts.model, warm[critical.facts.trainer].get("step_seconds", ())
-    return RunSummary(
-        id=run.id,
-        title=run.title,
-        facts=critical.facts,
-        gpu_uuids=gpu_uuids,
-        steps=critical.steps,
-        train_seconds=critical.train_seconds,
-        samples_per_second=sum(rates) if rates else None,
-        wait_seconds_per_batch=critical.wait_seconds_per_batch,
-        wait_share=critical.wait_share,
-        step_p50_seconds=pooled.quantile(steps, 0.5),
-        step_p95_seconds=pooled.quantile(steps, 0.95),
-        energy_joules_per_sample=_per_sample(energies, trained),
-        batch_size=critical.batch_size,
-        model_parameters=model.parameters,
-        parameter_bits=model.parameter_bits,
-        autocast=model.autocast_name,
-    )
-
-
-def _rank(trainer: TrainerHistory, own: Mapping[str, Sequence[Rollup]], span: Span) -> RunSummary | None:
-    """One trainer's figures; None of one that made no step."""
-    facts = trainer.facts
-    if facts is None:
-        return None
-    steps, waits = own.get("step_seconds", ()), own.get("wait_seconds", ())
-    loader = trainer.train_loader()
-    batch_size = loader.batch_size if loader else None
-    if steps:
-        batches = pooled.count(waits) * (pooled.mean(own.get("step_batches", ())) or 1.0)
-        samples, known_samples = own.get("step_samples", ()), own.get(known_in("samples"), ())
-        return RunSummary(
-            id=trainer.trainer,
-            title="",
-            facts=facts,
-            steps=pooled.count(steps),
-            train_seconds=pooled.total(steps),
-            samples_per_second=pooled.share(steps, samples, known_samples),
-            wait_seconds_per_batch=pooled.total(waits) / batches if batches else None,
-            wait_share=pooled.share(steps, waits, own.get(known_in("wait"), ())),
-            batch_size=batch_size,
-        )
-    counted = pooled.total(own.get("counted_batches", ()))
-    if not counted:
-        return None
-    seconds = sum(_seconds_within(minute, span) for minute in own["counted_batches"])
-    share = sampled_wait_share(pooled.mean(own.get("stack_wait_train_share", ())), reads_loader=loader is not None)
-    pauses = sum(pooled.total(own.get(f"{kind}_phase_seconds", ())) for kind in PAUSES)
-    train_seconds = max(0.0, seconds - pauses)
-    return RunSummary(
-        id=trainer.trainer,
-        title="",
-        facts=facts,
-        steps=round(counted),
-        train_seconds=train_seconds,
-        samples_per_second=None if batch_size is None else counted * batch_size / seconds,
-        wait_seconds_per_batch=None if share is None else share * train_seconds / counted,
-        wait_share=share,
-        batch_size=batch_size,
-    )
-
-
-def _seconds_within(minute: Rollup, span: Span) -> float:
-    """How much of the minute the stretch covers: its last one may have just begun."""
-    return max(0, min(minute.minute_ns + MINUTE_NS, span[1]) - max(minute.minute_ns, span[0])) / 1e9

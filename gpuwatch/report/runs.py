@@ -15,7 +15,6 @@ from gpuwatch.report import model
 from gpuwatch.report.observation import Observation
 from gpuwatch.samples import ModelFacts, Standing
 from gpuwatch.text.escape import encodable
-from gpuwatch.timeline.figures import wait_seconds_per_batch
 from gpuwatch.timeline.stacks import hot_line
 from gpuwatch.timeline.windows import LineShare, RankWindow, RunWindow, Share, StackWindow
 
@@ -59,7 +58,7 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
         model=_model(rank.facts.model),
         samples_per_second=run.samples_per_second,
         data_wait_share=rank.wait_share,
-        wait_seconds_per_batch=wait_seconds_per_batch(rank),
+        wait_seconds_per_batch=rank.wait_seconds_per_batch,
         gpu_idle_from_wait_share=rank.gap_share,
         step_shares=model.StepShares(
             copy=rank.copy_share,

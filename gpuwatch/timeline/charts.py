@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean
 
+from gpuwatch.timeline.figures import quotient
 from gpuwatch.timeline.gpu import GpuHistory, Ring
 from gpuwatch.timeline.host import HostHistory
 from gpuwatch.timeline.runs import grouped
@@ -191,8 +192,7 @@ def _fold(column: array[float], fold: Callable[[list[float]], float]) -> float |
 
 
 def _quotients(amounts: array[float], of: array[float], ranges: Sequence[tuple[int, int]]) -> Line:
-    totals = [(sum(amounts[low:high]), sum(of[low:high])) for low, high in ranges]
-    return [amount / total if total > 0 else None for amount, total in totals]
+    return [quotient(sum(amounts[low:high]), sum(of[low:high])) for low, high in ranges]
 
 
 def _held(line: Line, most: int) -> Line:

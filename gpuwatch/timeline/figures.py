@@ -1,398 +1,210 @@
-"""What runs and their ranks did in a window, from their histories: the figures that rules judge and views show."""
+"""The figures of a stretch of training, computed here and nowhere else.
+
+Single steps, the timeline's seconds and minutes, stack samples and the minutes of a recording each come to the same
+sums; every figure follows from those. Unknown is None, never 0.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import compress, pairwise
-from operator import eq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypedDict
 
-from gpuwatch.timeline.gpu import RAW_NS as GPU_RAW_NS
-from gpuwatch.timeline.gpu import GpuHistory
-from gpuwatch.timeline.host import ProcessHistory, with_batches
-from gpuwatch.timeline.phases import LOST_TIME, PAUSES, STOPPED, recompiles
-from gpuwatch.timeline.runs import Run, gpus_of_trainer
-from gpuwatch.timeline.spans import Span, united
-from gpuwatch.timeline.stacks import NOT_TRAINING
-from gpuwatch.timeline.stats import median, stats
-from gpuwatch.timeline.steps import share
-from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.trainer import RAW_NS, TrainerHistory
-from gpuwatch.timeline.windows import RankWindow, RunWindow, Share, StackWindow, StepColumns, WorkerTotals
+from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 
 STEPS = 30
 """As many a window holds at least, up to 15 min back: from here on its figures are judged as they are."""
-_MOST_COLUMNS = 4_096
-_MOST_SPANS = 512
-_SESSION_SHARE = 0.99
-_LASTING_NS = 300 * SECOND_NS
-
-
-def run_window(
-    run: Run,
-    gpus: Mapping[str, GpuHistory],
-    gpu_uuids: tuple[str, ...],
-    processes: Mapping[tuple[int, int], ProcessHistory],
-    now_ns: int,
-    window_ns: int,
-) -> RunWindow:
-    """One run over (now - window, now]."""
-    ranks = []
-    for trainer in run.trainers:
-        assert trainer.facts is not None
-        process = processes.get((trainer.facts.pid, trainer.facts.start_ticks))
-        rank = rank_window(trainer, process, now_ns, window_ns)
-        ranks.append(replace(rank, facts=replace(rank.facts, gpu_uuids=gpus_of_trainer(rank.facts, gpus))))
-    rates = [rank.samples_per_second for rank in ranks if rank.ended is None or run.has_ended]
-    return RunWindow(
-        id=run.id,
-        title=run.title,
-        ranks=tuple(ranks),
-        critical=critical_rank(ranks),
-        gpu_uuids=gpu_uuids,
-        samples_per_second=sum(known) if (known := [rate for rate in rates if rate is not None]) else None,
-        usual_power_watts=_usual_power(run, gpus, gpu_uuids),
-    )
-
-
-def critical_rank(ranks: list[RankWindow]) -> RankWindow:
-    """The rank with the largest wait: the others wait for it in the collective. A living one before one that ended."""
-
-    def urgency(rank: RankWindow) -> tuple[bool, float]:
-        waited = rank.wait_share if rank.settled_wait_share is None else rank.settled_wait_share
-        return (rank.ended is None, waited or 0.0)
-
-    return max(ranks, key=urgency)
-
-
-def pauses_of(run: Run, start_ns: int, now_ns: int) -> list[Span]:
-    """When a GPU of this run has no training to show: warm-up, phases on any rank, and after the end.
-
-    A checkpoint of rank 0 holds up the others too. A run of which neither steps nor stacks are seen pauses never, as
-    far as is known; one whose stacks are read may be in an evaluation before the first batch is counted.
-    """
-    spans: list[Span] = []
-    for trainer in run.trainers:
-        if not trainer.steps_total and trainer.stacks.end_ns is not None and not trainer.is_exact:
-            spans += trainer.phases.stretches(PAUSES, start_ns, now_ns)
-    stepping = [trainer for trainer in run.trainers if trainer.steps_total]
-    for trainer in stepping:
-        warm_ns = trainer.warm_up.over_ns
-        spans.append((start_ns, now_ns if warm_ns is None else warm_ns))
-        spans += trainer.phases.stretches(PAUSES, start_ns, now_ns)
-    if stepping and run.has_ended:
-        spans.append((max(trainer.seen_ns for trainer in run.trainers), now_ns))
-    return united((start, end) for start, end in spans if end > start)
-
-
-def _usual_power(run: Run, gpus: Mapping[str, GpuHistory], gpu_uuids: tuple[str, ...]) -> Mapping[str, float]:
-    """Median power of each GPU over the 10 min up to the run's last step, from the tier that reaches so far back."""
-    ends = [trainer.last_step_ns for trainer in run.trainers if trainer.last_step_ns is not None]
-    if not ends:
-        return {}
-    last_ns = max(ends)
-    first_ns = max(last_ns - GPU_RAW_NS, min(began_ns(trainer) for trainer in run.trainers))
-    powers = {uuid: median(gpus[uuid].tiers["power_watts"].means(first_ns, last_ns)) for uuid in gpu_uuids}
-    return {uuid: power for uuid, power in powers.items() if power is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The stretch that is looked at: not before the trainer began, not after it ended."""
+class StepSums:
+    """What the steps of one trainer add up to; of a trainer without a hook, a step is a batch.
 
-    start_ns: int
-    end_ns: int
+    `train` is their training seconds, without phases. Every amount X has the training seconds of just the steps in
+    which it is known, `X_train`: an unknown never counts as zero. `steps_train` are those in which the steps were
+    counted: a loader's counter is read once a second, and stacks are sampled before its first reading too.
+    """
+
+    steps: float = 0.0
+    steps_train: float = 0.0
+    train: float = 0.0
+    wait: float = 0.0
+    wait_train: float = 0.0
+    wait_steps: float = 0.0  # in which the wait is known
+    samples: float = 0.0
+    samples_train: float = 0.0
+    batches: float = 0.0  # 0: not known how many go into a step
+    settled_wait: float = 0.0
+    settled_wait_train: float = 0.0
+    settled_gap: float = 0.0  # GPU idle by event pairs
+    settled_gap_train: float = 0.0
+    copy: float = 0.0
+    copy_train: float = 0.0
+    forward: float = 0.0
+    forward_train: float = 0.0
+    backward: float = 0.0
+    backward_train: float = 0.0
+    optimizer: float = 0.0
+    optimizer_train: float = 0.0
+
+    def __add__(self, other: StepSums) -> StepSums:
+        return StepSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     @property
-    def seconds(self) -> float:
-        """Its length."""
-        return (self.end_ns - self.start_ns) / SECOND_NS
+    def step_seconds(self) -> float | None:
+        """The mean training seconds of a step."""
+        return quotient(self.steps_train, self.steps)
+
+    @property
+    def wait_share(self) -> float | None:
+        """What part of training waits for data."""
+        return quotient(self.wait, self.wait_train)
+
+    @property
+    def settled_wait_share(self) -> float | None:
+        """The same of settled steps only."""
+        return quotient(self.settled_wait, self.settled_wait_train)
+
+    @property
+    def gap_share(self) -> float | None:
+        """In what part of the settled steps the GPU idled because of a wait."""
+        return quotient(self.settled_gap, self.settled_gap_train)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Of training."""
+        return quotient(self.samples, self.samples_train)
+
+    @property
+    def batches_per_step(self) -> float | None:
+        """Over 1 where gradients are accumulated."""
+        return quotient(self.batches, self.steps) if self.batches else None
+
+    @property
+    def wait_seconds_per_batch(self) -> float | None:
+        """The training loop's mean wait for one batch, of the steps whose wait is known."""
+        seconds = quotient(self.wait, self.wait_steps)
+        return None if seconds is None else seconds / (self.batches_per_step or 1.0)
 
 
-def bounds_of(history: TrainerHistory, now_ns: int, window_ns: int) -> Bounds:
-    """The window of this trainer, stretched to what 30 of its steps take, 15 min at most."""
-    window_ns = max(window_ns, min(_thirty_steps_ns(history, now_ns), RAW_NS))
-    end_ns = min(now_ns, history.ended.time_ns) if history.ended else now_ns
-    start_ns = max(now_ns - window_ns, began_ns(history))
-    return Bounds(min(start_ns, end_ns), end_ns)
+PARTS = ("copy", "forward", "backward", "optimizer")
+"""Of a step, in addition to the wait."""
 
 
-def _thirty_steps_ns(history: TrainerHistory, now_ns: int) -> int:
-    """How long ago 30 steps began, with the pauses between them; of fewer, at their pace.
+class RankFigures(TypedDict):
+    """The figures of `RankWindow` that follow from sums."""
 
-    The step under way is added up to the longest of them: a run that makes no more steps is left behind.
-    """
-    ends = history.steps.times[-STEPS - 1 :]
-    if len(ends) < 2:
-        return round(STEPS * (history.usual_step_seconds() or 0.0) * SECOND_NS)
-    longest_ns = max(end - before for before, end in pairwise(ends))
-    return STEPS * (ends[-1] - ends[0]) // (len(ends) - 1) + min(max(0, now_ns - ends[-1]), longest_ns)
-
-
-def began_ns(history: TrainerHistory) -> int:
-    """When the first step or batch began that was seen; before one, when the trainer was first heard of.
-
-    From outside, the imports of the first half minute are seen too: they are no part of the loop.
-    """
-    if not history.is_exact and history.counts.first_ns is not None:
-        return history.counts.first_ns
-    return history.first_ns if history.first_ns is not None else history.seen_ns
+    train_seconds: float
+    steps: int
+    wait_share: float | None
+    wait_seconds_per_batch: float | None
+    settled_wait_share: float | None
+    gap_share: float | None
+    copy_share: float | None
+    forward_share: float | None
+    backward_share: float | None
+    optimizer_share: float | None
+    samples_per_second: float | None
+    batches_per_step: float | None
 
 
-def sums_over(history: TrainerHistory, bounds: Bounds, *, most_rows: int) -> Mapping[str, float]:
-    """The sums of a stretch: from its steps where they are all there and few enough, else from whole buckets."""
-    if not history.is_exact:
-        return history.tiers.sums(bounds.start_ns, bounds.end_ns)
-    steps = history.steps
-    rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns))
-    if steps.reaches(bounds.start_ns) and rows.stop - rows.start <= most_rows:
-        return _raw_sums(history, rows)
-    return history.tiers.sums(bounds.start_ns, bounds.end_ns)
-
-
-def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns: int, window_ns: int) -> RankWindow:
-    """One trainer over (now - window, now].
-
-    Sums are of the whole window; where it is longer than the raw steps reach (15 min or 16 384 steps), distributions,
-    columns and stacks are of its newest part. Without a hook there are no steps one by one, so no columns, and the
-    figures are those of the stacks. `history.facts` must be known.
-    """
-    facts = history.facts
-    assert facts is not None
-    bounds = bounds_of(history, now_ns, window_ns)
-    steps = history.steps
-    rows = slice(steps.since(bounds.start_ns), steps.until(bounds.end_ns)) if history.is_exact else slice(0, 0)
-    sums = sums_over(history, bounds, most_rows=len(steps)) if history.is_exact else _raw_sums(history, rows)
-    lasting = _lasting_sums(history, bounds.end_ns) if history.is_exact else None
-    train_loader = history.train_loader()
-    window = RankWindow(
-        trainer=history.trainer,
-        facts=facts,
-        window_seconds=bounds.seconds,
-        train_seconds=sums["train"],
-        steps=round(sums["steps"]),
-        steps_total=history.steps_total,
-        warm=history.warm_up.over_ns is not None,
-        columns=_columns(history, rows),
-        step_seconds=stats(steps["period"][rows]),
-        step_p99_session_seconds=history.session.quantile(_SESSION_SHARE),
-        wait_share=share(sums, "wait", "wait_train"),
-        wait_seconds=share(sums, "wait", "wait_steps"),
-        settled_wait_share=share(sums, "settled_wait", "settled_train"),
-        gap_share=share(sums, "gap", "gap_train"),
-        copy_share=_part(history, "copy", rows),
-        forward_share=_part(history, "forward", rows),
-        backward_share=_part(history, "backward", rows),
-        optimizer_share=_part(history, "optimizer", rows),
-        wait_cpu_share=_quotient(steps["wait_cpu"][rows], steps["wait"][rows]),
-        samples_per_second=share(sums, "samples", "samples_train"),
-        batches_per_step=share(sums, "batches", "steps"),
-        last_step_ns=history.last_step_ns,
-        open_phase=history.phases.current(),
-        outside=history.is_outside(now_ns),
-        phase_spans=history.phases.newest(bounds.start_ns, bounds.end_ns, _MOST_SPANS),
-        phases=history.phases.totals(bounds.start_ns, bounds.end_ns) if bounds.seconds > 0 else {},
-        train_loader=train_loader,
-        eval_loaders=tuple(loader for loader in facts.loaders if loader.role == "eval"),
-        workers=_workers(history, process, rows, bounds),
-        process=process.totals(bounds.start_ns, bounds.end_ns) if process else None,
-        memory=history.memory.totals(bounds.start_ns, bounds.end_ns),
-        pace=history.pace.pace(),
-        recompiles=recompiles(history.phases, history.hundredth_ns, bounds.end_ns),
-        epochs=history.epochs.totals(
-            _session_seconds(history), train_loader.batches_per_epoch if train_loader else None
-        ),
-        ended=history.ended.how if history.ended else None,
-        dropped_records=sum(loss.dropped for loss in history.losses if loss.time_ns > bounds.start_ns),
-        stacks=stacks_over(history, bounds),
-        watched_seconds=None if history.first_ns is None else max(0.0, (now_ns - history.first_ns) / SECOND_NS),
-        lasting_wait_share=share(lasting, "settled_wait", "settled_train") if lasting else None,
-        lasting_gap_share=share(lasting, "gap", "gap_train") if lasting else None,
-    )
-    return window if history.is_exact else _as_sampled(history, window, bounds)
-
-
-def _workers(
-    history: TrainerHistory, process: ProcessHistory | None, rows: slice, bounds: Bounds
-) -> WorkerTotals | None:
-    """What the workers' processes show, and their own records say of the batches since the first of these steps."""
-    began_ns = _began_ns(history, rows, bounds.start_ns)
-    phases = history.phases.stretches(LOST_TIME, began_ns, bounds.end_ns)
-    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=history.other_loaders())
-    return with_batches(process.workers(bounds.start_ns, bounds.end_ns) if process else None, fetched)
-
-
-def _lasting_sums(history: TrainerHistory, end_ns: int) -> Mapping[str, float]:
-    """The sums of the last five minutes or since the run began: the report's window beside the rules' minute."""
-    return history.tiers.sums(max(end_ns - _LASTING_NS, began_ns(history)), end_ns)
-
-
-def stacks_over(history: TrainerHistory, bounds: Bounds, *, with_lines: bool = True) -> StackWindow | None:
-    """The stacks of a stretch; beside a hook without the loader's counter, which the hook counts exactly."""
-    if history.is_exact:
-        return history.stacks.window(bounds.start_ns, bounds.end_ns, with_lines=with_lines)
-    stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)
-    return history.stacks.window(bounds.start_ns, bounds.end_ns, history.counts, stops, with_lines=with_lines)
-
-
-def _as_sampled(history: TrainerHistory, window: RankWindow, bounds: Bounds) -> RankWindow:
-    """The same with what the stacks tell."""
-    figures = sampled_figures(history, window.stacks, bounds.start_ns, bounds.end_ns)
-    return replace(
-        window,
-        train_seconds=figures.train_seconds,
-        steps=figures.steps,
-        wait_share=figures.wait_share,
-        wait_seconds=None,
-        batches_per_step=None,
-        copy_share=figures.copy_share,
-        forward_share=figures.forward_share,
-        backward_share=figures.backward_share,
-        optimizer_share=figures.optimizer_share,
-        samples_per_second=figures.samples_per_second,
+def rank_figures(sums: StepSums) -> RankFigures:
+    """All of them."""
+    return RankFigures(
+        train_seconds=sums.train,
+        steps=round(sums.steps),
+        wait_share=sums.wait_share,
+        wait_seconds_per_batch=sums.wait_seconds_per_batch,
+        settled_wait_share=sums.settled_wait_share,
+        gap_share=sums.gap_share,
+        copy_share=quotient(sums.copy, sums.copy_train),
+        forward_share=quotient(sums.forward, sums.forward_train),
+        backward_share=quotient(sums.backward, sums.backward_train),
+        optimizer_share=quotient(sums.optimizer, sums.optimizer_train),
+        samples_per_second=sums.samples_per_second,
+        batches_per_step=sums.batches_per_step,
     )
 
 
-def _raw_sums(history: TrainerHistory, rows: slice) -> Mapping[str, float]:
-    """The same sums as the tiers', exactly within the window."""
-    steps = history.steps
-    period, settled = steps["period"][rows], steps["settled"][rows]
-    wait, wait_train = _paired(steps["wait"][rows], period)
-    samples, samples_train = _paired(steps["samples"][rows], period)
-    settled_period = array("f", compress(period, settled))
-    settled_wait, settled_train = _paired(array("f", compress(steps["wait"][rows], settled)), settled_period)
-    gap, gap_train = _paired(array("f", compress(steps["gap"][rows], settled)), settled_period)
-    return {
-        "steps": float(len(period)),
-        "train": sum(period),
-        "wait": wait,
-        "wait_train": wait_train,
-        "wait_steps": float(sum(map(eq, steps["wait"][rows], steps["wait"][rows]))),
-        "samples": samples,
-        "samples_train": samples_train,
-        "batches": sum(steps["batches"][rows]),
-        "settled_wait": settled_wait,
-        "settled_train": settled_train,
-        "gap": gap,
-        "gap_train": gap_train,
-    }
+def quotient(amount: float, of: float) -> float | None:
+    """One sum over another; None where nothing was measured."""
+    return amount / of if of > 0 else None
 
 
-def _paired(amounts: array[float], seconds: array[float]) -> tuple[float, float]:
-    """The sum of the known amounts, and of the seconds that belong to them."""
-    total = sum(amounts)
-    if total == total:
-        return total, sum(seconds)
-    is_known = list(map(eq, amounts, amounts))
-    return sum(compress(amounts, is_known)), sum(compress(seconds, is_known))
+def sampled_sums(
+    seconds: float,
+    training: float,
+    parts: Mapping[str, float],
+    *,
+    steps: float,
+    counted_seconds: float | None,
+    reads_loader: bool,
+    batch_size: int | None,
+) -> StepSums:
+    """The sums of a stretch that was seen from outside.
 
+    A loop that reads no loader may load its data anywhere: that no sample shows it waiting is no wait of 0.
 
-def _quotient(amounts: array[float], seconds: array[float]) -> float | None:
-    total, of = _paired(amounts, seconds)
-    return total / of if of > 0 else None
-
-
-def _part(history: TrainerHistory, name: str, rows: slice) -> float | None:
-    return _quotient(history.steps[name][rows], history.steps["period"][rows])
-
-
-def _began_ns(history: TrainerHistory, rows: slice, start_ns: int) -> int:
-    """When the first of these steps began: it may have waited for a batch that was done just before the window."""
-    if rows.start >= rows.stop:
-        return start_ns
-    ended_ns, seconds = int(history.steps.times[rows.start]), float(history.steps["period"][rows.start])
-    return min(start_ns, ended_ns - round(seconds * SECOND_NS))
-
-
-def _columns(history: TrainerHistory, rows: slice) -> StepColumns:
-    steps = history.steps
-    newest = slice(max(rows.start, rows.stop - _MOST_COLUMNS), rows.stop)
-    return StepColumns(
-        number=steps["number"][newest],
-        end_ns=steps.times[newest],
-        period_seconds=steps["period"][newest],
-        wait_seconds=steps["wait"][newest],
-        gap_seconds=steps["gap"][newest],
-        samples=steps["samples"][newest],
-        epoch_position=steps["epoch_position"][newest],
-        settled=[bool(each) for each in steps["settled"][newest]],
-    )
-
-
-def _session_seconds(history: TrainerHistory) -> float:
-    if history.last_step_ns is None or history.first_ns is None:
-        return 0.0
-    return (history.last_step_ns - history.first_ns) / SECOND_NS
-
-
-@dataclass(frozen=True, slots=True)
-class SampledFigures:
-    """The figures of a window. A step is a batch: where gradients are accumulated, the optimizer steps more rarely."""
-
-    train_seconds: float = 0.0
-    steps: int = 0
-    step_seconds: float | None = None  # mean training seconds per batch
-    wait_share: float | None = None
-    copy_share: float | None = None
-    forward_share: float | None = None
-    backward_share: float | None = None
-    optimizer_share: float | None = None
-    samples_per_second: float | None = None
-
-
-def sampled_figures(history: TrainerHistory, stacks: StackWindow | None, start_ns: int, end_ns: int) -> SampledFigures:
-    """The figures over (start, end].
-
-    Where the window is longer than the stacks reach (15 min), sums are of the tiers, parts of its newest stretch.
+    Args:
+        seconds: in which stacks were sampled.
+        training: the share of them that was training.
+        parts: shares of the training, by phase.
+        steps: batches that were counted.
+        counted_seconds: in which they were, phases included; None where nothing counts.
+        reads_loader: whether what counts is a loader.
+        batch_size: samples in a batch.
     """
-    if stacks is None:
-        return SampledFigures()
-    parts = stacks.train_phases
-    training = 1.0 - sum(stacks.phases[phase].value for phase in NOT_TRAINING) if stacks.phases else 0.0
-    rate, batch_size = stacks.batches_per_second, history.batch_size
-    figures = SampledFigures(
-        train_seconds=stacks.seconds * training,
-        steps=stacks.batches,
-        step_seconds=training / rate if rate and training > 0 else None,
-        wait_share=sampled_wait_share(
-            _value(parts.get("wait")), reads_loader=rate is not None and stacks.batches_of_loader
-        ),
-        copy_share=_value(parts.get("copy")),
-        forward_share=_value(parts.get("forward")),
-        backward_share=_value(parts.get("backward")),
-        optimizer_share=_value(parts.get("optimizer")),
-        samples_per_second=rate * batch_size if rate is not None and batch_size is not None else None,
-    )
-    if history.stacks.reaches(start_ns):
-        return figures
-    sums = history.tiers.sums(start_ns, end_ns)
-    seconds = (end_ns - start_ns) / SECOND_NS
-    return replace(
-        figures,
-        train_seconds=sums["train"],
-        steps=round(sums["steps"]),
-        step_seconds=share(sums, "train", "steps"),
-        wait_share=share(sums, "wait", "wait_train"),
-        samples_per_second=sums["samples"] / seconds if batch_size is not None and seconds > 0 else None,
+    train, counted = seconds * training, (counted_seconds or 0.0) * training
+    wait_share = parts.get("wait")
+    is_known = bool(wait_share) or (wait_share is not None and reads_loader)
+    amounts = {name: train * parts[name] for name in PARTS if name in parts}
+    return StepSums(
+        steps=steps,
+        steps_train=counted,
+        train=train,
+        wait=train * (wait_share or 0.0),
+        wait_train=train if is_known else 0.0,
+        wait_steps=steps * (quotient(train, counted) or 0.0) if is_known else 0.0,
+        samples=steps * (batch_size or 0),
+        samples_train=0.0 if batch_size is None else counted,
+        **amounts,
+        **{f"{name}_train": train for name in amounts},
     )
 
 
-def sampled_wait_share(share_of_samples: float | None, *, reads_loader: bool) -> float | None:
-    """The share of waits among samples; a loop that reads no loader may load its data anywhere: 0 is unknown then."""
-    return share_of_samples or (share_of_samples if reads_loader else None)
+def urgency(has_ended: bool, wait_share: float | None, settled_wait_share: float | None) -> tuple[bool, float]:
+    """Greatest for the critical rank: the one with the largest wait, which the others wait for in the collective.
 
-
-def _value(share_of: Share | None) -> float | None:
-    return None if share_of is None else share_of.value
-
-
-def wait_seconds_per_batch(rank: RankWindow) -> float | None:
-    """The training loop's mean wait for one batch, of the steps whose wait is known.
-
-    Without a hook a step is a batch.
+    A living one comes before one that ended.
     """
-    if rank.wait_share is None or not rank.steps:
+    return (not has_ended, (wait_share if settled_wait_share is None else settled_wait_share) or 0.0)
+
+
+def critical_rank(ranks: Iterable[RankWindow]) -> RankWindow:
+    """The rank with the largest wait."""
+    return max(ranks, key=lambda rank: urgency(rank.ended is not None, rank.wait_share, rank.settled_wait_share))
+
+
+def run_rate(ranks: Sequence[tuple[bool, float | None]]) -> float | None:
+    """Samples per second of all ranks together, those that ended left out while others live; None where none is known.
+
+    Args:
+        ranks: whether each has ended, and its own rate.
+    """
+    living = [rate for has_ended, rate in ranks if not has_ended] or [rate for _, rate in ranks]
+    known = [rate for rate in living if rate is not None]
+    return sum(known) if known else None
+
+
+def joules_per_sample(run: RunWindow, gpus: Mapping[str, GpuWindow]) -> float | None:
+    """The energy of all GPUs of a run over the samples that its ranks took; None where one of either is not known."""
+    energies = [gpus[uuid].energy_joules if uuid in gpus else None for uuid in run.gpu_uuids]
+    samples = [
+        None if rank.samples_per_second is None else rank.samples_per_second * rank.train_seconds
+        for rank in run.ranks
+        if rank.steps
+    ]
+    known_energies, known_samples = ([each for each in found if each is not None] for found in (energies, samples))
+    if not energies or len(known_energies) < len(energies) or len(known_samples) < len(samples):
         return None
-    seconds = rank.wait_share * rank.train_seconds / rank.steps if rank.wait_seconds is None else rank.wait_seconds
-    return seconds / (rank.batches_per_step or 1.0)
+    return quotient(sum(known_energies), sum(known_samples))

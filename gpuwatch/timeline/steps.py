@@ -15,6 +15,7 @@ from typing import Any
 
 from gpuwatch.samples import LoaderFacts, StackTally, StepEnd
 from gpuwatch.timeline.columns import Table, number
+from gpuwatch.timeline.figures import StepSums
 from gpuwatch.timeline.stacks import NOT_TRAINING
 from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, SECOND_NS, SECONDS_KEPT, SumBuckets
 from gpuwatch.timeline.windows import Pace, PaceBlock
@@ -56,7 +57,7 @@ _FEWEST_CHANGES = 6
 _MAD_TO_SIGMA = 1.4826
 _HICCUPS = 0.02
 
-_STEP_SUMS = (
+_SUMS_OF_STEPS = (
     "steps",
     "train",
     "wait",
@@ -66,9 +67,10 @@ _STEP_SUMS = (
     "samples_train",
     "batches",
     "settled_wait",
-    "settled_train",
+    "settled_wait_train",
 )
-_GAP_SUMS = ("gap", "gap_train")
+STEP_SUMS = (*_SUMS_OF_STEPS, "settled_gap", "settled_gap_train")
+"""Of `StepSums`, those that the tiers hold."""
 _RANGES = ("period", "share")
 
 
@@ -295,10 +297,7 @@ def _noise(medians: Iterable[float]) -> float | None:
 
 
 class StepTiers:
-    """Sums of training seconds and of what was measured in them.
-
-    Every sum X has beside it the training seconds of just the steps where X is known ("X_train"): a share is their
-    quotient, so an unknown never counts as zero. "wait_steps" is their number.
+    """The sums of `StepSums` by second and minute, without the parts of steps.
 
     Of a step with a phase in it, the training is its end: evaluations and checkpoints follow the optimizer, they do not
     come before it.
@@ -307,7 +306,7 @@ class StepTiers:
     __slots__ = ("minutes", "seconds")
 
     def __init__(self) -> None:
-        names = (*_STEP_SUMS, *_GAP_SUMS)
+        names = STEP_SUMS
         self.seconds = SumBuckets(SECOND_NS, SECONDS_KEPT, "f", names, _RANGES)
         self.minutes = SumBuckets(MINUTE_NS, MINUTES_KEPT, "d", names, _RANGES)
 
@@ -336,7 +335,7 @@ class StepTiers:
 
     def add_gap(self, end_ns: int, training: float, gap_seconds: float) -> None:
         """The GPU's idle time of a settled step."""
-        amounts = (0.0,) * len(_STEP_SUMS) + (gap_seconds, training)
+        amounts = (0.0,) * len(_SUMS_OF_STEPS) + (gap_seconds, training)
         self._add(end_ns, training, amounts, (number(None), number(None)))
 
     def add_tally(self, tally: StackTally, *, has_wait: bool, has_batch_size: bool) -> None:
@@ -358,7 +357,7 @@ class StepTiers:
     def add_batches(self, start_ns: int, end_ns: int, batches: int, batch_size: int | None) -> None:
         """Batches that were counted from outside over a stretch."""
         samples = float(batches * (batch_size or 0))
-        amounts = (float(batches), 0.0, 0.0, 0.0, float(batches), samples, 0.0, float(batches), 0.0, 0.0, 0.0, 0.0)
+        amounts = (float(batches), 0.0, 0.0, 0.0, 0.0, samples, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         period = (end_ns - start_ns) / SECOND_NS / batches
         self._spread(start_ns, end_ns, amounts, (period, number(None)))
 
@@ -367,11 +366,12 @@ class StepTiers:
         self.minutes.fill(times_ns, columns)
         self.seconds.trimmed = True
 
-    def sums(self, start_ns: int, end_ns: int) -> Mapping[str, float]:
+    def sums(self, start_ns: int, end_ns: int) -> StepSums:
         """All sums over a stretch."""
         tier = self.reaching(start_ns)
         span = tier.span(start_ns, end_ns)
-        return {name: float(sum(tier.arrays[name][span])) for name in (*_STEP_SUMS, *_GAP_SUMS)}
+        found = {name: float(sum(tier.arrays[name][span])) for name in STEP_SUMS}
+        return StepSums(**found, steps_train=found["train"])
 
     def reaching(self, start_ns: int) -> SumBuckets:
         """The finer tier that reaches back to `start_ns`."""
@@ -383,8 +383,3 @@ class StepTiers:
     def _spread(self, start_ns: int, end_ns: int, amounts: tuple[float, ...], values: tuple[float, float]) -> None:
         self.seconds.add(start_ns, end_ns, amounts, values)
         self.minutes.add(start_ns, end_ns, amounts, values)
-
-
-def share(sums: Mapping[str, float], name: str, train: str) -> float | None:
-    """One quotient of the sums; None where nothing was measured."""
-    return sums[name] / sums[train] if sums[train] > 0 else None

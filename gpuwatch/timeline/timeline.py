@@ -38,9 +38,9 @@ from gpuwatch.samples import (
     XidEvent,
 )
 from gpuwatch.timeline.charts import Chart, Grid, Series, lines_of
-from gpuwatch.timeline.figures import pauses_of, run_window
 from gpuwatch.timeline.gpu import GpuHistory, gpu_window, status_of
 from gpuwatch.timeline.host import HostHistory, ProcessHistory
+from gpuwatch.timeline.run_windows import pauses_of, run_window
 from gpuwatch.timeline.runs import Identity, Run, gpus_of, grouped, holds, newest, unhooked
 from gpuwatch.timeline.spans import united
 from gpuwatch.timeline.tiers import SECOND_NS, Buckets

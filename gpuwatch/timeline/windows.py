@@ -367,7 +367,7 @@ class RankWindow:
     step_seconds: Stats | None = None  # training periods
     step_p99_session_seconds: float | None = None
     wait_share: float | None = None
-    wait_seconds: float | None = None  # mean of the steps in which it is known
+    wait_seconds_per_batch: float | None = None  # mean of the steps in which it is known
     settled_wait_share: float | None = None  # over settled steps only
     gap_share: float | None = None  # GPU idle by event pairs, settled steps only
     copy_share: float | None = None

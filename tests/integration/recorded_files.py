@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.summary import SessionSummary, summarize
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import GpuFacts, GpuSample, HostSample, RunFacts, Sample, StepEnd
@@ -17,6 +18,11 @@ META = RecordingMeta("node07", "0.1.0", command=("python", "train.py"), started_
 TRAINER = "4711.99"
 
 Batch = tuple[int, list[Sample]]
+
+
+def of_minutes(recording: Recording) -> SessionSummary:
+    """What a recording comes to from its minutes, however short it is."""
+    return summarize(recording, recording.start_ns, recording.end_ns, longest_ns=0)
 
 
 def batches(seconds: float, interval_seconds: float = 1.0, gpus: int = 1) -> Iterator[Batch]:

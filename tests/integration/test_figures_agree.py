@@ -21,12 +21,13 @@ from gpuwatch.export.jsonl import json_lines
 from gpuwatch.export.samples import Axis, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.export.trace import chrome_trace
+from gpuwatch.recording.long import LongStretch
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.summary import summarize, summarize_minutes
+from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
 from gpuwatch.report.model import as_json
-from gpuwatch.report.recorded import observe, scene_of_minutes
+from gpuwatch.report.recorded import observe
 from gpuwatch.samples import (
     GpuFacts,
     GpuSample,
@@ -34,11 +35,11 @@ from gpuwatch.samples import (
     Sample,
     StepEnd,
 )
-from gpuwatch.timeline.figures import wait_seconds_per_batch
-from gpuwatch.timeline.steps import share
+from gpuwatch.timeline.figures import PARTS, StepSums, rank_figures
+from gpuwatch.timeline.steps import STEP_SUMS
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import RankWindow, Scene
-from tests.integration.recorded_files import META, wall_at
+from tests.integration.recorded_files import META, of_minutes, wall_at
 from tests.unit.made_up_machine import BATCH, MINUTES, SECOND_NS, SHAPES, START_NS, Machine, Shape
 from tests.unit.test_figures_possible import check_text
 
@@ -61,8 +62,8 @@ def recorded(machine: Machine, path: Path) -> Timeline:
 
 
 _OF_RANK = (
-    *("steps", "train_seconds", "wait_share", "wait_seconds", "gap_share", "samples_per_second"),
-    *("copy_share", "forward_share", "backward_share", "optimizer_share"),
+    *("steps", "train_seconds", "wait_share", "wait_seconds_per_batch", "settled_wait_share", "gap_share"),
+    *("samples_per_second", "batches_per_step", "copy_share", "forward_share", "backward_share", "optimizer_share"),
 )
 _OF_GPU = ("utilization", "power_watts", "memory_used_bytes", "temperature_celsius")
 
@@ -76,7 +77,6 @@ def _same(found: Any, expected: Any, what: str) -> None:
 def _same_rank(found: RankWindow, expected: RankWindow) -> None:
     for name in _OF_RANK:
         _same(getattr(found, name), getattr(expected, name), name)
-    _same(wait_seconds_per_batch(found), wait_seconds_per_batch(expected), "wait_seconds_per_batch")
     for name in ("count", "mean", "sigma", "min", "max"):
         _same(getattr(found.step_seconds, name), getattr(expected.step_seconds, name), f"step_seconds.{name}")
     assert found.phases.keys() == expected.phases.keys()
@@ -105,19 +105,15 @@ def test_steps_minutes_and_long_reports_give_the_same_figures(shape: Shape) -> N
         end_ns = START_NS + (MINUTES * 60 - 1) * SECOND_NS
         raw = timeline.scene(end_ns, (end_ns - START_NS) / 1e9 + 1)
         with Recording(path) as recording:
-            long = scene_of_minutes(raw, recording, recording.start_ns, recording.end_ns)
+            long = LongStretch(recording, recording.start_ns, recording.end_ns).scene(raw)
     (run,), (long_run,) = raw.runs, long.runs
     for found, expected in zip(long_run.ranks, run.ranks, strict=True):
         _same_rank(found, expected)
-        sums = timeline.trainers[expected.trainer].tiers.minutes
-        tiers = {name: float(sum(sums.arrays[name])) for name in sums.arrays}
-        for name, of, figure in (
-            ("wait", "wait_train", expected.wait_share),
-            ("wait", "wait_steps", expected.wait_seconds),
-            ("gap", "gap_train", expected.gap_share),
-            ("samples", "samples_train", expected.samples_per_second),
-        ):
-            _same(share(tiers, name, of), figure, f"{name} of the timeline's minutes")
+        minutes = timeline.trainers[expected.trainer].tiers.minutes
+        sums = {name: float(sum(minutes.arrays[name])) for name in STEP_SUMS}
+        tiers: Any = rank_figures(StepSums(**sums, steps_train=sums["train"]))
+        for name in set(_OF_RANK) - {f"{part}_share" for part in PARTS}:
+            _same(tiers[name], getattr(expected, name), f"{name} of the timeline's minutes")
     _same(long_run.samples_per_second, run.samples_per_second, "samples/s of all ranks")
     _same_gpus(long, raw)
 
@@ -129,18 +125,14 @@ def test_a_comparison_of_minutes_has_the_figures_of_their_steps(shape: Shape) ->
         path = Path(folder) / "run.gpuwatch"
         timeline = recorded(Machine(shape), path)
         with Recording(path) as recording:
-            _, (found,) = summarize_minutes(recording, recording.start_ns, recording.end_ns)
+            (found,) = of_minutes(recording).runs
     # The first minute is left out as warm-up. What arrives at its end is of the second before.
     begin_ns, end_ns = START_NS + 59 * SECOND_NS, START_NS + (MINUTES * 60 - 1) * SECOND_NS
     (run,) = timeline.scene(end_ns, (end_ns - begin_ns) / 1e9).runs
-    ranks = {rank.trainer: rank for rank in run.ranks}
-    rank = ranks[f"{found.facts.pid}.99"]
-    assert found.wait_share is None or found.wait_share == pytest.approx(
-        max(each.wait_share or 0.0 for each in run.ranks), **_ROUNDING
-    )
-    for name in ("steps", "train_seconds", "wait_share"):
+    rank = run.critical
+    assert found.facts.trainer == rank.trainer
+    for name in ("steps", "train_seconds", "wait_share", "wait_seconds_per_batch"):
         _same(getattr(found, name), getattr(rank, name), name)
-    _same(found.wait_seconds_per_batch, wait_seconds_per_batch(rank), "wait_seconds_per_batch")
     _same(found.samples_per_second, run.samples_per_second, "samples_per_second")
 
 
@@ -156,7 +148,7 @@ def test_the_last_minute_of_a_recording_counts_as_long_as_it_is(tmp_path: Path) 
     writer.close()
     raw = timeline.scene(now_ns, 131.0)
     with Recording(path) as recording:
-        (gpu,) = scene_of_minutes(raw, recording, recording.start_ns, recording.end_ns).gpus
+        (gpu,) = LongStretch(recording, recording.start_ns, recording.end_ns).scene(raw).gpus
     assert raw.gpus[0].throttle_shares["power"] == pytest.approx(10 / 130)
     assert gpu.throttle_shares["power"] == pytest.approx(10 / 130)
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.recording.long import LongStretch
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.summary import RunSummary, SessionSummary, summarize, summarize_minutes
+from gpuwatch.recording.summary import RunSummary, SessionSummary, summarize
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.report.recorded import scene_of_minutes
 from gpuwatch.samples import BatchCount, LoaderFacts, ProcessSample, RunFacts, Sample, StackTally, StepEnd
 from gpuwatch.samples.stacks import NO_LOADER
-from gpuwatch.timeline.figures import wait_seconds_per_batch
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import Scene
+from tests.integration.recorded_files import of_minutes
 from tests.integration.simulated_recordings import record, record_samples, recording_monitor
 
 _WINDOW = 120.0
@@ -35,7 +35,7 @@ def test_the_figures_are_those_of_the_live_scene(tmp_path: Path, scenario: str) 
     assert run.steps == pytest.approx(rank.steps, abs=2)
     assert run.samples_per_second == pytest.approx(live.samples_per_second, rel=2e-3)
     assert run.wait_share == pytest.approx(rank.wait_share, rel=5e-3, abs=1e-3)
-    assert run.wait_seconds_per_batch == pytest.approx(wait_seconds_per_batch(rank), rel=5e-3, abs=1e-4)
+    assert run.wait_seconds_per_batch == pytest.approx(rank.wait_seconds_per_batch, rel=5e-3, abs=1e-4)
     if rank.step_seconds is not None:
         assert run.step_p50_seconds == pytest.approx(rank.step_seconds.p50, rel=1e-3)
         assert run.step_p95_seconds == pytest.approx(rank.step_seconds.p95, rel=1e-2)
@@ -63,7 +63,8 @@ def test_minutes_tell_the_same_as_samples(tmp_path: Path, scenario: str) -> None
     with Recording(path) as recording:
         span = (recording.start_ns, recording.end_ns)
         exact = summarize(recording, *span)
-        gpus, runs = summarize_minutes(recording, *span)
+        minutes = of_minutes(recording)
+    gpus, runs = minutes.gpus, minutes.runs
     assert [run.id for run in runs] == [run.id for run in exact.runs]
     _close(runs[0], exact.runs[0])
     if exact.runs[0].step_p50_seconds is not None:
@@ -90,9 +91,9 @@ def test_minutes_of_a_loop_that_never_waits(tmp_path: Path, loader: int, wait: f
     writer.close()
     with Recording(tmp_path / "run.gpuwatch") as recording:
         span = recording.start_ns, recording.end_ns
-        _, (run,) = summarize_minutes(recording, *span)
+        (run,) = of_minutes(recording).runs
         scene = scene_of_samples(recording)
-        long = scene_of_minutes(scene, recording, *span)
+        long = LongStretch(recording, *span).scene(scene)
     assert (run.wait_share, run.wait_seconds_per_batch) == (wait, wait)
     assert long.runs[0].critical.wait_share == wait
     assert run.steps > 1_000

@@ -10,9 +10,10 @@ import pytest
 
 from gpuwatch.recording.chunks import inflated
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
+from gpuwatch.recording.long import unpaused
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.shapes import check_of
-from gpuwatch.recording.summary import summarize, unpaused
+from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.tiers import Hour
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
