@@ -259,17 +259,19 @@ def _step_sums(own: Own) -> StepSums:
 
 
 def _sampled_sums(own: Own, reads_loader: bool, batch_size: int | None) -> StepSums:
-    counted, seconds = own("counted_batches"), pooled.total(own("counted_seconds"))
-    stopped = pooled.total(own("stopped_phase_seconds"))
+    counted, stopped = own("counted_batches"), pooled.total(own("stopped_phase_seconds"))
+    # Files of version 1 have neither seconds: their minutes count whole.
+    counted_seconds = pooled.total(own("counted_seconds")) or 60.0 * len(counted)
+    stack_seconds = pooled.total(own("stack_seconds")) or 60.0 * len(own("stack_wait_train_share"))
     hits = {phase: pooled.total(own(f"stack_{phase}_share")) for phase in PHASES}
     training = pooled.count(own("stack_wait_train_share"))
     samples = training + sum(hits[phase] for phase in NOT_TRAINING)
     return sampled_sums(
-        pooled.total(own("stack_seconds")),
+        stack_seconds,
         training / samples if samples else 0.0,
         {phase: hits[phase] / training for phase in PHASES if phase not in NOT_TRAINING and training},
         steps=pooled.total(counted),
-        counted_seconds=max(0.0, seconds - stopped) if counted else None,
+        counted_seconds=max(0.0, counted_seconds - stopped) if counted else None,
         reads_loader=bool(counted) and reads_loader,
         batch_size=batch_size,
     )

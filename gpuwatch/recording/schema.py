@@ -34,13 +34,14 @@ Metrics of minutes. Those of a subject without a value in a minute have no row t
   are known, and per-step values as their range. A step that was sent twice counts once; stops by a signal are left out.
 * Sums over steps, with a count of 1: {wait,samples,copy,forward,backward,optimizer}_train_seconds are the training
   seconds of just the steps in which X is known, in minutes where some do not know it (else: of all steps);
-  settled_gap_seconds and settled_gap_train_seconds are of the settled steps whose gap is known.
+  settled_{wait,gap}_seconds and settled_{wait,gap}_train_seconds are of the settled steps whose wait or gap is known.
 * Batches (subject: trainer): batch_wait_seconds (training loaders), eval_wait_seconds, fetch_seconds and
   fetch_cpu_seconds (a worker's).
-* Phases (subject: trainer), a value per phase that ended: eval_phase_seconds, checkpoint_phase_seconds, and so on.
+* Phases (subject: trainer), a value per phase that ended: eval_phase_seconds, checkpoint_phase_seconds, and so on,
+  less the stops by a signal in it, which are stopped_phase_seconds.
 * Seen from outside (subject: trainer): stack_PHASE_share of all stack samples, stack_wait_train_share of those in
-  training; `count` is of samples, the range of seconds. counted_batches: of training loaders in the minute, with a
-  count of 1.
+  training; `count` is of samples, the range of seconds. With a count of 1: stack_seconds, in which stacks were sampled;
+  counted_batches of training loaders, and counted_seconds between the readings of their counters.
 * Memory (subject: trainer): allocated_peak_bytes, reserved_peak_bytes, total_bytes.
 """
 

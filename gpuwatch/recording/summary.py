@@ -184,7 +184,7 @@ def _without_warm_up(cuts: _Cuts, span: Span) -> tuple[list[GpuSummary], list[Ru
     for run in whole.runs:
         made_ns = cuts.made(run) or span
         begin_ns = made_ns[0] if start_ns < made_ns[0] < end_ns else start_ns
-        until_ns = made_ns[1] if run.critical.ended is not None and begin_ns < made_ns[1] < end_ns else end_ns
+        until_ns = made_ns[1] if begin_ns < made_ns[1] < end_ns else end_ns
         scene = whole if begin_ns == start_ns else cuts.scene(begin_ns, end_ns)
         run = next((each for each in scene.runs if each.id == run.id), run)
         gpus |= {gpu.facts.uuid: gpu for gpu in scene.gpus if gpu.facts.uuid in run.gpu_uuids}
