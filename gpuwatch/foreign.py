@@ -1,4 +1,4 @@
-"""What other processes name and what the kernel reports of them, read without trusting either.
+"""What other processes name and what may keep its reader waiting, read without trusting either.
 
 A process chooses its name, its command line, its working folder and the file names in its stacks. A file that it names
 is therefore opened inside its own root (`openat2` with RESOLVE_IN_ROOT), with no more rights than its own, only if it
@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 
-PROC: Final = Path("/proc")
+from gpuwatch.procfs import PROC, is_running, read_all, read_stat, shown, status_fields
 
 _Result = TypeVar("_Result")
 
@@ -64,27 +64,6 @@ class Rights:
     group: int
     groups: tuple[int, ...]
     capabilities: int = 0
-
-
-def stat_fields(raw: bytes) -> list[bytes]:
-    """The fields of /proc/PID/stat from the state on; empty where it is no such line.
-
-    The name in front of them may hold brackets, blanks and line ends, so they begin after its last bracket.
-    """
-    return raw[: 1 << 12].rpartition(b") ")[2].split() if b") " in raw else []
-
-
-def status_fields(raw: bytes) -> dict[str, str]:
-    r"""The fields of /proc/PID/status by name.
-
-    The kernel escapes the line feed in the process's name and nothing else: `\r` and the other characters at which
-    `splitlines` cuts would let a name forge a line.
-    """
-    pairs = (line.partition(b":") for line in raw.split(b"\n"))
-    found: dict[str, str] = {}
-    for name, _, value in pairs:
-        found.setdefault(name.decode("ascii", "replace"), value.strip(b" \t").decode("utf-8", "replace"))
-    return found
 
 
 def rights_of(pid: int, proc_root: Path = PROC) -> Rights:
@@ -133,14 +112,6 @@ def whereabouts(pid: int | None = None, proc_root: Path = PROC) -> Whereabouts:
     except OSError:
         return Whereabouts(boot, namespace)
     return Whereabouts(boot, namespace, user)
-
-
-def is_running(pid: int, start_ticks: int, proc_root: Path = PROC) -> bool:
-    """Whether a pid is still that of the process that started then."""
-    try:
-        return stat_fields((proc_root / str(pid) / "stat").read_bytes())[19:20] == [b"%d" % start_ticks]
-    except OSError:
-        return False
 
 
 def rights_of_user(user: int) -> Rights:
@@ -598,3 +569,75 @@ def _same_file(one: Path, other: Path) -> bool:
 @lru_cache(maxsize=1)
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
+
+
+_SLOW_SECONDS: Final = 0.25
+_REST_PER_WAIT: Final = 50
+_LONGEST_REST_SECONDS: Final = 100.0
+_MOST_RESTING: Final = 4096
+_resting: dict[int, float] = {}
+"""By pid, until when a process is left alone: what answers slowly must not hold up the reading of all others."""
+
+
+def read_of(proc_root: Path | str, pid: int, name: str, limit: int = 1 << 20) -> bytes | None:
+    """A file below /proc/PID that takes a lock of the process's memory; None where unreadable, or not in time.
+
+    Those are cmdline, environ, io, maps and smaps_rollup. Another process can keep who reads them waiting.
+    """
+    return in_time(pid, partial(read_all, f"{proc_root}/{pid}/{name}", limit))
+
+
+def is_left_alone(pid: int) -> bool:
+    """Whether a process has recently answered so slowly that it is not read: None then means nothing."""
+    return _resting.get(pid, 0.0) > time.monotonic()
+
+
+def in_time(pid: int, read: Callable[[], _Result]) -> _Result | None:
+    """What `read` finds of a process (see `foreign.answered`); None where it does not answer, or was recently slow."""
+    began = time.monotonic()
+    if _resting.get(pid, 0.0) > began:
+        return None
+    try:
+        return read() if pid == os.getpid() else answered(pid, read)
+    except TimeoutError:
+        return None
+    finally:
+        took = time.monotonic() - began
+        if took > _SLOW_SECONDS:
+            if len(_resting) >= _MOST_RESTING:
+                _resting.clear()
+            _resting[pid] = began + min(_REST_PER_WAIT * took, _LONGEST_REST_SECONDS)
+
+
+_COMMAND_LIMIT = 4096
+_SPAWNED = "--multiprocessing-fork"
+
+
+def read_arguments(proc_root: Path | str, pid: int) -> tuple[str, ...]:
+    """The command line, at most 4 KiB of it, shown so that no byte of it can steer a terminal."""
+    raw = (read_of(proc_root, pid, "cmdline", _COMMAND_LIMIT) or b"")[:_COMMAND_LIMIT]
+    if not raw:
+        return ()
+    return tuple(shown(argument) for argument in raw.removesuffix(b"\0").split(b"\0"))
+
+
+def read_program(proc_root: Path | str, pid: int) -> tuple[str, ...]:
+    """The command line of the program that the process is part of.
+
+    A process that multiprocessing spawned has only `-c` and a call of multiprocessing's in its own.
+    """
+    arguments = read_arguments(proc_root, pid)
+    if _SPAWNED not in arguments:
+        return arguments
+    stat = read_stat(proc_root, pid)
+    if stat is None or not _same_program(proc_root, pid, stat.parent):
+        return arguments
+    return read_program(proc_root, stat.parent)
+
+
+def _same_program(proc_root: Path | str, pid: int, other: int) -> bool:
+    """Whether both run one interpreter: an orphan's new parent is something else."""
+    try:
+        return bool(in_time(pid, lambda: Path(f"{proc_root}/{pid}/exe").samefile(f"{proc_root}/{other}/exe")))
+    except OSError:
+        return False

@@ -69,7 +69,7 @@ class Session:
         """Whether the attached process is gone; one that waits for its parent to collect it is gone, too."""
         if self.attached is None:
             return False
-        from gpuwatch.sources.host.procfs import read_stat
+        from gpuwatch.procfs import read_stat
 
         stat = read_stat("/proc", self.attached.pid)
         return stat is None or stat.start_ticks != self.attached.start_ticks or stat.has_ended

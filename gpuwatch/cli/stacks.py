@@ -9,11 +9,12 @@ from pathlib import Path
 from gpuwatch.cli.arguments import add_output, duration, number, pid
 from gpuwatch.cli.output import ExitCode, GpuwatchError, output_to, say
 from gpuwatch.cli.signals import StopSignals
+from gpuwatch.foreign import read_arguments
+from gpuwatch.procfs import TreeWalker, read_stat
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.sources.host.identify import CannotAttachError, identify
-from gpuwatch.sources.host.procfs import TreeWalker, read_arguments, read_stat
 from gpuwatch.sources.host.run import WORKER_NAME
 from gpuwatch.sources.stacks.capture import Capture, Profile
 from gpuwatch.text.escape import json_text

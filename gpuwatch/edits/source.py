@@ -6,7 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from gpuwatch.foreign import is_running, read_foreign, read_named, rights_of_user, whereabouts
+from gpuwatch.foreign import read_foreign, read_named, rights_of_user, whereabouts
+from gpuwatch.procfs import is_running
 from gpuwatch.samples import RunFacts
 
 _LARGEST_FILE_BYTES = 512 * 1024

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from gpuwatch.foreign import Rights, answered, exists_for, rights_of
+from gpuwatch.procfs import is_running
 from gpuwatch.reader.attach import attach
-from gpuwatch.reader.memory import read_state
 from gpuwatch.reader.refusals import CannotReadError
 
 FIRST_VERSION = (3, 14)
@@ -40,10 +40,7 @@ class Plan:
 
     def still_runs(self) -> bool:
         """Whether its pid is still its own: while the user was asked, another process may have got it."""
-        try:
-            return read_state(self.pid, self.proc_root)[1] == self.start_ticks
-        except CannotReadError:
-            return False
+        return is_running(self.pid, self.start_ticks, self.proc_root)
 
 
 def plan_for(pid: int, proc_root: Path = Path("/proc"), site: Path = SITE) -> Plan:

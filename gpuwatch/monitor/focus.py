@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
+from gpuwatch.procfs import TreeWalker, is_running, read_stat
 from gpuwatch.sources.discovery.census import TreeTrainers
-from gpuwatch.sources.host.identify import is_python, is_same_process
-from gpuwatch.sources.host.procfs import TreeWalker, read_stat
+from gpuwatch.sources.host.identify import is_python
 from gpuwatch.timeline.runs import Identity, ProcessSet
 from gpuwatch.timeline.timeline import Timeline
 
@@ -122,7 +122,7 @@ class AttachedTree:
         return before if stat is None else stat.start_ticks
 
     def _root_lives(self) -> bool:
-        return self._start_ticks is not None and is_same_process(self.root, self._start_ticks, self._proc_root)
+        return self._start_ticks is not None and is_running(self.root, self._start_ticks, self._proc_root)
 
     def _root_is_python(self) -> bool:
         """Asked once it says yes: a shell may still exec the training."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gpuwatch.foreign import status_fields
+from gpuwatch.procfs import PROC, namespace_pids
 from gpuwatch.reader.codes import Codes
 from gpuwatch.reader.containment import OPERATION_SECONDS, contained, in_time, refusal_of
 from gpuwatch.reader.layout import (
@@ -25,7 +25,7 @@ from gpuwatch.reader.layout import (
     layout_from,
     version_of,
 )
-from gpuwatch.reader.memory import PROC, Gather, Memory, UnreadableAddressError
+from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.program import OLDEST, Program, find_program
 from gpuwatch.reader.refusals import CannotReadError, Reason, gone, not_ready, refuse, replaced
 from gpuwatch.reader.stacks import NoFrameError, Stack, ThreadReader, TornError
@@ -174,11 +174,7 @@ def _main_of(
 
 def own_id(memory: Memory) -> int:
     """The process's id as it knows it itself: in a container another one than from outside."""
-    try:
-        ids = status_fields((memory.directory / "status").read_bytes()).get("NSpid", "").split()
-    except OSError:
-        return memory.pid
-    return int(ids[-1]) if ids else memory.pid
+    return (namespace_pids(memory.pid, memory.proc_root) or [memory.pid])[-1]
 
 
 _MAIN_AGAIN_EVERY = 64  # looks; a child that was just forked may still name its parent's main thread

@@ -227,8 +227,6 @@ def _field_pointer(head: bytes, offset: int) -> int:
 _NO_LINE_3_10 = -128
 _NO_COLUMNS, _LONG, _NONE = 13, 14, 15  # PyCodeLocationInfoKind
 _FIRST_ONE_LINE = 10
-
-
 _LARGEST_VARINT_SHIFT = 30  # CPython writes 32 bits in six bytes
 _LAST_LINE = (1 << 31) - 1
 _NO_LINE = -1

@@ -350,8 +350,6 @@ class Anchors:
 
 
 _INT_BYTES = 32  # header, size, two digits: 2**60 batches
-
-
 _TRIES = 4  # an increment stores a new int: two in a row between two reads are rare, four are not a counter
 
 

@@ -22,11 +22,7 @@ from gpuwatch.reader.objects import (
 from gpuwatch.reader.stacks import Frame
 
 COUNT = "_num_yielded"
-
-
 BASE = "_BaseDataLoaderIter"
-
-
 MODULE = "torch.utils.data.dataloader"
 
 

@@ -18,11 +18,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
+from gpuwatch.procfs import MAPS_LIMIT, PROC, Mapping, ProcessStat, mapped_files, parse_stat
 from gpuwatch.reader.containment import Budget
-from gpuwatch.reader.maps import MAPS_LIMIT, Mapping, mapped_files
 from gpuwatch.reader.refusals import CannotReadError, gone, permission, platform, zombie
 
-PROC = Path("/proc")
 IOV_MAX = 1024
 """The kernel refuses more remote pieces in one call (uio.h, UIO_MAXIOV)."""
 _LARGEST_READ = 64 << 20
@@ -106,8 +105,9 @@ class Memory:
         self._alive = _Alive(pid)
         self._asked_ns = 0
         try:
-            state, self.start_ticks = read_state(pid, proc_root)
-            if state in "ZX":
+            stat = _stat_of(pid, proc_root)
+            self.start_ticks = stat.start_ticks
+            if stat.state in "ZX":
                 raise zombie(pid)
             self._alive.check()
         except CannotReadError:
@@ -266,23 +266,22 @@ class _Alive:
             self._file = -1
 
 
-def read_state(pid: int, proc_root: Path = PROC) -> tuple[str, int]:
-    """The letter of its state, and when it started in clock ticks since boot, which together with the pid names it.
+def _stat_of(pid: int, proc_root: Path) -> ProcessStat:
+    """Its state, and when it started, which together with the pid names it.
 
     Raises:
         CannotReadError: There is no such process.
     """
     try:
         with (proc_root / str(pid) / "stat").open("rb") as file:
-            line = file.read(_STAT_LIMIT)
+            stat = parse_stat(file.read(_STAT_LIMIT))
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
         raise gone(pid) from None
     except PermissionError:
         raise permission(pid, proc_root) from None
-    fields = line.rpartition(b")")[2].split()  # the name before may hold brackets, blanks and line ends
-    if len(fields) < 20 or not fields[19].isdigit():
+    if stat is None:
         raise gone(pid)
-    return fields[0].decode("ascii", "replace"), int(fields[19])
+    return stat
 
 
 def _process_vm_readv() -> Callable[..., int]:

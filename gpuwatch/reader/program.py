@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from gpuwatch.foreign import use_foreign, use_mapped
-from gpuwatch.reader.maps import DELETED, Mapping
+from gpuwatch.procfs import DELETED, Mapping
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import CannotReadError, Reason, not_ready, refuse
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from gpuwatch.foreign import status_fields
+from gpuwatch.procfs import read_status
 from gpuwatch.text.escape import printable
 
 
@@ -192,8 +192,8 @@ def explain(pid: int, access: Access, *, hooked: bool = False) -> tuple[str, str
 
 def access_to(pid: int, proc_root: Path) -> Access:
     """What /proc tells about reading `pid` from here."""
-    target = _status(proc_root / str(pid) / "status")
-    own = _status(proc_root / "self" / "status")
+    target = read_status(pid, proc_root)
+    own = read_status("self", proc_root)
     target_uid = _first_number(target.get("Uid"))
     return Access(
         own_uid=os.geteuid(),
@@ -203,13 +203,6 @@ def access_to(pid: int, proc_root: Path) -> Access:
         dumpable=_dumpable(proc_root / str(pid) / "status", target),
         container=_in_container(proc_root),
     )
-
-
-def _status(path: Path) -> dict[str, str]:
-    try:
-        return status_fields(path.read_bytes())
-    except OSError:
-        return {}
 
 
 def _first_number(text: str | None) -> int | None:

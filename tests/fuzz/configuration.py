@@ -27,8 +27,7 @@ from gpuwatch.diagnosis.finding import (
 from gpuwatch.edits.editor import combined_patch, edit_diff
 from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.edits.workspace import Origin
-from gpuwatch.foreign import stat_fields, status_fields
-from gpuwatch.sources.host.procfs import parse_stat, shown
+from gpuwatch.procfs import parse_stat, shown, status_fields
 from gpuwatch.sources.stacks.source_text import SourceFile
 from gpuwatch.text.escape import code_block, code_span, json_text, markdown, printable, terminal_text
 from gpuwatch.timeline.runs import title_of
@@ -166,7 +165,6 @@ def _command(content: bytes, _: int) -> None:
 
 def _status(content: bytes, _: int) -> None:
     status_fields(content)
-    stat_fields(content)
     parse_stat(content)
 
 

@@ -21,17 +21,16 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from gpuwatch.procfs import Mapping, keyed_int, mapped_files, mapped_paths, parse_stat, shown
 from gpuwatch.reader.attach import Interpreter, interpreter_in
 from gpuwatch.reader.codes import line_table
 from gpuwatch.reader.containment import Budget, BudgetExceededError
 from gpuwatch.reader.loaders import LoaderReader
-from gpuwatch.reader.maps import Mapping, mapped_files, mapped_paths
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.program import NotElfError, file_address, mapped_image
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.sources.host.identify import VARIABLES, variable
 from gpuwatch.sources.host.machine import parse_cpu_ticks, parse_disks, parse_network
-from gpuwatch.sources.host.procfs import keyed_int, parse_stat, shown
 
 MEMORY, PROGRAM, TABLE, TEXT = b"M", b"P", b"T", b"F"
 """The first byte of an input: what the rest is."""

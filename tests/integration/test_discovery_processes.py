@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.procfs import TreeWalker
 from gpuwatch.samples import Candidate
 from gpuwatch.sources.discovery.census import looks_like_training, trainers_below
 from gpuwatch.sources.discovery.source import DiscoverySource
-from gpuwatch.sources.host.procfs import TreeWalker
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc, which only Linux has"),

@@ -21,12 +21,11 @@ from gpuwatch.foreign import (
     read_named,
     rights_of,
     rights_of_user,
-    status_fields,
     use_foreign,
     use_mapped,
 )
+from gpuwatch.procfs import Mapping, read_stat, status_fields
 from gpuwatch.reader.attach import own_id
-from gpuwatch.reader.maps import Mapping
 from gpuwatch.reader.memory import Memory
 from gpuwatch.reader.program import _from_file
 from gpuwatch.reader.refusals import access_to
@@ -202,7 +201,7 @@ def test_after_its_end_a_process_has_the_rights_of_its_user(shared: Path) -> Non
 
 def test_a_pid_that_was_given_on_is_not_read() -> None:
     with process(lambda: None) as pid:
-        ticks = int(foreign.stat_fields(Path(f"/proc/{pid}/stat").read_bytes())[19])
+        ticks = read_stat("/proc", pid).start_ticks
         assert read_foreign(pid, "/etc/passwd", LIMIT, start_ticks=ticks).content
         with pytest.raises(ProcessLookupError):
             read_foreign(pid, "/etc/passwd", LIMIT, start_ticks=ticks + 1)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from child_processes import BLOCKED, BURNER, BUSY, SLEEPER, THREADED, child, trainer
 
+from gpuwatch.procfs import is_running
 from gpuwatch.samples import HostSample, ProcessSample
 from gpuwatch.sources.host.identify import (
     VARIABLES,
@@ -22,7 +23,6 @@ from gpuwatch.sources.host.identify import (
     Refusal,
     descendants,
     identify,
-    is_same_process,
 )
 from gpuwatch.sources.host.run import private_dirty_bytes
 from gpuwatch.sources.host.source import HostSource
@@ -189,9 +189,9 @@ def test_a_running_python_process_is_identified_for_good() -> None:
         assert identity.pid == process.pid
         assert identity.uid == os.geteuid()
         assert identity.arguments[1] == "-c"
-        assert is_same_process(process.pid, identity.start_ticks)
-        assert not is_same_process(process.pid, identity.start_ticks + 1)
-    assert not is_same_process(process.pid, identity.start_ticks)
+        assert is_running(process.pid, identity.start_ticks)
+        assert not is_running(process.pid, identity.start_ticks + 1)
+    assert not is_running(process.pid, identity.start_ticks)
 
 
 def refusal(pid: int, my_uid: int | None = None) -> CannotAttachError:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.procfs import TreeWalker
 from gpuwatch.reader.attach import Interpreter, attach, main_interpreter
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.samples import RunFacts, StackTally
 from gpuwatch.sources.discovery.source import DiscoverySource
-from gpuwatch.sources.host.procfs import TreeWalker
 from gpuwatch.sources.stacks.source import StackSource, StackTarget
 from tests.integration.interpreters import TARGETS, require_reading
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import foreign
-from gpuwatch.foreign import answered, cpu_time_ns
+from gpuwatch.foreign import answered, cpu_time_ns, in_time, read_of
+from gpuwatch.procfs import read_stat
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import RunFacts, StackTally
-from gpuwatch.sources.host.procfs import in_time, read_of, read_state
 from gpuwatch.sources.nvml.readings import PidMap
 from gpuwatch.sources.stacks.source import StackSource, StackTarget
 from gpuwatch.trial import process_guard
@@ -60,7 +60,7 @@ def silent(tmp_path: Path) -> Iterator[Target]:
 @pytest.fixture
 def locked(tmp_path: Path) -> Iterator[Target]:
     with target(tmp_path / "locked", "locked.py") as process:
-        wait_until(lambda: read_state("/proc", process.pid) == "D")
+        wait_until(lambda: (stat := read_stat("/proc", process.pid)) is not None and stat.state == "D")
         yield process
 
 

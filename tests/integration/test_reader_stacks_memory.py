@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.reader.memory import IOV_MAX, Gather, Memory, UnreadableAddressError, read_state
+from gpuwatch.procfs import read_stat
+from gpuwatch.reader.memory import IOV_MAX, Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.interpreters import require_reading
 
@@ -94,7 +95,9 @@ def test_maps_show_this_interpreter(memory: Memory) -> None:
     maps = memory.maps()
     assert all(mapping.start < mapping.end for mapping in maps)
     assert any("python" in mapping.path and "x" in mapping.permissions for mapping in maps)
-    assert memory.start_ticks == read_state(os.getpid())[1]
+    stat = read_stat("/proc", os.getpid())
+    assert stat is not None
+    assert memory.start_ticks == stat.start_ticks
 
 
 @contextmanager

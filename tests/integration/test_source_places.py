@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.edits.source import UnreadableSourceError, read_recorded_source, read_source
-from gpuwatch.foreign import stat_fields, whereabouts
+from gpuwatch.foreign import whereabouts
+from gpuwatch.procfs import read_stat
 from gpuwatch.samples import RunFacts
 
 NOBODY = 65534
@@ -64,7 +65,7 @@ def test_files_of_another_machine_boot_or_container_are_not_read(
 
 
 def test_a_recorded_pid_that_runs_again_elsewhere_leads_nowhere(script: Path, recording: Path) -> None:
-    alive = int(stat_fields(Path("/proc/self/stat").read_bytes())[19])
+    alive = read_stat("/proc", os.getpid()).start_ticks
     facts = ended(start_ticks=alive, boot="00000000-0000-0000-0000-000000000000")
     with pytest.raises(UnreadableSourceError, match="another machine"):
         read_recorded_source(recording, script, None, facts)
@@ -101,7 +102,7 @@ def test_files_of_a_running_process_with_another_root_are_its_own(script: Path, 
         os._exit(0)
     try:
         assert os.read(ready, 1) == b"!"
-        ticks = int(stat_fields(Path(f"/proc/{pid}/stat").read_bytes())[19])
+        ticks = read_stat("/proc", pid).start_ticks
         assert read_source(script, None, ended(pid=pid, start_ticks=ticks)) == b"inside()\n"
     finally:
         os.close(ready)

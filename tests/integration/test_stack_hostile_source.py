@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.foreign import stat_fields
+from gpuwatch.procfs import read_stat
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.syntax_child.client import SHARED, NoAnswerError, Parser
 from gpuwatch.sources.syntax_child.protocol import LONGEST_TEXT
@@ -55,7 +55,7 @@ def parser() -> Iterator[Parser]:
 
 def source_text(parser: Parser = SHARED) -> SourceText:
     """The files of this process."""
-    start_ticks = int(stat_fields(Path("/proc/self/stat").read_bytes())[19])
+    start_ticks = read_stat("/proc", os.getpid()).start_ticks
     return SourceText(os.getpid(), start_ticks, Path("/proc"), parser)
 
 

@@ -25,10 +25,10 @@ from gpuwatch.cli.doctor_checks.machine import (
     check_terminal,
 )
 from gpuwatch.cli.doctor_checks.runs import check_link, check_other_processes, check_permissions, own_memory_problem
+from gpuwatch.procfs import read_stat
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.sources.hook_link import processes as link_processes
 from gpuwatch.sources.host.machine import SharedMemory
-from gpuwatch.sources.host.procfs import read_stat
 from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from recorded_proc import Clock, RecordedHost
 
+from gpuwatch.procfs import keyed_int, rate, shown
 from gpuwatch.samples import HostSample, MachineFacts
 from gpuwatch.sources.host.machine import parse_disks, parse_network, shares
-from gpuwatch.sources.host.procfs import keyed_int, rate, shown
 from gpuwatch.sources.host.source import HostSource
 
 

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_proc import Clock, RecordedHost
 
+from gpuwatch.foreign import read_arguments, read_program
+from gpuwatch.procfs import TreeWalker, parse_stat
 from gpuwatch.samples import MachineFacts, ProcessSample
 from gpuwatch.sources.host.machine import core_list
-from gpuwatch.sources.host.procfs import TreeCpu, TreeWalker, parse_stat, read_arguments, read_program, tree_cpu_ticks
+from gpuwatch.sources.host.run import TreeCpu, tree_cpu_ticks
 from gpuwatch.sources.host.source import HostSource
 
 WORKER = "pt_data_worker"

@@ -329,7 +329,7 @@ def test_children_count_and_those_that_ended_meanwhile_do_not(tmp_path: Path) ->
     child = tmp_path / "501"
     child.mkdir()
     ticks = 1_000 * os.sysconf("SC_CLK_TCK")
-    (child / "stat").write_text(f"501 (a (strange) name) S {' 0' * 10} {ticks} {ticks} 0 0\n")
+    (child / "stat").write_text(f"501 (a (strange) name) S {' 0' * 10} {ticks} {ticks} 0 0 0 0 1 0 9 0 0\n")
     assert cpu_seconds(tmp_path) - alone == pytest.approx(2_000, abs=5)
 
 

@@ -32,7 +32,7 @@ def proc(tmp_path: Path) -> Path:
     (root / "7" / "cwd").symlink_to(tmp_path / "seen" / "work")
     user, group = os.geteuid(), os.getegid()
     (root / "7" / "status").write_text(f"Uid:{_four(user)}\nGid:{_four(group)}\nGroups:\t \n")
-    (root / "7" / "stat").write_text(f"7 (python) S {'0 ' * 18}{TICKS} 0\n")
+    (root / "7" / "stat").write_text(f"7 (python) S {'0 ' * 18}{TICKS} 0 0\n")
     (root / "stat").write_text(f"cpu 1 2 3\nbtime {BOOTED}\n")
     return root
 

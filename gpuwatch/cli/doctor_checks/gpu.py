@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from gpuwatch.cli.doctor_checks import Check, State
+from gpuwatch.procfs import shown
 from gpuwatch.sources.host.machine import in_container
-from gpuwatch.sources.host.procfs import shown
 from gpuwatch.sources.nvml import reasons
 from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey
 

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from gpuwatch.cli.doctor_checks import Check, Detail, State
 from gpuwatch.cli.output import is_terminal
+from gpuwatch.procfs import read_once
 from gpuwatch.sources.host.cgroup import Cgroups, read_throttling
 from gpuwatch.sources.host.machine import in_container, read_pressure, read_shared_memory
-from gpuwatch.sources.host.procfs import read_once
 from gpuwatch.sources.host.source import affinity_core_count
 from gpuwatch.text.numbers import byte_size
 

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from gpuwatch.cli.doctor_checks import Check, Detail, State
+from gpuwatch.procfs import read_all
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import CannotReadError, Reason, access_to
 from gpuwatch.sources.hook_link.processes import Processes, folders_elsewhere, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError, names_its_own
 from gpuwatch.sources.host.identify import user_name
 from gpuwatch.sources.host.machine import in_container
-from gpuwatch.sources.host.procfs import read_all
 
 _RUN = "Start the training with `gpuwatch run`, which measures steps and waits without that right"
 _RECORD = "with `gpuwatch record -- COMMAND`, which may read what it starts"

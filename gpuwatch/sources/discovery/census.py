@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpuwatch.foreign import cpu_time_ns
+from gpuwatch.procfs import ProcessKey, TreeWalker, boot_ticks, read_stat, shown
 from gpuwatch.sources.discovery.judge import CpuUse, Signs, Verdict, judge
 from gpuwatch.sources.discovery.process import (
     Process,
@@ -24,7 +25,6 @@ from gpuwatch.sources.discovery.process import (
     torch_version,
 )
 from gpuwatch.sources.host.identify import is_python
-from gpuwatch.sources.host.procfs import ProcessKey, TreeWalker, boot_ticks, read_stat, shown
 
 _SECOND_NS: Final = 1_000_000_000
 _PAUSES_NS: Final = (2 * _SECOND_NS, 10 * _SECOND_NS, 60 * _SECOND_NS)

@@ -14,19 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.foreign import read_foreign
-from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
+from gpuwatch.foreign import is_left_alone, read_arguments, read_foreign, read_of
+from gpuwatch.procfs import MAPS_LIMIT, ProcessKey, ProcessStat, mapped_paths, read_once, read_stat, read_status
 from gpuwatch.sources.host.identify import is_python_program
-from gpuwatch.sources.host.procfs import (
-    ProcessKey,
-    ProcessStat,
-    is_left_alone,
-    read_arguments,
-    read_of,
-    read_once,
-    read_stat,
-    to_int,
-)
 from gpuwatch.sources.host.run import WORKER_NAME
 
 _LAUNCHER_NAME = "pt_elastic"  # set by torch/distributed/run.py
@@ -263,10 +253,8 @@ def read_process(proc_root: Path | str, pid: int, before: Process | None = None)
 
 def _user(proc_root: Path | str, pid: int) -> int | None:
     """The user it runs as, by its effective uid."""
-    for line in (read_once(f"{proc_root}/{pid}/status") or b"").split(b"\n"):
-        if line.startswith(b"Uid:"):
-            return to_int(line.split()[2])
-    return None
+    uids = read_status(pid, proc_root).get("Uid", "").split()
+    return int(uids[1]) if len(uids) > 1 and uids[1].isdecimal() else None
 
 
 def has_training_threads(proc_root: Path | str, pid: int) -> bool:

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gpuwatch.foreign import read_program
+from gpuwatch.procfs import ProcessKey, namespace_pids
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates
 from gpuwatch.samples.run import Visibility
@@ -17,7 +19,6 @@ from gpuwatch.sources.discovery.census import Census, all_pids
 from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
 from gpuwatch.sources.discovery.process import Process
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook, login_name, user_name
-from gpuwatch.sources.host.procfs import ProcessKey, read_once, read_program
 
 CanRead = Callable[[int], CannotReadError | None]
 """Tries to read a process: None where that works, else why it does not."""
@@ -128,7 +129,7 @@ class GpuPids:
 
     def __init__(self, proc_root: Path | str) -> None:
         self._proc_root = proc_root
-        self._level = len(self._namespace_pids("self"))
+        self._level = len(namespace_pids("self", proc_root))
         self.can_map = self._is_on_host() or self._level > 1
 
     def ours(self, by_host_pid: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
@@ -139,7 +140,7 @@ class GpuPids:
         return {pid: value for pid, value in mapped if pid is not None}
 
     def _own_pid(self, host_pid: int) -> int | None:
-        pids = self._namespace_pids(str(host_pid))
+        pids = namespace_pids(host_pid, self._proc_root)
         return pids[self._level - 1] if len(pids) >= self._level > 0 else None
 
     def _is_on_host(self) -> bool:
@@ -147,12 +148,6 @@ class GpuPids:
             return os.readlink(f"{self._proc_root}/self/ns/pid") == _FIRST_PID_NAMESPACE  # noqa: PTH115 - names no file
         except OSError:
             return False
-
-    def _namespace_pids(self, name: str) -> list[int]:
-        for line in (read_once(f"{self._proc_root}/{name}/status") or b"").split(b"\n"):
-            if line.startswith(b"NSpid:"):
-                return [int(word) for word in line.split()[1:] if word.isdigit()]
-        return []
 
 
 _PERIOD_NS: Final = 3_000_000_000

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.foreign import status_fields
-from gpuwatch.sources.host.procfs import read_of, read_stat
+from gpuwatch.foreign import read_of
+from gpuwatch.procfs import read_stat, status_fields
 
 _MAX_ANCESTORS: Final = 16
 _MAX_ENVIRONMENT: Final = 256 * 1024

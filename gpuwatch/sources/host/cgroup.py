@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpuwatch.sources.host.procfs import keyed_int, read_all, read_int, read_once
+from gpuwatch.procfs import keyed_int, read_all, read_int, read_once
 
 _MOUNTED_AT = PurePosixPath("/sys/fs/cgroup")
 _UNLIMITED_V1_BYTES = 1 << 60  # v1 says "no limit" as a page-rounded 2**63

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
-from gpuwatch.sources.host.procfs import TreeWalker, read_arguments, read_of, read_once, read_stat, shown
+from gpuwatch.foreign import read_arguments, read_of
+from gpuwatch.procfs import MAPS_LIMIT, PROC, TreeWalker, mapped_paths, read_once, read_stat, read_status, shown
 
-_PROC = Path("/proc")
 _PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]{0,3}(-bin|-dbg)?")
 _PYTHON_LIBRARIES = (b"libpython", b"libpypy")
 _PYTHON_SYMBOL = b"_PyRuntime\0"  # exported by an interpreter that is linked into the program itself
@@ -34,7 +33,7 @@ class Refusal(Enum):
     OTHER_USER = "other-user"
     MYSELF = "myself"
     NOT_PYTHON = "not-python"
-    NO_PROC = "no-proc"
+    NOPROC = "no-proc"
 
 
 class CannotAttachError(Exception):
@@ -62,7 +61,7 @@ class ProcessIdentity:
         return shlex.join(self.arguments)
 
 
-def identify(pid: int, proc_root: Path = _PROC, my_uid: int | None = None) -> ProcessIdentity:
+def identify(pid: int, proc_root: Path = PROC, my_uid: int | None = None) -> ProcessIdentity:
     """The identity of a Python process that this user may watch.
 
     Raises:
@@ -70,12 +69,12 @@ def identify(pid: int, proc_root: Path = _PROC, my_uid: int | None = None) -> Pr
     """
     mine = os.geteuid() if my_uid is None else my_uid
     stat = read_stat(proc_root, pid)
-    status = read_once(f"{proc_root}/{pid}/status")
-    if stat is None or status is None:
+    status = read_status(pid, proc_root)
+    if stat is None or not status:
         raise _unreadable(pid, proc_root)
     command = _short_command(pid, proc_root, stat.command_name)
-    leader = _number(status, b"Tgid:")
-    if leader not in (None, pid):
+    leader = status.get("Tgid")
+    if leader not in (None, str(pid)):
         raise CannotAttachError(
             Refusal.THREAD, f"{pid} is a thread of process {leader} ({command}): use `--attach {leader}`."
         )
@@ -85,11 +84,12 @@ def identify(pid: int, proc_root: Path = _PROC, my_uid: int | None = None) -> Pr
             f"Process {pid} ({stat.command_name}) has ended and only waits for its parent {stat.parent} to collect "
             "its exit code: give the pid of a process that runs.",
         )
-    if pid == os.getpid() and proc_root == _PROC:
+    if pid == os.getpid() and proc_root == PROC:
         raise CannotAttachError(
             Refusal.MYSELF, f"Process {pid} is this gpuwatch itself: give the pid of the training process."
         )
-    uids = _uids(status)
+    # Real, effective and saved: the kernel lets a process be read only where all three are the reader's.
+    uids = [int(word) for word in status.get("Uid", "").split()[:3] if word.isdigit()]
     uid = next((other for other in uids if other != mine), mine)
     if mine != 0 and uid != mine:
         raise CannotAttachError(
@@ -103,7 +103,7 @@ def identify(pid: int, proc_root: Path = _PROC, my_uid: int | None = None) -> Pr
     return ProcessIdentity(pid, stat.start_ticks, uid, read_arguments(proc_root, pid), executable)
 
 
-def is_python(pid: int, proc_root: Path = _PROC) -> bool:
+def is_python(pid: int, proc_root: Path = PROC) -> bool:
     """Whether the process runs a Python interpreter: by the program's name, else by what it is linked with.
 
     The maps and the program, milliseconds to read, are read only where the name does not say so.
@@ -125,13 +125,7 @@ def is_python_program(path: str) -> bool:
     return _PYTHON_NAME.fullmatch(os.path.basename(path)) is not None  # noqa: PTH119 - not a real path
 
 
-def is_same_process(pid: int, start_ticks: int, proc_root: Path = _PROC) -> bool:
-    """Whether `pid` still names the process that it named when `start_ticks` was read."""
-    stat = read_stat(proc_root, pid)
-    return stat is not None and stat.start_ticks == start_ticks
-
-
-def descendants(pid: int, proc_root: Path = _PROC) -> list[int]:
+def descendants(pid: int, proc_root: Path = PROC) -> list[int]:
     """The pids of all processes below `pid`, parents first."""
     return TreeWalker(proc_root).descendants(pid)
 
@@ -156,11 +150,11 @@ def user_name(uid: int) -> str:
 def _unreadable(pid: int, proc_root: Path) -> CannotAttachError:
     if read_once(f"{proc_root}/self/stat") is None:
         return CannotAttachError(
-            Refusal.NO_PROC,
+            Refusal.NOPROC,
             f"{proc_root} does not list processes here: attaching needs Linux with /proc mounted; "
             "run the training with `gpuwatch run` instead.",
         )
-    if proc_root == _PROC and pid > 0 and _exists(pid):
+    if proc_root == PROC and pid > 0 and _exists(pid):
         return CannotAttachError(
             Refusal.HIDDEN,
             f"Process {pid} exists but /proc hides it (mount option hidepid), so it belongs to another user: "
@@ -207,23 +201,6 @@ def _executable(pid: int, proc_root: Path) -> str | None:
         return None
 
 
-def _number(status: bytes, key: bytes) -> int | None:
-    from_line = _words(status, key)
-    return int(from_line[0]) if from_line and from_line[0].isdigit() else None
-
-
-def _uids(status: bytes) -> list[int]:
-    """Real, effective and saved: the kernel lets a process be read only where all three are the reader's."""
-    return [int(word) for word in _words(status, b"Uid:")[:3] if word.isdigit()]
-
-
-def _words(status: bytes, key: bytes) -> list[bytes]:
-    for line in status.split(b"\n"):
-        if line.startswith(key):
-            return line[len(key) :].split()
-    return []
-
-
 VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
@@ -237,7 +214,6 @@ HOOK_SILENT = "its hook is not reporting yet: steps and waits are measured exact
 """What to say, in place of the advice to start it with the hook, of one that carries it and is not linked."""
 _HOOK_FOLDER = b"/gpuwatch/hook/site"
 _LONGEST_VALUE = 256
-_MAPS_LIMIT = 16 << 20  # vm.max_map_count lines of 130 characters are half of it
 _LIBRARIES = (
     ("cv2", re.compile(rb"/(?:cv2[/.]|libopencv_core)")),
     ("openblas", re.compile(rb"/lib(?:scipy_)?openblas")),
@@ -277,7 +253,7 @@ def variable(environment: bytes, name: str) -> bytes | None:
 
 def read_libraries(proc_root: Path | str, pid: int) -> tuple[str, ...] | None:
     """The libraries of `_LIBRARIES` that are mapped: 0.4 ms for a trainer's 370 mappings; None where unreadable."""
-    maps = read_of(proc_root, pid, "maps", _MAPS_LIMIT)
+    maps = read_of(proc_root, pid, "maps", MAPS_LIMIT)
     if not maps:
         return None
     return tuple(name for name, pattern in _LIBRARIES if pattern.search(maps))

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from gpuwatch.foreign import in_time
+from gpuwatch.procfs import keyed_int, rate, read_all, read_int, read_once, shown
 from gpuwatch.samples import MachineFacts
 from gpuwatch.sources.host.cgroup import Cgroups
-from gpuwatch.sources.host.procfs import in_time, keyed_int, rate, read_all, read_int, read_once, shown
 
 _IDLE, _IOWAIT = 3, 4
 _COUNTED = 8  # user nice system idle iowait irq softirq steal; guest time is already inside user and nice

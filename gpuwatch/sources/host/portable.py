@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from gpuwatch.procfs import rate
 from gpuwatch.samples import HostSample, MachineFacts
-from gpuwatch.sources.host.procfs import rate
 
 
 @dataclass(frozen=True, slots=True)

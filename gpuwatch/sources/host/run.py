@@ -12,28 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuwatch.foreign import in_time, read_arguments, read_of
+from gpuwatch.procfs import (
+    ProcessKey,
+    ProcessStat,
+    TreeWalker,
+    boot_ticks,
+    keyed_int,
+    parse_stat,
+    rate,
+    read_once,
+    read_stat,
+    to_int,
+)
 from gpuwatch.samples import ProcessSample, WorkerSample
 from gpuwatch.sources.host.cgroup import Cgroups, CpuLimit, MemoryLimit, read_throttling
 from gpuwatch.sources.host.identify import read_environment, read_libraries
 from gpuwatch.sources.host.machine import NumaNodes, read_shared_memory
-from gpuwatch.sources.host.procfs import (
-    ProcessKey,
-    ProcessStat,
-    TreeCpu,
-    TreeWalker,
-    boot_ticks,
-    in_time,
-    keyed_int,
-    parse_stat,
-    rate,
-    read_arguments,
-    read_of,
-    read_once,
-    read_stat,
-    read_state,
-    to_int,
-    tree_cpu_ticks,
-)
 
 WORKERS_IN_TURN = 8
 """Workers of one loader are alike: of more than these the rest is never asked."""
@@ -193,9 +188,9 @@ class Workers:
     def read_states(self) -> None:
         """Reads each worker's state between polls: D shows only while it lasts."""
         for (pid, _), worker in self._known.items():
-            state = read_state(self._proc_root, pid)
-            if state is not None:
-                worker.blocked.append(state == "D")
+            stat = read_stat(self._proc_root, pid)
+            if stat is not None:
+                worker.blocked.append(stat.state == "D")
 
     def poll(self, stats: Mapping[int, ProcessStat], now_ns: int, thorough: bool) -> tuple[WorkerSample, ...]:
         """The workers among `stats` now; sets `changed` and `involuntary_switches_per_second` for this poll.
@@ -460,3 +455,32 @@ def _capacity(affinity_cores: int | None, limit: CpuLimit) -> float | None:
     if affinity_cores is None or not limit.known:
         return None
     return float(affinity_cores) if limit.quota_cores is None else min(affinity_cores, limit.quota_cores)
+
+
+class TreeCpu(NamedTuple):
+    """CPU ticks of one process of a tree at one time."""
+
+    own_ticks: int
+    reaped_ticks: int
+
+
+def tree_cpu_ticks(
+    current: Mapping[ProcessKey, TreeCpu], previous: Mapping[ProcessKey, TreeCpu], previous_boot_ticks: int | None
+) -> int:
+    """CPU ticks that a tree spent between two polls, with what processes spent that ended in between.
+
+    A process that ends hands its time to its parent's `reaped_ticks`, so what the survivors reaped, less what
+    was counted of the vanished before, is the rest. A process that only appears late (its forking thread was
+    not asked) brings ticks from before the previous poll: those started earlier are counted from now on.
+    """
+    spent = reaped = 0
+    for key, cpu in current.items():
+        before = previous.get(key)
+        if before is not None:
+            spent += max(0, cpu.own_ticks - before.own_ticks)
+            reaped += max(0, cpu.reaped_ticks - before.reaped_ticks)
+        elif previous_boot_ticks is not None and key[1] >= previous_boot_ticks:
+            spent += cpu.own_ticks
+            reaped += cpu.reaped_ticks
+    vanished = sum(sum(cpu) for key, cpu in previous.items() if key not in current)
+    return spent + max(0, reaped - vanished)

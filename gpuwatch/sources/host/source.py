@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatch.foreign import cpu_time_ns
+from gpuwatch.procfs import read_stat
 from gpuwatch.samples import HostSample, MachineFacts, Sample
 from gpuwatch.sources.host.cgroup import Cgroups
 from gpuwatch.sources.host.machine import (
@@ -22,7 +23,6 @@ from gpuwatch.sources.host.machine import (
     read_pressure,
     read_shared_memory,
 )
-from gpuwatch.sources.host.procfs import read_stat
 from gpuwatch.sources.host.run import HostAccess, Run
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import gpuwatch
+from gpuwatch.procfs import parse_stat, read_once
 from gpuwatch.samples import (
     GpuFacts,
     GpuHealth,
@@ -285,12 +286,8 @@ class ChildProcess:
 
     def activity(self) -> Activity | None:
         """From /proc; /proc/PID/task/PID is the main thread alone."""
-        try:
-            with open(f"/proc/{self.pid}/task/{self.pid}/stat", "rb") as file:
-                words = file.read().rpartition(b")")[2].split()
-            return Activity(words[0].decode(), (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"))
-        except (OSError, ValueError, IndexError):
-            return None
+        stat = parse_stat(read_once(f"/proc/{self.pid}/task/{self.pid}/stat"))
+        return None if stat is None else Activity(stat.state, stat.own_ticks / os.sysconf("SC_CLK_TCK"))
 
     def error(self) -> str:
         """The last line it wrote to standard error, such as an ImportError."""

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from gpuwatch.foreign import read_foreign, whereabouts
-from gpuwatch.reader.maps import MAPS_LIMIT, mapped_paths
+from gpuwatch.foreign import read_foreign, read_of, read_program, whereabouts
+from gpuwatch.procfs import MAPS_LIMIT, mapped_paths, read_all
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples.run import LoaderFacts, RunFacts
 from gpuwatch.sources.hook_link.processes import Processes
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook
 from gpuwatch.sources.host.machine import core_list
-from gpuwatch.sources.host.procfs import read_all, read_of, read_program
 from gpuwatch.sources.stacks.classify import Owner, Places
 from gpuwatch.sources.stacks.loops import Site
 from gpuwatch.sources.stacks.source_text import SourceText

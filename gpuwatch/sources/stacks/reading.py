@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from gpuwatch.procfs import read_stat
 from gpuwatch.reader.attach import Interpreter
 from gpuwatch.reader.attach import attach as attach_to
 from gpuwatch.reader.loaders import LoaderReader, LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.sources.host.procfs import read_stat
 
 
 class Readable(Protocol):

@@ -16,11 +16,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from gpuwatch.procfs import read_stat
 from gpuwatch.reader.containment import Watch, read_here
 from gpuwatch.reader.refusals import CannotReadError, Reason, access_to, explain, malformed, silent
 from gpuwatch.samples import Sample
 from gpuwatch.samples.run import TrainerEnded
-from gpuwatch.sources.host.procfs import read_stat
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.reading import Attach
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuwatch.foreign import exists_for, read_foreign
-from gpuwatch.sources.host.procfs import keyed_int, read_all
+from gpuwatch.procfs import keyed_int, read_all
 from gpuwatch.sources.syntax_child.client import SHARED, NoAnswerError, Parser, Tables
 from gpuwatch.sources.syntax_child.protocol import Loop, Request, request_in_text
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpuwatch.foreign import read_arguments
+from gpuwatch.procfs import read_all, read_stat, to_int
 from gpuwatch.reader.codes import Code
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples.stacks import WorkerPhase
-from gpuwatch.sources.host.procfs import read_all, read_arguments, read_stat, to_int
 from gpuwatch.sources.host.run import WORKER_NAME
 from gpuwatch.sources.stacks.classify import Call, Culprit, Owner, Place, Places, name_calls, name_culprit
 from gpuwatch.sources.stacks.reading import Attach, Readable

@@ -1,28 +1,18 @@
 """Reading of /proc and /sys: small files that may vanish, be forbidden or be missing at any moment, and process trees.
 
-The tree below a process is found through /proc/PID/task/TID/children: 1.7 ms on a machine with 3173 processes, where
-psutil's `children(recursive=True)` takes 260 ms because it reads every process there is.
+The kernel escapes the line feed in the names of processes and files, and nothing else: any other character at which
+`splitlines` cuts, and every byte that is no UTF-8, may stand in them.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Container, Mapping, Set
-from functools import partial
+from collections.abc import Container, Iterator, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from gpuwatch.foreign import answered
-
-_SLOW_SECONDS: Final = 0.25
-_REST_PER_WAIT: Final = 50
-_LONGEST_REST_SECONDS: Final = 100.0
-_MOST_RESTING: Final = 4096
-_resting: dict[int, float] = {}
-"""By pid, until when a process is left alone: what answers slowly must not hold up the reading of all others."""
-
-_Answer = TypeVar("_Answer")
+PROC: Final = Path("/proc")
 
 
 def read_once(path: str, limit: int = 16384) -> bytes | None:
@@ -59,36 +49,6 @@ def read_all(path: str, limit: int = 1 << 20) -> bytes | None:
     finally:
         os.close(descriptor)
     return b"".join(chunks)
-
-
-def read_of(proc_root: Path | str, pid: int, name: str, limit: int = 1 << 20) -> bytes | None:
-    """A file below /proc/PID that takes a lock of the process's memory; None where unreadable, or not in time.
-
-    Those are cmdline, environ, io, maps and smaps_rollup. Another process can keep who reads them waiting.
-    """
-    return in_time(pid, partial(read_all, f"{proc_root}/{pid}/{name}", limit))
-
-
-def is_left_alone(pid: int) -> bool:
-    """Whether a process has recently answered so slowly that it is not read: None then means nothing."""
-    return _resting.get(pid, 0.0) > time.monotonic()
-
-
-def in_time(pid: int, read: Callable[[], _Answer]) -> _Answer | None:
-    """What `read` finds of a process (see `foreign.answered`); None where it does not answer, or was recently slow."""
-    began = time.monotonic()
-    if _resting.get(pid, 0.0) > began:
-        return None
-    try:
-        return read() if pid == os.getpid() else answered(pid, read)
-    except TimeoutError:
-        return None
-    finally:
-        took = time.monotonic() - began
-        if took > _SLOW_SECONDS:
-            if len(_resting) >= _MOST_RESTING:
-                _resting.clear()
-            _resting[pid] = began + min(_REST_PER_WAIT * took, _LONGEST_REST_SECONDS)
 
 
 def read_int(path: str) -> int | None:
@@ -131,8 +91,6 @@ def shown(raw: bytes) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-_COMMAND_LIMIT = 4096
-_SPAWNED = "--multiprocessing-fork"
 _MOST_THREADS = 4096  # whose children are read: 40 ms
 _LAST_CORE = 36  # the field's place behind the name
 _EXITING = 0x4  # PF_EXITING of the kernel's sched.h, in the flags
@@ -160,13 +118,6 @@ class ProcessStat(NamedTuple):
     def has_ended(self) -> bool:
         """Whether it is a zombie, or the kernel takes it apart: 14 GB take 0.5 s, a busy machine takes longer."""
         return self.state in "ZX" or bool(self.flags & _EXITING)
-
-
-class TreeCpu(NamedTuple):
-    """CPU ticks of one process of a tree at one time."""
-
-    own_ticks: int
-    reaped_ticks: int
 
 
 ProcessKey = tuple[int, int]
@@ -204,41 +155,33 @@ def read_stat(proc_root: Path | str, pid: int) -> ProcessStat | None:
     return parse_stat(read_once(f"{proc_root}/{pid}/stat", 1024))
 
 
-def read_state(proc_root: Path | str, pid: int) -> str | None:
-    """Only the state letter: read between two polls."""
-    raw = read_once(f"{proc_root}/{pid}/stat", 256)
-    closing = raw.rfind(b") ") if raw else -1
-    return raw[closing + 2 : closing + 3].decode("ascii", "replace") if raw and closing > 0 else None
-
-
-def read_arguments(proc_root: Path | str, pid: int) -> tuple[str, ...]:
-    """The command line, at most 4 KiB of it, shown so that no byte of it can steer a terminal."""
-    raw = (read_of(proc_root, pid, "cmdline", _COMMAND_LIMIT) or b"")[:_COMMAND_LIMIT]
-    if not raw:
-        return ()
-    return tuple(shown(argument) for argument in raw.removesuffix(b"\0").split(b"\0"))
-
-
-def read_program(proc_root: Path | str, pid: int) -> tuple[str, ...]:
-    """The command line of the program that the process is part of.
-
-    A process that multiprocessing spawned has only `-c` and a call of multiprocessing's in its own.
-    """
-    arguments = read_arguments(proc_root, pid)
-    if _SPAWNED not in arguments:
-        return arguments
+def is_running(pid: int, start_ticks: int, proc_root: Path = PROC) -> bool:
+    """Whether a pid is still that of the process that started then."""
     stat = read_stat(proc_root, pid)
-    if stat is None or not _same_program(proc_root, pid, stat.parent):
-        return arguments
-    return read_program(proc_root, stat.parent)
+    return stat is not None and stat.start_ticks == start_ticks
 
 
-def _same_program(proc_root: Path | str, pid: int, other: int) -> bool:
-    """Whether both run one interpreter: an orphan's new parent is something else."""
-    try:
-        return bool(in_time(pid, lambda: Path(f"{proc_root}/{pid}/exe").samefile(f"{proc_root}/{other}/exe")))
-    except OSError:
-        return False
+def status_fields(raw: bytes) -> dict[str, str]:
+    r"""The fields of /proc/PID/status by name.
+
+    The kernel escapes the line feed in the process's name and nothing else: `\r` and the other characters at which
+    `splitlines` cuts would let a name forge a line.
+    """
+    pairs = (line.partition(b":") for line in raw.split(b"\n"))
+    found: dict[str, str] = {}
+    for name, _, value in pairs:
+        found.setdefault(name.decode("ascii", "replace"), value.strip(b" \t").decode("utf-8", "replace"))
+    return found
+
+
+def read_status(pid: int | str, proc_root: Path | str = PROC) -> dict[str, str]:
+    """The fields of /proc/PID/status by name, empty once it is gone."""
+    return status_fields(read_once(f"{proc_root}/{pid}/status") or b"")
+
+
+def namespace_pids(pid: int | str, proc_root: Path | str = PROC) -> list[int]:
+    """A process's pid in each pid namespace, from the outermost visible inwards; empty where that is not known."""
+    return [int(word) for word in read_status(pid, proc_root).get("NSpid", "").split() if word.isdecimal()]
 
 
 def boot_ticks(proc_root: Path | str, ticks_per_second: int) -> int | None:
@@ -316,23 +259,52 @@ class TreeWalker:
         return {int(name) for name in names[:_MOST_THREADS] if name.isdecimal()}
 
 
-def tree_cpu_ticks(
-    current: Mapping[ProcessKey, TreeCpu], previous: Mapping[ProcessKey, TreeCpu], previous_boot_ticks: int | None
-) -> int:
-    """CPU ticks that a tree spent between two polls, with what processes spent that ended in between.
+MAPS_LIMIT = 16 << 20
+"""vm.max_map_count lines of 130 characters are half of it; names of 4 KiB would make 270 MB of them."""
+DELETED = b" (deleted)"
 
-    A process that ends hands its time to its parent's `reaped_ticks`, so what the survivors reaped, less what
-    was counted of the vanished before, is the rest. A process that only appears late (its forking thread was
-    not asked) brings ticks from before the previous poll: those started earlier are counted from now on.
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One line of /proc/PID/maps. `name` is how /proc/PID/map_files calls it."""
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    inode: int
+    path: str
+    name: str
+
+
+def mapped_files(raw: bytes) -> Iterator[Mapping]:
+    """The mappings of files; a line that the limit of reading has cut is left out."""
+    for line in raw.split(b"\n")[:-1]:
+        head, slash, path = line.partition(b"/")
+        fields = head.split() if slash else ()
+        if len(fields) != 5:
+            continue
+        name, permissions, offset, _, inode = fields
+        start, _, end = name.partition(b"-")
+        try:
+            numbers = int(start, 16), int(end, 16), int(offset, 16), int(inode)
+        except ValueError:
+            continue
+        yield Mapping(
+            numbers[0],
+            numbers[1],
+            permissions.decode("ascii", "replace"),
+            numbers[2],
+            numbers[3],
+            os.fsdecode(slash + path),
+            name.decode("ascii", "replace"),
+        )
+
+
+def mapped_paths(raw: bytes) -> set[bytes]:
+    """The names of the mapped files, without the mark of those that were deleted.
+
+    Searching in names is left to string methods: a pattern with two open ends takes hours for names made for it.
     """
-    spent = reaped = 0
-    for key, cpu in current.items():
-        before = previous.get(key)
-        if before is not None:
-            spent += max(0, cpu.own_ticks - before.own_ticks)
-            reaped += max(0, cpu.reaped_ticks - before.reaped_ticks)
-        elif previous_boot_ticks is not None and key[1] >= previous_boot_ticks:
-            spent += cpu.own_ticks
-            reaped += cpu.reaped_ticks
-    vanished = sum(sum(cpu) for key, cpu in previous.items() if key not in current)
-    return spent + max(0, reaped - vanished)
+    found = {line[line.find(b"/") :] for line in raw.split(b"\n")[:-1] if b"/" in line}
+    return {path.removesuffix(DELETED) for path in found}
