@@ -1,6 +1,7 @@
 """The packets of docs/protocol.md: fixed little-endian records for events, JSON for facts.
 
-`struct` takes 136 ns per event where JSON takes 400.
+`struct` takes 136 ns per event where JSON takes 400. The monitor imports this module of the hook and no other, so that
+both ends read one list of numbers.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Iterable, Mapping, Tuple
 
+MAGIC = b"GW"
 VERSION = 1
 PACKET_LIMIT = 64 * 1024
 RECORD = struct.Struct("<BBHIQQqq")
@@ -43,7 +45,7 @@ Record = Tuple[int, int, int, int, int, int, int, int]
 
 def records_packet(encoded: Iterable[bytes], count: int, dropped: int) -> bytes:
     """A RECORDS packet; `dropped` is what this connection has lost since it began."""
-    return HEADER.pack(b"GW", VERSION, RECORDS, count, dropped) + b"".join(encoded)
+    return HEADER.pack(MAGIC, VERSION, RECORDS, count, dropped) + b"".join(encoded)
 
 
 def json_packet(kind: int, content: Mapping[str, Any], dropped: int) -> bytes:
@@ -53,4 +55,4 @@ def json_packet(kind: int, content: Mapping[str, Any], dropped: int) -> bytes:
     body = json.dumps(content, separators=(",", ":"), default=str).encode("ascii")
     if HEADER.size + len(body) > PACKET_LIMIT:
         return b""
-    return HEADER.pack(b"GW", VERSION, kind, len(body), dropped) + body
+    return HEADER.pack(MAGIC, VERSION, kind, len(body), dropped) + body

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gpuwatch.hook import wire
 from gpuwatch.samples import PhaseSpan, Sample, StepEnd
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.run import RunDerivation
+from gpuwatch.sources.hook_link.run import RunDerivation
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -20,7 +20,7 @@ class RecordStream:
     def __init__(self, now_ns: int = 1000 * SECOND, thread: int = 100) -> None:
         self.now_ns = now_ns
         self.thread = thread
-        self.records: list[wire.RawRecord] = []
+        self.records: list[wire.Record] = []
 
     def work(self, milliseconds: float) -> None:
         self.now_ns += int(milliseconds * MS)
@@ -60,7 +60,7 @@ class RecordStream:
         return self.add(wire.NEXT, milliseconds, a=iterator, b=samples, ident=loader, flags=flags)
 
     def stop(self, loader: int = 0, iterator: int = 0, milliseconds: float = 0.1) -> None:
-        self.add(wire.NEXT, milliseconds, a=iterator, b=-1, ident=loader, flags=wire.STOP)
+        self.add(wire.NEXT, milliseconds, a=iterator, b=-1, ident=loader, flags=wire.STOPPED)
 
     def backward(self, milliseconds: float = 3) -> None:
         self.add(wire.BACKWARD, milliseconds)
@@ -95,7 +95,7 @@ class RecordStream:
             self.stop(loader, iterator)
         return (self.now_ns - begun) / SECOND
 
-    def packets(self, size: int = 7) -> Iterator[list[wire.RawRecord]]:
+    def packets(self, size: int = 7) -> Iterator[list[wire.Record]]:
         """The records in packets, so that no test depends on where a packet ends."""
         for index in range(0, len(self.records), size):
             yield self.records[index : index + size]

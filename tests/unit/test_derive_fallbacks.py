@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from record_stream import RecordStream, derive, periods_ms, phases_of, steps_of, waits_ms
 
+from gpuwatch.hook import wire
 from gpuwatch.samples import BatchWait
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.run import RunDerivation
+from gpuwatch.sources.hook_link.run import RunDerivation
 
 
 @pytest.mark.parametrize("engine_thread", [100, 101])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from record_stream import MS, RecordStream, derive, steps_of
 
+from gpuwatch.hook import wire
 from gpuwatch.samples import GpuGap, Sample
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.run import RunDerivation
+from gpuwatch.sources.hook_link.run import RunDerivation
 
 
 def gaps_of(samples: list[Sample]) -> dict[int, float]:

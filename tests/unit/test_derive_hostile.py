@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_stream import SECOND, RecordStream, steps_of
 
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.run import RunDerivation
+from gpuwatch.hook import wire
+from gpuwatch.sources.hook_link.run import RunDerivation
 
 NOW = 2000 * SECOND
 
@@ -31,7 +31,7 @@ RECORDS = st.lists(
 
 @settings(deadline=None)
 @given(RECORDS, st.booleans())
-def test_any_records_are_survived_and_give_sane_samples(records: list[wire.RawRecord], gaps: bool) -> None:
+def test_any_records_are_survived_and_give_sane_samples(records: list[wire.Record], gaps: bool) -> None:
     derivation = RunDerivation("1.1")
     derivation.learn(
         phase_names=("data", "eval", "checkpoint", "x"), optimizer=False, gaps=gaps, memory_total_bytes=None

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from record_stream import SECOND, RecordStream, derive, phases_of, steps_of
 
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.run import RunDerivation
+from gpuwatch.hook import wire
+from gpuwatch.sources.hook_link.run import RunDerivation
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from record_stream import MS, RecordStream, derive, phases_of, steps_of
 
+from gpuwatch.hook import wire
 from gpuwatch.samples import PhaseSpan, RunMemory, Sample
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.run import RunDerivation
+from gpuwatch.sources.hook_link.run import RunDerivation
 
 
 def lengths_ms(found: list[PhaseSpan]) -> list[float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from record_stream import MS, RecordStream, derive, periods_ms, steps_of, waits_ms
 
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.run import RunDerivation
+from gpuwatch.hook import wire
+from gpuwatch.sources.hook_link.run import RunDerivation
 
 
 def test_plain_loop_gives_each_step_with_its_parts() -> None:

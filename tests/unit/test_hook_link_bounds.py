@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from gpuwatch.hook import wire
 from gpuwatch.samples import LinkLoss, PhaseSpan, RunFacts, StepEnd
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.run import RunDerivation
-from gpuwatch.sources.hook_link.derive.steps import GapLedger
 from gpuwatch.sources.hook_link.facts import BadFactsError, known_facts, merge, trainer_facts
 from gpuwatch.sources.hook_link.processes import born_ns
+from gpuwatch.sources.hook_link.run import RunDerivation
 from gpuwatch.sources.hook_link.server import Limits
-from gpuwatch.sources.hook_link.session import TrainerSession
+from gpuwatch.sources.hook_link.source import TrainerSession, parse_packet
+from gpuwatch.sources.hook_link.steps import GapLedger
 from gpuwatch.timeline.phases import PhaseLog
 from gpuwatch.timeline.timeline import Timeline
 
@@ -88,7 +88,7 @@ def test_runs_of_a_trainer_that_claims_such_a_rank_can_still_be_shown() -> None:
     assert timeline.scene(NOW, 60.0).runs
 
 
-def record(kind: int, start: int, end: int, ident: int = 1, thread: int = 7, a: int = 0) -> wire.RawRecord:
+def record(kind: int, start: int, end: int, ident: int = 1, thread: int = 7, a: int = 0) -> wire.Record:
     return (kind, 2, ident, thread, start, end, a, 8)
 
 
@@ -110,7 +110,7 @@ def test_sessions_leave_such_records_out_and_say_so() -> None:
     session = TrainerSession("7.8", 7, 8, born_ns=NOW)
     session.learn({"command": ["python"]}, NOW)
     body = wire.RECORD.pack(*record(wire.SAVE, 5, NOW + 1))
-    packet = wire.parse(wire.HEADER.pack(wire.MAGIC, wire.VERSION, wire.RECORDS, 1, 0) + body)
+    packet = parse_packet(wire.HEADER.pack(wire.MAGIC, wire.VERSION, wire.RECORDS, 1, 0) + body)
     (loss,) = session.records(packet, NOW + SECOND)
     assert isinstance(loss, LinkLoss)
     assert loss.malformed == 1

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
+from importlib import import_module
+from pathlib import Path
 
 from gpuwatch import __version__
 from gpuwatch.hook import facts, wire
@@ -32,3 +35,12 @@ def test_what_would_not_fit_into_a_packet_is_not_one() -> None:
 
 def test_the_hook_and_gpuwatch_have_one_version() -> None:
     assert __version__ == facts.HOOK_VERSION
+
+
+def test_the_monitor_may_import_the_wire_and_no_other_module_of_the_hook() -> None:
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = Path(__file__).parents[2]
+    contracts = toml.loads((project / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    (contract,) = [each for each in contracts if "gpuwatch.hook.api" in each.get("forbidden_modules", ())]
+    modules = {path.stem for path in (project / "gpuwatch/hook").glob("*.py")} - {"__init__", "wire"}
+    assert {name.removeprefix("gpuwatch.hook.") for name in contract["forbidden_modules"]} == modules

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.sources.hook_link import wire
+from gpuwatch.hook import wire
+from gpuwatch.sources.hook_link.source import MalformedPacketError, parse_packet
 
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 
@@ -29,7 +30,7 @@ def test_formats_and_numbers_are_those_of_the_protocol_page() -> None:
 def test_records_come_out_as_they_went_in() -> None:
     sent = [(1, 3, 65535, 2**32 - 1, 2**64 - 1, 5, -(2**63), 2**63 - 1), (15, 0, 0, 1, 2, 3, 4, 5)]
     body = b"".join(wire.RECORD.pack(*record) for record in sent)
-    packet = wire.parse(wire.HEADER.pack(b"GW", 1, wire.RECORDS, 2, 99) + body)
+    packet = parse_packet(wire.HEADER.pack(b"GW", 1, wire.RECORDS, 2, 99) + body)
     assert list(packet.records()) == sent
     assert (packet.kind, packet.dropped) == (wire.RECORDS, 99)
 
@@ -44,27 +45,27 @@ def test_records_come_out_as_they_went_in() -> None:
     ],
 )
 def test_what_no_trainer_sends_is_refused_with_its_reason(data: bytes, reason: str) -> None:
-    with pytest.raises(wire.MalformedPacketError, match=reason):
-        wire.parse(data)
+    with pytest.raises(MalformedPacketError, match=reason):
+        parse_packet(data)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 2**32 - 1])
 def test_announced_count_must_be_what_came(count: int) -> None:
-    packet = wire.parse(wire.HEADER.pack(b"GW", 1, wire.RECORDS, count, 0) + bytes(80))
-    with pytest.raises(wire.MalformedPacketError, match="announced"):
+    packet = parse_packet(wire.HEADER.pack(b"GW", 1, wire.RECORDS, count, 0) + bytes(80))
+    with pytest.raises(MalformedPacketError, match="announced"):
         packet.records()
 
 
 def test_announced_length_of_json_must_be_what_came() -> None:
-    packet = wire.parse(wire.HEADER.pack(b"GW", 1, wire.HELLO, 9, 0) + b"{}")
-    with pytest.raises(wire.MalformedPacketError, match="9 bytes announced, 2 came"):
+    packet = parse_packet(wire.HEADER.pack(b"GW", 1, wire.HELLO, 9, 0) + b"{}")
+    with pytest.raises(MalformedPacketError, match="9 bytes announced, 2 came"):
         packet.json()
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_packet_or_a_reason(data: bytes) -> None:
     try:
-        packet = wire.parse(data)
+        packet = parse_packet(data)
         list(packet.records())
-    except wire.MalformedPacketError as error:
+    except MalformedPacketError as error:
         assert str(error)

@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpuwatch.sources.hook_link.wire import MAX_PACKET_BYTES
+from gpuwatch.hook import wire
 
 _SO_PEERPIDFD: Final = 77  # Linux 6.5; the peer's process without a race against pid reuse
 _PEER_CREDENTIALS: Final = struct.Struct("3i")
@@ -106,7 +106,7 @@ class Server:
         self._throttled: dict[Connection, int] = {}
         self._paused: dict[int, int] = {}  # listeners without a free descriptor
         self._lingering: dict[Connection, int] = {}  # the link ended, the process has not yet
-        self._buffer = bytearray(MAX_PACKET_BYTES)
+        self._buffer = bytearray(wire.PACKET_LIMIT)
 
     def fileno(self) -> int:
         """The epoll's descriptor."""

@@ -1,21 +1,230 @@
-"""The hook link as a source: trainers come, speak and end, and samples come out."""
+"""The hook link as a source: trainers come, speak and end, and samples come out.
+
+Records stay plain tuples: a run of 1 000 steps a second sends some 4 000 of them, and a dataclass per record would cost
+more than all of its derivation.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.foreign import whereabouts
-from gpuwatch.samples import LinkLoss, Sample, TrainerEnded
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.facts import BadFactsError, Fields, parse
+from gpuwatch.foreign import UNKNOWN_WHEREABOUTS, Whereabouts, whereabouts
+from gpuwatch.hook import wire
+from gpuwatch.samples import LinkLoss, Role, RunFacts, Sample, TrainerEnded, WorkerFetch
+from gpuwatch.sources.hook_link.facts import (
+    BadFactsError,
+    Fields,
+    Json,
+    TrainerFacts,
+    merge,
+    parse,
+    trainer_facts,
+    with_roles,
+)
 from gpuwatch.sources.hook_link.processes import Processes, born_ns, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import FolderFinder, PresenceWatch, Rendezvous, RendezvousError
+from gpuwatch.sources.hook_link.run import RunDerivation
 from gpuwatch.sources.hook_link.server import Connection, Limits, Server
-from gpuwatch.sources.hook_link.session import TrainerSession, WorkerSession
+
+
+class MalformedPacketError(ValueError):
+    """A packet that no speaker of the protocol sends; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One packet without its header. `dropped` is the sender's count of records lost so far."""
+
+    kind: int
+    count: int
+    dropped: int
+    body: memoryview
+
+    def records(self) -> Iterable[wire.Record]:
+        """The records of a RECORDS packet, decoded as they are asked for."""
+        if self.count * wire.RECORD.size != len(self.body):
+            raise MalformedPacketError(f"{self.count} records announced, {len(self.body)} bytes came")
+        return wire.RECORD.iter_unpack(self.body)
+
+    def json(self) -> bytes:
+        """The text of a packet that carries JSON."""
+        if self.count != len(self.body):
+            raise MalformedPacketError(f"{self.count} bytes announced, {len(self.body)} came")
+        return bytes(self.body)
+
+
+def parse_packet(data: bytes | memoryview) -> Packet:
+    """Splits a packet from its header.
+
+    Raises:
+        MalformedPacketError: too short, wrong magic or wrong version.
+    """
+    if len(data) < wire.HEADER.size:
+        raise MalformedPacketError(f"a packet of {len(data)} bytes is shorter than its header")
+    magic, version, kind, count, dropped = wire.HEADER.unpack_from(data)
+    if magic != wire.MAGIC:
+        raise MalformedPacketError("wrong magic")
+    if version != wire.VERSION:
+        raise MalformedPacketError(f"protocol version {version}, this monitor speaks {wire.VERSION}")
+    return Packet(kind, count, dropped, memoryview(data)[wire.HEADER.size :])
+
+
+_FACTS_PERIOD_NS: Final = 500_000_000
+_FUTURE_NS: Final = 1_000_000_000
+
+
+class TrainerSession:
+    """A trainer from its first HELLO to the death of its process, over all its connections.
+
+    Args:
+        trainer: its name.
+        pid: of the process.
+        start_ticks: of the process.
+        born_ns: no record of it can begin before this moment.
+        whereabouts: the host and the mount namespace in which the names of its files hold.
+    """
+
+    def __init__(
+        self,
+        trainer: str,
+        pid: int,
+        start_ticks: int,
+        born_ns: int = 0,
+        whereabouts: Whereabouts = UNKNOWN_WHEREABOUTS,
+    ) -> None:
+        self.trainer = trainer
+        self.pid = pid
+        self.start_ticks = start_ticks
+        self._whereabouts = whereabouts
+        self.connection: Connection | None = None
+        self._derivation = RunDerivation(trainer, born_ns)
+        self._content: Json = {}
+        self._facts: TrainerFacts | None = None
+        self._dropped: int | None = None
+        self._malformed = 0
+        self._resumed_after_ns = 0
+        self._facts_due_ns = 0
+        self._roles: dict[int, Role] = {}
+        self._notes: tuple[str, ...] = ()
+
+    def hello(self, connection: Connection, content: Json, now_ns: int) -> list[Sample]:
+        """A new connection: the trainer sends all facts, and what its ring still holds."""
+        self.connection = connection
+        self._content = {}
+        self._dropped = None
+        self._resumed_after_ns = self._derivation.last_end_ns
+        return self.learn(content, now_ns)
+
+    def learn(self, content: Json, now_ns: int) -> list[Sample]:
+        """Facts, all or those that changed."""
+        self._content = merge(self._content, content)
+        facts = trainer_facts(
+            self._content,
+            trainer=self.trainer,
+            pid=self.pid,
+            start_ticks=self.start_ticks,
+            time_ns=now_ns,
+            whereabouts=self._whereabouts,
+        )
+        self._facts = facts
+        self._derivation.places.clear()
+        self._derivation.places.update({one.loader: (one.file, one.line) for one in facts.run.loaders})
+        self._derivation.learn(
+            phase_names=facts.phases,
+            save_places=facts.save_places,
+            optimizer=facts.run.model.optimizer is not None,
+            gaps=facts.run.gpu_gap_measured,
+            memory_total_bytes=facts.memory_total_bytes,
+        )
+        samples: list[Sample] = [self._run_facts(facts, now_ns)]
+        if facts.wrong:
+            detail = f"{facts.wrong} facts of the wrong type or size"
+            samples.append(LinkLoss(self.trainer, now_ns, malformed=facts.wrong, detail=detail))
+        return samples
+
+    def records(self, packet: Packet, now_ns: int) -> list[Sample]:
+        """One packet of records.
+
+        Raises:
+            MalformedPacketError: its length is not what it announces.
+        """
+        records = packet.records()
+        samples: list[Sample] = []
+        if self._resumed_after_ns:
+            records = self._resume(records)
+        elif self._dropped is not None and packet.dropped > self._dropped:
+            lost = packet.dropped - self._dropped
+            samples.append(LinkLoss(self.trainer, now_ns, dropped=lost, detail="the trainer's ring overflowed"))
+            self._derivation.lose()
+        self._dropped = packet.dropped
+        samples += self._derivation.feed(records, now_ns)
+        wrong = self._derivation.malformed - self._malformed
+        if wrong:
+            self._malformed += wrong
+            detail = "records whose times no clock can have made"
+            samples.append(LinkLoss(self.trainer, now_ns, malformed=wrong, detail=detail))
+        return samples
+
+    def check(self, now_ns: int) -> list[Sample]:
+        """What time alone decides: silence, and facts whose derived part has changed."""
+        samples = self._derivation.check(now_ns)
+        if now_ns >= self._facts_due_ns:
+            self._facts_due_ns = now_ns + _FACTS_PERIOD_NS
+            samples += self._changed_facts(now_ns)
+        return samples
+
+    def due_ns(self) -> int | None:
+        """When `check` wants to be called."""
+        return self._derivation.due_ns()
+
+    def finish(self, now_ns: int) -> list[Sample]:
+        """The last samples of a trainer that ended."""
+        return self._derivation.finish(now_ns) + self._changed_facts(now_ns)
+
+    def _changed_facts(self, now_ns: int) -> list[Sample]:
+        """The facts, if what was derived for them has changed."""
+        same = self._roles == self._derivation.roles() and self._notes == self._derivation.notes()
+        return [] if same or self._facts is None else [self._run_facts(self._facts, now_ns)]
+
+    def _run_facts(self, facts: TrainerFacts, now_ns: int) -> RunFacts:
+        self._roles, self._notes = self._derivation.roles(), self._derivation.notes()
+        return with_roles(facts.run, self._roles, self._notes, now_ns)
+
+    def _resume(self, records: Iterable[wire.Record]) -> list[wire.Record]:
+        """Leaves out what an earlier connection has brought already; without any overlap, some is missing."""
+        after = self._resumed_after_ns
+        self._resumed_after_ns = 0
+        known = list(records)
+        fresh = [record for record in known if record[5] > after]
+        if len(fresh) == len(known):
+            self._derivation.lose()
+        return fresh
+
+
+class WorkerSession:
+    """One linked DataLoader worker of a trainer."""
+
+    def __init__(self, trainer: str, pid: int) -> None:
+        self.trainer = trainer
+        self.pid = pid
+
+    def records(self, packet: Packet, now_ns: int) -> list[Sample]:
+        """One packet of records, of which only fetches mean something.
+
+        Raises:
+            MalformedPacketError: its length is not what it announces.
+        """
+        return [
+            WorkerFetch(self.trainer, self.pid, a, start, end, b / 1e9 if b >= 0 else None, loader or None)
+            for kind, _, loader, _, start, end, a, b in packet.records()
+            if kind == wire.FETCH and start <= end <= now_ns + _FUTURE_NS
+        ]
+
 
 _CHECK_NS: Final = 200_000_000
 _HOUSEKEEPING_NS: Final = 1_000_000_000
@@ -129,7 +338,7 @@ class HookLinkSource:
     def packet(self, connection: Connection, data: memoryview) -> None:
         """Takes one packet of a peer; one that does not speak the protocol is dropped."""
         try:
-            packet = wire.parse(data)
+            packet = parse_packet(data)
             speaker = self._speakers.get(connection)
             if speaker is None:
                 self._introduce(connection, packet)
@@ -141,7 +350,7 @@ class HookLinkSource:
                 connection.said_bye = True
             else:
                 self._lose(connection, f"a packet of unknown kind {packet.kind}")
-        except (wire.MalformedPacketError, BadFactsError) as error:
+        except (MalformedPacketError, BadFactsError) as error:
             self._lose(connection, str(error))
             self._server.drop(connection)
             self.ended(connection, dead=False)
@@ -168,15 +377,15 @@ class HookLinkSource:
 
     # ---- introductions
 
-    def _introduce(self, connection: Connection, packet: wire.Packet) -> None:
+    def _introduce(self, connection: Connection, packet: Packet) -> None:
         if packet.kind == wire.HELLO:
             self._greet_trainer(connection, packet)
         elif packet.kind == wire.WORKER:
             self._greet_worker(connection, packet)
         else:
-            raise wire.MalformedPacketError(f"a packet of kind {packet.kind} before any introduction")
+            raise MalformedPacketError(f"a packet of kind {packet.kind} before any introduction")
 
-    def _greet_trainer(self, connection: Connection, packet: wire.Packet) -> None:
+    def _greet_trainer(self, connection: Connection, packet: Packet) -> None:
         content = parse(packet.json())
         fields = Fields(content)
         start_ticks = self._processes.start_ticks(connection.pid)
@@ -203,7 +412,7 @@ class HookLinkSource:
         self._server.introduce(connection, watch=True)
         self._out += session.hello(connection, content, self._now_ns)
 
-    def _greet_worker(self, connection: Connection, packet: wire.Packet) -> None:
+    def _greet_worker(self, connection: Connection, packet: Packet) -> None:
         fields = Fields(parse(packet.json()))
         claimed = fields.integer("parent", 1)
         parent = self._processes.ancestor_known_as(connection.pid, claimed) if claimed is not None else None

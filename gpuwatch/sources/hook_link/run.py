@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from gpuwatch.hook import wire
 from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, Role, RunMemory, Sample, StepEnd
-from gpuwatch.sources.hook_link import wire
-from gpuwatch.sources.hook_link.derive.iterators import BATCH, START, STOP
-from gpuwatch.sources.hook_link.derive.steps import SILENCE_NS, GapLedger, Mode, StepMachine
 from gpuwatch.sources.hook_link.facts import Place
+from gpuwatch.sources.hook_link.iterators import BATCH, START, STOP
+from gpuwatch.sources.hook_link.steps import SILENCE_NS, GapLedger, Mode, StepMachine
 
 GC_SPAN_NS: Final = 1_000_000
 """Shorter collections are not given at all: the young generations take microseconds."""
@@ -91,7 +91,7 @@ class RunDerivation:
         if gaps:
             self._measure_gaps()
 
-    def feed(self, records: Iterable[wire.RawRecord], now_ns: int) -> list[Sample]:
+    def feed(self, records: Iterable[wire.Record], now_ns: int) -> list[Sample]:
         """Takes one packet's records; the samples they complete."""
         handlers = self._handlers
         early = self._early
@@ -181,7 +181,7 @@ class RunDerivation:
             return
         iterator = machine.loaders.iterator(ident, a, thread)
         iterator.thread = thread
-        kind = STOP if flags & (wire.STOP | wire.RAISED) else BATCH
+        kind = STOP if flags & (wire.STOPPED | wire.RAISED) else BATCH
         machine.read(kind, start, end, iterator, b, bool(flags & wire.GRAD))
 
     def _iter(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
@@ -348,7 +348,7 @@ class EarlyRecords:
     """What came before it was known what ends a step."""
 
     def __init__(self) -> None:
-        self.records: deque[wire.RawRecord] = deque(maxlen=_EARLY_KEPT)
+        self.records: deque[wire.Record] = deque(maxlen=_EARLY_KEPT)
 
     def show_no_optimizer(self, backwards: int, *, optimizer_known: bool, reads: bool) -> bool:
         """Whether so many backwards went by that no optimizer will come.

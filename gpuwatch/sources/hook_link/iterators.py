@@ -3,6 +3,7 @@
 Grad mode at `next()` is no sign: the Hugging Face Trainer evaluates with grad mode on. What shows it is how the
 reads lie between the backwards: training reads come back in step after step, an evaluation begins and ends
 between two of them. So an iterator is judged by its whole life, and by what its loader was for before.
+
 """
 
 from __future__ import annotations
