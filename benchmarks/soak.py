@@ -58,7 +58,7 @@ from gpuwatch.samples import (
     Sample,
     TrainerEnded,
 )
-from gpuwatch.sources.simulator.parameters import Scenario
+from gpuwatch.sources.simulator.scenarios import Scenario
 
 ROOT = Path(__file__).parents[1]
 TRAINER = ROOT / "benchmarks/scripts/soak_trainer.py"
@@ -255,7 +255,7 @@ class SimulatedTrainings:
     name = "trainings"
 
     def __init__(self, start_ns: int, every_seconds: float, life_seconds: float) -> None:
-        from gpuwatch.sources.simulator import SimulatorSource
+        from gpuwatch.sources.simulator.source import SimulatorSource
 
         self._machine = SimulatorSource("eight-gpus", start_ns=start_ns)
         self._every_ns, self._life_seconds = round(every_seconds * 1e9), life_seconds
@@ -299,8 +299,9 @@ class _SimulatedTraining:
     """One of them."""
 
     def __init__(self, number: int, start_ns: int, life_ns: int) -> None:
-        from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
         from gpuwatch.sources.simulator.facts import gpu_uuid
+        from gpuwatch.sources.simulator.scenarios import SCENARIOS
+        from gpuwatch.sources.simulator.source import SimulatorSource
 
         scenarios = [scenario for scenario in SCENARIOS.values() if not scenario.attached]
         self._simulator = SimulatorSource(_slowed(scenarios[number % len(scenarios)]), seed=number, start_ns=start_ns)

@@ -29,7 +29,7 @@ from gpuwatch.diagnosis.engine import Engine  # noqa: E402
 from gpuwatch.monitor.clock import VirtualClock  # noqa: E402
 from gpuwatch.monitor.monitor import Monitor  # noqa: E402
 from gpuwatch.monitor.snapshot import Origin  # noqa: E402
-from gpuwatch.sources.simulator import SimulatorSource  # noqa: E402
+from gpuwatch.sources.simulator.source import SimulatorSource  # noqa: E402
 
 START_WALL_TIME = 1_795_183_200.0  # 20 Nov 2026, 14:00 UTC
 WATCHED_SECONDS = 200

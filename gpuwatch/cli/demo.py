@@ -26,7 +26,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
 
 def _description() -> str:
-    from gpuwatch.sources.simulator import SCENARIOS
+    from gpuwatch.sources.simulator.scenarios import SCENARIOS
 
     width = max(map(len, SCENARIOS))
     head = "The dashboard for a simulated machine and training run. Scenarios:\n"

@@ -117,7 +117,7 @@ def simulated_session(
     lead_seconds: float = _LEAD_SECONDS,
 ) -> Session:
     """A simulated machine, in passing time or in time that jumps, which has then gone on for `lead_seconds` already."""
-    from gpuwatch.sources.simulator import SCENARIOS
+    from gpuwatch.sources.simulator.scenarios import SCENARIOS
 
     quiet_log()
     if scenario not in SCENARIOS:

@@ -108,7 +108,7 @@ def simulated_monitor(
         interval_seconds: between two polls.
         settings: which rules speak, and from which thresholds on.
     """
-    from gpuwatch.sources.simulator import SimulatorSource
+    from gpuwatch.sources.simulator.source import SimulatorSource
 
     clock: Clock
     clock = VirtualClock(_VIRTUAL_START_NS, time.time()) if virtual else CatchUpClock(round(history_seconds * 1e9))

@@ -24,7 +24,8 @@ from gpuwatch.report.model import VerdictLine
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.verdict import verdict
 from gpuwatch.samples import NvmlState
-from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
+from gpuwatch.sources.simulator.scenarios import SCENARIOS
+from gpuwatch.sources.simulator.source import SimulatorSource
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import RankWindow, RunWindow
 from tests.dashboard import situations

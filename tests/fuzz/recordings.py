@@ -35,7 +35,7 @@ from gpuwatch.recording.schema import checksum
 from gpuwatch.recording.summary import summarize
 from gpuwatch.recording.types import CannotOpenError
 from gpuwatch.report.recorded import MinutesOnce, observe
-from gpuwatch.sources.simulator import SimulatorSource
+from gpuwatch.sources.simulator.source import SimulatorSource
 
 _MAGIC = b"rows"
 _CHANGE = struct.Struct("<BBBH")  # table, row, column, length of the value

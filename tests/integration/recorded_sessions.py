@@ -9,7 +9,7 @@ from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.monitor.clock import VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.sources.simulator import SimulatorSource
+from gpuwatch.sources.simulator.source import SimulatorSource
 
 START_NS = 86_400_000_000_000
 START_WALL_TIME = 1_795_183_200.0  # 2026-11-20T14:00:00Z

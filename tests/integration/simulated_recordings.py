@@ -11,7 +11,8 @@ from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.wiring import simulated_monitor
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
+from gpuwatch.sources.simulator.scenarios import SCENARIOS
+from gpuwatch.sources.simulator.source import SimulatorSource
 
 _START_NS = 86_400_000_000_000
 _START_WALL = 1_800_000_000.0

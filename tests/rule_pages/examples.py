@@ -13,8 +13,8 @@ from gpuwatch.report.build import build_report
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.text import render_text
 from gpuwatch.sources.base import Source
-from gpuwatch.sources.simulator import SCENARIOS as DEMOS
-from gpuwatch.sources.simulator import SimulatorSource
+from gpuwatch.sources.simulator.scenarios import SCENARIOS as DEMOS
+from gpuwatch.sources.simulator.source import SimulatorSource
 from gpuwatch.timeline.windows import Scene
 from tests.rule_pages.scenes import SCENES
 from tests.scenarios.catalogue import SCENARIOS

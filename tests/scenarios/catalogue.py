@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from gpuwatch.sources.simulator.parameters import GIB, GpuSpec
+from gpuwatch.sources.simulator.scenarios import GIB, GpuSpec
 from tests.scenarios.job import MIB, TUNED, Computing, Fault, Host, Job, Loading, Pause
 from tests.scenarios.scenario import LOW, Holds, Scenario, is_anything, is_starved
 from tests.scenarios.truth import Truth, truth_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuwatch.samples import GpuProcess, GpuSample, GpuStatus
-from gpuwatch.sources.simulator.parameters import GIB
+from gpuwatch.sources.simulator.scenarios import GIB
 from tests.scenarios.job import Job
 from tests.scenarios.training import HOT_CLOCK_LOST, is_hot
 

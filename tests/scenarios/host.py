@@ -13,7 +13,7 @@ from gpuwatch.samples import (
     ProcessSample,
     WorkerSample,
 )
-from gpuwatch.sources.simulator.parameters import GIB
+from gpuwatch.sources.simulator.scenarios import GIB
 from tests.scenarios.job import MIB, Job
 from tests.scenarios.loading import Fetch
 from tests.scenarios.loop import Rank

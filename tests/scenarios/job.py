@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from gpuwatch.samples import ModelFacts
-from gpuwatch.sources.simulator.parameters import GIB, GpuSpec
+from gpuwatch.sources.simulator.scenarios import GIB, GpuSpec
 
 MIB = 1024**2
 PERTURBATION = 0.30

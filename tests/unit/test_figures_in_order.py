@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 
 from gpuwatch.report.observation import OF_GPU, OF_HOST, OF_RUN
-from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
+from gpuwatch.sources.simulator.scenarios import SCENARIOS
+from gpuwatch.sources.simulator.source import SimulatorSource
 from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.timeline import Timeline
 

@@ -45,7 +45,8 @@ from gpuwatch.report.observation import Observation, fine_curves, phase_stretche
 from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.report.text import render_text
 from gpuwatch.samples import Sample
-from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
+from gpuwatch.sources.simulator.scenarios import SCENARIOS
+from gpuwatch.sources.simulator.source import SimulatorSource
 from gpuwatch.sources.stacks.capture import Lane, Profile
 from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.timeline import Timeline

@@ -17,7 +17,8 @@ from gpuwatch.monitor.clock import VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.samples import Candidates, MachineFacts
-from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
+from gpuwatch.sources.simulator.scenarios import SCENARIOS
+from gpuwatch.sources.simulator.source import SimulatorSource
 
 START_NS = 86_400_000_000_000
 SECONDS = 60

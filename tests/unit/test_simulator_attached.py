@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from gpuwatch.samples import BatchWait, GpuGap, RunFacts, RunMemory, StackTally, StepEnd, WorkerFetch
-from gpuwatch.sources.simulator import SimulatorSource
-from gpuwatch.sources.simulator.focus import SimulatedFocus
+from gpuwatch.sources.simulator.source import SimulatedFocus, SimulatorSource
 from tests.unit.test_simulator_scenarios import findings, played
 
 SECOND = 1_000_000_000

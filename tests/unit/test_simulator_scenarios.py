@@ -11,7 +11,8 @@ from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import VirtualClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
+from gpuwatch.sources.simulator.scenarios import SCENARIOS
+from gpuwatch.sources.simulator.source import SimulatorSource
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND

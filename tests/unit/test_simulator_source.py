@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.samples import GpuGap, GpuSample, PhaseSpan, StepEnd
-from gpuwatch.sources.simulator import SCENARIOS, SimulatorSource
+from gpuwatch.sources.simulator.scenarios import SCENARIOS
+from gpuwatch.sources.simulator.source import SimulatorSource
 
 SECOND = 1_000_000_000
 START = 1_000 * SECOND

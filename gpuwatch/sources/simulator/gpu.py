@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gpuwatch.samples import GpuSample
-from gpuwatch.sources.simulator.parameters import GpuSpec
+from gpuwatch.sources.simulator.scenarios import GpuSpec
 
 SENSOR_SECONDS = 1 / 6
 """The shortest averaging window of NVML's utilization, and the spacing of its ring."""
