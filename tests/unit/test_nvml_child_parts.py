@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from gpuwatch.metrics import GPU
 from gpuwatch.sources.nvml import reasons, wire
-from gpuwatch.sources.nvml.device import LONGEST_PAUSE_SECONDS, Counter, Lanes, Pace, Reading, sensible
 from gpuwatch.sources.nvml.driver import CallError, Ledger
-from gpuwatch.sources.nvml.readings import PidMap, StampClock
+from gpuwatch.sources.nvml.readings import (
+    LONGEST_PAUSE_SECONDS,
+    Counter,
+    Lanes,
+    Pace,
+    PidMap,
+    Reading,
+    StampClock,
+    sensible,
+)
 from gpuwatch.sources.nvml.wire import Options
 
 LANES = Lanes(interval=1.0, slow=5.0, rare=30.0)

@@ -13,18 +13,24 @@ from collections.abc import Callable
 import pynvml
 
 from gpuwatch.sources.nvml import readings, reasons
-from gpuwatch.sources.nvml.device import Counter, Device, Draft, Lanes, Reading, Record, sensible
 from gpuwatch.sources.nvml.driver import Caller, Driver, attempt, wheel
 from gpuwatch.sources.nvml.readings import (
     GPM_METRICS,
     NVLINK_TOTALS,
+    Counter,
+    Device,
+    Draft,
     Fields,
     Gpm,
+    Lanes,
     NvLink,
     PidMap,
     Processes,
+    Reading,
+    Record,
     Ring,
     StampClock,
+    sensible,
     unmapped_reason,
 )
 

@@ -15,10 +15,9 @@ from collections.abc import Callable
 import pynvml
 
 from gpuwatch.sources.nvml import readings, reasons
-from gpuwatch.sources.nvml.device import Device, Lanes, Pace, Record
 from gpuwatch.sources.nvml.driver import Caller, CallError, Driver, Ledger, attempt, wheel
 from gpuwatch.sources.nvml.gpu import Gpu, MigInstance, find_instances, read_facts, text
-from gpuwatch.sources.nvml.readings import PidMap
+from gpuwatch.sources.nvml.readings import Device, Lanes, Pace, PidMap, Record
 from gpuwatch.sources.nvml.wire import EVENT_WAIT, LIBRARY, Avoid, Marker, Options, Output
 
 TYPE_CHECKING = False
