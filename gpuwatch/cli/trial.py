@@ -20,8 +20,7 @@ from gpuwatch.text.escape import json_text, printable
 from gpuwatch.text.numbers import grouped
 from gpuwatch.trial.changes import Arm, TrialError, arms_of, checked_command
 from gpuwatch.trial.experiment import Experiment
-from gpuwatch.trial.patch import ArmPatch, patch_of
-from gpuwatch.trial.render import document, render_markdown, render_text, speed_words
+from gpuwatch.trial.render import ArmPatch, document, patch_of, render_markdown, render_text, speed_words
 from gpuwatch.trial.results import RunResult, Steady, TrialResult, remarks
 from gpuwatch.trial.runner import Enough, Runner, Stopping
 

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwatch._version import __version__
-from gpuwatch.compare import wording
-from gpuwatch.compare.comparison import HEADLINE, Change, Comparison, FindingChange, gpus_in_words
-from gpuwatch.compare.gates import Judgement
+from gpuwatch.compare.comparison import (
+    HEADLINE,
+    UNKNOWN,
+    Change,
+    Comparison,
+    FindingChange,
+    Judgement,
+    gpus_in_words,
+    number,
+    percent,
+    quantity,
+    signed,
+)
 from gpuwatch.compare.measured import Measured
 from gpuwatch.report.model import figure
 from gpuwatch.text.escape import code_span, encodable, markdown, printable
@@ -85,11 +95,11 @@ def _headline(comparison: Comparison) -> str:
         return "samples/s are not known on both sides"
     runs = f"n = {len(change.values_before)} + {len(change.values_after)}"
     if change.interval is None:
-        return f"samples/s {wording.percent(change.ratio)} ({runs}: an anecdote, not proof)"
+        return f"samples/s {percent(change.ratio)} ({runs}: an anecdote, not proof)"
     if change.interval.spans_no_change:
         could = "" if change.detectable is None else f"; could have seen {change.detectable * 100:.1f} % or more"
         return f"samples/s: no detectable change (p = {change.interval.p_value:.2g}, {runs}{could})"
-    return f"samples/s {wording.difference(change)}, {change.verdict} ({runs}, 95 % interval)"
+    return f"samples/s {difference(change)}, {change.verdict} ({runs}, 95 % interval)"
 
 
 def _warnings(comparison: Comparison) -> list[str]:
@@ -105,16 +115,16 @@ def _warnings(comparison: Comparison) -> list[str]:
 def _row(change: Change) -> tuple[str, ...]:
     metric = change.metric
     label = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
-    before, after = wording.number(change.before), wording.number(change.after)
-    return (label, before, after, wording.difference(change), wording.factor(change))
+    before, after = number(change.before), number(change.after)
+    return (label, before, after, difference(change), factor(change))
 
 
 def _finding(found: FindingChange, comparison: Comparison) -> tuple[str, ...]:
     def side(runs: int, of: int, seconds: float | None) -> str:
         if not runs:
-            return wording.UNKNOWN
+            return UNKNOWN
         count = f"{runs} of {of} runs" if of > 1 else "yes"
-        return ", ".join(filter(None, (count, wording.duration(seconds))))
+        return ", ".join(filter(None, (count, duration(seconds))))
 
     return (
         found.fate,
@@ -130,7 +140,7 @@ def _about(each: Measured) -> str:
     parts = [
         each.name,
         each.label,
-        wording.duration(each.seconds),
+        duration(each.seconds),
         subject.title,
         None if subject.batch_size is None else f"batch {subject.batch_size}",
         None if subject.model_parameters is None else f"{_millions(subject.model_parameters)} parameters",
@@ -240,3 +250,37 @@ def _aligned(heading: Sequence[str], rows: Sequence[tuple[str, ...]], right: tup
         for row in cells
     ]
     return [f"  {'  '.join(row)}".rstrip() for row in aligned]
+
+
+def difference(change: Change) -> str:
+    """How much it changed, benchstat's `~` where the interval spans no change."""
+    if change.difference is None:
+        return UNKNOWN
+    if change.interval is not None and change.interval.spans_no_change:
+        return f"~ (p = {change.interval.p_value:.2g})"
+    if change.metric.is_share:
+        return f"{signed(change.difference)} points"
+    if change.ratio is None:
+        return f"{'+' if change.difference > 0 else ''}{quantity(change.difference, change.metric)}"
+    if change.interval is None:
+        return percent(change.ratio)
+    low, high = (percent(bound).removesuffix(" %") for bound in (change.interval.low, change.interval.high))
+    return f"{percent(change.ratio)} [{low}, {high}]"
+
+
+def factor(change: Change) -> str:
+    """After over before."""
+    if change.ratio is None or change.withheld:
+        return UNKNOWN
+    if change.interval is not None and change.interval.spans_no_change:
+        return "~"
+    return f"{change.ratio:.2f}x"
+
+
+def duration(seconds: float | None) -> str:
+    """How long a finding lasted: "58 s", "12 min", "3.5 h"."""
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

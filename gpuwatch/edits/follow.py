@@ -1,15 +1,322 @@
-"""Follows a value from the call to where it is written; what is ambiguous on the way ends in a sentence."""
+"""Follows a value from the call to where it is written; what is ambiguous on the way ends in a sentence.
+
+The command line may give it, or a YAML or JSON file of the command line: its scalar is changed in place, nothing is
+rewritten.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
-from gpuwatch.edits.config_files import config_changes
-from gpuwatch.edits.module import CannotEditError, Change, Module, called, calls_in, calls_of, root, stored
-from gpuwatch.edits.trail import SetElsewhereError, Setting, Trail
+from gpuwatch.edits.module import (
+    AlreadySoError,
+    CannotEditError,
+    Change,
+    Module,
+    called,
+    calls_in,
+    calls_of,
+    root,
+    stored,
+)
 from gpuwatch.edits.workspace import Files
+
+_NUMBER_AT_END = re.compile(r"\d+\Z")
+_FARTHEST = 6
+"""Steps from the call to the literal; names that go round in a circle end here, too."""
+
+
+_SAME = 0.25
+"""What was counted is off by some steps: a run that said 30 had 26 between two saves."""
+
+
+class SetElsewhereError(CannotEditError):
+    """The place was found, and says something else than what the running process has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A keyword that is to have a value; `present` is the running process's, where it is known.
+
+    With `times` it is to have so many times what is written, if that is one of `intervals` (where any is known), and
+    `text` says so.
+    """
+
+    name: str
+    text: str
+    present: str | None = None
+    times: int | None = None
+    intervals: tuple[int, ...] = ()
+
+    def in_place_of(self, written: str, name: str) -> str:
+        """The source text that takes the place of what is written for a name."""
+        if self.times is None:
+            return self.text
+        try:
+            number = int(written)
+        except ValueError as error:
+            raise CannotEditError(f"{name} is {written}, which is no whole number") from error
+        if self.intervals and not any(abs(number - seen) <= _SAME * seen for seen in self.intervals):
+            raise SetElsewhereError(
+                f"{name} is {number}, but the run was seen to have {self.intervals[0]}: it is set elsewhere"
+            )
+        return str(number * self.times)
+
+
+def rarer(name: str, times: int, intervals: tuple[int, ...] = ()) -> Setting:
+    """An interval that is to become so many times as long."""
+    return Setting(name, f"{times} times as much", None, times, intervals)
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """One value on its way back."""
+
+    setting: Setting
+    module: Module
+    files: Files
+    at_call: Callable[[ast.Call], list[Change] | None] | None = None
+    """Takes a call at the end of the trail, where a call is looked for and not a literal."""
+    steps: int = 0
+
+    def further(self) -> Trail:
+        """The trail one step on."""
+        if self.steps >= _FARTHEST:
+            raise CannotEditError(f"{self.setting.name} passes through too many names in {self.module.file}")
+        return replace(self, steps=self.steps + 1)
+
+    def refuse(self, name: str, why: str) -> CannotEditError:
+        """The reason in one form: which name, and what is with it."""
+        return CannotEditError(f"{self.setting.name} comes from {name}, which {why}")
+
+    def check_command_line(self, name: str, flags: tuple[str, ...] = (), others: frozenset[str] = frozenset()) -> None:
+        """Raises where the process was started with this setting: no file then says what it is."""
+        wanted = flags or (f"--{name}", f"--{name.replace('_', '-')}")
+        given = started_with(self.files.origin.command, wanted, others, name)
+        if given is not None:
+            shown, cure = given
+            value = self.setting.text
+            if self.setting.times is not None and (digits := _NUMBER_AT_END.search(shown)):
+                value = self.setting.in_place_of(digits.group(), name)
+            raise CannotEditError(f"it was started with {shown}: start it with {cure.format(value)}")
+
+    def _is_changed(self, node: ast.Constant) -> bool:
+        return self.files.is_changed(self.module.file, *self.module.span(node))
+
+    def literal(self, node: ast.expr, name: str) -> list[Change]:
+        """The change of the literal at the end of the trail."""
+        if not isinstance(node, ast.Constant) or isinstance(node.value, str | bytes):
+            raise self.refuse(name, f"is computed in line {node.lineno} of {self.module.file}")
+        text = self.setting.in_place_of(self.module.source(node), name)
+        if self.setting.times is not None and self._is_changed(node):
+            raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then look again")
+        wanted = ast.parse(text, mode="eval").body
+        if ast.dump(node) == ast.dump(wanted):
+            raise AlreadySoError(f"{name} is {text} in line {node.lineno} of {self.module.file} already")
+        present = self.setting.present
+        if present is not None and ast.dump(node) != ast.dump(ast.parse(present, mode="eval").body):
+            raise SetElsewhereError(
+                f"{name} is {self.module.source(node)} in line {node.lineno} of {self.module.file}, but the run has "
+                f"{present}: it is set elsewhere"
+            )
+        return [self.module.replaced(node, text)]
+
+
+_CONFIG_FILE = re.compile(r"(?i)\.(ya?ml|json)\Z")
+
+
+def started_with(
+    command: Sequence[str], flags: Sequence[str], others: frozenset[str], name: str
+) -> tuple[str, str] | None:
+    """How a setting was given and how to give another, with `{}` for the value: ("--workers 2", "--workers {}").
+
+    Args:
+        command: The arguments, the interpreter first.
+        flags: The option's names, "-j" and "--workers"; argparse takes an unambiguous beginning for a long one.
+        others: Options of the program that are none of these, though one may begin another.
+        name: The setting as Hydra has it: `data.name=value`.
+    """
+    for index, argument in enumerate(command[1:], start=1):
+        option, equals, _ = argument.partition("=")
+        if re.fullmatch(rf"(--|\+{{0,2}})([\w/@]+\.)*{re.escape(name)}", option) and equals:
+            return argument, f"{option}={{}}"
+        if option in flags or _begins(option, flags, others):
+            if equals:
+                return argument, f"{option}={{}}"
+            following = command[index + 1 : index + 2]
+            value = "".join(following) if following and not following[0].startswith("-") else ""
+            return f"{argument} {value}".rstrip(), f"{argument} {{}}"
+        short = next((flag for flag in flags if len(flag) == 2 and argument.startswith(flag)), None)
+        if short is not None and not argument.startswith("--"):
+            return argument, f"{short} {{}}"
+    return None
+
+
+def config_files(command: Sequence[str]) -> list[str]:
+    """The YAML and JSON files among the arguments, `--config=base.yaml` included."""
+    values = (argument.rpartition("=")[2] for argument in command[1:])
+    return list(dict.fromkeys(value for value in values if _CONFIG_FILE.search(value)))
+
+
+def _begins(option: str, flags: Sequence[str], others: frozenset[str]) -> bool:
+    return (
+        bool(others)
+        and len(option) > 3
+        and option.startswith("--")
+        and option not in others
+        and any(flag.startswith(option) for flag in flags)
+    )
+
+
+_LARGEST_CONFIG = 64 * 1024  # characters; ruamel.yaml reads about 100 kB a second, and it reads a file four times
+_MOST_NODES = 20_000  # with each alias counted as all that it repeats
+_DEEPEST = 64  # ruamel.yaml calls itself for each level, and its scanner walks all open brackets for each token
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def config_changes(name: str, trail: Trail) -> list[Change]:
+    """The change of the only key of that name with the running value; none where no file has the key."""
+    found: list[tuple[str, int, int, str]] = []
+    for path in config_files(trail.files.origin.command):
+        text = trail.files.text(path)
+        if len(text) > _LARGEST_CONFIG:
+            raise CannotEditError(f"{path} is too long to be edited")
+        scalars = _in_json(path, text, name) if path.lower().endswith(".json") else _in_yaml(path, text, name)
+        found += [(path, start, end, text[start:end]) for start, end in scalars]
+    if not found:
+        return []
+    trail.check_command_line(name)
+    wanted = _WORDS.get(trail.setting.text, trail.setting.text)
+    present = trail.setting.present
+    matching = [each for each in found if present is None or _same(each[3], present)]
+    if trail.setting.times is None and not matching and all(_same(each[3], trail.setting.text) for each in found):
+        raise AlreadySoError(f"{name} is {wanted} in {found[0][0]} already")
+    if len(matching) != 1:
+        places = " and ".join(dict.fromkeys(each[0] for each in found))
+        raise trail.refuse(
+            name, f"{len(matching)} keys of {places} may set" if matching else f"no key of {places} sets"
+        )
+    path, start, end, old = matching[0]
+    if trail.setting.times is not None:
+        wanted = trail.setting.in_place_of(old, name)
+        if trail.files.is_changed(path, start, end):
+            raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then look again")
+    if _same(old, wanted):
+        raise AlreadySoError(f"{name} is {wanted} in {path} already")
+    change = Change(path, start, end, wanted)
+    text = trail.files.text(path)
+    _check(path, text, text[:start] + wanted + text[end:], name)
+    return [change]
+
+
+def _same(written: str, value: str) -> bool:
+    return written.strip().lower() == _WORDS.get(value, value).lower()
+
+
+def _in_json(path: str, text: str, name: str) -> list[tuple[int, int]]:
+    _load(path, text)
+    pattern = rf"(?<!\\){re.escape(json.dumps(name))}\s*:\s*(-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null)(?=\s*[,}}\]])"
+    return [match.span(1) for match in re.finditer(pattern, text)]
+
+
+def _in_yaml(path: str, text: str, name: str) -> list[tuple[int, int]]:
+    from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+    _check_size(path, text)
+    with _yaml(path, "rt") as yaml:
+        pending = [node for node in [yaml.compose(text)] if node is not None]
+    found: dict[int, tuple[int, int]] = {}
+    seen: set[int] = set()  # an alias is the same node once more
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, MappingNode):
+            for key, value in node.value:
+                if isinstance(key, ScalarNode) and key.value == name and isinstance(value, ScalarNode):
+                    if value.anchor:
+                        raise CannotEditError(f"{name} in {path} cannot be changed by itself: other keys repeat it")
+                    found[id(value)] = (value.start_mark.index, value.end_mark.index)
+                pending.append(value)
+        elif isinstance(node, SequenceNode):
+            pending.extend(node.value)
+    return sorted(found.values())
+
+
+def _check_size(path: str, text: str) -> None:
+    """Counts a YAML document before anything is built of it: nine aliases of nine a level are 249 bytes and 9^9 nodes.
+
+    Raises:
+        CannotEditError: it repeats too much, nests too deeply, repeats itself, or is no YAML.
+    """
+    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
+
+    sizes: dict[str, int] = {}
+    open_: list[tuple[str | None, int]] = []
+    nodes = 0
+    with _yaml(path, "safe") as yaml:
+        for event in yaml.parse(text):
+            if isinstance(event, AliasEvent):
+                if event.anchor not in sizes:
+                    raise CannotEditError(f"{path} repeats a part of itself inside that part, or what is not there")
+                nodes += sizes[event.anchor]
+            elif isinstance(event, ScalarEvent):
+                nodes += 1
+                if event.anchor is not None:
+                    sizes[event.anchor] = 1
+            elif isinstance(event, CollectionStartEvent):
+                open_.append((event.anchor, nodes))
+                nodes += 1
+            elif isinstance(event, CollectionEndEvent):
+                anchor, before = open_.pop()
+                if anchor is not None:
+                    sizes[anchor] = nodes - before
+            if len(open_) > _DEEPEST or nodes > _MOST_NODES:
+                raise CannotEditError(f"{path} nests too deeply, or repeats too much, to be edited")
+
+
+@contextmanager
+def _yaml(path: str, typ: str) -> Iterator[Any]:
+    """A parser of YAML, whose errors are a reason. Imported here: few edits lead to a YAML file."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        yield YAML(typ=typ, pure=True)
+    except (YAMLError, RecursionError, ValueError) as error:
+        raise CannotEditError(f"{path} is not YAML that can be parsed") from error
+
+
+def _load(path: str, text: str) -> Any:
+    if path.lower().endswith(".json"):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CannotEditError(f"{path} is not JSON that can be parsed") from error
+    with _yaml(path, "safe") as yaml:
+        return yaml.load(text)
+
+
+def _check(path: str, before: str, after: str, name: str) -> None:
+    """Raises unless the two differ in exactly one value, under that key."""
+    if _differences(_load(path, before), _load(path, after), "") != [name]:
+        raise CannotEditError(f"{name} in {path} cannot be changed by itself")
+
+
+def _differences(one: Any, other: Any, key: str) -> list[str]:
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [each for inner in one for each in _differences(one[inner], other[inner], str(inner))]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [each for a, b in zip(one, other, strict=True) for each in _differences(a, b, key)]
+    return [] if one == other and type(one) is type(other) else [key]
+
 
 SOURCES = ast.Name | ast.Attribute | ast.Subscript
 """Values that come from somewhere else; anything else in a call is changed in the call."""

@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 from gpuwatch.diagnosis.finding import IntervalEdit, SettingsEdit
 from gpuwatch.edits.calls import argument, keyword_changes, only_call
-from gpuwatch.edits.follow import SOURCES, followed
+from gpuwatch.edits.follow import SOURCES, Setting, followed, rarer
 from gpuwatch.edits.module import (
     AlreadySoError,
     CannotEditError,
@@ -23,7 +23,6 @@ from gpuwatch.edits.module import (
     root,
     stored,
 )
-from gpuwatch.edits.trail import Setting, rarer
 from gpuwatch.edits.workspace import Files
 
 _LOGS = frozenset(

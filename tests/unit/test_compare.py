@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.compare.comparison import BY_NAME, compare
+from gpuwatch.compare.comparison import BY_NAME, compare, judge, parse_gate
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
-from gpuwatch.compare.gates import judge, parse_gate
 from gpuwatch.compare.measured import CannotCompareError, Measured, MeasuredFinding, Subject, measured, measured_report
 from gpuwatch.recording.pooled import Level, Swing
 from gpuwatch.recording.summary import FindingSummary, GpuSummary, RunSummary, SessionSummary

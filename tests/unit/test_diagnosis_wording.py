@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.compare import wording as compare_wording
+from gpuwatch.compare import comparison as compare_wording
 from gpuwatch.diagnosis import wording
 from gpuwatch.diagnosis.wording import cpu_cores, factors, gibibytes, seconds
 from gpuwatch.trial.render import change_words
