@@ -22,7 +22,7 @@ import pytest
 from gpuwatch.__main__ import main
 from gpuwatch.cli import doctor
 from gpuwatch.cli.attach import table_lines
-from gpuwatch.cli.doctor_checks import Check, State
+from gpuwatch.cli.doctor import Check, State
 from gpuwatch.cli.output import OutputFile, say, write_stdout, write_styled
 from gpuwatch.cli.watch import watch_line
 from gpuwatch.recording.types import FindingRecord, RecordingMeta

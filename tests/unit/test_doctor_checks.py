@@ -11,20 +11,30 @@ from pathlib import Path
 import pytest
 from recorded_proc import RecordedHost
 
-from gpuwatch.cli.doctor import as_json, as_lines, usable
-from gpuwatch.cli.doctor_checks import Check, State, machine
-from gpuwatch.cli.doctor_checks.gpu import check_device_nodes, check_driver, check_nvml_calls, check_torch
-from gpuwatch.cli.doctor_checks.machine import (
+from gpuwatch.cli import doctor
+from gpuwatch.cli.doctor import (
+    Check,
+    State,
     Terminal,
+    as_json,
+    as_lines,
+    check_device_nodes,
+    check_driver,
+    check_link,
+    check_nvml_calls,
     check_open_files,
+    check_other_processes,
+    check_permissions,
     check_pressure,
     check_quota,
     check_shared_memory,
     check_surroundings,
     check_system,
     check_terminal,
+    check_torch,
+    own_memory_problem,
+    usable,
 )
-from gpuwatch.cli.doctor_checks.runs import check_link, check_other_processes, check_permissions, own_memory_problem
 from gpuwatch.procfs import read_stat
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.sources.hook_link import processes as link_processes
@@ -229,7 +239,7 @@ def test_an_affinity_below_the_cores_is_named(host: RecordedHost) -> None:
 def test_shared_memory_that_is_missing_small_or_full_is_named(
     host: RecordedHost, monkeypatch: pytest.MonkeyPatch, total: int | None, used: int | None, state: State
 ) -> None:
-    monkeypatch.setattr(machine, "read_shared_memory", lambda root, pid: SharedMemory(total, used))
+    monkeypatch.setattr(doctor, "read_shared_memory", lambda root, pid: SharedMemory(total, used))
     check = check_shared_memory(host.proc)
     assert check.state is state
     if state is not State.OK:
