@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from gpuwatch._version import __version__
 from gpuwatch.cli.config import DEFAULTS, add_config
 from gpuwatch.cli.output import GpuwatchError
-from gpuwatch.config.load import INTERVAL_SECONDS
+from gpuwatch.config import INTERVAL_SECONDS
 from gpuwatch.text.nearest import did_you_mean
 
 COMMANDS = {

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.cli.output import ExitCode, GpuwatchError, say, write_stdout
-from gpuwatch.config.files import PROJECT_FILE, TABLE, ConfigError, user_file
-from gpuwatch.config.load import Config, load
+from gpuwatch.config import PROJECT_FILE, TABLE, Config, ConfigError, load, short_number, toml_key, user_file
 from gpuwatch.text.escape import printable
 
 DEFAULTS = {"config_file": None, "isolated": False, "select": None, "ignore": None, "config": Config()}
@@ -118,8 +117,6 @@ def _joined(given: Sequence[Sequence[str]] | None) -> tuple[str, ...] | None:
 
 
 def _lines(found: Config) -> Iterator[str]:
-    from gpuwatch.config.rules import number, written  # 14 modules, which the start of the dashboard is spared
-
     for path in found.files:
         yield f"# reads {path}{f' [{TABLE}]' if path.name == PROJECT_FILE else ''}"
     if not found.files:
@@ -134,8 +131,8 @@ def _lines(found: Config) -> Iterator[str]:
         yield f"[rules.{rule_id}]"
         usual = type(found.settings.thresholds[rule_id])()
         for (_, name), value in values:
-            default = number(getattr(usual, name))
-            yield f"{written(name)} = {_toml(value.value)}  # {value.origin}; by default {default}"
+            default = short_number(getattr(usual, name))
+            yield f"{toml_key(name)} = {_toml(value.value)}  # {value.origin}; by default {default}"
 
 
 def _toml(value: Any) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gpuwatch.config.files import ConfigError, parsed
-from gpuwatch.config.load import load
+from gpuwatch.config import ConfigError, load, parsed
 from gpuwatch.diagnosis.finding import (
     AutocastEdit,
     CallEdit,

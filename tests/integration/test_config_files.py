@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.config.files import ConfigError
-from gpuwatch.config.load import Config, load
+from gpuwatch.config import Config, ConfigError, load
 from tests.file_modes import file_modes_count
 
 

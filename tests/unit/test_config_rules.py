@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from scene_builder import findings, gpu, later, loader, rank, run, run_case, scene
 
-from gpuwatch.config.files import ConfigError
-from gpuwatch.config.rules import Asked, check_words, known_name, left_out, thresholds_of
+from gpuwatch.config import Asked, ConfigError, check_words, known_name, left_out, thresholds_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.diagnosis.registry import all_rules, rule_by_id
