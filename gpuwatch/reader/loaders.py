@@ -524,10 +524,12 @@ class SettingsReader:
         )
 
     def _batch_size(self, sampler: Mapping[str, int], depth: int) -> int | None:
+        """Of a batch sampler, or of the one that it wraps: accelerate's `batch_sampler`, Ultralytics' `sampler`."""
         size = self._count(sampler, "batch_size")
-        if size is not None or "batch_sampler" not in sampler or not depth:
+        inner = sampler.get("batch_sampler") or sampler.get("sampler")
+        if size is not None or inner is None or not depth:
             return size or None
-        return self._batch_size(self._attributes.values(sampler["batch_sampler"], _SAMPLER_ATTRIBUTES), depth - 1)
+        return self._batch_size(self._attributes.values(inner, _SAMPLER_ATTRIBUTES), depth - 1)
 
     def _sampler_length(self, sampler: int, depth: int) -> int | None:
         """`len(sampler)` of torch's and accelerate's own samplers."""

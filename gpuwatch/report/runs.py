@@ -110,6 +110,8 @@ def _unavailable(run: RunWindow) -> dict[str, str]:
     if rank.wait_share is None:
         if exact and rank.step_seconds is not None:
             reasons["data_wait_share"] = "the loop's waits for data are not seen by the hook"
+        elif rank.facts.visibility == "sampled" and not steps_known(rank):
+            reasons["data_wait_share"] = reasons["steps"]
         else:
             reasons["data_wait_share"] = _UNSEEN_WAITS.get(rank.facts.visibility, _NO_STEP)
     if run.samples_per_second is None:

@@ -40,6 +40,21 @@ WORKER_PHASE_WORDS = {
     "idle": "idle: waits for work",
     "other": "other",
 }
+_CALLED = {
+    "utilization_percent": "utilization",
+    "power_watts": "power",
+    "power_watts.limit": "power limit",
+    "memory_bytes": "memory",
+    "memory_bytes.total": "memory size",
+    "temperature_celsius": "temperature",
+    "sm_clock_mhz": "SM clock",
+    "energy_joules": "energy",
+    "step_seconds": "step time",
+    "data_wait_share": "wait for data",
+    "samples_per_second": "samples/s",
+    "gpu_idle_from_wait_share": "GPU idle from waits",
+}
+"""Keys of the report in words; the others are words."""
 _TIMES = {
     "main thread while waiting": "of the training thread's time",
     "loading thread": "of the loading thread's time",
@@ -197,8 +212,12 @@ def _gpu_notes(gpus: Sequence[model.Gpu]) -> list[str]:
         if gpu.status != "live" and gpu.status_reason:
             reasons.setdefault(f"{gpu.status}: {gpu.status_reason}", []).append(gpu.index)
         for metric, reason in gpu.unavailable.items():
-            reasons.setdefault(f"{metric} {UNKNOWN}: {reason}", []).append(gpu.index)
+            reasons.setdefault(f"{_called(metric)} {UNKNOWN}: {reason}", []).append(gpu.index)
     return [f"GPU {', '.join(map(str, indices))}: {reason}" for reason, indices in reasons.items()]
+
+
+def _called(key: str) -> str:
+    return _CALLED.get(key, key.replace("_", " "))
 
 
 def runs(report: model.Report) -> Table:
@@ -235,7 +254,8 @@ def run_table(report: model.Report) -> Table:
                 ", ".join(phases) or "none seen",
             )
         )
-        notes += [f"{run.title} ({run.pid}): {key} {UNKNOWN}: {why}" for key, why in run.unavailable.items()]
+        missing = run.unavailable.items()
+        notes += [f"{run.title} ({run.pid}): {_called(key)} {UNKNOWN}: {why}" for key, why in missing]
     return Table(heading, tuple(rows), tuple(notes))
 
 
@@ -247,7 +267,9 @@ def _accumulated(run: model.Run) -> str:
 
 def _wait_error(run: model.Run) -> str:
     """Half the width of the 95 % interval in points, where the wait was sampled."""
-    wait = run.stacks.train_phases.get("wait") if run.stacks and run.visibility == "sampled" else None
+    if run.data_wait_share is None or run.stacks is None or run.visibility != "sampled":
+        return ""
+    wait = run.stacks.train_phases.get("wait")
     return "" if wait is None else f" ±{(wait.high - wait.low) * 50:.1f}"
 
 

@@ -139,7 +139,7 @@ def test_settings_are_those_of_the_live_loader() -> None:
             told.append((None if stack is None else reader.state(stack), json.loads(line)))
             process.stdin.write("\n")
             process.stdin.flush()
-    assert len(told) == 13
+    assert len(told) == 14
     for state, truth in told:
         assert state is not None, truth
         assert {name: getattr(state, name) for name in SETTINGS} == {name: truth[name] for name in SETTINGS}

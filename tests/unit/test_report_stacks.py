@@ -64,6 +64,14 @@ def test_of_a_loop_without_a_loader_no_batches_are_asked_for() -> None:
     )
 
 
+@RENDERERS
+def test_a_wait_that_is_not_known_has_no_error_and_its_reason(render: Callable[[Report], str]) -> None:
+    unseen = replace(seen.sampled_rank(), steps=0, steps_total=0, train_loader=None, wait_share=None)
+    text = " ".join(render(report(build.scene(build.run(unseen)))).split())
+    assert "n/a ±" not in text
+    assert "wait for data n/a: no loader was seen at work" in text
+
+
 def test_no_hot_line_is_made_up_where_the_workers_were_not_read() -> None:
     unread = seen.worker_stacks(worker_samples=0, worker_lines=(), worker_phases={})
     assert run_of(seen.sampled_rank(unread, num_workers=2))["hot_line"] is None

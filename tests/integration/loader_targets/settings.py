@@ -37,6 +37,17 @@ class Stream(IterableDataset):
         return iter(range(30))
 
 
+class Repeating:
+    """Goes over a batch sampler without end, as Ultralytics has it."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
 def loaders():
     numbers = list(range(50))
     yield DataLoader(numbers, batch_size=8)
@@ -50,6 +61,9 @@ def loaders():
     yield DataLoader(numbers, batch_size=3, sampler=WeightedRandomSampler([1.0] * 50, 20))
     yield DataLoader(numbers, batch_size=3, sampler=RandomSampler(numbers, replacement=True, num_samples=31))
     yield DataLoader(numbers, batch_size=3, sampler=DistributedSampler(Numbers(), num_replicas=3, rank=1))
+    endless = DataLoader(numbers, batch_size=5)
+    object.__setattr__(endless, "batch_sampler", Repeating(endless.batch_sampler))
+    yield endless
     yield DataLoader(Stream(), batch_size=4)
     yield DataLoader(Stream(), batch_size=4, num_workers=2)
 
@@ -62,7 +76,7 @@ def describe(loader, iterator):
     return {
         "type_name": type(iterator).__name__,
         "num_workers": iterator._num_workers,
-        "batch_size": getattr(loader.batch_sampler, "batch_size", None),
+        "batch_size": getattr(loader.batch_sampler, "batch_size", loader.batch_size),
         "pin_memory": iterator._pin_memory,
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": iterator._persistent_workers,
