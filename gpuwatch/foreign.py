@@ -614,11 +614,12 @@ _SPAWNED = "--multiprocessing-fork"
 
 
 def read_arguments(proc_root: Path | str, pid: int) -> tuple[str, ...]:
-    """The command line, at most 4 KiB of it, shown so that no byte of it can steer a terminal."""
-    raw = (read_of(proc_root, pid, "cmdline", _COMMAND_LIMIT) or b"")[:_COMMAND_LIMIT]
-    if not raw:
-        return ()
-    return tuple(shown(argument) for argument in raw.removesuffix(b"\0").split(b"\0"))
+    """The command line, at most 4 KiB of it, shown so that no byte of it can steer a terminal.
+
+    A program that writes a shorter one over its own (setproctitle) leaves zeros behind it.
+    """
+    raw = (read_of(proc_root, pid, "cmdline", _COMMAND_LIMIT) or b"")[:_COMMAND_LIMIT].rstrip(b"\0")
+    return tuple(shown(argument) for argument in raw.split(b"\0")) if raw else ()
 
 
 def read_program(proc_root: Path | str, pid: int) -> tuple[str, ...]:

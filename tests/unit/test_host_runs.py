@@ -361,6 +361,13 @@ def test_bytes_of_a_command_line_that_are_no_text_are_shown_as_such(host: Record
     assert read_arguments(host.proc, 100) == ("python", r"daten\xfc.py", r"\x1b[31m")
 
 
+def test_zeros_behind_a_command_line_that_was_written_over_a_longer_one_are_no_arguments(host: RecordedHost) -> None:
+    host.write("100/cmdline", b"ray::train\0" + bytes(40))
+    assert read_arguments(host.proc, 100) == ("ray::train",)
+    host.write("100/cmdline", bytes(40))
+    assert read_arguments(host.proc, 100) == ()
+
+
 def test_a_process_that_multiprocessing_started_belongs_to_its_program(host: RecordedHost) -> None:
     program, spawned = [b"python", b"train.py"], [b"python", b"-c", b"spawn_main()", b"--multiprocessing-fork"]
     host.process(100, arguments=program)
