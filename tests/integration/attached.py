@@ -17,6 +17,7 @@ import pytest
 from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.command_line import PATIENCE_SECONDS, ROOT, lonely_environment
+from tests.integration.forked_python import ForkedPython
 from tests.integration.process_groups import kill_group
 
 TARGETS = Path(__file__).parent / "attach_targets"
@@ -37,10 +38,13 @@ needs_training = pytest.mark.skipif(
 
 @contextmanager
 def running(
-    script: Path, *arguments: str, environment: dict[str, str] | None = None
+    script: Path, *arguments: str, environment: dict[str, str] | None = None, forked: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """A script in a Python of its own, whose pipes are ours; it is gone after the block."""
-    process = subprocess.Popen(
+    """A script in a Python of its own, whose pipes are ours; it is gone after the block.
+
+    With `forked`, it comes from a Python that has imported torch already.
+    """
+    process = (ForkedPython if forked else subprocess.Popen)(
         [sys.executable, str(script), *arguments],
         env={**os.environ, **(environment or {})},
         stdin=subprocess.PIPE,
@@ -84,7 +88,7 @@ def training(
         (folder / "site").mkdir(exist_ok=True)
         (folder / "site" / "sitecustomize.py").write_text(STOPS_ITSELF)
         environment["PYTHONPATH"] = str(folder / "site")
-    with running(AUGMENTED, *options, environment=environment) as process:
+    with running(AUGMENTED, *options, environment=environment, forked=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("epoch 0:"), f"the training did not start: {line!r}"
@@ -95,7 +99,14 @@ def training(
 
 def wait_until_stopped(process: subprocess.Popen[str]) -> None:
     """Until all of its threads stand still."""
-    assert os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    while set(contents_of(Path(f"/proc/{process.pid}/task"), state_in)) != {"T"}:
+        assert process.poll() is None
+        time.sleep(0.001)
+
+
+def state_in(folder: Path) -> str:
+    """The state of the process or thread whose folder in /proc this is."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 @contextmanager

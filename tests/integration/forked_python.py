@@ -36,7 +36,7 @@ class ForkedPython(subprocess.Popen[Any]):
     def _execute_child(self, *arguments: Any) -> None:
         names = list(inspect.signature(subprocess.Popen._execute_child).parameters)  # type: ignore[attr-defined]
         given = dict(zip(names[1:], arguments, strict=True))
-        (executable, *command), pipes = given["args"], ("p2cread", "c2pwrite", "errwrite")
+        (executable, *command), pipes = map(str, given["args"]), ("p2cread", "c2pwrite", "errwrite")
         assert executable == sys.executable
         request = {
             "command": command,

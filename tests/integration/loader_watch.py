@@ -19,6 +19,7 @@ from pathlib import Path
 from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.loaders import LoaderReader, LoaderState
 from gpuwatch.reader.refusals import CannotReadError, Reason
+from tests.integration.forked_python import ForkedPython
 from tests.integration.interpreters import Python, require_reading
 from tests.integration.process_groups import kill_group
 
@@ -188,11 +189,11 @@ def place(python: Python, folder: Path) -> Iterator[Place]:
 
 @contextmanager
 def running(
-    command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    command: Sequence[str | Path], environment: Mapping[str, str] | None = None, forked: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A target, gone after the block."""
+    """A target, gone after the block. With `forked`, it comes from a Python that has imported torch already."""
     require_reading()
-    process = subprocess.Popen(
+    process = (ForkedPython if forked else subprocess.Popen)(
         [str(part) for part in command], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
     )
     try:
@@ -220,13 +221,13 @@ def _attached(pid: int) -> Interpreter | None:
 
 @contextmanager
 def looping(
-    log: Path, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    log: Path, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, forked: bool = False
 ) -> Iterator[Callable[..., list[Look]]]:
     """A target that steps only while it is looked at; gives the function that looks at it until it ends."""
     counter = os.open(f"{log}.looks", os.O_RDWR | os.O_CREAT)
     os.pwrite(counter, bytes(8), 0)
     try:
-        with running(command, environment) as process:
+        with running(command, environment, forked) as process:
             yield partial(_watch, process, counter)
     finally:
         os.close(counter)

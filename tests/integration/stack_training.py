@@ -18,6 +18,7 @@ from statistics import median
 from gpuwatch.samples import Sample, StackTally
 from gpuwatch.sources.stacks import StackSource, StackTarget
 from tests.integration.command_line import PATIENCE_SECONDS
+from tests.integration.forked_python import ForkedPython
 from tests.integration.process_groups import kill_group
 
 TRAINING = """
@@ -180,7 +181,7 @@ def started(folder: Path, code: str, *arguments: str) -> Iterator[tuple[subproce
     past = time.time() - 60
     os.utime(script, (past, past))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    process = subprocess.Popen(
+    process = ForkedPython(
         [sys.executable, str(script), *arguments],
         stdout=subprocess.PIPE,
         text=True,

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
+from tests.integration.forked_python import ForkedPython
 from tests.integration.live_watch import needs_reading
 from tests.integration.process_groups import kill_group
 
@@ -56,7 +57,7 @@ while True:
 DENIED = """\
 import sys
 from gpuwatch.reader import attach as reader
-from gpuwatch.reader.types import CannotReadError, Reason
+from gpuwatch.reader.refusals import CannotReadError, Reason
 def denied(pid, **_):
     raise CannotReadError(Reason.PERMISSION, "only root may read other processes here", "use sudo")
 reader.attach = denied
@@ -71,7 +72,7 @@ def training(folder: Path) -> Iterator[int]:
     """A training that waits for its data most of the time, after its first step."""
     script = folder / "train.py"
     script.write_text(TRAINING)
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = ForkedPython([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "ready\n"

@@ -15,6 +15,7 @@ import pytest
 from nvml_sim import SimulatedDriver
 
 from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
+from tests.integration.forked_python import ForkedPython
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc, which only Linux has"),
@@ -56,7 +57,7 @@ def training(folder: Path, *launcher: str) -> Iterator[int]:
     """A plain training script that holds still once its workers work."""
     script = folder / "train.py"
     script.write_text(TRAINING)
-    process = subprocess.Popen(
+    process = (subprocess.Popen if launcher else ForkedPython)(
         [sys.executable, *launcher, str(script)],
         env=lonely_environment(folder),
         stdin=subprocess.PIPE,

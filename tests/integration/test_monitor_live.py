@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_hooked_training_is_followed_from_its_steps_to_its_end(folder: Path) -> None:
-    with started(folder, SLOW_TRAINING) as training:
+    with started(folder, SLOW_TRAINING, forked=True) as training:
         watch = Watch()
         try:
             # A machine that holds the training elsewhere for seconds outweighs the first waits, not those of a minute.
@@ -68,7 +68,7 @@ def test_hooked_training_is_followed_from_its_steps_to_its_end(folder: Path) -> 
 
 def test_starved_training_is_named_with_its_line(folder: Path) -> None:
     line = next(n for n, text in enumerate(SLOW_TRAINING.splitlines(), 1) if "DataLoader(Slow()" in text)
-    with started(folder, SLOW_TRAINING) as training:
+    with started(folder, SLOW_TRAINING, forked=True) as training:
         watch = Watch(training.pid)
         try:
             snapshot = watch.until(lambda snapshot: any(each.rule == "workers-zero" for each in snapshot.findings))
@@ -89,7 +89,7 @@ def place_of(line: LineShare | None) -> tuple[str, int, str] | None:
 def test_hooked_training_says_where_it_stands_and_which_line_costs(folder: Path) -> None:
     line = next(n for n, text in enumerate(SLOW_TRAINING.splitlines(), 1) if "time.sleep(0.01)" in text)
     hot = ("train.py", line, "wait")
-    with started(folder, SLOW_TRAINING) as training:
+    with started(folder, SLOW_TRAINING, forked=True) as training:
         needs_reading(training.pid)
         watch = Watch()
         try:

@@ -15,6 +15,7 @@ import pytest
 
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.loaders import LoaderReader, LoaderState
+from tests.integration.forked_python import ForkedPython
 from tests.integration.interpreters import require_reading, until_standing
 from tests.integration.loader_watch import LOOPS, TARGETS, looping, shapes
 from tests.integration.process_groups import kill_group
@@ -56,7 +57,7 @@ SETTINGS += ("drop_last", "dataset", "iterable", "loader")
 def test_each_count_read_is_one_that_the_loader_had(workers: str, persistent: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     names = SHAPES if workers == "0" else ("enumerated", "zipped", "nested", "by_turns")
-    with looping(log, [sys.executable, LOOPS, log, workers, persistent, "0.01", "2", *names]) as watch:
+    with looping(log, [sys.executable, LOOPS, log, workers, persistent, "0.01", "2", *names], forked=True) as watch:
         found = shapes(log, watch())
     assert set(found) == set(names)
     for shape in found.values():
@@ -94,7 +95,9 @@ def test_loops_of_libraries_over_a_loader(workers: str, tmp_path: Path) -> None:
     if not kinds:
         pytest.skip("none of torchdata, accelerate and tqdm is installed")
     log = tmp_path / "log"
-    with looping(log, [sys.executable, TARGETS / "libraries.py", log, workers, "0.01", "3", *kinds]) as watch:
+    with looping(
+        log, [sys.executable, TARGETS / "libraries.py", log, workers, "0.01", "3", *kinds], forked=True
+    ) as watch:
         found = shapes(log, watch())
     assert set(found) == set(kinds)
     for shape in found.values():
@@ -107,7 +110,9 @@ def test_loops_of_libraries_over_a_loader(workers: str, tmp_path: Path) -> None:
 def test_steps_per_second_are_within_two_percent_or_a_batch(step_seconds: str, workers: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     epochs = {"0.2": "2", "0.05": "5", "0.0125": "16"}[step_seconds]
-    with looping(log, [sys.executable, LOOPS, log, workers, "yes", step_seconds, epochs, "plain"]) as watch:
+    with looping(
+        log, [sys.executable, LOOPS, log, workers, "yes", step_seconds, epochs, "plain"], forked=True
+    ) as watch:
         shape = shapes(log, watch(pause_seconds=0.002))["plain"]
     told, truth, one_batch = shape.rates("TrainSet")
     assert told == pytest.approx(truth, rel=0.02, abs=one_batch)
@@ -115,7 +120,7 @@ def test_steps_per_second_are_within_two_percent_or_a_batch(step_seconds: str, w
 
 def test_steps_per_second_of_two_loaders(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with looping(log, [sys.executable, LOOPS, log, "0", "no", "0.02", "3", "nested"]) as watch:
+    with looping(log, [sys.executable, LOOPS, log, "0", "no", "0.02", "3", "nested"], forked=True) as watch:
         shape = shapes(log, watch(pause_seconds=0.002))["nested"]
     for loader in ("TrainSet", "EvalSet"):
         told, truth, one_batch = shape.rates(loader)
@@ -125,7 +130,7 @@ def test_steps_per_second_of_two_loaders(tmp_path: Path) -> None:
 def test_settings_are_those_of_the_live_loader() -> None:
     require_reading()
     told: list[tuple[LoaderState | None, dict[str, Any]]] = []
-    with subprocess.Popen(
+    with ForkedPython(
         [sys.executable, TARGETS / "settings.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None and process.stdout is not None
