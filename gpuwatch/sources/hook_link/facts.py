@@ -33,6 +33,9 @@ _MAX_CONTENT: Final = 256 * 1024
 
 _LOADER_KEYS: Final = frozenset(field.name for field in fields_of(LoaderFacts)) - {"role", "loop_file", "loop_line"}
 _MODEL_KEYS: Final = frozenset(field.name for field in fields_of(ModelFacts))
+_FROM_ONE: Final = frozenset(
+    {"line", "batch_size", "prefetch_factor", "optimizer_line", "backward_line", "recompile_line"}
+)
 _TEXT_LISTS: Final = {
     "command": _MAX_WORDS,
     "gpu_uuids": _MAX_GPUS,
@@ -137,6 +140,16 @@ class Fields:
     def object(self, key: str) -> Mapping[str, Any]:
         """An object."""
         return self._read(key, lambda value: value if isinstance(value, dict) else None) or {}
+
+    def of_class(self, kind: type[LoaderFacts] | type[ModelFacts], keys: Collection[str]) -> Json:
+        """The fields that a class of samples has by these names, each read as the type it is declared with."""
+        readers: dict[Any, Callable[[str], object]] = {
+            "str | None": self.text,
+            "int | None": lambda key: self.integer(key, 1 if key in _FROM_ONE else 0),
+            "bool | None": self.flag,
+            "float | None": self.share,
+        }
+        return {field.name: readers[field.type](field.name) for field in fields_of(kind) if field.name in keys}
 
 
 def _integer(value: object, minimum: int) -> int | None:
@@ -249,63 +262,14 @@ def loader_facts(content: Mapping[str, Any]) -> tuple[LoaderFacts | None, int]:
     number = fields.integer("loader")
     if number is None or number > 0xFFFF:
         return None, 1
-    facts = LoaderFacts(
-        loader=number,
-        file=fields.text("file"),
-        line=fields.integer("line", 1),
-        function=fields.text("function"),
-        library=fields.text("library"),
-        dataset=fields.text("dataset"),
-        iterable=fields.flag("iterable"),
-        num_workers=fields.integer("num_workers"),
-        batch_size=fields.integer("batch_size", 1),
-        pin_memory=fields.flag("pin_memory"),
-        persistent_workers=fields.flag("persistent_workers"),
-        prefetch_factor=fields.integer("prefetch_factor", 1),
-        in_order=fields.flag("in_order"),
-        drop_last=fields.flag("drop_last"),
-        start_method=fields.text("start_method"),
-        batches_per_epoch=fields.integer("batches_per_epoch"),
-        batch_bytes=fields.integer("batch_bytes"),
-        batch_shape=fields.text("batch_shape"),
-        batch_looks=fields.integer("batch_looks"),
-        batch_shapes=fields.integer("batch_shapes"),
-    )
+    facts = LoaderFacts(loader=number, **fields.of_class(LoaderFacts, _LOADER_KEYS - {"loader"}))
     return facts, fields.wrong
 
 
 def model_facts(content: Mapping[str, Any]) -> tuple[ModelFacts, int]:
     """The model; and how many of its fields were wrong."""
     fields = Fields(content)
-    facts = ModelFacts(
-        parameters=fields.integer("parameters"),
-        trained_parameters=fields.integer("trained_parameters"),
-        parameter_bytes=fields.integer("parameter_bytes"),
-        float32_share=fields.share("float32_share"),
-        matmul_share=fields.share("matmul_share"),
-        conv_share=fields.share("conv_share"),
-        autocast=fields.flag("autocast"),
-        autocast_dtype=fields.text("autocast_dtype"),
-        float32_matmul_precision=fields.text("float32_matmul_precision"),
-        cudnn_allow_tf32=fields.flag("cudnn_allow_tf32"),
-        cudnn_benchmark=fields.flag("cudnn_benchmark"),
-        deterministic=fields.flag("deterministic"),
-        channels_last=fields.flag("channels_last"),
-        misaligned_share=fields.share("misaligned_share"),
-        misaligned_shape=fields.text("misaligned_shape"),
-        compiled=fields.flag("compiled"),
-        optimizer=fields.text("optimizer"),
-        optimizer_fused=fields.flag("optimizer_fused"),
-        optimizer_foreach=fields.flag("optimizer_foreach"),
-        optimizer_file=fields.text("optimizer_file"),
-        optimizer_line=fields.integer("optimizer_line", 1),
-        backward_file=fields.text("backward_file"),
-        backward_line=fields.integer("backward_line", 1),
-        recompile_reason=fields.text("recompile_reason"),
-        recompile_file=fields.text("recompile_file"),
-        recompile_line=fields.integer("recompile_line", 1),
-    )
-    return facts, fields.wrong
+    return ModelFacts(**fields.of_class(ModelFacts, _MODEL_KEYS)), fields.wrong
 
 
 @dataclass(frozen=True, slots=True)
