@@ -232,7 +232,7 @@ def likeness(before: Sequence[Measured], after: Sequence[Measured]) -> Likeness:
     notes = (
         [f"not known of every run, and so not checked: {', '.join(unknown)}"] if (unknown := _unknown(subjects)) else []
     )
-    for what, read in _TOLD:
+    for what, read in _NAMED:
         seen = list(dict.fromkeys(text for subject in subjects if (text := read(subject)) is not None))
         if len(seen) > 1:
             notes.append(f"{what} differs: {_listed(before, read)} before, {_listed(after, read)} after")
@@ -270,7 +270,7 @@ _SIMULATED = re.compile(r"^SIMULATED\b|\(SIMULATED\b")
 
 _Read = Callable[[Subject], str | None]
 _SAME: tuple[tuple[str, _Read], ...] = (("model", _model), ("batch size", _batch_size), ("GPU", gpus_in_words))
-_TOLD: tuple[tuple[str, _Read], ...] = (
+_NAMED: tuple[tuple[str, _Read], ...] = (
     ("autocast", _autocast),
     ("torch", lambda subject: subject.torch),
     ("the script", lambda subject: subject.title),
@@ -316,8 +316,8 @@ def signed(value: float) -> str:
     return f"{round(value, 1) + 0.0:+.1f}"
 
 
-_FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*([+-]?\d+(?:\.\d+)?)\s*(%?)\s*")
-_EXAMPLES = "'samples_per_second<-3%' (a change) or 'utilization_percent<85' (the value after it)"
+_GATE_FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*([+-]?\d+(?:\.\d+)?)\s*(%?)\s*")
+_GATE_EXAMPLES = "'samples_per_second<-3%' (a change) or 'utilization_percent<85' (the value after it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +353,9 @@ def parse_gate(text: str) -> Gate:
     Raises:
         CannotCompareError: it is none, or there is no such metric.
     """
-    found = _FORM.fullmatch(text)
+    found = _GATE_FORM.fullmatch(text)
     if found is None:
-        raise CannotCompareError(f"--fail-if {text!r} is not METRIC<NUMBER or METRIC>NUMBER, such as {_EXAMPLES}")
+        raise CannotCompareError(f"--fail-if {text!r} is not METRIC<NUMBER or METRIC>NUMBER, such as {_GATE_EXAMPLES}")
     name, sign, number, is_percent = found.groups()
     metric = BY_NAME.get(name)
     if metric is None:
@@ -364,7 +364,7 @@ def parse_gate(text: str) -> Gate:
     if number.startswith("-") and not is_percent:
         raise CannotCompareError(
             f"--fail-if {text!r} asks for a negative {name}, which there is none; a change is written with %, "
-            f"such as {_EXAMPLES}"
+            f"such as {_GATE_EXAMPLES}"
         )
     limit = float(number) / (100 if is_percent else 1)
     return Gate(text.strip(), metric, sign[0] == "<", sign.endswith("="), limit, bool(is_percent))

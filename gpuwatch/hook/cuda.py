@@ -184,16 +184,6 @@ def observe(now_ns: int) -> None:
         device.observe(cuda, now_ns)
 
 
-def pause() -> None:
-    """`Device.pause`."""
-    device.pause()
-
-
-def forget() -> None:
-    """In the child of a fork: CUDA is the parent's."""
-    device.forget()
-
-
 _MOVERS = ("send_to_device", "move_data_to_device")
 
 

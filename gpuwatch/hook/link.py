@@ -216,7 +216,7 @@ def _rename(draft: str, path: str) -> bool:
     return True
 
 
-_FLAGS = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL  # a user may have given SIGPIPE its deadly default back
+_SEND_FLAGS = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL  # a user may have given SIGPIPE its deadly default back
 _PATH_LIMIT = 107
 _LONG_FACTS = ("command", "loaders", "phases", "save_places", "unhooked")
 
@@ -319,7 +319,7 @@ class Link:
             self.close()
             return False
         try:
-            self._connection.send(packet, _FLAGS)
+            self._connection.send(packet, _SEND_FLAGS)
         except BlockingIOError:
             self._blocked = True
             return False

@@ -174,10 +174,10 @@ def _start_method(held: Dict[str, Any]) -> Optional[str]:
     return name if name in _START_METHODS else None
 
 
-UNKNOWN = -1
-_DEPTH = 3
+UNKNOWN_SIZE = -1
+_BATCH_DEPTH = 3
 _CANDIDATES = 8
-_COUNTS = ("_num_graphs", "num_graphs", "batch_size")
+_COUNT_NAMES = ("_num_graphs", "num_graphs", "batch_size")
 """Attributes in which batch types keep how many samples they hold; the first two are PyTorch Geometric's."""
 
 Measure = Callable[[Any], int]
@@ -207,10 +207,10 @@ def prepare(torch: Any) -> None:
 
 def unknown_size(batch: Any) -> int:
     """The measure of a batch whose size is not known."""
-    return UNKNOWN
+    return UNKNOWN_SIZE
 
 
-def learn_measure(batch: Any, batch_size: Optional[int], tensor: Any, depth: int = _DEPTH - 1) -> Measure:
+def learn_measure(batch: Any, batch_size: Optional[int], tensor: Any, depth: int = _BATCH_DEPTH - 1) -> Measure:
     """A measure for batches like this one; `unknown_size` where nothing in it agrees with the loader's batch size.
 
     What agrees is looked for in the batch, then in its members, down to `depth` levels. Without a batch size (a dataset
@@ -233,7 +233,7 @@ def learn_measure(batch: Any, batch_size: Optional[int], tensor: Any, depth: int
             return _member_length(batch, key)
     if type(batch) in (list, tuple) and len(batch) == batch_size:
         return _batch_length(type(batch))
-    for name in _COUNTS:
+    for name in _COUNT_NAMES:
         count = own(batch, name)
         if type(count) is int and count == batch_size:
             return _attribute(type(batch), name)
@@ -247,7 +247,7 @@ def learn_measure(batch: Any, batch_size: Optional[int], tensor: Any, depth: int
 def describe_batch(batch: Any, tensor: Any) -> Tuple[Optional[int], Optional[str]]:
     """The bytes of all tensors in a batch and the shapes of the first few, such as "float32[32,3,224,224]"."""
     found: List[Any] = []
-    _gather(batch, tensor, found, _DEPTH)
+    _gather(batch, tensor, found, _BATCH_DEPTH)
     if not found:
         return None, None
     size = sum(member.numel() * member.element_size() for member in found)
@@ -258,7 +258,7 @@ def describe_batch(batch: Any, tensor: Any) -> Tuple[Optional[int], Optional[str
 def item_shapes(batch: Any, tensor: Any) -> Optional[Tuple[Tuple[int, ...], ...]]:
     """The shapes of the first few tensors without their first dimension, which is shorter in the last batch."""
     found: List[Any] = []
-    _gather(batch, tensor, found, _DEPTH)
+    _gather(batch, tensor, found, _BATCH_DEPTH)
     return tuple(tuple(member.shape[1:]) for member in found[:4]) or None
 
 
@@ -301,11 +301,11 @@ def _first_size(tensor: Any) -> int:
             shape = tensor.shape
     else:
         shape = tensor.shape
-    return shape[0] if shape else UNKNOWN
+    return shape[0] if shape else UNKNOWN_SIZE
 
 
 def _first_dimension(kind: type) -> Measure:
-    return lambda batch: _first_size(batch) if type(batch) is kind else UNKNOWN
+    return lambda batch: _first_size(batch) if type(batch) is kind else UNKNOWN_SIZE
 
 
 def _member_dimension(batch: Any, key: Any, tensor: Any) -> Measure:
@@ -314,13 +314,13 @@ def _member_dimension(batch: Any, key: Any, tensor: Any) -> Measure:
 
         def measure(batch: Any) -> int:
             member = batch[key] if type(batch) is kind and len(batch) > key else None
-            return _first_size(member) if type(member) is tensor else UNKNOWN
+            return _first_size(member) if type(member) is tensor else UNKNOWN_SIZE
 
         return measure
 
     def measure_any(batch: Any) -> int:
         member = _member(batch, key) if type(batch) is kind else None
-        return _first_size(member) if type(member) is tensor else UNKNOWN
+        return _first_size(member) if type(member) is tensor else UNKNOWN_SIZE
 
     return measure_any
 
@@ -342,29 +342,29 @@ def _member_length(batch: Any, key: Any) -> Measure:
 
     def measure(batch: Any) -> int:
         member: Any = _member(batch, key) if type(batch) is kind else None
-        return len(member) if type(member) in (list, tuple) else UNKNOWN
+        return len(member) if type(member) in (list, tuple) else UNKNOWN_SIZE
 
     return measure
 
 
 def _batch_length(kind: Any) -> Measure:
-    return lambda batch: len(batch) if type(batch) is kind else UNKNOWN
+    return lambda batch: len(batch) if type(batch) is kind else UNKNOWN_SIZE
 
 
 def _attribute(kind: type, name: str) -> Measure:
     def measure(batch: Any) -> int:
         count = own(batch, name) if type(batch) is kind else None
-        return count if type(count) is int else UNKNOWN
+        return count if type(count) is int else UNKNOWN_SIZE
 
     return measure
 
 
 def _inside(batch: Any, key: Any, inner: Measure) -> Measure:
     kind = type(batch)
-    return lambda batch: inner(_member(batch, key)) if type(batch) is kind else UNKNOWN
+    return lambda batch: inner(_member(batch, key)) if type(batch) is kind else UNKNOWN_SIZE
 
 
-_KEPT = 32
+_LOADERS_KEPT = 32
 _SHAPES_KEPT = 64
 
 
@@ -431,7 +431,7 @@ def wrap_stateful_loader(module: ModuleType) -> None:
 def facts() -> List[Dict[str, Any]]:
     """The `loaders` list of docs/protocol.md: those that were iterated, the newest where there are many."""
     found = []
-    for entry in [entry for entry in _entries if entry.iterated][-_KEPT:]:
+    for entry in [entry for entry in _entries if entry.iterated][-_LOADERS_KEPT:]:
         quietly(entry.refresh)
         place = entry.place
         shapes = {"batch_looks": entry.looks, "batch_shapes": len(entry.shapes)} if entry.looks else {}
@@ -445,9 +445,9 @@ def new_entry(place: Optional[Place]) -> LoaderEntry:
     _last_number = min(_last_number + 1, 0xFFFF)
     entry = LoaderEntry(_last_number, place)
     _entries.append(entry)
-    if len(_entries) > 4 * _KEPT:
+    if len(_entries) > 4 * _LOADERS_KEPT:
         alive = [old for old in _entries[:-1] if old.reference() is not None]
-        _entries[:] = [*alive[-3 * _KEPT :], entry]
+        _entries[:] = [*alive[-3 * _LOADERS_KEPT :], entry]
     pulse.facts_changed = True
     return entry
 

@@ -141,7 +141,7 @@ class Session:
         ring.forget()
         self._history.clear()
         pauses.stop_gc_timing()
-        cuda.pause()
+        cuda.device.pause()
 
     def _say_goodbye(self) -> None:
         self._collect()
@@ -157,7 +157,7 @@ class Session:
         ring.forget()
         ring.trained.clear()
         pulse.due_ns = 0
-        cuda.forget()
+        cuda.device.forget()
         pauses.stop_gc_timing()
         facts.forget()
 
@@ -171,7 +171,7 @@ class Session:
         pulse.flush = discard
         ring.forget()
         pauses.stop_gc_timing()
-        cuda.pause()
+        cuda.device.pause()
         self.close_links()
 
     def _collect(self) -> int:

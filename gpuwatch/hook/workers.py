@@ -49,7 +49,7 @@ def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(*timed)
         finally:
-            _end_session()
+            session.end()
 
     return hidden(_worker_loop)
 
@@ -76,10 +76,6 @@ def _parent() -> Dict[str, Any]:
     return {"parent": pid, "parent_start_ticks": facts.start_ticks(pid)}
 
 
-def _end_session() -> None:
-    session.end()
-
-
 class _Clock:
     """The task a worker is at."""
 
@@ -103,12 +99,19 @@ class _Clock:
         self._started_ns = 0
 
 
-class _Tasks:
-    """The index queue; a task is a tuple, everything else steers the worker."""
+class _Queue:
+    """One of a worker's queues, with its clock."""
 
     def __init__(self, inner: Any, clock: _Clock) -> None:
         self._queue = inner
         self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _Tasks(_Queue):
+    """The index queue; a task is a tuple, everything else steers the worker."""
 
     def get(self, *arguments: Any, **named: Any) -> Any:
         """The queue's own `get`; a task starts the clock."""
@@ -124,16 +127,9 @@ class _Tasks:
             self._clock.start()
         return task
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
 
-
-class _Results:
+class _Results(_Queue):
     """The data queue."""
-
-    def __init__(self, inner: Any, clock: _Clock) -> None:
-        self._queue = inner
-        self._clock = clock
 
     def put(self, result: Any, *arguments: Any, **named: Any) -> Any:
         """The queue's own `put`; a batch stops the clock."""
@@ -143,9 +139,6 @@ class _Results:
         if now_ns >= pulse.due_ns:
             pulse.flush(now_ns)
         return answer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
 
 
 def _is_batch(result: Any) -> bool:

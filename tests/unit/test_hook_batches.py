@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.hook import waits
-from gpuwatch.hook.loaders import UNKNOWN, LoaderEntry, describe_batch, item_shapes, learn_measure
+from gpuwatch.hook.loaders import UNKNOWN_SIZE, LoaderEntry, describe_batch, item_shapes, learn_measure
 from gpuwatch.hook.waits import Iteration
 
 
@@ -92,18 +92,18 @@ Pair = namedtuple("Pair", "images labels")
         ([[Tensor(3, 5, 5)] * 8, [Tensor(4)] * 8], 8, 8),
         ([Tensor(3, 5, 5)] * 8, 8, 8),
         ([Tensor(64, 3), Tensor(64)], None, 64),
-        ([Tensor(3, 5, 5), Tensor(3, 5, 5)], None, UNKNOWN),
-        ([Tensor(3, 5, 5), Tensor()], None, UNKNOWN),
-        (Tensor(3, 5, 5), None, UNKNOWN),
-        (Tensor(3, 5, 5), 8, UNKNOWN),
+        ([Tensor(3, 5, 5), Tensor(3, 5, 5)], None, UNKNOWN_SIZE),
+        ([Tensor(3, 5, 5), Tensor()], None, UNKNOWN_SIZE),
+        (Tensor(3, 5, 5), None, UNKNOWN_SIZE),
+        (Tensor(3, 5, 5), 8, UNKNOWN_SIZE),
         (Images(8), 8, 8),
         (Graphs(8), 8, 8),
         (({"ids": Tensor(8, 128)}, {"labels": [Tensor(8)]}), 8, 8),
-        ((Tensor(3, 5), {"inner": {"deeper": {"ids": Tensor(8)}}}), 8, UNKNOWN),
-        (Graphs(8), None, UNKNOWN),
-        ([], 8, UNKNOWN),
-        (Guarded(), 8, UNKNOWN),
-        (7, 8, UNKNOWN),
+        ((Tensor(3, 5), {"inner": {"deeper": {"ids": Tensor(8)}}}), 8, UNKNOWN_SIZE),
+        (Graphs(8), None, UNKNOWN_SIZE),
+        ([], 8, UNKNOWN_SIZE),
+        (Guarded(), 8, UNKNOWN_SIZE),
+        (7, 8, UNKNOWN_SIZE),
     ],
     ids=lambda value: str(value)[:40] if not isinstance(value, (Tensor, Guarded)) else type(value).__name__,
 )
@@ -114,15 +114,15 @@ def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int) ->
 def test_a_smaller_last_batch_is_measured_and_another_kind_is_unknown() -> None:
     measure = learn_measure([Tensor(8, 3), Tensor(8)], 8, Tensor)
     assert measure([Tensor(5, 3), Tensor(5)]) == 5
-    assert measure([]) == UNKNOWN
-    assert measure(Guarded()) == UNKNOWN
-    assert measure([7]) == UNKNOWN
+    assert measure([]) == UNKNOWN_SIZE
+    assert measure(Guarded()) == UNKNOWN_SIZE
+    assert measure([7]) == UNKNOWN_SIZE
 
 
 def test_a_smaller_last_batch_of_objects_is_measured() -> None:
     assert learn_measure(Graphs(8), 8, Tensor)(Graphs(5)) == 5
     assert learn_measure(Images(8), 8, Tensor)(Images(5)) == 5
-    assert learn_measure(Graphs(8), 8, Tensor)(Guarded()) == UNKNOWN
+    assert learn_measure(Graphs(8), 8, Tensor)(Guarded()) == UNKNOWN_SIZE
     assert describe_batch(Graphs(8), Tensor)[0] == 8 * 17 * 10 * 4
 
 

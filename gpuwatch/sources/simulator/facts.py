@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuwatch.samples import (
     GpuFacts,
@@ -315,21 +315,16 @@ def _loader_facts(spec: LoaderSpec) -> LoaderFacts:
 
 
 def _eval_loader_facts(spec: LoaderSpec) -> LoaderFacts:
-    return LoaderFacts(
+    return replace(
+        _loader_facts(spec),
         loader=EVAL_LOADER,
-        file=SCRIPT,
         line=spec.line + 6,
-        function="main",
-        dataset=spec.dataset,
         num_workers=2,
-        batch_size=spec.batch_size,
         pin_memory=True,
         persistent_workers=False,
         prefetch_factor=2,
-        in_order=True,
         drop_last=False,
-        start_method="fork",
         batches_per_epoch=40,
-        batch_bytes=spec.batch_bytes,
+        batch_shape=None,
         role="eval",
     )
