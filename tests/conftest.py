@@ -22,7 +22,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 ROOT = Path(__file__).parents[1]
-_WATCHING = re.compile(r"/test_(attach|discovery|host|inject|main_job|monitor|reader|stack)")
+_WATCHING = re.compile(r"integration/test_(attach|discovery|host_|inject|monitor|reader_hostile|reader_silent)")
 
 
 def pytest_sessionstart() -> None:
@@ -49,20 +49,15 @@ def _require_the_installed_package() -> None:
 
 
 class Rows(LoadScopeScheduling):
-    """Keeps a file's tests together, and in one row all that look at running programs: side by side they see others'.
+    """Keeps a file's tests together, and in one row those whose monitors go over all processes of this machine.
 
-    What else starts programs, the commands, is a row of its own. What tests/faults starts is found by a mark in its
-    environment and meets in a folder of its own, so it goes with the commands. What the hook's tests start meets in
-    folders of their own and nobody looks for it, so each file is a row.
+    These have targets that keep who reads them waiting, and count what runs beside their own. All other programs meet
+    in folders of their own, are found by a mark in their environment, or are read by their pid: each file is a row.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
-        if "faults/" in file:
-            return "commands"
-        if "integration/" not in file or "/test_hook" in file:
-            return file
-        return "watching" if _WATCHING.search(file) else "commands"
+        return "watching" if _WATCHING.search(file) else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Rows:

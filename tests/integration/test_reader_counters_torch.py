@@ -19,7 +19,7 @@ from tests.integration.forked_python import ForkedPython
 from tests.integration.interpreters import require_reading, until_standing
 from tests.integration.loader_watch import LOOPS, TARGETS, looping, shapes
 from tests.integration.process_groups import kill_group
-from tests.integration.test_reader_counters_versions import SHAPES, check
+from tests.integration.test_reader_counters_versions import OF_WORKERS, SHAPES, check
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -56,7 +56,7 @@ SETTINGS += ("drop_last", "dataset", "iterable", "loader")
 @pytest.mark.parametrize(("workers", "persistent"), [("0", "no"), ("2", "no"), ("2", "yes")])
 def test_each_count_read_is_one_that_the_loader_had(workers: str, persistent: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    names = SHAPES if workers == "0" else ("enumerated", "zipped", "nested", "by_turns")
+    names = SHAPES if workers == "0" else OF_WORKERS
     with looping(log, [sys.executable, LOOPS, log, workers, persistent, "0.01", "2", *names], forked=True) as watch:
         found = shapes(log, watch())
     assert set(found) == set(names)

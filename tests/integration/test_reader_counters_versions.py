@@ -11,6 +11,7 @@ from tests.integration.loader_watch import Shape, looping, place, shapes
 
 SHAPES = ("plain", "enumerated", "zipped", "sliced", "generated", "prefetched", "fetched")
 SHAPES += ("nested", "inlined", "by_turns")
+OF_WORKERS = ("enumerated", "zipped", "nested", "by_turns")
 BOTH = {"TrainSet", "EvalSet"}
 LOADERS = {name: BOTH if name in ("nested", "inlined", "by_turns") else {"TrainSet"} for name in SHAPES}
 
@@ -30,12 +31,13 @@ def check(shape: Shape) -> None:
 @pytest.mark.parametrize("workers", ["no workers", "persistent workers"])
 @pytest.mark.parametrize("python", each())
 def test_each_count_read_is_one_that_the_loader_had(python: Python, workers: str, tmp_path: Path) -> None:
-    settings = ("0", "no") if workers == "no workers" else ("2", "yes")
+    # What the loop does with an iterator is read the same way whoever makes its batches.
+    settings, names = (("0", "no"), SHAPES) if workers == "no workers" else (("2", "yes"), OF_WORKERS)
     with place(python, tmp_path) as here:
         log = here.folder / "log"
-        command = here.command("loops.py", here.inside(log), *settings, "0.006", "3", *SHAPES)
+        command = here.command("loops.py", here.inside(log), *settings, "0.006", "2", *names)
         with looping(log, command, here.environment) as watch:
             found = shapes(log, watch())
-    assert set(found) == set(SHAPES)
+    assert set(found) == set(names)
     for shape in found.values():
         check(shape)
