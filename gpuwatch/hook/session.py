@@ -11,8 +11,9 @@ from types import CodeType
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from . import cuda, facts, hidden, pauses, ring, waits, wire
+from .folder import Folder, rendezvous_path
 from .imports import from_a_signal_handler
-from .link import Folder, Link, connect, rendezvous_path
+from .link import Link, connect
 from .ring import LOOK_PERIOD_NS, discard, pulse
 
 HISTORY = 1024

@@ -1,7 +1,7 @@
 """The packets of docs/protocol.md: fixed little-endian records for events, JSON for facts.
 
-`struct` takes 136 ns per event where JSON takes 400. The monitor imports this module of the hook and no other, so that
-both ends read one list of numbers.
+`struct` takes 136 ns per event where JSON takes 400. The monitor imports this module and `folder`: both ends go by one
+list of numbers and one folder.
 """
 
 from __future__ import annotations

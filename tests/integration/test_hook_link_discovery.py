@@ -26,7 +26,7 @@ TRAINER = f"""
 import json, os, sys, time
 sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]
 from link_peer import *
-from gpuwatch.hook.link import rendezvous_path
+from gpuwatch.hook.folder import rendezvous_path
 folder = Path(rendezvous_path(os.environ, os.geteuid()))
 folder.mkdir(0o700, parents=True, exist_ok=True)
 word = {{"pid": os.getpid(), "start_ticks": start_ticks("self"), "command": ["x"], "cwd": "/"}}

@@ -15,7 +15,7 @@ import pytest
 from link_monitor import LinkMonitor
 from link_peer import Peer, start_ticks
 
-from gpuwatch.hook.link import rendezvous_path as path_of_the_hook
+from gpuwatch.hook.folder import rendezvous_path as path_of_the_hook
 from gpuwatch.samples import LinkLoss, RunFacts, TrainerEnded
 from gpuwatch.sources.hook_link.processes import rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError

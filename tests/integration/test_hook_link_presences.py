@@ -127,7 +127,7 @@ def test_more_files_than_are_read_are_said_once(folder: Path) -> None:
 
 
 def test_what_the_hook_writes_is_short_enough_to_be_read(folder: Path) -> None:
-    from gpuwatch.hook.link import Folder
+    from gpuwatch.hook.folder import Folder
 
     hook = Folder(str(folder), os.geteuid())
     command = ["python", "a.py", *("\x01" * 900 for _ in range(200))]

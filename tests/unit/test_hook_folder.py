@@ -11,8 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpuwatch.hook import link
-from gpuwatch.hook.link import Folder, rendezvous_path
+from gpuwatch.hook import folder
+from gpuwatch.hook.folder import Folder, rendezvous_path
 from gpuwatch.sources.hook_link import processes
 
 ME = os.geteuid()
@@ -37,40 +37,40 @@ def test_the_override_wins_then_the_runtime_folder_then_the_temp_folder(tmp_path
 def test_only_a_folder_of_mine_that_is_closed_to_others_is_trusted(
     tmp_path: Path, mode: int, user: int, trusted: bool
 ) -> None:
-    link = tmp_path / "gpuwatch"
-    link.mkdir()
-    link.chmod(mode)
-    (link / "monitor-1.sock").touch()
-    assert Folder(str(link), user).is_trusted() is trusted
-    assert Folder(str(link), user).monitors() == (["monitor-1.sock"] if trusted else [])
-    (tmp_path / "link").symlink_to(link)
+    folder = tmp_path / "gpuwatch"
+    folder.mkdir()
+    folder.chmod(mode)
+    (folder / "monitor-1.sock").touch()
+    assert Folder(str(folder), user).is_trusted() is trusted
+    assert Folder(str(folder), user).monitors() == (["monitor-1.sock"] if trusted else [])
+    (tmp_path / "link").symlink_to(folder)
     assert not Folder(str(tmp_path / "link"), user).is_trusted()
 
 
 def test_the_folder_is_listed_when_it_changed_and_again_while_the_change_is_fresh(tmp_path: Path) -> None:
-    link = tmp_path / "gpuwatch"
-    link.mkdir(mode=0o700)
-    watched = Folder(str(link), ME)
-    (link / "monitor-2.sock").touch()
+    folder = tmp_path / "gpuwatch"
+    folder.mkdir(mode=0o700)
+    watched = Folder(str(folder), ME)
+    (folder / "monitor-2.sock").touch()
     assert watched.monitors_if_changed() == ["monitor-2.sock"]
     assert watched.monitors_if_changed() == ["monitor-2.sock"], "time stamps are coarse: a change may hide in the tick"
-    os.utime(link, (1, 1))
+    os.utime(folder, (1, 1))
     assert watched.monitors_if_changed() == ["monitor-2.sock"]
     assert watched.monitors_if_changed() is None
 
 
 def test_a_presence_file_is_withdrawn_unless_somebody_else_has_taken_its_name(tmp_path: Path) -> None:
     path = tmp_path / "gpuwatch" / "trainer-7.json"
-    link = Folder(str(path.parent), ME)
-    link.announce({"pid": 7, "start_ticks": 1})
+    folder = Folder(str(path.parent), ME)
+    folder.announce({"pid": 7, "start_ticks": 1})
     assert path.read_text() == '{"pid": 7, "start_ticks": 1}'
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    link.withdraw()
+    folder.withdraw()
     assert not path.exists()
-    link.announce({"pid": 7, "start_ticks": 1})
+    folder.announce({"pid": 7, "start_ticks": 1})
     other = Folder(str(path.parent), ME)
     other.announce({"pid": 7, "start_ticks": 2})
-    link.withdraw()
+    folder.withdraw()
     assert path.exists()
 
 
@@ -82,9 +82,8 @@ def mountinfo(*mounts: tuple[str, str]) -> bytes:
 def test_mount_points_are_read_as_the_kernel_writes_them() -> None:
     content = mountinfo(("/", "ext4"), ("/a\\040b\\134c", "nfs4"), ("/a", "tmpfs"), ("/a", "fuse.sshfs"))
     expected = {"/": "ext4", "/a b\\c": "nfs4", "/a": "fuse.sshfs"}
-    assert link.mounts_in(content) == processes.mounts_in(content) == expected
-    assert link.mounts_in(b"\n1 2\n - \n") == processes.mounts_in(b"\n1 2\n - \n") == {}
-    assert link.LOCAL_TYPES == processes.LOCAL_TYPES
+    assert folder.mounts_in(content) == expected
+    assert folder.mounts_in(b"\n1 2\n - \n") == {}
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "9p", "fuse.sshfs", "autofs", "a type of next year"])
@@ -103,7 +102,7 @@ def test_a_folder_that_a_server_can_keep_waiting_is_passed_over_by_both_sides_un
         monkeypatch.setattr(os, name, call)
 
     def chosen(**environment: str) -> str:
-        path = link.rendezvous_path(environment, ME, mounts)
+        path = folder.rendezvous_path(environment, ME, mounts)
         assert path == str(processes.rendezvous_path(environment, ME, mounts=mounts))
         return path
 
@@ -123,8 +122,7 @@ def test_a_folder_that_a_server_can_keep_waiting_is_passed_over_by_both_sides_un
 def test_a_loop_of_links_is_no_local_folder(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
-    assert not link.is_local(str(tmp_path / "one"), {})
-    assert not processes.is_local(str(tmp_path / "one"), {})
+    assert not folder.is_local(str(tmp_path / "one"), {})
 
 
 @pytest.mark.parametrize("failing", ["write", "rename"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.hook import api, facts, imports, link, model, pauses, quiet, ring, steps, wire
+from gpuwatch.hook import api, facts, folder, imports, link, model, pauses, quiet, ring, steps, wire
 from gpuwatch.hook import session as sessions
 from gpuwatch.hook import workers as worker_loops
 
@@ -149,9 +149,9 @@ def test_a_timeout_that_strikes_in_the_link_is_the_programs(alarm: Callable[[], 
 def test_a_timeout_that_strikes_in_a_look_for_monitors_is_the_programs(
     alarm: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looking = link.Folder("/nowhere", 0)
+    looking = folder.Folder("/nowhere", 0)
     assert looking.monitors_if_changed() is None
-    monkeypatch.setattr(link, "posix", SimpleNamespace(stat=lambda path: alarm()))
+    monkeypatch.setattr(folder, "posix", SimpleNamespace(stat=lambda path: alarm()))
     with pytest.raises(TimeoutError):
         looking.monitors_if_changed()
 

@@ -7,7 +7,6 @@ process is gone or may not be looked at.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.foreign import read_of
+from gpuwatch.hook import folder
 from gpuwatch.procfs import read_stat, status_fields
 
 _MAX_ANCESTORS: Final = 16
@@ -23,12 +23,6 @@ _MAX_ENVIRONMENT: Final = 256 * 1024
 _BIRTH_MARGIN_NS: Final = 60_000_000_000
 _MAX_FILES: Final = 4096
 _MAX_SOCKET_TABLE: Final = 4 << 20
-_MOST_LINKS: Final = 40  # of a path, as the kernel counts them
-LOCAL_TYPES: Final = (
-    "tmpfs ramfs devtmpfs rootfs overlay aufs ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 ntfs3 "
-    "vfat exfat squashfs erofs iso9660"
-)
-"""File systems that no server can keep waiting. Of any other type, FUSE among them, it is not known."""
 _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
 
 
@@ -173,7 +167,7 @@ def rendezvous_path(
     root: Path = Path("/"),
     mounts: Mapping[str, str] | None = None,
 ) -> Path:
-    """Where a process with this environment and user meets its monitors, as docs/protocol.md says.
+    """Where a process with this environment and user meets its monitors, by the hook's own rule.
 
     Args:
         environment: of the process.
@@ -181,92 +175,17 @@ def rendezvous_path(
         root: the process's root folder, as this process sees it.
         mounts: the type of what the process sees mounted, by mount point; None reads it.
     """
-    if mounts is None:
-        mounts = mounts_of(root)
-    override = environment.get("GPUWATCH_DIR")
-    if override and is_local(override, mounts, root):
-        return Path(override)
-    runtime = environment.get("XDG_RUNTIME_DIR")
-    owner = user if root == Path("/") else None
-    if runtime and is_local(runtime, mounts, root) and _is_folder_of(_under(root, runtime), owner):
-        return Path(runtime) / "gpuwatch"
-    named = [environment.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
-    for folder in [*named, "/tmp", "/var/tmp", "/usr/tmp"]:
-        if folder and is_local(folder, mounts, root) and _is_writable_folder(_under(root, folder)):
-            return Path.cwd() / folder / f"gpuwatch-{user}"
-    return Path(f"/dev/shm/gpuwatch-{user}")
+    mounts = mounts_of(root) if mounts is None else mounts
+    return Path(folder.rendezvous_path(environment, user, mounts, "" if root == Path("/") else str(root)))
 
 
 def folders_elsewhere(environment: Mapping[str, str], mounts: Mapping[str, str] | None = None) -> list[str]:
     """The variables that name a folder which is not used because it may be on another machine."""
     mounts = mounts_of(Path("/")) if mounts is None else mounts
     named = ("GPUWATCH_DIR", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP")
-    return [name for name in named if environment.get(name) and not is_local(environment[name], mounts)]
+    return [name for name in named if environment.get(name) and not folder.is_local(environment[name], mounts)]
 
 
 def mounts_of(root: Path) -> dict[str, str]:
     """The type of what is mounted, by mount point, of the process with this root folder; empty where it is hidden."""
-    path = Path("/proc/self/mountinfo") if root == Path("/") else root.parent / "mountinfo"
-    try:
-        return mounts_in(path.read_bytes())
-    except OSError:
-        return {}
-
-
-def mounts_in(mountinfo: bytes) -> dict[str, str]:
-    """The same from the content of a mountinfo file (proc(5)); of two mounts on one point the later one counts."""
-    mounts = {}
-    for line in mountinfo.split(b"\n"):
-        fields, _, after = line.partition(b" - ")
-        words, types = fields.split(b" "), after.split(b" ")
-        if len(words) > 4 and types[0]:
-            point = re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), words[4])
-            mounts[os.fsdecode(point)] = types[0].decode("ascii", "replace")
-    return mounts
-
-
-def is_local(path: str, mounts: Mapping[str, str], root: Path = Path("/")) -> bool:
-    """Whether all that a path leads through is on this machine, as the hook judges it (gpuwatch/hook/link.py).
-
-    Nothing that is elsewhere is touched to find out: a file server that does not answer would hold this process.
-    """
-    reached, links = Path("/"), 0
-    remaining = [*reversed(Path(path).absolute().parts[1:])]
-    while remaining:
-        part = remaining.pop()
-        reached = reached.parent if part == ".." else reached / part
-        if not _is_local_type(reached, mounts):
-            return False
-        try:
-            target = _under(root, str(reached)).readlink()
-        except OSError:
-            continue  # no link, or not there
-        links += 1
-        if links > _MOST_LINKS:
-            return False
-        reached = Path("/") if target.is_absolute() else reached.parent
-        remaining += [part for part in reversed(target.parts) if part != "/"]
-    return _is_local_type(reached, mounts)
-
-
-def _is_local_type(path: Path, mounts: Mapping[str, str]) -> bool:
-    # Where the root hangs, the program has stopped already; that of a chroot is no mount point.
-    points = (str(each) for each in (path, *path.parents) if str(each) == "/" or str(each) in mounts)
-    nearest = next(points)
-    return nearest == "/" or mounts[nearest] in LOCAL_TYPES.split()
-
-
-def _is_writable_folder(path: Path) -> bool:
-    return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
-
-
-def _under(root: Path, path: str) -> Path:
-    return root / path.lstrip("/") if root != Path("/") else Path(path)
-
-
-def _is_folder_of(path: Path, user: int | None) -> bool:
-    try:
-        status = path.stat()
-    except OSError:
-        return False
-    return path.is_dir() and user in (None, status.st_uid)
+    return folder.read_mounts(*(() if root == Path("/") else (str(root.parent / "mountinfo"),)))
