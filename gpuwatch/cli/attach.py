@@ -27,7 +27,7 @@ from gpuwatch.text.escape import printable
 from gpuwatch.timeline.runs import title_of
 
 if TYPE_CHECKING:
-    from gpuwatch.inject.plan import Plan
+    from gpuwatch.inject import Plan
 
 _PROC = Path("/proc")
 _DRIVER_SECONDS = 2.0
@@ -259,8 +259,7 @@ def inject(pid: int, *, yes: bool) -> None:
     Raises:
         GpuwatchError: it cannot be done there, or the user would rather not.
     """
-    from gpuwatch.inject.perform import perform
-    from gpuwatch.inject.plan import CannotInjectError, plan_for
+    from gpuwatch.inject import CannotInjectError, perform, plan_for
 
     try:
         plan = plan_for(pid)

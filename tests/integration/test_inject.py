@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.foreign import Rights
-from gpuwatch.inject.perform import perform
-from gpuwatch.inject.plan import SITE, CannotInjectError, _check_rights, plan_for
+from gpuwatch.inject import SITE, CannotInjectError, _check_rights, perform, plan_for
 from tests.integration.command_line import PATIENCE_SECONDS, ROOT, gpuwatch, lonely_environment
 
 NOBODY = 65534

@@ -12,8 +12,7 @@ import pytest
 
 from gpuwatch.procfs import read_stat
 from gpuwatch.sources.stacks.source_text import SourceText
-from gpuwatch.sources.syntax_child.client import SHARED, NoAnswerError, Parser
-from gpuwatch.sources.syntax_child.protocol import LONGEST_TEXT
+from gpuwatch.sources.syntax import LONGEST_TEXT, SHARED, NoAnswerError, Parser
 
 GOOD = "for batch in loader:\n    loss.item()\n"
 ASSIGNMENTS = "".join(f"a{number % 40} = a{number % 37}\n" for number in range(4000))

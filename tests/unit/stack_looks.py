@@ -10,7 +10,7 @@ from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.sources.stacks.classify import Classifier, Places, Reading
 from gpuwatch.sources.stacks.source_text import SourceFile
-from gpuwatch.sources.syntax_child.protocol import Loop, Request
+from gpuwatch.sources.syntax import Loop, Request
 
 SITE = "/venv/lib/python3.11/site-packages/"
 STDLIB = "/usr/lib/python3.11/"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.sources.discovery.process import Role, role_of
+from gpuwatch.sources.discovery.census import Role, role_of
 from gpuwatch.sources.nvml.process import default_command
 
 

@@ -8,19 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuwatch.inject import perform as performing
-from gpuwatch.inject import plan as planning
-from gpuwatch.inject.plan import FIRST_VERSION, CannotInjectError, Plan, plan_for
+from gpuwatch import inject
+from gpuwatch.inject import FIRST_VERSION, CannotInjectError, Plan, plan_for
 
 
 def test_another_process_with_the_same_pid_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def written(*arguments: object) -> int:
         raise AssertionError("a process that nobody consented for was written to")
 
-    monkeypatch.setattr(performing.os, "pwrite", written)
-    earlier = Plan(os.getpid(), 1, os.getuid(), os.getgid(), FIRST_VERSION, planning.SITE)
+    monkeypatch.setattr(inject.os, "pwrite", written)
+    earlier = Plan(os.getpid(), 1, os.getuid(), os.getgid(), FIRST_VERSION, inject.SITE)
     with pytest.raises(CannotInjectError, match="has ended"):
-        performing.perform(earlier, tmp_path)
+        inject.perform(earlier, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -28,6 +27,6 @@ def test_a_process_that_ends_while_it_is_looked_at_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = SimpleNamespace(version=FIRST_VERSION, start_ticks=5, close=lambda: None)
-    monkeypatch.setattr(planning, "attach", lambda pid, proc_root: target)
+    monkeypatch.setattr(inject, "attach", lambda pid, proc_root: target)
     with pytest.raises(CannotInjectError, match="has ended"):
         plan_for(7, proc_root=tmp_path)

@@ -10,7 +10,7 @@ from recorded_proc import RecordedHost
 
 from gpuwatch.procfs import keyed_int, mapped_files, mapped_paths, parse_stat
 from gpuwatch.recording.store import filesystem_of
-from gpuwatch.sources.discovery.process import mapped_library
+from gpuwatch.sources.discovery.census import mapped_library
 from gpuwatch.sources.discovery.source import GpuPids
 from gpuwatch.sources.host.cgroup import Cgroups
 from gpuwatch.sources.host.identify import carries_hook, is_python, read_environment, variable

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from gpuwatch.sources.syntax_child.call_site import loader_line
+from gpuwatch.sources.syntax_child import loader_line
 
 
 def found(source: str, loop: str | None) -> str | None:

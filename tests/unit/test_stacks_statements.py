@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.sources.stacks.source_text import SourceFile, SourceText
-from gpuwatch.sources.syntax_child.protocol import request_in_text
-from gpuwatch.sources.syntax_child.statements import request_of
+from gpuwatch.sources.syntax import request_in_text
+from gpuwatch.sources.syntax_child import request_of
 
 BOOTED = 1_700_000_000
 STARTED = BOOTED + 1000

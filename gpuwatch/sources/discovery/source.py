@@ -15,9 +15,7 @@ from gpuwatch.procfs import ProcessKey, namespace_pids
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates
 from gpuwatch.samples.run import Visibility
-from gpuwatch.sources.discovery.census import Census, all_pids
-from gpuwatch.sources.discovery.judge import Signs, Verdict, judge
-from gpuwatch.sources.discovery.process import Process
+from gpuwatch.sources.discovery.census import Census, Process, Signs, Verdict, all_pids, judge
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook, login_name, user_name
 
 CanRead = Callable[[int], CannotReadError | None]

@@ -18,7 +18,7 @@ from gpuwatch.reader.codes import Code
 from gpuwatch.reader.stacks import Frame
 from gpuwatch.samples.stacks import StackPhase
 from gpuwatch.sources.stacks.source_text import SourceText
-from gpuwatch.sources.syntax_child.protocol import request_in_text
+from gpuwatch.sources.syntax import request_in_text
 
 _PACKAGED = re.compile(r".*/(?:site|dist)-packages/(.+)")
 _STANDARD = re.compile(r".*/(?:lib|lib64)/python3(?:\.\d+t?)?/(.+)")

@@ -17,7 +17,7 @@ from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Mark, Owner, Reading, code_key
 from gpuwatch.sources.stacks.reading import Counters
 from gpuwatch.sources.stacks.source_text import SourceText
-from gpuwatch.sources.syntax_child.protocol import Loop
+from gpuwatch.sources.syntax import Loop
 
 _MARGIN: Final = 1.5
 _RATE_WINDOW_NS: Final = 20_000_000_000

@@ -18,7 +18,7 @@ from gpuwatch.samples.run import Role
 from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Mark, Owner, Places, Reading, code_key
 from gpuwatch.sources.stacks.counts import BatchCounter
 from gpuwatch.sources.stacks.source_text import SourceText
-from gpuwatch.sources.syntax_child.protocol import Loop
+from gpuwatch.sources.syntax import Loop
 
 LoopRole = Literal["train", "eval", "neither"]
 

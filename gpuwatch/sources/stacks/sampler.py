@@ -28,7 +28,7 @@ from gpuwatch.sources.stacks.session import Session, Settings
 
 if TYPE_CHECKING:
     from gpuwatch.sources.stacks.source import Asked, StackTarget
-from gpuwatch.sources.syntax_child.client import SHARED
+from gpuwatch.sources.syntax import SHARED
 
 _IDLE_SECONDS: Final = 0.25
 _WAKE_NS: Final = 500_000_000

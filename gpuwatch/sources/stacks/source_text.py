@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from gpuwatch.foreign import exists_for, read_foreign
 from gpuwatch.procfs import keyed_int, read_all
-from gpuwatch.sources.syntax_child.client import SHARED, NoAnswerError, Parser, Tables
-from gpuwatch.sources.syntax_child.protocol import Loop, Request, request_in_text
+from gpuwatch.sources.syntax import SHARED, Loop, NoAnswerError, Parser, Request, Tables, request_in_text
 
 _LARGEST_FILE = 2 << 20
 _FILES_KEPT = 128
