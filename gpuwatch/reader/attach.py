@@ -15,6 +15,7 @@ from gpuwatch.reader.layout import (
     COOKIE,
     FIRST_SELF_DESCRIBING,
     NEWEST,
+    OLDEST,
     SIZE,
     TABLES,
     FreeThreadedError,
@@ -26,7 +27,7 @@ from gpuwatch.reader.layout import (
     version_of,
 )
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
-from gpuwatch.reader.program import OLDEST, Program, find_program
+from gpuwatch.reader.program import Program, find_program
 from gpuwatch.reader.refusals import CannotReadError, Reason, gone, not_ready, refuse, replaced
 from gpuwatch.reader.stacks import NoFrameError, Stack, ThreadReader, TornError
 
@@ -367,12 +368,12 @@ def _layout(memory: Memory, program: Program) -> Layout:
             f"the Python of process {pid} was stripped of the symbols that name its version",
             "train with a Python that is not stripped, or use gpuwatch run",
         )
-    if version in TABLES:
-        return TABLES[version]
     if version < OLDEST:
         raise _other_version(pid, version, f"older than {OLDEST[0]}.{OLDEST[1]}, the oldest that is read")
     if version > NEWEST:
         raise _other_version(pid, version, f"newer than {NEWEST[0]}.{NEWEST[1]}, the newest this gpuwatch knows")
+    if version < FIRST_SELF_DESCRIBING:
+        return TABLES[version]
     if raw[: len(COOKIE)] == bytes(len(COOKIE)):
         raise not_ready(pid)
     return _described(pid, version, raw)

@@ -1,6 +1,12 @@
 """Where CPython keeps its threads, frames, code and objects: offsets by minor version, for 64-bit builds with a GIL.
 
-The structures hold only pointers, longs and ints, so x86-64 and aarch64 lay them out alike.
+The numbers are offsetof() on the headers of 3.8 to 3.13, and what 3.14.10 and 3.15.2 were found to have. Within one
+minor version CPython does not move them: C extensions compiled against its headers rely on that. The structures hold
+only pointers, longs and ints, so x86-64 and aarch64 lay them out alike.
+
+From 3.13 on the interpreter describes most of its layout itself, at the start of `_PyRuntime` (`_Py_DebugOffsets`): a
+row of 64-bit numbers in sections. Which sections and fields there are, and in what order, changes with the minor
+version only: Include/internal/pycore_runtime.h in 3.13, pycore_debug_offsets.h after.
 """
 
 from __future__ import annotations
@@ -15,64 +21,81 @@ OBJECT_TYPE = 8  # PyObject.ob_type
 TYPE_NAME = 24  # PyTypeObject.tp_name
 OBJECT_SIZE = 16  # PyVarObject.ob_size
 BYTES_DATA = 32  # PyBytesObject.ob_sval
+CHUNK_PREVIOUS, CHUNK_SIZE, CHUNK_HEADER = 0, 8, 24  # _PyStackChunk: the data stack that holds frames since 3.11
+CHUNK_FIRST_FRAME = 32  # the root chunk leaves its first slot empty
+FIRST_FOREIGN_OWNER = 3
+"""From this `owner` on a frame belongs to C code and shows no line: FRAME_OWNED_BY_CSTACK in 3.12 and 3.13,
+FRAME_OWNED_BY_INTERPRETER and _BY_CSTACK after."""
+OWNED_BY_THREAD = 0
+"""A frame with this `owner` lies in the data stack."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkLayout:
-    """The data stack that holds frames since 3.11: `_PyStackChunk`, and where its first frame may begin."""
+class InstanceDict(Enum):
+    """How an instance of a Python class finds its attributes."""
 
-    previous: int = 0
-    size: int = 8
-    header: int = 24
-    first_frame: int = 32  # the root chunk leaves its first slot empty
+    OFFSET = "tp_dictoffset"  # 3.8 to 3.10: a pointer inside the object
+    VALUES_BEFORE = "values and dict before the object"  # 3.11: two pointers in front of it, one of them NULL
+    TAGGED = "values or dict before the object"  # 3.12: one pointer in front of it, odd where it leads to values
+    INLINE = "values behind the object"  # 3.13 and later: the values follow, the dict's pointer stands in front
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The offsets of one minor version; None where it has no such field."""
+    """The offsets of one minor version; None where it has no such field, which is also the default."""
 
     version: tuple[int, int]
     interpreters_head: int
-    interpreters_main: int | None  # None: the main interpreter is the one with id 0
-    runtime_main_thread: int | None  # the main thread's pthread id
     interpreter_id: int
     interpreter_next: int
     threads_head: int
-    threads_main: int | None
     thread_next: int
     thread_id: int
-    thread_native_id: int | None
     thread_frame: int  # leads to the current frame: directly, or by way of `cframe_frame`
-    cframe_frame: int | None  # 3.11 and 3.12: _PyCFrame.current_frame
-    thread_chunk: int | None
-    thread_base_frame: int | None  # 3.15: the end of each chain
     frame_code: int
     frame_previous: int
     frame_instruction: int  # f_lasti up to 3.10, a pointer into the bytecode after
-    frame_owner: int | None
     frame_locals: int
+    frame_globals: int
     code_file: int
     code_name: int
-    code_qualified_name: int | None
     code_first_line: int
     code_line_table: int
-    code_frame_words: tuple[int, ...]  # ints whose sum is the room a frame of it takes of the data stack, in words
-    code_frame_words_more: int  # to be added to them
     code_bytecode: int  # up to 3.10 a pointer to bytes, after that the bytecode itself
+    code_locals: int  # co_nlocalsplus, co_nlocals before 3.11
+    code_stack: int  # co_stacksize
+    code_names: int  # co_localsplusnames, co_varnames before 3.11
     text_header: int  # sizeof(PyASCIIObject)
     wide_text_header: int  # sizeof(PyCompactUnicodeObject)
+    instance_dict: InstanceDict
+    cached_keys: int  # PyHeapTypeObject.ht_cached_keys
+    generator_frame: int
+    interpreters_main: int | None = None  # None: the main interpreter is the one with id 0
+    runtime_main_thread: int | None = None  # the main thread's pthread id
+    threads_main: int | None = None
+    thread_native_id: int | None = None
+    thread_chunk: int | None = None
+    thread_base_frame: int | None = None  # 3.15: the end of each chain
+    cframe_frame: int | None = None  # 3.11 and 3.12: _PyCFrame.current_frame
+    frame_owner: int | None = None
+    frame_top: int | None = None  # where the number of used slots stands
+    code_qualified_name: int | None = None
+    code_cells: tuple[int, ...] = ()  # the tuples whose lengths come on top of co_nlocals before 3.11
+    code_frame_words: tuple[int, ...] = ()  # ints whose sum is the room a frame takes of the data stack, in words
+    code_frame_words_more: int = 0  # to be added to them
+    tuple_items: int = 24
+    values_header: int = 0  # before the first of an object's values
+    refcount_bits: int = 64  # of the first word
+    tagged_int: bool = False  # lv_tag instead of a signed ob_size
+    compact_keys: bool = False  # a dict's keys know their kind, and need no hash where all are str
+    generator_frame_inline: bool = False
+    frame_top_pointer: bool = False  # a pointer behind the last used slot instead of their number
+    tagged_references: bool = False  # borrowed references are marked in a slot's low bits
 
     @property
     def heap_frames(self) -> bool:
         """Whether each frame is an object of its own, as up to 3.10."""
         return self.thread_chunk is None
 
-
-FIRST_FOREIGN_OWNER = 3
-"""From this `owner` on a frame belongs to C code and shows no line: FRAME_OWNED_BY_CSTACK in 3.12 and 3.13,
-FRAME_OWNED_BY_INTERPRETER and _BY_CSTACK after."""
-OWNED_BY_THREAD = 0
-"""A frame with this `owner` lies in the data stack."""
 
 _3_8 = Layout(
     version=(3, 8),
@@ -82,35 +105,31 @@ _3_8 = Layout(
     interpreter_id=16,
     interpreter_next=0,
     threads_head=8,
-    threads_main=None,
     thread_next=8,
     thread_id=176,
-    thread_native_id=None,
     thread_frame=24,
-    cframe_frame=None,
-    thread_chunk=None,
-    thread_base_frame=None,
     frame_code=32,
     frame_previous=24,
     frame_instruction=104,
-    frame_owner=None,
     frame_locals=360,
+    frame_globals=48,
     code_file=104,
     code_name=112,
-    code_qualified_name=None,
     code_first_line=40,
     code_line_table=120,
-    code_frame_words=(),
-    code_frame_words_more=0,
     code_bytecode=48,
+    code_locals=28,
+    code_cells=(88, 80),
+    code_stack=32,
+    code_names=72,
     text_header=48,
     wide_text_header=72,
+    instance_dict=InstanceDict.OFFSET,
+    cached_keys=872,
+    generator_frame=16,
 )
-
-_3_9 = replace(_3_8, version=(3, 9), interpreter_id=24)
-
-_3_10 = replace(_3_9, version=(3, 10), frame_instruction=96, frame_locals=352)
-
+_3_9 = replace(_3_8, version=(3, 9), interpreter_id=24, cached_keys=864)
+_3_10 = replace(_3_9, version=(3, 10), frame_instruction=96, frame_locals=352, cached_keys=872)
 _3_11 = Layout(
     version=(3, 11),
     interpreters_head=40,
@@ -119,31 +138,38 @@ _3_11 = Layout(
     interpreter_id=48,
     interpreter_next=0,
     threads_head=16,
-    threads_main=None,
     thread_next=8,
     thread_id=152,
     thread_native_id=160,
     thread_frame=56,
     cframe_frame=8,
     thread_chunk=296,
-    thread_base_frame=None,
     frame_code=32,
     frame_previous=48,
     frame_instruction=56,
     frame_owner=69,
     frame_locals=72,
+    frame_globals=8,
+    frame_top=64,
     code_file=112,
     code_name=120,
     code_qualified_name=128,
     code_first_line=72,
     code_line_table=136,
+    code_bytecode=184,
     code_frame_words=(68, 76),  # co_stacksize, co_nlocalsplus
     code_frame_words_more=9,  # FRAME_SPECIALS_SIZE
-    code_bytecode=184,
+    code_locals=76,
+    code_stack=68,
+    code_names=96,
     text_header=48,
     wide_text_header=72,
+    instance_dict=InstanceDict.VALUES_BEFORE,
+    cached_keys=872,
+    compact_keys=True,
+    generator_frame=80,
+    generator_frame_inline=True,
 )
-
 _3_12 = replace(
     _3_11,
     version=(3, 12),
@@ -157,142 +183,35 @@ _3_12 = replace(
     frame_code=0,
     frame_previous=8,
     frame_owner=70,
+    frame_globals=24,
     code_first_line=68,
     code_frame_words=(76,),  # co_framesize
     code_frame_words_more=0,
     code_bytecode=192,
+    code_locals=72,
+    code_stack=64,
     text_header=40,
     wide_text_header=56,
-)
-
-TABLES = {table.version: table for table in (_3_8, _3_9, _3_10, _3_11, _3_12)}
-FIRST_SELF_DESCRIBING = (3, 13)
-
-
-class InstanceDict(Enum):
-    """How an instance of a Python class finds its attributes."""
-
-    OFFSET = "tp_dictoffset"  # 3.8 to 3.10: a pointer inside the object
-    VALUES_BEFORE = "values and dict before the object"  # 3.11: two pointers in front of it, one of them NULL
-    TAGGED = "values or dict before the object"  # 3.12: one pointer in front of it, odd where it leads to values
-    INLINE = "values behind the object"  # 3.13 and later: the values follow, the dict's pointer stands in front
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectLayout:
-    """The offsets of one minor version. What no version moved yet is a constant of the module that reads it."""
-
-    version: tuple[int, int]
-    instance_dict: InstanceDict
-    cached_keys: int  # PyHeapTypeObject.ht_cached_keys
-    tagged_int: bool  # lv_tag instead of a signed ob_size
-    refcount_bits: int  # of the first word
-    text_header: int  # sizeof(PyASCIIObject)
-    wide_text_header: int  # sizeof(PyCompactUnicodeObject)
-    compact_keys: bool  # a dict's keys know their kind, and need no hash where all are str
-    values_header: int  # before the first of an object's values
-    code_locals: int  # co_nlocalsplus, co_nlocals before 3.11
-    code_cells: tuple[int, ...]  # the tuples whose lengths come on top of co_nlocals before 3.11
-    code_stack: int  # co_stacksize
-    code_names: int  # co_localsplusnames, co_varnames before 3.11
-    generator_frame: int
-    generator_frame_inline: bool
-    frame_code: int
-    frame_locals: int
-    frame_globals: int
-    frame_top: int | None  # where the number of used slots stands, None where the version tells it less plainly
-    frame_top_pointer: bool = False  # 3.14 and later: a pointer behind the last used slot instead
-    tuple_items: int = 24
-    tagged_references: bool = False  # 3.14 and later mark borrowed references in a slot's low bits
-
-
-_PYTHON_3_8 = ObjectLayout(
-    version=(3, 8),
-    instance_dict=InstanceDict.OFFSET,
-    cached_keys=872,
-    tagged_int=False,
-    refcount_bits=64,
-    text_header=48,
-    wide_text_header=72,
-    compact_keys=False,
-    values_header=0,
-    code_locals=28,
-    code_cells=(88, 80),
-    code_stack=32,
-    code_names=72,
-    generator_frame=16,
-    generator_frame_inline=False,
-    frame_code=32,
-    frame_locals=360,
-    frame_globals=48,
-    frame_top=None,
-)
-_PYTHON_3_9 = replace(_PYTHON_3_8, version=(3, 9), cached_keys=864)
-_PYTHON_3_10 = replace(_PYTHON_3_8, version=(3, 10), frame_locals=352)
-_PYTHON_3_11 = replace(
-    _PYTHON_3_8,
-    version=(3, 11),
-    instance_dict=InstanceDict.VALUES_BEFORE,
-    compact_keys=True,
-    code_locals=76,
-    code_cells=(),
-    code_stack=68,
-    code_names=96,
-    generator_frame=80,
-    generator_frame_inline=True,
-    frame_locals=72,
-    frame_globals=8,
-    frame_top=64,
-)
-_PYTHON_3_12 = replace(
-    _PYTHON_3_11,
-    version=(3, 12),
     instance_dict=InstanceDict.TAGGED,
     cached_keys=880,
     tagged_int=True,
     refcount_bits=32,
-    text_header=40,
-    wide_text_header=56,
-    code_locals=72,
-    code_stack=64,
     generator_frame=72,
-    frame_code=0,
-    frame_globals=24,
 )
-_PYTHON_3_13 = replace(
-    _PYTHON_3_12,
+_3_13 = replace(
+    _3_12,
     version=(3, 13),
+    interpreters_main=None,
+    runtime_main_thread=None,
+    cframe_frame=None,
     instance_dict=InstanceDict.INLINE,
     values_header=8,
 )
-_PYTHON_3_14 = replace(
-    _PYTHON_3_13,
-    version=(3, 14),
-    tuple_items=32,
-    frame_locals=80,
-    frame_top_pointer=True,
-    tagged_references=True,
-)
-_PYTHON_3_15 = replace(_PYTHON_3_14, version=(3, 15), cached_keys=888)
-_LAYOUTS = {
-    layout.version: layout
-    for layout in (
-        _PYTHON_3_8,
-        _PYTHON_3_9,
-        _PYTHON_3_10,
-        _PYTHON_3_11,
-        _PYTHON_3_12,
-        _PYTHON_3_13,
-        _PYTHON_3_14,
-        _PYTHON_3_15,
-    )
-}
-
-
-def object_layout(version: tuple[int, int]) -> ObjectLayout | None:
-    """The layout of a minor version, None where it is not known."""
-    return _LAYOUTS.get(version)
-
+"""From here on a row holds what the interpreter does not describe; `layout_from` overwrites the rest."""
+_3_14 = replace(_3_13, version=(3, 14), tuple_items=32, frame_locals=80, frame_top_pointer=True, tagged_references=True)
+_3_15 = replace(_3_14, version=(3, 15), cached_keys=888)
+TABLES = {table.version: table for table in (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_14, _3_15)}
+OLDEST, FIRST_SELF_DESCRIBING, NEWEST = min(TABLES), (3, 13), max(TABLES)
 
 COOKIE = b"xdebugpy"
 _RELEASE_CANDIDATE = 0xC  # the level in PY_VERSION_HEX from which on the layout stands still
@@ -378,7 +297,6 @@ def _changed(sections: _Sections) -> _Sections:
 
 
 _SECTIONS = {(3, 13): _SECTIONS_3_13, (3, 14): _SECTIONS_3_14, (3, 15): _changed(_SECTIONS_3_14)}
-NEWEST = max(_SECTIONS)
 SIZE = max(24 + 8 * sum(len(fields.split()) for _, fields in sections) for sections in _SECTIONS.values())
 """Bytes from the start of `_PyRuntime` that hold all that is used."""
 
@@ -427,11 +345,9 @@ def layout_from(raw: bytes) -> Layout:
     _check(fields)
     thread, frame, code = fields["thread"], fields["frame"], fields["code"]
     text_header = fields["text"]["asciiobject_size"]
-    return Layout(
-        version=version,
+    return replace(
+        TABLES[version],
         interpreters_head=fields["runtime"]["interpreters_head"],
-        interpreters_main=None,
-        runtime_main_thread=None,
         interpreter_id=fields["interpreter"]["id"],
         interpreter_next=fields["interpreter"]["next"],
         threads_head=fields["interpreter"]["threads_head"],
@@ -440,7 +356,6 @@ def layout_from(raw: bytes) -> Layout:
         thread_id=thread["thread_id"],
         thread_native_id=thread["native_thread_id"],
         thread_frame=thread["current_frame"],
-        cframe_frame=None,
         thread_chunk=thread["datastack_chunk"],
         thread_base_frame=thread.get("base_frame"),
         frame_code=frame["executable"],
@@ -454,7 +369,6 @@ def layout_from(raw: bytes) -> Layout:
         code_first_line=code["firstlineno"],
         code_line_table=code["linetable"],
         code_frame_words=(code["firstlineno"] + 8,),  # co_framesize, in all of 3.12 to 3.15
-        code_frame_words_more=0,
         code_bytecode=code["co_code_adaptive"],
         text_header=text_header,
         wide_text_header=text_header + 16,  # utf8_length and utf8

@@ -10,10 +10,13 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from gpuwatch.reader.containment import contained
-from gpuwatch.reader.layout import object_layout
+from gpuwatch.samples.run import LoaderFacts
+
+if TYPE_CHECKING:
+    from gpuwatch.reader.attach import Interpreter
 from gpuwatch.reader.loops import (
     COUNT,
     LONGEST_PAUSE,
@@ -24,34 +27,29 @@ from gpuwatch.reader.loops import (
     SlotReader,
     Variables,
 )
-from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
+from gpuwatch.reader.memory import Gather, UnreadableAddressError
 from gpuwatch.reader.objects import LONG_SUBCLASS, Attributes, Objects, Slot, plausible
 from gpuwatch.reader.stacks import Frame, Stack
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """A live DataLoader iterator, as its attributes say. `iterator` and `loader` are addresses, good as identities.
+    """A live DataLoader iterator, as its attributes say. `iterator` is an address, good as an identity.
 
-    `loader` stays the same over the epochs of one DataLoader (it is its sampler's or dataset's address), `iterator`
-    does not, except with persistent workers. Unknown attributes are None.
+    `settings.loader` is that of its sampler or dataset, which stays the same over the epochs of one DataLoader;
+    `iterator` does not, except with persistent workers. Unknown settings are None, as is where it was built.
     """
 
     iterator: int
-    loader: int
+    settings: LoaderFacts
     type_name: str
     batches_yielded: int
     frame: int  # index into the stack's frames: the innermost one that iterates over it
-    num_workers: int | None = None
-    batch_size: int | None = None
-    pin_memory: bool | None = None
-    prefetch_factor: int | None = None
-    persistent_workers: bool | None = None
-    in_order: bool | None = None
-    drop_last: bool | None = None
-    dataset: str | None = None  # the type's name
-    iterable: bool | None = None  # an IterableDataset
-    batches_per_epoch: int | None = None
+
+    @property
+    def loader(self) -> int:
+        """What its loader is known by."""
+        return self.settings.loader
 
 
 _NEXT, _DELETE = "__next__", "__del__"
@@ -59,13 +57,6 @@ _IDENTITY = ("_index_sampler", "_dataset")
 _FORGET_AFTER = 1024  # looks: a class may die, and another be made at its address
 _MOST_ITERATORS = 16
 _SURE_MISSES = 3  # in a row: one in some hundred looks for the loop's frame comes when the target has moved on
-
-
-class ReadableInterpreter(Protocol):
-    """What of an interpreter is needed to read its objects."""
-
-    version: tuple[int, int]
-    memory: Memory
 
 
 @dataclass(slots=True)
@@ -92,18 +83,12 @@ class _Running:
 
 
 class LoaderReader:
-    """Finds the DataLoader iterator that a stack iterates over, and reads its count.
+    """Finds the DataLoader iterator that a stack iterates over, and reads its count."""
 
-    On a version of Python whose objects' layout is not known every answer is None.
-    """
-
-    def __init__(self, interpreter: ReadableInterpreter) -> None:
+    def __init__(self, interpreter: Interpreter) -> None:
         self.pid = interpreter.memory.pid
         self.budget = interpreter.memory.budget
-        self._layout = object_layout(interpreter.version)
-        if self._layout is None:
-            return
-        self._objects = Objects(interpreter.memory, self._layout)
+        self._objects = Objects(interpreter.memory, interpreter.layout)
         self._attributes = Attributes(self._objects)
         self._types = IteratorTypes(self._objects, self._attributes)
         self._settings = SettingsReader(self._objects, self._attributes)
@@ -127,8 +112,6 @@ class LoaderReader:
         Raises:
             CannotReadError: The process is gone, or is not to be read any more.
         """
-        if self._layout is None:
-            return None
         self._looks += 1
         if self._looks % _FORGET_AFTER == 0:
             self._forget()
@@ -156,7 +139,7 @@ class LoaderReader:
         Raises:
             CannotReadError: The process is gone, or is not to be read any more.
         """
-        known = self._known.get(state.iterator) if self._layout is not None else None
+        known = self._known.get(state.iterator)
         if known is None or known.state.loader != state.loader:
             return None
         return known.count.read()
@@ -168,7 +151,7 @@ class LoaderReader:
         Raises:
             CannotReadError: The process is gone, or is not to be read any more.
         """
-        return None if self._layout is None else self._variables.integer(frame, name)
+        return self._variables.integer(frame, name)
 
     def _forget(self) -> None:
         own = self._objects, self._attributes, self._types, self._slots, self._finder, self._loops, self._variables
@@ -293,23 +276,7 @@ class LoaderReader:
         if batches is None or settings is None:
             self._objects.forget(info.address)  # what did not fit may be a class made at a dead one's address
             return None
-        state = LoaderState(
-            iterator=iterator,
-            loader=settings.loader,
-            type_name=info.name,
-            batches_yielded=batches,
-            frame=0,
-            num_workers=settings.num_workers,
-            batch_size=settings.batch_size,
-            pin_memory=settings.pin_memory,
-            prefetch_factor=settings.prefetch_factor,
-            persistent_workers=settings.persistent_workers,
-            in_order=settings.in_order,
-            drop_last=settings.drop_last,
-            dataset=settings.dataset,
-            iterable=settings.iterable,
-            batches_per_epoch=settings.batches_per_epoch,
-        )
+        state = LoaderState(iterator, settings, info.name, batches, frame=0)
         while len(self._known) >= _MOST_ITERATORS:
             del self._known[next(iter(self._known))]
         known = self._known[iterator] = _Known(count, state, self._looks)
@@ -465,23 +432,6 @@ _KINDS: dict[int | None, bool] = {0: False, 1: True}  # torch.utils.data.dataloa
 _NESTED = 3  # samplers in samplers
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderSettings:
-    """The settings of one iterator; `loader` is the address that its loader is known by."""
-
-    loader: int
-    num_workers: int | None
-    batch_size: int | None
-    pin_memory: bool | None
-    prefetch_factor: int | None
-    persistent_workers: bool | None
-    in_order: bool | None
-    drop_last: bool | None
-    dataset: str | None
-    iterable: bool | None
-    batches_per_epoch: int | None
-
-
 class SettingsReader:
     """Reads settings. Lengths that only a call of the target's own `__len__` could tell stay unknown."""
 
@@ -489,7 +439,7 @@ class SettingsReader:
         self._objects = objects
         self._attributes = attributes
 
-    def read(self, iterator: int) -> LoaderSettings | None:
+    def read(self, iterator: int) -> LoaderFacts | None:
         """The settings of the iterator there, None where not even its loader is found."""
         own = self._attributes.values(iterator, ITERATOR_ATTRIBUTES)
         sampler, dataset = own.get("_index_sampler"), own.get("_dataset")
@@ -509,7 +459,7 @@ class SettingsReader:
         else:
             batches = _batches(called, batch_size, drop_last)
         info = None if dataset is None else self._objects.type_of(dataset)
-        return LoaderSettings(
+        return LoaderFacts(
             loader=loader,
             num_workers=self._count(own, "_num_workers"),
             batch_size=batch_size,

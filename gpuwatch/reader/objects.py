@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuwatch.reader.containment import Cache
-from gpuwatch.reader.layout import InstanceDict, ObjectLayout
+from gpuwatch.reader.layout import OBJECT_SIZE, OBJECT_TYPE, InstanceDict, Layout
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 
 LONG_SUBCLASS, LIST_SUBCLASS, TUPLE_SUBCLASS, TEXT_SUBCLASS, DICT_SUBCLASS, TYPE_SUBCLASS = (
@@ -91,9 +91,6 @@ def _word(data: bytes, offset: int) -> int:
     return int(_WORD.unpack_from(data, offset)[0])
 
 
-TYPE_POINTER = 8  # ob_type, behind the reference count
-SIZE = 16  # ob_size of what has a variable length
-
 _LIST_ITEMS = 24
 _TEXT_INTERNED_BITS = 2  # the lowest of a str's state, before its kind
 _DIGITS = 24
@@ -120,7 +117,7 @@ def plausible(address: int) -> bool:
 class Objects:
     """Reads objects of one target. Types are kept, `forget` drops them: a class may die and leave its address."""
 
-    def __init__(self, memory: Memory, layout: ObjectLayout) -> None:
+    def __init__(self, memory: Memory, layout: Layout) -> None:
         self.memory = memory
         self.layout = layout
         self._types: Cache[int, TypeInfo | None] = Cache(_MOST_TYPES)
@@ -265,7 +262,7 @@ class Objects:
 
     def text_shape(self, address: int) -> tuple[int, int, int] | None:
         """Where the characters of a str lie, their bytes, and the bytes of each."""
-        head = self.read(address + SIZE, 24)
+        head = self.read(address + OBJECT_SIZE, 24)
         return None if head is None else self.decode_text_shape(address, head)
 
     def decode_text_shape(self, address: int, head: bytes) -> tuple[int, int, int] | None:
@@ -289,7 +286,7 @@ class Objects:
         if info.flags & TEXT_SUBCLASS:
             return self.text(address)
         if info.name == "float" and not info.heap:
-            data = self.read(address + SIZE, 8)
+            data = self.read(address + OBJECT_SIZE, 8)
             return None if data is None else float(struct.unpack("<d", data)[0])
         return None
 
@@ -298,7 +295,7 @@ class Objects:
         info = self.type_of(address)
         if info is None or not info.flags & (LIST_SUBCLASS | TUPLE_SUBCLASS):
             return None
-        data = self.read(address + SIZE, 8)
+        data = self.read(address + OBJECT_SIZE, 8)
         length = -1 if data is None else int(_SIGNED.unpack(data)[0])
         return length if 0 <= length < 1 << 48 else None
 
@@ -429,13 +426,13 @@ class Attributes:
 
     def slots(self, address: int, info: TypeInfo, names: Collection[str]) -> dict[str, Slot]:
         """The slots of those attributes of the instance that it may have: an empty one is a slot that holds 0."""
-        header = (address + TYPE_POINTER, info.address.to_bytes(8, "little"))
+        header = (address + OBJECT_TYPE, info.address.to_bytes(8, "little"))
         table = self._instance_table(address, info, (header, info.witness()))
         return {} if table is None else self._find(table, names)
 
     def all_slots(self, address: int, info: TypeInfo) -> list[Slot]:
         """The slots of all attributes of the instance, none where it has more than 64."""
-        header = (address + TYPE_POINTER, info.address.to_bytes(8, "little"))
+        header = (address + OBJECT_TYPE, info.address.to_bytes(8, "little"))
         table = self._instance_table(address, info, (header, info.witness()))
         keys = None if table is None else self._keys(table.keys)
         if table is None or keys is None or keys.count > _MOST_FOLLOWED:
@@ -486,7 +483,7 @@ class Attributes:
         if (data := self._objects.read(address + _DICT_KEYS, 16)) is None:
             return None
         keys, values = words(data)
-        header = (address + TYPE_POINTER, info.address.to_bytes(8, "little"))
+        header = (address + OBJECT_TYPE, info.address.to_bytes(8, "little"))
         own = (*witnesses, header, (address + _DICT_KEYS, data))
         return _Table(keys, values + self._layout.values_header if values else None, own)
 

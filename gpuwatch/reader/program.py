@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from gpuwatch.foreign import use_foreign, use_mapped
 from gpuwatch.procfs import DELETED, Mapping
+from gpuwatch.reader.layout import OLDEST
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import CannotReadError, Reason, not_ready, refuse
 
@@ -245,7 +246,6 @@ def _u32(memory: Memory, address: int) -> int:
     return int.from_bytes(memory.read(address, 4), "little")
 
 
-OLDEST = (3, 8)
 _MAX_FILES = 1024
 _LARGEST_PROGRAM_BYTES = 4 << 30  # only parts of it are read
 _Way = Callable[[Callable[[BinaryIO], int | None]], int | None]

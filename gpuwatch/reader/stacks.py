@@ -13,7 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuwatch.reader.codes import Code, Codes, KnownCode, NoCodeError
-from gpuwatch.reader.layout import FIRST_FOREIGN_OWNER, OWNED_BY_THREAD, ChunkLayout, Layout
+from gpuwatch.reader.layout import (
+    CHUNK_FIRST_FRAME,
+    CHUNK_HEADER,
+    CHUNK_PREVIOUS,
+    CHUNK_SIZE,
+    FIRST_FOREIGN_OWNER,
+    OWNED_BY_THREAD,
+    Layout,
+)
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 
 
@@ -42,7 +50,6 @@ _MAX_STACK_BYTES = 4 << 20  # of all chunks, which are copied at each look; 64 o
 _FIRST_REACH = 4096  # a page; few stacks reach further, and each page more costs up to 5 us a look
 _FIRST_CFRAMES, _MORE_CFRAMES, _MAX_CFRAMES = 4, 4, 16
 """Evaluation loops whose current frame is copied: those a thread was seen in last. Each costs 0.4 us a look."""
-_CHUNK = ChunkLayout()
 
 
 class TornError(Exception):
@@ -75,7 +82,7 @@ class Plan:
             self._chunk = memory.pointer(thread + layout.thread_chunk)
             self._pieces, complete = _chunks(memory, self._chunk)
             if complete:
-                self.root_frame = self._pieces[-1][0] + _CHUNK.first_frame
+                self.root_frame = self._pieces[-1][0] + CHUNK_FIRST_FRAME
         if layout.thread_base_frame is not None:
             self.base_frame = memory.pointer(thread + layout.thread_base_frame)
         if layout.cframe_frame is not None:
@@ -193,13 +200,13 @@ def _chunks(memory: Memory, newest: int) -> tuple[list[tuple[int, int]], bool]:
     found: list[tuple[int, int]] = []
     address, total = newest, 0
     while address and len(found) < _MAX_CHUNKS and total < _MAX_STACK_BYTES:
-        head = memory.read(address, _CHUNK.header)
-        size = int.from_bytes(head[_CHUNK.size : _CHUNK.size + 8], "little")
-        if not _CHUNK.header < size <= 1 << 32 or address in dict(found):
+        head = memory.read(address, CHUNK_HEADER)
+        size = int.from_bytes(head[CHUNK_SIZE : CHUNK_SIZE + 8], "little")
+        if not CHUNK_HEADER < size <= 1 << 32 or address in dict(found):
             raise TornError
         found.append((address, min(size, _MAX_CHUNK_BYTES)))
         total += found[-1][1]
-        address = int.from_bytes(head[_CHUNK.previous : _CHUNK.previous + 8], "little")
+        address = int.from_bytes(head[CHUNK_PREVIOUS : CHUNK_PREVIOUS + 8], "little")
     return found, bool(found) and not address
 
 

@@ -74,10 +74,10 @@ class Shape:
     def wrong(self) -> list[tuple[str, int, set[int]]]:
         """Counts that the target cannot have had."""
         return [
-            (state.dataset or "", state.batches_yielded, allowed)
+            (state.settings.dataset or "", state.batches_yielded, allowed)
             for look in self.looks
             if (state := look.state) is not None
-            and state.batches_yielded not in (allowed := self.allowed(state.dataset or "", look))
+            and state.batches_yielded not in (allowed := self.allowed(state.settings.dataset or "", look))
         ]
 
     def seen(self) -> float:
@@ -100,16 +100,16 @@ class Shape:
             around = {event.loader for event in self.events[max(last, 0) : bisect.bisect_left(times, look.end_ns) + 1]}
             if look.state is not None and len(around) == 1:
                 clear += 1
-                wrong += look.state.dataset not in around
+                wrong += look.state.settings.dataset not in around
         return wrong / max(clear, 1)
 
     def loaders(self) -> set[str]:
         """The datasets of those loaders that were seen to yield."""
-        return {look.state.dataset or "" for look in self.looks if look.state and look.state.batches_yielded}
+        return {look.state.settings.dataset or "" for look in self.looks if look.state and look.state.batches_yielded}
 
     def truth(self, loader: str) -> int:
         """Batches that the loader yielded from the first to the last look that found it."""
-        looks = [look for look in self.looks if look.state is not None and look.state.dataset == loader]
+        looks = [look for look in self.looks if look.state is not None and look.state.settings.dataset == loader]
         inside = [
             event
             for event in self.events
@@ -119,7 +119,7 @@ class Shape:
 
     def counted(self, loader: str) -> tuple[int, int]:
         """Batches told by the counts in a row, and how many epochs began meanwhile."""
-        counts = [look.state for look in self.looks if look.state is not None and look.state.dataset == loader]
+        counts = [look.state for look in self.looks if look.state is not None and look.state.settings.dataset == loader]
         batches = epochs = 0
         for before, after in itertools.pairwise(counts):
             if after.iterator == before.iterator and after.batches_yielded >= before.batches_yielded:
@@ -135,7 +135,7 @@ class Shape:
         total, before = 0, None
         for look in self.looks:
             state = look.state
-            if state is None or state.dataset != loader:
+            if state is None or state.settings.dataset != loader:
                 continue
             if before is not None:
                 same = state.iterator == before.iterator and state.batches_yielded >= before.batches_yielded

@@ -49,7 +49,7 @@ def running_on_request(script: Path) -> Iterator[tuple[subprocess.Popen[str], Ca
             kill_group(process)
 
 
-SETTINGS = ("type_name", "num_workers", "batch_size", "pin_memory", "prefetch_factor", "persistent_workers")
+SETTINGS = ("num_workers", "batch_size", "pin_memory", "prefetch_factor", "persistent_workers")
 SETTINGS += ("drop_last", "dataset", "iterable", "loader")
 
 
@@ -147,7 +147,8 @@ def test_settings_are_those_of_the_live_loader() -> None:
     assert len(told) == 14
     for state, truth in told:
         assert state is not None, truth
-        assert {name: getattr(state, name) for name in SETTINGS} == {name: truth[name] for name in SETTINGS}
+        assert state.type_name == truth["type_name"]
+        assert {name: getattr(state.settings, name) for name in SETTINGS} == {name: truth[name] for name in SETTINGS}
         assert state.batches_yielded == 1
-        assert state.batches_per_epoch in (None, truth["batches_per_epoch"]), truth
-    assert sum(state is not None and state.batches_per_epoch is not None for state, _ in told) >= 9
+        assert state.settings.batches_per_epoch in (None, truth["batches_per_epoch"]), truth
+    assert sum(state is not None and state.settings.batches_per_epoch is not None for state, _ in told) >= 9

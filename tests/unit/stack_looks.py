@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from gpuwatch.reader.codes import Code
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
+from gpuwatch.samples.run import LoaderFacts
 from gpuwatch.sources.stacks.classify import Classifier, Places, Reading
 from gpuwatch.sources.stacks.source_text import SourceFile
 from gpuwatch.sources.syntax import Loop, Request
@@ -89,14 +90,10 @@ def loader_state(
 ) -> LoaderState:
     return LoaderState(
         iterator=iterator,
-        loader=loader,
+        settings=LoaderFacts(loader, num_workers=workers, batch_size=8, dataset="Photos", batches_per_epoch=length),
         type_name="_SingleProcessDataLoaderIter" if not workers else "_MultiProcessingDataLoaderIter",
         batches_yielded=batches,
         frame=frame_index,
-        num_workers=workers,
-        batch_size=8,
-        dataset="Photos",
-        batches_per_epoch=length,
     )
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuwatch.reader.layout import object_layout
+from gpuwatch.reader.layout import TABLES
 from gpuwatch.reader.memory import Memory
 from gpuwatch.reader.objects import Attributes, Objects
 from gpuwatch.reader.refusals import CannotReadError
 
-LAYOUT = object_layout(sys.version_info[:2])
+LAYOUT = TABLES.get(sys.version_info[:2])
 
 pytestmark = [
     pytest.mark.skipif(LAYOUT is None, reason="the layout of this Python's objects is not known"),

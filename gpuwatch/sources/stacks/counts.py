@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
+from gpuwatch.samples.run import LoaderFacts
 from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Mark, Owner, Reading, code_key
 from gpuwatch.sources.stacks.reading import Counters
 from gpuwatch.sources.stacks.source_text import SourceText
@@ -25,25 +26,9 @@ _LENGTHS_KEPT: Final = 8
 _ITERATORS_KEPT: Final = 4
 
 
-class Counted(Protocol):
-    """An iterator that counts: a loader's, as the reader gives it."""
-
-    @property
-    def iterator(self) -> int:
-        """What identifies it."""
-
-    @property
-    def batches_yielded(self) -> int:
-        """Its count so far."""
-
-    @property
-    def batches_per_epoch(self) -> int | None:
-        """At which count it ends, where that is known."""
-
-
 def first_round(state: LoaderState) -> int:
     """How many of an epoch's batches are the first of their worker, and so may wait for its start; none without any."""
-    workers, length = state.num_workers or 0, state.batches_per_epoch
+    workers, length = state.settings.num_workers or 0, state.settings.batches_per_epoch
     return workers if length is None else min(workers, max(1, length // 2))
 
 
@@ -76,7 +61,7 @@ class BatchCounter:
         self._lengths: deque[int] = deque(maxlen=_LENGTHS_KEPT)
         self._waiting = False
 
-    def see(self, state: Counted, now_ns: int) -> None:
+    def see(self, state: LoaderState, now_ns: int) -> None:
         """Takes note of an iterator's counter."""
         self.exact = True
         yielded = state.batches_yielded
@@ -91,7 +76,7 @@ class BatchCounter:
             self.epochs -= left.as_epoch
         else:
             before, seen = self._iterator, self._yielded
-            self._finish(state.batches_per_epoch, now_ns)
+            self._finish(state.settings.batches_per_epoch, now_ns)
             self._leave(before, seen, as_epoch=True)
             self.epochs += 1
             self.batches += yielded
@@ -101,12 +86,12 @@ class BatchCounter:
         while now_ns - self._rates[0][0] > _RATE_WINDOW_NS:
             self._rates.popleft()
 
-    def _returned_to(self, state: Counted) -> _Left | None:
+    def _returned_to(self, state: LoaderState) -> _Left | None:
         """What is known of an iterator that was read before; a new one at its address begins below its count."""
         left = self._left.get(state.iterator)
         if left is None or state.iterator == self._iterator or state.batches_yielded < left.seen:
             return None
-        return None if left.seen == state.batches_per_epoch else left
+        return None if left.seen == state.settings.batches_per_epoch else left
 
     def _leave(self, iterator: int, seen: int, *, as_epoch: bool) -> None:
         self._left[iterator] = _Left(seen, self._yielded, as_epoch)
@@ -218,18 +203,11 @@ _BACKWARDS_SURE: Final = 100
 accumulation that would be the wrong one, and a step of 1 ms every second shows in a tenth of a second's samples."""
 _LOOPS_KEPT: Final = 64
 _LARGEST: Final = 1 << 62
+_NO_LOADER: Final = LoaderFacts(0)
+"""The variable counts as a loader's iterator does; one that went back is another loop's."""
 
 _Key = tuple[CodeKey, int]
 """The code that a loop is written in, and its first line."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """The variable's value, as `BatchCounter` takes a loader's: one that went back is another loop's."""
-
-    iterator: int
-    batches_yielded: int
-    batches_per_epoch: int | None = None
 
 
 class Iterations:
@@ -308,4 +286,4 @@ class Iterations:
             self._counted = key
             self._rounds += 1
         self._last, self.read_ns = value, now_ns
-        self.counter.see(_Count(self._rounds, value), now_ns)
+        self.counter.see(LoaderState(self._rounds, _NO_LOADER, "", value, 0), now_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -177,24 +178,13 @@ class LoaderCatalogue:
         if key not in self._call_sites:
             self._call_sites[key] = self._find(site.code[0], site.line, main_file)
         file, line = self._call_sites[key]
-        number, role, state = site.number or 0, site.told_role, site.state
-        if state is None:
-            return LoaderFacts(number, file, line, role=role, loop_file=site.code[0], loop_line=site.line)
-        return LoaderFacts(
-            loader=number,
+        settings = LoaderFacts(0) if site.state is None else site.state.settings
+        return replace(
+            settings,
+            loader=site.number or 0,
             file=file,
             line=line,
-            dataset=state.dataset,
-            iterable=state.iterable,
-            num_workers=state.num_workers,
-            batch_size=state.batch_size,
-            pin_memory=state.pin_memory,
-            persistent_workers=state.persistent_workers,
-            prefetch_factor=state.prefetch_factor,
-            in_order=state.in_order,
-            drop_last=state.drop_last,
-            batches_per_epoch=state.batches_per_epoch,
-            role=role,
+            role=site.told_role,
             loop_file=site.code[0],
             loop_line=site.line,
         )

@@ -55,7 +55,8 @@ class Site:
         state = self.state
         if state is None:
             return ()
-        return state.type_name, state.dataset, state.batch_size, state.num_workers, state.batches_per_epoch
+        its = state.settings
+        return state.type_name, its.dataset, its.batch_size, its.num_workers, its.batches_per_epoch
 
     @property
     def told_role(self) -> Role:
@@ -317,7 +318,7 @@ class Loops:
         if last is not None and last is not site and last.code == site.code and site.state is not None:
             # Two loaders read in one loop take turns, each with the iterator it had before; two passes of one
             # function over different loaders do not.
-            beside = (site.line == last.line or site.explicit) and not site.state.persistent_workers
+            beside = (site.line == last.line or site.explicit) and not site.state.settings.persistent_workers
             same = beside and state is not None and site.state.iterator == state.iterator
             grown = same and state is not None and state.batches_yielded > site.state.batches_yielded > 0
             site.switches += 1 if grown else 0
@@ -402,7 +403,7 @@ class Loops:
             again = other is not site and other.number is not None and other.role == role and other.code == site.code
             if again and other.signature == site.signature and other.last_ns < site.first_ns:
                 site.number = other.number
-                length = site.state.batches_per_epoch if site.state is not None else None
+                length = site.state.settings.batches_per_epoch if site.state is not None else None
                 site.counter.go_on_from(other.counter, length)
                 self._sites.remove(other)
                 self._forget_memo()

@@ -234,7 +234,7 @@ class Session:
         return code_key(stack.frames[index])
 
     def _look_for_workers(self, now_ns: int) -> None:
-        counts = [site.state.num_workers for site in self._loops if site.state is not None]
+        counts = [site.state.settings.num_workers for site in self._loops if site.state is not None]
         needed = any(count != 0 for count in counts) or (not counts and now_ns - self._began_ns < _STILL_STARTING_NS)
         if not needed and now_ns - self._workers_ns < _WORKERS_SELDOM_NS:
             return

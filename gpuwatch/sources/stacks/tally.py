@@ -40,7 +40,7 @@ class Look:
     def is_pinned(self) -> bool:
         """Whether its loop's loader has workers and a thread that pins their batches."""
         state = self.site.state if self.site is not None else None
-        return state is not None and bool(state.num_workers and state.pin_memory)
+        return state is not None and bool(state.settings.num_workers and state.settings.pin_memory)
 
     @property
     def phase(self) -> str:
