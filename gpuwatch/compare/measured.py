@@ -9,11 +9,12 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import TypeVar
 
 import msgspec
 
 from gpuwatch.recording.pooled import Level
-from gpuwatch.recording.summary import FindingSummary, GpuSummary, SessionSummary
+from gpuwatch.recording.summary import FindingSummary, GpuSummary, RunSummary, SessionSummary
 from gpuwatch.report.model import Finding, Gpu, Memory, Report, Run
 
 _GIB = 1024**3
@@ -62,7 +63,7 @@ class Measured:
 
 def measured(name: str, summary: SessionSummary) -> Measured:
     """The run of a recording that trained longest, with its GPUs and findings."""
-    run = summary.runs[0] if summary.runs else None
+    run = _longest(summary.runs)
     used = set(run.gpu_uuids) if run else set()
     on_cpu = run is not None and run.facts.device == "cpu"
     gpus = [gpu for gpu in summary.gpus if gpu.facts.uuid in used or not (used or on_cpu)]
@@ -99,7 +100,7 @@ def measured(name: str, summary: SessionSummary) -> Measured:
 
 
 def measured_report(name: str, data: bytes) -> Measured:
-    """The run of a report with the most steps, its GPUs and findings.
+    """The run of a report that trained longest, with its GPUs and findings.
 
     Raises:
         CannotCompareError: it is no report.
@@ -111,7 +112,7 @@ def measured_report(name: str, data: bytes) -> Measured:
             f"{name} is neither a recording nor a report's JSON of this version ({error}): "
             "make one with `gpuwatch record` or `gpuwatch report --format json`"
         ) from None
-    run = max(report.runs, key=lambda each: each.steps or 0, default=None)
+    run = _longest(report.runs)
     used = set(run.gpus) if run else set()
     on_cpu = run is not None and run.device == "cpu"
     gpus = [gpu for gpu in report.gpus if gpu.uuid in used or not (used or on_cpu)]
@@ -119,7 +120,7 @@ def measured_report(name: str, data: bytes) -> Measured:
     if run is None:
         notes.append("no training run is in it")
     elif len(report.runs) > 1:
-        notes.append(f"of {len(report.runs)} runs, {run.title} ({run.pid}) made the most steps and is compared")
+        notes.append(f"of {len(report.runs)} runs, {run.title} ({run.pid}) trained longest and is compared")
     subject = Subject(gpu_names=tuple(sorted(gpu.name for gpu in gpus)) or (("CPU",) if on_cpu else ()))
     values = _gpu_values(gpus, [gpu.memory_bytes for gpu in gpus])
     if run is not None:
@@ -139,7 +140,7 @@ def measured_report(name: str, data: bytes) -> Measured:
             "wait_share_percent": _times(run.data_wait_share, 100),
             "step_p50_ms": run.step_seconds.p50 * 1e3 if run.step_seconds else None,
             "step_p95_ms": run.step_seconds.p95 * 1e3 if run.step_seconds else None,
-            "energy_joules_per_sample": _joules_per_sample(run, gpus),
+            "energy_joules_per_sample": run.energy_joules_per_sample,
         }
     findings = _findings([each for each in report.findings if each.state != "pending"], run.id if run else None, used)
     about = report.gpuwatch
@@ -149,6 +150,13 @@ def measured_report(name: str, data: bytes) -> Measured:
 def severity_order(severity: str) -> int:
     """The worst first, unknown ones last."""
     return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
+
+
+_Compared = TypeVar("_Compared", RunSummary, Run)
+
+
+def _longest(runs: Iterable[_Compared]) -> _Compared | None:
+    return max(runs, key=lambda run: run.train_seconds or 0.0, default=None)
 
 
 def _findings(
@@ -175,12 +183,6 @@ def _gpu_values(gpus: Sequence[GpuSummary | Gpu], memories: Sequence[Level | Mem
         "power_watts": _mean([gpu.power_watts.mean for gpu in gpus if gpu.power_watts]),
         "memory_peak_gib": _mean([memory.max / _GIB for memory in memories if memory]),
     }
-
-
-def _joules_per_sample(run: Run, gpus: Sequence[Gpu]) -> float | None:
-    energies = [gpu.energy_joules for gpu in gpus if gpu.energy_joules is not None]
-    samples = (run.samples_per_second or 0.0) * (run.train_seconds or 0.0)
-    return sum(energies) / samples if energies and len(energies) == len(gpus) and samples > 0 else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -36,7 +36,6 @@ _CAUSES = {cause: metrics.GPU[throttle.counter].minute for cause, throttle in TH
 _PHASES: tuple[PhaseKind, ...] = tuple(sorted({*LOST_TIME, "user"}))
 _HOST = ("cpu_percent", "pressure_cpu_percent", "pressure_io_percent", "pressure_memory_percent")
 _MADE = ("step_seconds", "counted_batches")
-"""Whose minutes are those in which steps were made."""
 _AMOUNTS = {
     "wait": "wait_seconds",
     "samples": "step_samples",
@@ -122,7 +121,8 @@ class LongStretch:
 
 
 def _made(own: Own) -> set[int]:
-    return {at_ns for metric in _MADE for at_ns in own(metric).column("minute_ns")}
+    """The minutes in which steps were made."""
+    return {at_ns for metric in _MADE for at_ns, amount in _totals(own(metric)).items() if amount > 0}
 
 
 def unpaused(made: Collection[int], pauses: Iterable[tuple[int, float]]) -> set[int]:

@@ -119,14 +119,6 @@ class _Metrics:
         if scale is not None:
             self.means[key] = (max(1, round(sums[1] / SECOND_NS)), value)
 
-    def sum_up(self, subject: str, metric: str) -> None:
-        """Puts the growth of all counters named "METRIC ..." together as one; they are then no metrics of their own."""
-        parts = [key for key in self._sums if key[0] == subject and key[1].startswith(f"{metric} ")]
-        for part in parts:
-            self.values.pop(part, None)
-        if parts:
-            self._of(subject, metric)[:] = [math.fsum(self._sums[part][0] for part in parts)]
-
     def last_reading(self, subject: str, metric: str) -> int:
         """The time up to which a series has been counted; -1 at first."""
         return self._counters.get((subject, metric), (-1, 0.0))[0]
@@ -269,21 +261,6 @@ def _stacks(stream: Stream, metrics: _Metrics) -> None:
     metrics.add_total(stream.subject, "stack_seconds", seconds)
 
 
-def _counts(stream: Stream, metrics: _Metrics) -> None:
-    readings: dict[int, tuple[list[int], list[int]]] = {}
-    columns = (stream.column(name) for name in ("role", "loader", "time_ns", "batches"))
-    for role, loader, time_ns, batches in zip(*columns, strict=True):
-        if role == "train":
-            times, counts = readings.setdefault(loader, ([], []))
-            times.append(time_ns)
-            counts.append(batches)
-    for loader, (times, counts) in readings.items():
-        metrics.add_growth(stream.subject, f"counted_batches {loader}", times, counts, None)
-    metrics.sum_up(stream.subject, "counted_batches")
-    read_ns = sorted(time_ns for times, _ in readings.values() for time_ns in times)
-    metrics.add_growth(stream.subject, "counted_seconds", read_ns, [each / SECOND_NS for each in read_ns], None)
-
-
 def _memory(stream: Stream, metrics: _Metrics) -> None:
     for name in ("allocated_peak_bytes", "reserved_peak_bytes", "total_bytes"):
         metrics.add(stream.subject, name, stream.column(name))
@@ -296,7 +273,6 @@ _DERIVATIONS: Mapping[str, Callable[[Stream, _Metrics], None]] = {
     "BatchWait": _waits,
     "WorkerFetch": _fetches,
     "StackTally": _stacks,
-    "BatchCount": _counts,
     "RunMemory": _memory,
 }
 """By the kind of sample that they are derived from."""
@@ -305,6 +281,7 @@ _DERIVATIONS: Mapping[str, Callable[[Stream, _Metrics], None]] = {
 _USUAL_OF = 64
 _KEPT = 1_024  # steps that a reconnected hook may send again, and whose GPU gaps are still to come
 _STOPS_KEPT = 64
+_MOST_LOADERS = 64
 _MOST_TRAINERS = 300
 _MOST_GAPS_AHEAD = 256
 _SILENT_MINUTES = 10
@@ -342,10 +319,13 @@ class _Trainer:
     """What is known of one trainer before the steps of a segment."""
 
     __slots__ = (
+        "counted",
+        "counted_from_ns",
         "gaps_ahead",
         "has_ended",
         "has_gaps",
         "heard_minute",
+        "knows_training",
         "recent",
         "settling",
         "stopped",
@@ -362,6 +342,9 @@ class _Trainer:
         self.usual: deque[float] = deque(maxlen=_USUAL_OF)
         self.recent: dict[int, tuple[int, float, bool]] = {}  # number: end, training seconds, settled
         self.gaps_ahead: dict[int, float] = {}
+        self.counted: dict[int, tuple[int, int, int]] = {}  # loader: newest reading, its batches and epochs
+        self.counted_from_ns: int | None = None
+        self.knows_training = False
         self.has_gaps = False
         self.has_ended = False
         self.heard_minute = 0
@@ -385,6 +368,7 @@ class _StepMetrics:
             "StepEnd": self._steps,
             "GpuGap": self._gaps,
             "PhaseSpan": self._phases,
+            "BatchCount": self._counts,
             "TrainerEnded": self._ends,
         }
 
@@ -446,6 +430,31 @@ class _StepMetrics:
             if end_ns is not None and end_ns > start_ns:
                 seconds = (end_ns - start_ns - covered_ns(stopped, start_ns, end_ns)) / SECOND_NS
                 self._metrics.add(stream.subject, f"{kind}_phase_seconds", [seconds])
+
+    def _counts(self, stream: Stream) -> None:
+        """Batches of the loaders that train, as the timeline counts them: a loader that begins over begins from 0."""
+        trainer = self._of(stream.subject)
+        grown, read_ns = 0.0, []
+        columns = (stream.column(name) for name in ("role", "loader", "time_ns", "batches", "epochs"))
+        for role, loader, time_ns, batches, epochs in zip(*columns, strict=True):
+            last_ns, last_batches, last_epochs = trainer.counted.pop(loader, (-1, 0, 0))
+            is_late, is_over = time_ns <= last_ns, batches < last_batches or epochs < last_epochs
+            trainer.counted[loader] = (last_ns, last_batches, last_epochs) if is_late else (time_ns, batches, epochs)
+            trainer.knows_training = trainer.knows_training or role == "train"
+            if is_late:
+                continue
+            if trainer.counted_from_ns is None:
+                trainer.counted_from_ns = time_ns
+            read_ns.append(time_ns)
+            is_training = role == "train" or (role == "unknown" and not trainer.knows_training)
+            if is_training and time_ns > trainer.counted_from_ns:  # what the first reading adds to is not known
+                grown += batches - (0 if is_over else last_batches)
+        while len(trainer.counted) > _MOST_LOADERS:
+            del trainer.counted[next(iter(trainer.counted))]
+        if read_ns and read_ns[-1] != trainer.counted_from_ns:
+            self._metrics.add_total(stream.subject, "counted_batches", grown)
+        read_ns.sort()
+        self._metrics.add_growth(stream.subject, "counted_seconds", read_ns, [at / SECOND_NS for at in read_ns], None)
 
     def _facts(self, stream: Stream) -> None:
         settling = self._of(stream.subject).settling

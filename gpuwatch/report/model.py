@@ -381,6 +381,7 @@ class Run(Struct, frozen=True):
     data_wait_share: float | None
     wait_seconds_per_batch: float | None
     gpu_idle_from_wait_share: float | None
+    energy_joules_per_sample: Annotated[float | None, _note("of all GPUs of the run, over the samples of all ranks")]
     step_shares: StepShares
     phases: dict[str, Phase]
     hot_line: Annotated[HotLine | None, _note("null: the threads that load were not read")]

@@ -15,8 +15,9 @@ from gpuwatch.report import model
 from gpuwatch.report.observation import Observation
 from gpuwatch.samples import ModelFacts, Standing
 from gpuwatch.text.escape import encodable
+from gpuwatch.timeline.figures import joules_per_sample
 from gpuwatch.timeline.stacks import hot_line
-from gpuwatch.timeline.windows import LineShare, RankWindow, RunWindow, Share, StackWindow
+from gpuwatch.timeline.windows import LineShare, RankWindow, RunWindow, Scene, Share, StackWindow
 
 STANDS_FROM_SECONDS = 5.0
 """On one line for less is no news: a slow backward pass stands there for a second or two."""
@@ -28,10 +29,10 @@ LONGEST_CODE = 400
 def run_section(seen: Observation) -> list[model.Run]:
     """All runs."""
     shown = {run.id: run for run in seen.snapshot.runs}
-    return [_run(run, shown.get(run.id), seen.scene.now_ns) for run in seen.scene.runs]
+    return [_run(run, shown.get(run.id), seen.scene) for run in seen.scene.runs]
 
 
-def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
+def _run(run: RunWindow, shown: RunNow | None, scene: Scene) -> model.Run:
     rank = run.critical
     steps = rank.step_seconds
     pace, pace_source = steps_per_second(rank)
@@ -60,6 +61,7 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
         data_wait_share=rank.wait_share,
         wait_seconds_per_batch=rank.wait_seconds_per_batch,
         gpu_idle_from_wait_share=rank.gap_share,
+        energy_joules_per_sample=joules_per_sample(run, {gpu.facts.uuid: gpu for gpu in scene.gpus}),
         step_shares=model.StepShares(
             copy=rank.copy_share,
             forward=rank.forward_share,
@@ -68,10 +70,10 @@ def _run(run: RunWindow, shown: RunNow | None, now_ns: int) -> model.Run:
         ),
         phases={kind: model.like(model.Phase, totals) for kind, totals in rank.phases.items()},
         hot_line=hot_line_section(rank),
-        standing=standing_section(rank, now_ns),
+        standing=standing_section(rank, scene.now_ns),
         stacks=stack_section(rank.stacks),
         loaders=[model.like(model.Loader, loader) for loader in rank.facts.loaders],
-        ranks=[_rank(each, now_ns) for each in run.ranks],
+        ranks=[_rank(each, scene.now_ns) for each in run.ranks],
         ended=rank.ended,
         torch=rank.facts.torch,
         python=rank.facts.python,

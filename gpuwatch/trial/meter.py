@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from gpuwatch.samples import RunFacts
+from gpuwatch.timeline.figures import StepSums, run_rate
+from gpuwatch.timeline.run_windows import sums_of_rows
 from gpuwatch.timeline.steps import head_batches
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.trainer import TrainerHistory
@@ -21,9 +22,7 @@ SETTLED_AT_LATEST = 100
 class _Count:
     counted_ns: int | None = None
     began_ns: int = 0
-    steps: int = 0
-    seconds: float = 0.0
-    samples: float = 0.0
+    sums: StepSums = field(default_factory=StepSums)
 
 
 @dataclass(slots=True)
@@ -82,23 +81,23 @@ class Meter:
 
     def steady(self) -> Steady | None:
         """What has been counted so far; None before the first step that counts."""
-        counts = {name: count for name, count in self._of_run().items() if count.seconds > 0 and count.steps}
+        counts = [count.sums for count in self._of_run().values() if count.sums.step_seconds]
         facts = self.facts
         if not counts:
             return None
-        rates = [count.samples / count.seconds for count in counts.values()]
+        are_counted = all(sums.samples and sums.samples_train == sums.train for sums in counts)
         return Steady(
-            steps=min(count.steps for count in counts.values()),
-            seconds=max(count.seconds for count in counts.values()),
-            steps_per_second=min(count.steps / count.seconds for count in counts.values()),
-            samples_per_second=sum(rates) if all(math.isfinite(rate) and rate > 0 for rate in rates) else None,
+            steps=round(min(sums.steps for sums in counts)),
+            seconds=max(sums.train for sums in counts),
+            steps_per_second=min(sums.steps / sums.train for sums in counts),
+            samples_per_second=run_rate([(False, sums.samples_per_second) for sums in counts]) if are_counted else None,
             batch_size=_batch_size(facts) if facts is not None else None,
         )
 
     def _is_enough(self, count: _Count) -> bool:
-        if count.steps < max(LEAST_STEPS, self.steps or 0):
+        if count.sums.steps < max(LEAST_STEPS, self.steps or 0):
             return False
-        return self.seconds is None or count.seconds >= self.seconds
+        return self.seconds is None or count.sums.train >= self.seconds
 
     def _of_run(self) -> dict[str, _Count]:
         """The counts of the trainers that are the run: of several, that with the most steps, and its other ranks."""
@@ -122,10 +121,7 @@ class Meter:
                 return
             count.began_ns = count.counted_ns
         steps = history.steps
-        rows = slice(steps.since(count.counted_ns), len(steps))
-        count.steps += rows.stop - rows.start
-        count.seconds += sum(steps["period"][rows])
-        count.samples += sum(steps["samples"][rows])  # one that is unknown makes all of it unknown: NaN
+        count.sums += sums_of_rows(steps, slice(steps.since(count.counted_ns), len(steps)))
         count.counted_ns = steps.times[-1]
 
 

@@ -258,6 +258,7 @@ _RUN = {
     "train_seconds": 30.0,
     "batch_size": 64,
     "wait_seconds_per_batch": 0.05,
+    "energy_joules_per_sample": 0.3125,
 }
 _FINDING = _MEASURED["findings"][0]
 
@@ -270,7 +271,7 @@ def test_a_reports_json_is_as_good_as_a_recording() -> None:
     found = measured_report("before.json", _report())
     assert found.subject.batch_size == 64
     assert found.values["wait_ms_per_batch"] == pytest.approx(50)
-    assert found.values["energy_joules_per_sample"] == pytest.approx(6000 / (640 * 30))
+    assert found.values["energy_joules_per_sample"] == 0.3125
     assert found.values["memory_peak_gib"] is None
     assert [stood.rule for stood in found.findings] == ["data-starvation"]
 
@@ -282,6 +283,13 @@ def test_what_stood_in_a_long_report_counts_though_it_is_over() -> None:
     ]
     found = measured_report("night.json", _report(findings=over))
     assert found.findings == (MeasuredFinding("low-util", "warning", 400.0),)
+
+
+def test_of_a_report_as_of_a_recording_the_run_that_trained_longest_is_compared() -> None:
+    quick = {**_RUN, "title": "quick.py", "steps": 90_000, "train_seconds": 20.0}
+    found = measured_report("night.json", _report(runs=[quick, {**_RUN, "title": "slow.py", "steps": 90}]))
+    assert found.subject.title == "slow.py"
+    assert any("of 2 runs, slow.py" in note and "trained longest" in note for note in found.notes)
 
 
 def test_a_report_of_a_run_on_the_cpu_has_none_of_the_machines_gpus() -> None:

@@ -350,6 +350,11 @@ def test_sampled_run_shows_its_figures() -> None:
     assert (rank.step_seconds, rank.wait_share) == (now.step_seconds, now.wait_share)
 
 
+def test_a_loader_that_makes_nothing_gives_no_samples_and_not_an_unknown_rate() -> None:
+    history = timeline(sampled_facts(), tallies(60, {"wait": 100}), [count(second, 9) for second in range(61)])
+    assert run(history, 60).samples_per_second == 0.0
+
+
 def test_parts_of_a_sampled_run_are_all_of_its_training_time() -> None:
     history = timeline(
         sampled_facts(), tallies(48, LOOP), tallies(12, {"eval": 50, "save": 50}, start=48), counts(60, 4)

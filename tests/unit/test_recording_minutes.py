@@ -26,6 +26,7 @@ from gpuwatch.samples import (
     HostSample,
     PhaseSpan,
     ProcessSample,
+    Role,
     RunMemory,
     Sample,
     StackTally,
@@ -135,6 +136,27 @@ def test_what_is_seen_from_outside_counts_by_stack_samples() -> None:
     batches = found[TRAINER, "counted_batches"]
     assert (batches.count, batches.mean) == (1, 20.0)
     assert not any(metric.startswith("counted_batches ") for _, metric in found)
+
+
+def test_batches_of_loaders_that_begin_over_and_of_new_ones_all_count() -> None:
+    readings = [(0, 1, 50), (1, 1, 54), (2, 1, 3), (3, 2, 2), (4, 2, 6)]
+    found = figures(*(BatchCount(TRAINER, n * SECOND_NS, loader, "train", made) for n, loader, made in readings))
+    assert found[TRAINER, "counted_batches"].mean == 4 + 3 + 2 + 4
+    assert found[TRAINER, "counted_seconds"].mean == 4
+
+
+def test_loaders_of_unknown_role_count_while_none_is_known_to_train() -> None:
+    roles: list[tuple[int, Role]] = [(1, "unknown"), (1, "unknown"), (2, "train"), (1, "unknown")]
+    counts = [BatchCount(TRAINER, n, loader, role, 10 * n) for n, (loader, role) in enumerate(roles)]
+    assert figures(*counts)[TRAINER, "counted_batches"].mean == 10 + 20
+
+
+def test_a_stop_is_no_part_of_the_evaluation_that_it_lay_in() -> None:
+    states = [(10, "R"), (11, "T"), (20, "T"), (21, "R")]
+    looks = [ProcessSample(n * SECOND_NS, 1, 7, state=state) for n, state in states]
+    found = figures(*looks, PhaseSpan("1.7", "eval", 5 * SECOND_NS, 30 * SECOND_NS))
+    assert found["1.7", "eval_phase_seconds"].mean == 25 - 9.5
+    assert found["1.7", "stopped_phase_seconds"].mean == 9.5
 
 
 def test_processes_workers_phases_and_memory_have_their_figures() -> None:

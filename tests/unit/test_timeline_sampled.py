@@ -124,6 +124,7 @@ def test_evaluation_is_no_training_time() -> None:
     assert rank.stacks is not None
     assert rank.stacks.phases["eval"].value == pytest.approx(1 / 3)
     assert rank.stacks.batches_per_second == pytest.approx(8 * 40 / 60, rel=0.03)
+    assert rank.samples_per_second == pytest.approx(8 * 32, rel=0.03)  # of training, as with a hook
 
 
 def test_slow_batches_stretch_the_window() -> None:
