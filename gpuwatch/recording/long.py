@@ -195,16 +195,20 @@ def _stats(found: MinuteColumns, *, with_percentiles: bool = False) -> Stats | N
 
 
 def _rank(rank: RankWindow, own: Own, span: Span) -> RankWindow:
-    """One rank; without a hook its batches are counted and its parts are shares of samples."""
-    periods, loader = own("step_seconds"), rank.train_loader
+    """One rank, from its first minute of steps on; without a hook its batches are counted, its parts are of samples."""
+    periods, loader, made = own("step_seconds"), rank.train_loader, _made(own)
+    start_ns = max(span[0], min(made, default=span[0]))
+    end_ns = span[1] if rank.ended is None else min(span[1], max(made, default=span[1]) + MINUTE_NS)
+    window = start_ns, max(start_ns, end_ns)
+    seconds = (window[1] - window[0]) / 1e9
     if periods:
-        sums = _step_sums(own)
+        sums = replace(_step_sums(own), steps_wall=seconds)
     else:
         sums = _sampled_sums(own, loader is not None, loader.batch_size if loader is not None else None)
-    phases = {kind: _phase(kind, own(f"{kind}_phase_seconds"), rank.open_phase, span) for kind in _PHASES}
+    phases = {kind: _phase(kind, own(f"{kind}_phase_seconds"), rank.open_phase, window) for kind in _PHASES}
     return replace(
         rank,
-        window_seconds=(span[1] - span[0]) / 1e9,
+        window_seconds=seconds,
         phases={kind: found for kind, found in phases.items() if found is not None},
         step_seconds=_stats(periods, with_percentiles=True),
         **rank_figures(sums),
@@ -282,15 +286,15 @@ def _phase(kind: PhaseKind, rows: MinuteColumns, open_phase: PhaseSpan | None, s
     start_ns, end_ns = span
     lengths, longest, count = [], [], 0
     for minute_ns, amount, mean, most in zip(*map(rows.column, ("minute_ns", "count", "mean", "max")), strict=True):
-        room = (min(minute_ns + MINUTE_NS, end_ns) - start_ns) / 1e9
+        room = max(0, min(minute_ns + MINUTE_NS, end_ns) - start_ns) / 1e9
         count += amount
         lengths.append(min(amount * mean, room))
         longest.append(min(most, room))
     if open_phase is not None and open_phase.kind == kind and open_phase.end_ns is None:
         count += 1
-        lengths.append((end_ns - max(start_ns, open_phase.start_ns)) / 1e9)
+        lengths.append(max(0, end_ns - max(start_ns, open_phase.start_ns)) / 1e9)
         longest.append(lengths[-1])
-    if not count:
+    if not count or end_ns <= start_ns:
         return None
     total = min(math.fsum(lengths), (end_ns - start_ns) / 1e9)
     return PhaseTotals(

@@ -35,7 +35,7 @@ def run_section(seen: Observation) -> list[model.Run]:
 def _run(run: RunWindow, shown: RunNow | None, scene: Scene) -> model.Run:
     rank = run.critical
     steps = rank.step_seconds
-    pace, pace_source = steps_per_second(rank)
+    pace = rank.steps_per_second if rank.steps or rank.facts.visibility != "exact" else None
     hint = rank.facts.how_to_see_more or (shown.how_to_see_more if shown else None)
     return model.Run(
         id=run.id,
@@ -53,7 +53,7 @@ def _run(run: RunWindow, shown: RunNow | None, scene: Scene) -> model.Run:
         step_seconds=None if steps is None else model.StepSeconds(steps.p50, steps.p95),
         batches_per_step=rank.batches_per_step,
         steps_per_second=pace,
-        steps_source=pace_source,
+        steps_source=None if pace is None else _steps_source(rank),
         train_seconds=rank.train_seconds,
         batch_size=rank.train_loader.batch_size if rank.train_loader else None,
         model=_model(rank.facts.model),
@@ -204,17 +204,14 @@ def standing_section(rank: RankWindow, now_ns: int) -> model.Standing | None:
     return _standing(standing, seconds, now_ns) if seconds >= STANDS_FROM_SECONDS else None
 
 
-def steps_per_second(rank: RankWindow) -> tuple[float | None, model.StepsSource | None]:
-    """The pace over all of the window, evaluation and saving included, and where it comes from."""
+def _steps_source(rank: RankWindow) -> model.StepsSource | None:
+    """Where the pace over all of the window comes from."""
     if rank.facts.visibility == "exact":
-        seconds = rank.window_seconds
-        return (rank.steps / seconds, "hook") if seconds > 0 and rank.steps else (None, None)
+        return "hook"
     stacks = rank.stacks
-    if stacks is None or stacks.batches_per_second is None:
-        return None, None
-    if not stacks.batches_of_loader:
-        return stacks.batches_per_second, "loop counter"
-    return stacks.batches_per_second, "loader counter" if stacks.batches_exact else "estimated from stacks"
+    if stacks is not None and not stacks.batches_of_loader:
+        return "loop counter"
+    return "loader counter" if stacks is None or stacks.batches_exact else "estimated from stacks"
 
 
 def _standing(standing: Standing, seconds: float, now_ns: int) -> model.Standing:

@@ -27,6 +27,7 @@ class StepSums:
 
     steps: float = 0.0
     steps_train: float = 0.0
+    steps_wall: float = 0.0  # the same with their phases
     train: float = 0.0
     wait: float = 0.0
     wait_train: float = 0.0
@@ -54,6 +55,11 @@ class StepSums:
     def step_seconds(self) -> float | None:
         """The mean training seconds of a step."""
         return quotient(self.steps_train, self.steps)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Over all of the stretch, phases included."""
+        return quotient(self.steps, self.steps_wall)
 
     @property
     def wait_share(self) -> float | None:
@@ -96,6 +102,7 @@ class RankFigures(TypedDict):
 
     train_seconds: float
     steps: int
+    steps_per_second: float | None
     wait_share: float | None
     wait_seconds_per_batch: float | None
     settled_wait_share: float | None
@@ -113,6 +120,7 @@ def rank_figures(sums: StepSums) -> RankFigures:
     return RankFigures(
         train_seconds=sums.train,
         steps=round(sums.steps),
+        steps_per_second=sums.steps_per_second,
         wait_share=sums.wait_share,
         wait_seconds_per_batch=sums.wait_seconds_per_batch,
         settled_wait_share=sums.settled_wait_share,
@@ -161,6 +169,7 @@ def sampled_sums(
     return StepSums(
         steps=steps,
         steps_train=counted,
+        steps_wall=counted_seconds or 0.0,
         train=train,
         wait=train * (wait_share or 0.0),
         wait_train=train if is_known else 0.0,

@@ -168,8 +168,10 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
     bounds = bounds_of(history, now_ns, window_ns)
     steps, rows, stacks = history.steps, rows_of(history, bounds), stacks_over(history, bounds)
     sums = sums_over(history, stacks, bounds, most_rows=len(steps))
-    if history.is_exact and not steps.reaches(bounds.start_ns):
-        sums = with_parts(sums, sums_of_rows(steps, rows))
+    if history.is_exact:
+        sums = replace(sums, steps_wall=bounds.seconds)
+        if not steps.reaches(bounds.start_ns):
+            sums = with_parts(sums, sums_of_rows(steps, rows))
     lasting = _lasting_sums(history, bounds.end_ns)
     train_loader = history.train_loader()
     return RankWindow(
@@ -251,7 +253,8 @@ def _sampled_sums(history: TrainerHistory, stacks: StackWindow | None, bounds: B
     if history.stacks.reaches(bounds.start_ns):
         return sums
     longer = history.tiers.sums(bounds.start_ns, bounds.end_ns)
-    longer = replace(longer, wait_steps=longer.steps * (quotient(longer.wait_train, longer.train) or 0.0))
+    wait_steps = longer.steps * (quotient(longer.wait_train, longer.train) or 0.0)
+    longer = replace(longer, wait_steps=wait_steps, steps_wall=bounds.seconds)
     return with_parts(longer, sums)
 
 

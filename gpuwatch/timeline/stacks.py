@@ -506,6 +506,7 @@ class BatchCounts:
         self.last_growth_ns: int | None = None
         self.usual: deque[float] = deque(maxlen=_USUAL_OF)  # seconds per batch
         self._loaders: dict[int, _Loader] = {}
+        self._grown_since_ns = 0  # when any of them had grown before its newest growth
         self._retired = 0
 
     def add(self, count: BatchCount) -> Growth | None:
@@ -521,9 +522,12 @@ class BatchCounts:
         self.total = self._retired + sum(each.batches for each in training)
         if grown <= 0 or loader not in training:
             return None
-        since_ns, self.last_growth_ns = self.last_growth_ns, max(self.last_growth_ns or 0, count.time_ns)
+        if self.last_growth_ns is None or count.time_ns > self.last_growth_ns:  # all loaders may be read at once
+            self._grown_since_ns = self.first_ns if self.last_growth_ns is None else self.last_growth_ns
+            self.last_growth_ns = count.time_ns
+        since_ns = self._grown_since_ns
         self.train_loader = count.loader
-        if since_ns is None or since_ns >= count.time_ns:
+        if since_ns >= count.time_ns:
             return Growth(grown, None, count.time_ns)
         self.usual.append((count.time_ns - since_ns) / SECOND_NS / grown)
         # The first batch after an evaluation was not made during it.
@@ -531,7 +535,7 @@ class BatchCounts:
         return Growth(grown, max(since_ns, count.time_ns - longest_ns), count.time_ns)
 
     def between(self, start_ns: int, end_ns: int, looks: Span, stops: Sequence[Span] = ()) -> Counted | None:
-        """The growth from the first to the last reading in (start, end]; None where no loader trains.
+        """The growth from the first to the last reading in [start, end]; None where no loader trains.
 
         Args:
             start_ns: of the window.
@@ -573,8 +577,8 @@ class BatchCounts:
 
 
 def _read_within(rows: Table, start_ns: int, end_ns: int) -> tuple[int, int] | None:
-    """The first and the last reading in (start, end]."""
-    low, high = rows.since(start_ns), rows.until(end_ns)
+    """The first and the last reading in [start, end]: what a counter grew by since its reading at the start counts."""
+    low, high = rows.since(start_ns - 1), rows.until(end_ns)
     return (rows.times[low], rows.times[high - 1]) if low < high else None
 
 

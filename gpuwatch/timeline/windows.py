@@ -366,6 +366,7 @@ class RankWindow:
     columns: StepColumns
     step_seconds: Stats | None = None  # training periods
     step_p99_session_seconds: float | None = None
+    steps_per_second: float | None = None  # over all of the window, phases included
     wait_share: float | None = None
     wait_seconds_per_batch: float | None = None  # mean of the steps in which it is known
     settled_wait_share: float | None = None  # over settled steps only

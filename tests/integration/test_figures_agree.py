@@ -11,16 +11,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from gpuwatch.compare.comparison import compare
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
-from gpuwatch.compare.measured import measured
+from gpuwatch.compare.measured import measured, measured_report
 from gpuwatch.export.jsonl import json_lines
 from gpuwatch.export.samples import Axis, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.export.trace import chrome_trace
+from gpuwatch.monitor.run_now import run_now
 from gpuwatch.recording.long import LongStretch
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import summarize
@@ -40,7 +43,18 @@ from gpuwatch.timeline.steps import STEP_SUMS
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import RankWindow, Scene
 from tests.integration.recorded_files import META, of_minutes, wall_at
-from tests.unit.made_up_machine import BATCH, MINUTES, SECOND_NS, SHAPES, START_NS, Machine, Shape
+from tests.unit.made_up_machine import (
+    ATTACHED_SHAPES,
+    BATCH,
+    MINUTES,
+    SECOND_NS,
+    SHAPES,
+    START_NS,
+    AttachedMachine,
+    AttachedShape,
+    Machine,
+    Shape,
+)
 from tests.unit.test_figures_possible import check_text
 
 _WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -49,18 +63,20 @@ _ROUNDING = {"rel": 1e-5, "abs": 1e-6}
 """Samples and minutes are kept in single precision."""
 
 
-def recorded(machine: Machine, path: Path) -> Timeline:
+def recorded(machine: Machine | AttachedMachine, path: Path) -> Timeline:
     """Writes the file, and gives the timeline that has seen the same."""
     timeline = Timeline(started_ns=START_NS)
     writer = RecordingWriter(path, replace(META, command=()))
     for second in range(MINUTES * 60):
         now_ns, batch = START_NS + second * SECOND_NS, machine.by_second.get(second, [])
         timeline.extend(batch)
-        writer.add(batch, now_ns, wall_at(now_ns))
+        writer.add(batch, now_ns, wall_at(now_ns) + (3_600.0 if second >= _CLOCK_SET_AT else 0.0))
     writer.close()
     return timeline
 
 
+_CLOCK_SET_AT = 100
+"""The second from which on the wall clock is an hour ahead: no figure may notice."""
 _OF_RANK = (
     *("steps", "train_seconds", "wait_share", "wait_seconds_per_batch", "settled_wait_share", "gap_share"),
     *("samples_per_second", "batches_per_step", "copy_share", "forward_share", "backward_share", "optimizer_share"),
@@ -116,6 +132,91 @@ def test_steps_minutes_and_long_reports_give_the_same_figures(shape: Shape) -> N
             _same(tiers[name], getattr(expected, name), f"{name} of the timeline's minutes")
     _same(long_run.samples_per_second, run.samples_per_second, "samples/s of all ranks")
     _same_gpus(long, raw)
+
+
+@settings(max_examples=15, phases=_WITHOUT_SHRINKING)
+@given(ATTACHED_SHAPES)
+def test_stacks_minutes_and_long_reports_of_attached_runs_give_the_same_figures(shape: AttachedShape) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.gpuwatch"
+        timeline = recorded(AttachedMachine(shape), path)
+        end_ns = START_NS + (MINUTES * 60 - 1) * SECOND_NS
+        raw = timeline.scene(end_ns, (end_ns - START_NS) / 1e9 + 1)
+        with Recording(path) as recording:
+            long = LongStretch(recording, recording.start_ns, recording.end_ns).scene(raw)
+    (run,), (long_run,) = raw.runs, long.runs
+    assert long_run.critical.trainer == run.critical.trainer
+    for found, expected in zip(long_run.ranks, run.ranks, strict=True):
+        for name in _OF_RANK:
+            _same(getattr(found, name), getattr(expected, name), name)
+        sums = timeline.trainers[expected.trainer].tiers.sums(START_NS - SECOND_NS, end_ns)
+        tiers = {"train_seconds": sums.train, "steps": sums.steps, "wait_share": sums.wait_share}
+        if shape.counts_iterations:
+            del tiers["wait_share"]  # charts of a loop without a loader know its waits from the first one on
+        for name, figure in tiers.items():
+            _same(figure, getattr(expected, name), f"{name} of the timeline's seconds")
+    _same(long_run.samples_per_second, run.samples_per_second, "samples/s of all ranks")
+
+
+_OF_REPORT = (
+    *("steps", "train_seconds", "samples_per_second", "data_wait_share", "wait_seconds_per_batch"),
+    *("gpu_idle_from_wait_share", "energy_joules_per_sample", "batches_per_step", "steps_per_second", "batch_size"),
+)
+
+
+@settings(max_examples=6, phases=_WITHOUT_SHRINKING)
+@given(st.one_of(SHAPES.map(Machine), ATTACHED_SHAPES.map(AttachedMachine)))
+def test_live_short_and_long_reports_and_comparisons_of_them_have_the_same_figures(
+    machine: Machine | AttachedMachine,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder) / "run.gpuwatch"
+        timeline = recorded(machine, path)
+        with Recording(path) as recording:
+            span = recording.start_ns, recording.end_ns
+            short = build_report(observe(recording, *span, with_curves=False))
+            patch.setattr("gpuwatch.report.recorded.LONGEST_NS", 0)
+            long = build_report(observe(recording, *span, with_curves=False))
+    (live,) = timeline.scene(span[1], (span[1] - span[0]) / 1e9).runs
+    rank = live.critical
+    (run,), (long_run,) = short.runs, long.runs
+    _same(run.samples_per_second, live.samples_per_second, "samples/s of a played recording")
+    for name, figure in (
+        ("steps", rank.steps),
+        ("train_seconds", rank.train_seconds),
+        ("data_wait_share", rank.wait_share),
+    ):
+        _same(getattr(run, name), figure, f"{name} of a played recording")
+    for name in _OF_REPORT:
+        _same(getattr(long_run, name), getattr(run, name), name)
+    for part in PARTS:
+        _same(getattr(long_run.step_shares, part), getattr(run.step_shares, part), part)
+    for found, expected in zip(long_run.ranks, run.ranks, strict=True):
+        for name in ("steps", "data_wait_share", "gpu_idle_from_wait_share"):
+            _same(getattr(found, name), getattr(expected, name), f"{name} of a rank")
+    compared = [measured_report("x", msgspec.json.encode(each)).values for each in (short, long)]
+    for name in ("samples_per_second", "wait_ms_per_batch", "wait_share_percent", "energy_joules_per_sample"):
+        _same(compared[1][name], compared[0][name], f"{name} of a comparison")
+
+
+@settings(max_examples=15, phases=_WITHOUT_SHRINKING)
+@given(st.one_of(SHAPES.map(Machine), ATTACHED_SHAPES.map(AttachedMachine)))
+def test_the_panel_of_a_run_has_the_figures_of_its_window(machine: Machine | AttachedMachine) -> None:
+    timeline = Timeline(started_ns=START_NS)
+    for second in range(MINUTES * 60):
+        timeline.extend(machine.by_second.get(second, []))
+    end_ns = START_NS + (MINUTES * 60 - 1) * SECOND_NS
+    if any(trainer.is_exact for trainer in timeline.trainers.values()):  # the panel ends with the last step
+        end_ns = min(trainer.last_step_ns or end_ns for trainer in timeline.trainers.values())
+    (run,) = timeline.runs(end_ns, 60 * SECOND_NS)
+    now = run_now(run, (), timeline.processes, end_ns)
+    (window,) = timeline.scene(end_ns, 60.0).runs
+    rank = window.critical
+    for name in ("wait_share", "gap_share", "batches_per_step"):
+        _same(getattr(now, name), getattr(rank, name), name)
+    _same(now.samples_per_second, window.samples_per_second, "samples/s of all ranks")
+    for found, expected in zip(now.ranks, window.ranks, strict=True):
+        _same(found.wait_share, expected.wait_share, "wait share of a rank")
 
 
 @settings(max_examples=15, phases=_WITHOUT_SHRINKING)

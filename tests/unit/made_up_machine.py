@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from gpuwatch.samples import (
+    BatchCount,
     GpuFacts,
     GpuGap,
     GpuSample,
@@ -17,8 +18,10 @@ from gpuwatch.samples import (
     ProcessSample,
     RunFacts,
     Sample,
+    StackTally,
     StepEnd,
 )
+from gpuwatch.samples.stacks import NO_LOADER
 
 SECOND_NS = 1_000_000_000
 START_NS = 7_200 * SECOND_NS
@@ -64,6 +67,87 @@ SHAPES = st.builds(
     stopped=st.booleans(),
     silent_seconds=st.sampled_from((0, 30, 90)),
 )
+
+
+@dataclass(frozen=True)
+class AttachedShape:
+    """What a run without a hook does; probabilities are per second."""
+
+    seed: int
+    ranks: int = 1
+    loaders: int = 1
+    counts_iterations: bool = False
+    batch_size: int | None = BATCH
+    waits: bool = True
+    pauses: float = 0.0
+    missed: float = 0.0
+    begins_over: float = 0.0
+    stopped: bool = False
+
+
+ATTACHED_SHAPES = st.builds(
+    AttachedShape,
+    seed=st.integers(0, 2**16),
+    ranks=st.integers(1, 2),
+    loaders=st.integers(1, 2),
+    counts_iterations=st.booleans(),
+    batch_size=st.sampled_from((None, BATCH)),
+    waits=st.booleans(),
+    pauses=st.sampled_from((0.0, 0.03)),
+    missed=st.sampled_from((0.0, 0.05)),
+    begins_over=st.sampled_from((0.0, 0.05)),
+    stopped=st.booleans(),
+)
+LOOKS = 100
+"""In each second: figures that weigh samples and those that weigh seconds then agree."""
+
+
+@dataclass
+class AttachedMachine:
+    """Samples by the second in which they arrive, of a run whose stacks and counters are read from outside."""
+
+    shape: AttachedShape
+    by_second: dict[int, list[Sample]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.shape.seed)
+        for rank in range(self.shape.ranks):
+            self._rank(rank)
+
+    def _rank(self, rank: int) -> None:
+        shape, chance = self.shape, self.chance
+        trainer, pid = f"{4711 + rank}.99", 4711 + rank
+        numbers = [NO_LOADER] if shape.counts_iterations else list(range(1, shape.loaders + 1))
+        loaders = tuple(LoaderFacts(each, batch_size=shape.batch_size, role="train") for each in numbers if each)
+        counted, pause_until, stop = dict.fromkeys(numbers, 0), 0, range(130, 141) if shape.stopped else range(0)
+        for second in range(MINUTES * 60):
+            now_ns, samples = START_NS + second * SECOND_NS, self.by_second[second]
+            if not second:
+                samples.append(
+                    RunFacts(now_ns, trainer, pid, 99, ("python", "train.py"), group="job", rank=rank,
+                             visibility="sampled", loaders=loaders)
+                )  # fmt: skip
+            if shape.stopped:
+                state = "T" if second in stop else "R"
+                samples.append(ProcessSample(now_ns, pid, 99, state=state))
+            if second in stop:
+                continue
+            if chance.random() < shape.pauses:
+                pause_until = second + chance.choice((3, 20))
+            if second < pause_until:
+                phases = {"eval": LOOKS}
+            else:
+                waiting = chance.choice((0, 20, 60)) if shape.waits else 0
+                parts = {"forward": 20, "backward": 10, "optimizer": 5, "copy": chance.choice((0, 5))}
+                phases = {"wait": waiting, **parts}
+                phases["other"] = LOOKS - sum(phases.values())
+                for number in numbers:
+                    grown = chance.randrange(9)
+                    counted[number] = grown if chance.random() < shape.begins_over else counted[number] + grown
+            if second:
+                samples.append(StackTally(trainer, now_ns - SECOND_NS, now_ns, LOOKS, phases))
+            for number in numbers if not second or chance.random() >= shape.missed else ():
+                samples.append(BatchCount(trainer, now_ns, number, "train", counted[number]))
 
 
 @dataclass

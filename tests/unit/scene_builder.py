@@ -198,6 +198,7 @@ def rank(
         "step_seconds": stats(periods),
         "step_p99_session_seconds": sorted(periods)[int(0.99 * (count - 1))],
         "wait_share": sum(waits) / train_seconds,
+        "steps_per_second": count / window if "visibility" not in (facts or {}) else None,
         "wait_seconds_per_batch": sum(waits) / count / batches,
         "settled_wait_share": sum(waits) / train_seconds,
         "gap_share": sum(gaps) / train_seconds if gap is not None else None,

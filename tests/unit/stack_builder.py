@@ -102,6 +102,7 @@ def sampled_rank(seen: StackWindow | None = None, *, num_workers: int | None = 0
         "steps": window.batches,
         "window": 20.0,
         "loader": build.loader(num_workers=num_workers),
+        "steps_per_second": window.batches_per_second,
         "step_seconds": None,
         "step_p99_session_seconds": None,
         "settled_wait_share": None,

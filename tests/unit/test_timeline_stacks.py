@@ -342,7 +342,7 @@ def test_evaluation_adds_time_and_no_batches() -> None:
     evaluating = [count(30 + second, second * 50, loader=2, role="eval") for second in range(1, 31)]
     made = counted(*training, *evaluating)
     assert between(made, 0, 60).per_second == pytest.approx(5, rel=0.02)
-    assert between(made, 0, 60).batches == 290
+    assert between(made, 0, 60).batches == 300
     assert made.train_loader == 1
     assert made.last_growth_ns == at(30)
 
