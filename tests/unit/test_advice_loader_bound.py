@@ -26,6 +26,12 @@ def test_workers_with_time_to_spare_deliver_as_much_faster() -> None:
     assert within_loader(rank(workers=workers(4, busy_share=0.4)), HALF) == HALF
 
 
+def test_workers_that_still_fill_a_deep_queue_bound_nothing() -> None:
+    """Each batch takes one of 128 workers 100 s, a step 2 s: they would deliver one in 0.8 s."""
+    filling = rank(step=2.0, loader=loader(num_workers=128), workers=workers(128, busy_share=1.0, batch_seconds=100.0))
+    assert within_loader(filling, HALF).high == HALF.high
+
+
 @pytest.mark.parametrize(
     "unbounded", [rank(loader=loader(num_workers=0), workers=None), rank(workers=workers(4, busy_share=None))]
 )
@@ -40,7 +46,7 @@ def test_batches_made_in_a_pause_have_to_be_made_without_it_too() -> None:
     gain = from_share(0.2, 0.2)
     filling = pauses_within_loader(rank(workers=busy), gain, PAUSES)
     assert (filling.low, filling.high) == pytest.approx((1 / 0.9, 1 / 0.9), abs=0.001), "two batches each, half a pause"
-    shallow = rank(workers=workers(4, busy_share=1.0, batch_seconds=0.01))
+    shallow = rank(step=0.0025, workers=workers(4, busy_share=1.0, batch_seconds=0.01))
     assert pauses_within_loader(shallow, gain, PAUSES).high == pytest.approx(1 / 0.8007, abs=0.001)
 
 

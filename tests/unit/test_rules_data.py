@@ -711,6 +711,18 @@ class TestEpochStart:
         assert draft.fix.edit.keywords == {"persistent_workers": "True"}
         assert draft.gain is not None and draft.gain.high == pytest.approx(1 / 0.88, abs=0.001)
 
+    def test_a_few_starts_of_long_epochs_leave_their_share_open(self) -> None:
+        # Two starts in 100 s took 6 %; of an epoch of 200 steps of 0.2 s and its pause of 3 s it is 7 %.
+        few = replace(self.SLOW, count=2, first_wait_seconds=3.0, share=0.06, excess_seconds=6.0, batches_per_epoch=200)
+        gain = drafted("epoch-start-stall", scene(run(rank(epochs=few)))).gain
+        assert gain is not None and gain.high == pytest.approx(43 / 40, abs=0.001)
+        assert gain.low < 1 / 0.94
+
+    def test_epochs_that_are_left_early_are_as_long_as_they_are(self) -> None:
+        early = replace(self.SLOW, batches_per_epoch=5_000)
+        gain = drafted("epoch-start-stall", scene(run(rank(epochs=early)))).gain
+        assert gain is not None and gain.low > 1.05
+
     def test_the_first_batch_still_has_to_be_made_and_hidden_waits_bring_nothing(self) -> None:
         slow = replace(self.SLOW, first_wait_seconds=1.0, share=0.2)
         trained = rank(epochs=slow, loader=loader(persistent_workers=False), workers=workers(4, batch_seconds=0.25))

@@ -173,6 +173,13 @@ class TestStarvation:
 
         assert said() == said(stacks=watched({"wait": 0.5}, samples=20, lines=[BLUR]))
 
+    def test_a_gpu_that_idles_while_graphs_are_compiled_does_not_wait_for_data(self) -> None:
+        # Of the time 0.2 are compilations and 0.28 waits behind queued work: the GPU works 0.78, all but 0.02 of 0.8.
+        seen = watched({"wait": 0.28, "compile": 0.2, "backward": 0.52}, worker_phases={"item": 0.9})
+        moment = scene(run(sampled(seen)), gpus=[gpu(utilization=78.0)])
+        assert "data-starvation" not in fired(moment)
+        assert "data-starvation" in fired(replace(moment, gpus=(gpu(utilization=60.0),)))
+
 
 class TestThreadsThatMakeBatches:
     """A thread of the training process fills a queue; the training waits for that."""

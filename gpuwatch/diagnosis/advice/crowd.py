@@ -7,16 +7,21 @@ therefore what the GPU itself needs, not 1 / (1 - waits).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gpuwatch.diagnosis.advice.blocks import MINUTE_ERROR
-from gpuwatch.diagnosis.advice.cost import StepCost
-from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.cores import line_factor, worker_line_factor
+from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE, from_share, without
+from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.starvation import Starvation, train_busy_percent
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
 
+SWITCHING, MOST_CROWDED = 0.37, 4.0
+"""Share of the cores' work lost to switching, at most, per worker per core beyond the first; and the workers per core
+up to which that was measured."""
 LEAST_SEEN, MOST_SEEN = 4.0, 10.0
 """How much faster loading became with one thread per worker where threads fought: 4x (mmdetection#6867), 6.9x
 (np.linalg.svd in 4 workers on 2 cores, measured), up to 10x (transferable-samplers#12)."""
@@ -58,6 +63,40 @@ def uncrowded(case: RunCase, starvation: Starvation, cost: StepCost | None, crow
         return Uncrowded(None, f"no promise: {low:.1f}x by what others measured, {high:.1f}x at most; {unknown}")
     least, most = min(low, (1.0 - MINUTE_ERROR) * high), min(MOST_SEEN, (1.0 + MINUTE_ERROR) * high)
     return Uncrowded(Gain(round(max(1.0, least), 3), round(most, 3), _CAP), None)
+
+
+def alone(case: RunCase, starvation: Starvation, launching: tuple[float, float], cap: str) -> Gain:
+    """The range without the other programs on this machine, which slow down launches and workers alike.
+
+    Workers are slowed down as much as the training thread is at least, and by all the time in which they neither
+    compute nor wait for storage at most; a crowd also costs CPU seconds by itself.
+
+    Args:
+        case: the run.
+        starvation: its waits for data.
+        launching: the least and the most of the training time that launches on time win back.
+        cap: what limits it then, where its workers do not.
+    """
+    rank, cost = case.run.critical, step_cost(case, starvation)
+    busy, factor = worker_busy(rank), max(line_factor(rank), worker_line_factor(rank))
+    if cost is None or cost.workers < 1 or busy is None:
+        least, most = launching
+        itself = starvation.share if cost is not None and cost.workers < 1 else 0.0  # its own thread makes the batches
+        return from_share(least, most + itself * (1.0 - 1.0 / factor), cap)
+    if not cost.sampled and rank.workers is not None and rank.workers.batch_seconds is None:
+        cost = cost.cheaper(1.0 - busy.value)
+    period = cost.period_seconds
+    free = replace(cost.uncrowded(), cores=(cost.allowed_cores, cost.allowed_cores))
+    crowd = min(cost.batch_seconds / max(free.batch_seconds, 1e-9), MOST_CROWDED)
+    ends = (
+        (launching[0], max(free.batch_seconds, cost.batch_seconds / factor)),
+        (launching[1], free.batch_seconds / (1.0 + SWITCHING * (crowd - 1.0))),
+    )
+    low, high = (
+        max(1.0, period / max((1.0 - min(starvation.share + won, HIGHEST_SHARE)) * period, made / cost.workers))
+        for won, made in ends
+    )
+    return Gain(round(low, 3), round(max(low, high), 3), cap)
 
 
 _CAP = "then limited by what computing itself needs"

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
 from gpuwatch.diagnosis.advice.gains import from_share
-from gpuwatch.diagnosis.advice.sampled import batch_period, enough, settled_wait, share_in, share_of, worker_busy
+from gpuwatch.diagnosis.advice.sampled import (
+    batch_period,
+    enough,
+    epoch_start_share,
+    settled_wait,
+    share_in,
+    share_of,
+    worker_busy,
+)
+from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.timeline.windows import RankWindow, Share
 
 EPOCHS = 2
 TIMES_LONGER = 3.0
+MISSED_EPOCHS = 1.5
+"""As many more or less than the length of one says may have begun in the time that was seen."""
 REMAINING = 0.4
 """Of the first wait, what persistent workers leave in the worst of the measured cases (62 of 168 ms)."""
 
@@ -63,24 +75,53 @@ def _sampled(rank: RankWindow) -> EpochEdges | None:
     return EpochEdges(share.value, stacks.epochs, pause, usual, Level.E1, batches, share)
 
 
-def edges_gain(rank: RankWindow, edges: EpochEdges, idle_share: float = 1.0) -> Gain:
+def edges_gain(rank: RankWindow, edges: EpochEdges, idle: tuple[float, float] = (1.0, 1.0)) -> Gain:
     """The range with workers that live on: what one of them takes for the first batch stays, at worst.
 
     Args:
         rank: the critical one.
         edges: the starts of its epochs.
-        idle_share: what the GPU idles in all, where samples do not tell when.
+        idle: what the GPU idles in all, at least and at most, where samples do not tell when.
     """
-    shares = (edges.share,) if edges.sampled is None else (edges.sampled.low, edges.sampled.high)
-    least, most = (min(share * _felt_by_gpu(rank), idle_share) for share in (shares[0], shares[-1]))
+    shares = [edges.share] if edges.sampled is None else [edges.sampled.low, edges.sampled.high]
+    cycle = _share_of_cycle(rank, edges)
+    if cycle is not None:
+        shares.append(cycle)
+    felt = _felt_by_gpu(rank)
+    least, most = min(min(shares) * felt, idle[0]), min(max(shares) * felt, idle[1])
     made = rank.workers.batch_seconds if rank.workers is not None else None
     if made is None and edges.sampled is not None:
         made = _batch_seconds(rank)
-    pause = max(edges.pause_seconds, edges.excess_seconds / edges.count if edges.excess_seconds else 0.0)
+    pause = _pause_seconds(edges)
     if made is None or pause <= 0.0:
         return from_share((1.0 - REMAINING) * least, most)
     stays = min(1.0, made / pause)
     return from_share((1.0 - stays) * least, most)
+
+
+def _pause_seconds(edges: EpochEdges) -> float:
+    return max(edges.pause_seconds, edges.excess_seconds / edges.count if edges.excess_seconds else 0.0)
+
+
+def _share_of_cycle(rank: RankWindow, edges: EpochEdges) -> float | None:
+    """One pause as a share of its own epoch, of all time; None where the length of an epoch is not known.
+
+    A few minutes hold two or three starts, so what they took of them is off by a third.
+    """
+    period = batch_period(rank.stacks) if edges.sampled is not None and rank.stacks is not None else None
+    if edges.sampled is None:
+        known = [each for (each,) in settled(rank, rank.columns.period_seconds)]
+        period = fmean(known) / max(1.0, rank.batches_per_step or 1.0) if known else None
+    elif period is not None and rank.stacks is not None:  # of all training: the pauses are no part of the other batches
+        period *= 1.0 - epoch_start_share(rank.stacks)
+    pause = _pause_seconds(edges)
+    if not period or not edges.batches_per_epoch or pause <= 0.0:
+        return None
+    training = max(0.0, 1.0 - sum(total.share for total in rank.phases.values()))
+    share = training * pause / (edges.batches_per_epoch * period + pause)
+    # A loop that leaves its epochs early starts more of them.
+    seen_seconds = edges.count * pause / max(edges.share, 1e-9)
+    return share if abs(edges.count - share * seen_seconds / pause) <= MISSED_EPOCHS else None
 
 
 def _batch_seconds(rank: RankWindow) -> float | None:

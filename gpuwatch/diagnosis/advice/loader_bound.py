@@ -65,8 +65,13 @@ def _busy(rank: RankWindow) -> float | None:
     loader = rank.train_loader
     if loader is None or not loader.num_workers or (rank.stacks is not None and train_share(rank.stacks) <= 0.0):
         return None
-    busy = worker_busy(rank)
-    return None if busy is None else min(1.0, max(busy.value, LEAST_BUSY))
+    busy, made = worker_busy(rank), rank.workers.batch_seconds if rank.workers is not None else None
+    if busy is None:
+        return None
+    period = None if rank.step_seconds is None else rank.step_seconds.mean / max(1.0, rank.batches_per_step or 1.0)
+    # Workers that fill a deep queue are busy, whatever their pace.
+    pace = made / loader.num_workers / period if made is not None and period else 1.0
+    return min(1.0, max(min(busy.value, pace), LEAST_BUSY))
 
 
 def _capped(gain: Gain, low: float, high: float) -> Gain:

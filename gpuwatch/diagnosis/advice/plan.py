@@ -41,7 +41,7 @@ _TIME_OF: Mapping[str, frozenset[str]] = {
         ("thread-oversubscription", "too-many-workers", "cpu-quota-throttled", "host-cpu-exhausted"),
         frozenset({_WAITS, _LAUNCHES}),
     ),
-    "noisy-neighbour": frozenset({_LAUNCHES}),
+    "noisy-neighbour": frozenset({_WAITS, _LAUNCHES}),
     "launch-bound": frozenset({_LAUNCHES}),
     "sync-per-step": frozenset({_LAUNCHES, _LOGS}),
     "log-stall": frozenset({_LOGS}),

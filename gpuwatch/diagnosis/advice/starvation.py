@@ -37,6 +37,8 @@ FLOOR_WAIT_SECONDS = 0.003
 FLOOR_BUSY_SHARE = 0.20
 UTILIZATION_SAMPLES = 30
 BUSY_BLOCKS = 12
+LEAST_TRAINED = 0.2
+"""Of a stretch of the window: of less it is not known how busy the GPU was in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,27 @@ def train_busy_percent(case: RunCase) -> float | None:
     The busiest one sets the pace of a process with several: while it computes, neither loading nor launching holds
     the process up, however idle the others are.
     """
+    idle = idle_share(case)
+    return None if idle is None else 100.0 * (1.0 - idle.value)
+
+
+def idle_share(case: RunCase) -> Share | None:
+    """What that leaves idle, with the interval that the swings within the window leave it.
+
+    From outside compilations are a share of samples, of which nobody knows when they were: the GPU idles in them.
+    """
     gpu = _busiest(case)
-    return None if gpu is None or gpu.train_utilization is None else gpu.train_utilization.mean
+    if gpu is None or gpu.train_utilization is None:
+        return None
+    blocks = stretches([value / 100.0 for _, value in gpu.train_utilization_series], BUSY_BLOCKS)
+    training = 1.0 - _compiling(case.run.critical)
+    busy = min(1.0, gpu.train_utilization.mean / 100.0 / training)
+    reach = ratio_reach([(float(len(block)), sum(block)) for block in blocks]) or 0.0
+    return Share(1.0 - busy, max(0.0, 1.0 - busy - reach), min(1.0, 1.0 - busy + reach))
+
+
+def _compiling(rank: RankWindow) -> float:
+    return share_in(rank.stacks.phases, "compile") if is_sampled(rank) and rank.stacks is not None else 0.0
 
 
 def _busiest(case: RunCase) -> GpuWindow | None:
@@ -139,10 +160,9 @@ def idle_range(case: RunCase, starvation: Starvation) -> tuple[float, float] | N
     longer than it worked meanwhile. In simulation a thread waited 5 % of its time, the GPU idled 5 %, and copies that
     do not block won all of that.
     """
-    rank, gpu = case.run.critical, _busiest(case)
-    if gpu is None or gpu.train_utilization is None:
+    rank, gpu, busy_percent = case.run.critical, _busiest(case), train_busy_percent(case)
+    if gpu is None or busy_percent is None:
         return None
-    busy_percent = gpu.train_utilization.mean
     least = most = idle_outside_waits(rank, starvation, busy_percent)
     blocks = _busy_and_waiting(rank, gpu, exact=starvation.level is Level.E3)
     reach = ratio_reach([(length, length * (1.0 - busy - waited)) for length, busy, waited in blocks]) or 0.0
@@ -164,10 +184,13 @@ def _busy_and_waiting(rank: RankWindow, gpu: GpuWindow, *, exact: bool) -> list[
         if is_sampled(rank):
             part = rows[len(rows) * number // BUSY_BLOCKS : len(rows) * (number + 1) // BUSY_BLOCKS]
             trained, waited = sum(seconds for seconds, _ in part), sum(seconds for _, seconds in part)
+            whole = len(part) if _compiling(rank) else trained
         else:
             trained, waited = _waited_between(rank, stretch[0][0], stretch[-1][0], exact=exact)
-        if trained > 0.0:
-            found.append((float(len(stretch)), fmean(busy for _, busy in stretch) / 100.0, waited / trained))
+            whole = trained
+        if trained > LEAST_TRAINED * whole:
+            busy = min(1.0, fmean(busy for _, busy in stretch) / 100.0 * whole / trained)
+            found.append((len(stretch) * trained / whole, busy, waited / trained))
     return found
 
 

@@ -39,7 +39,7 @@ from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.edges import EpochEdges, edges_gain, epoch_edges
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
 from gpuwatch.diagnosis.advice.sampled import trains_on
-from gpuwatch.diagnosis.advice.starvation import train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import idle_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -63,7 +63,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     edges = epoch_edges(rank)
     if edges is None or edges.share < limits.clear_share:
         return None
-    busy = train_busy_percent(case) if edges.sampled is not None and trains_on(case) == "cuda" else None
+    idle = idle_share(case) if edges.sampled is not None and trains_on(case) == "cuda" else None
     others = "unknown" if edges.usual_seconds is None else seconds(edges.usual_seconds)
     return Draft(
         summary=(
@@ -85,7 +85,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=edges.share >= limits.fire_share,
         fix=_fix(rank, edges),
-        gain=edges_gain(rank, edges, 1.0 if busy is None else 1.0 - busy / 100.0),
+        gain=edges_gain(rank, edges, (1.0, 1.0) if idle is None else (idle.low, idle.high)),
         ruled_out=()
         if edges.usual_seconds is None
         else (RuledOut("slow loading throughout", f"the usual batch waits {seconds(edges.usual_seconds)}"),),

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cores import allowed_cores, worker_line_factor
 from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.crowd import MOST_CROWDED, SWITCHING
 from gpuwatch.diagnosis.advice.gains import from_share, middle, without
 from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, rivals
 from gpuwatch.diagnosis.advice.shm import local_ranks
@@ -49,9 +50,6 @@ from gpuwatch.timeline.windows import WorkerTotals
 SLEEPING_CORES = 0.3
 ROUNDS = 3
 """Batches of each worker in the window, at least: they come in bursts, and one burst says little about the pace."""
-SWITCHING, MOST_CROWDED = 0.37, 4.0
-"""Share of the cores' work lost to switching, at most, per worker per core beyond the first; and the workers per core
-up to which that was measured."""
 WORTH_A_WARNING = 1.05
 """Times as fast as the run can become, in the middle of the range: it may lose little to its waits."""
 OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned", "thread-oversubscription")

@@ -44,11 +44,18 @@ from gpuwatch.diagnosis.advice.cores import (
     is_shared,
 )
 from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.crowd import alone
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.loader_bound import within_loader
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import trains_on
-from gpuwatch.diagnosis.advice.starvation import Starvation, idle_outside_waits, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import (
+    Starvation,
+    idle_outside_waits,
+    idle_range,
+    starvation_of,
+    train_busy_percent,
+)
 from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
@@ -114,7 +121,7 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=idle >= limits.fire_share and crowded and in_line >= limits.in_line_share,
         fix=_fix(case, starvation),
-        gain=_gain(case, in_line, idle),
+        gain=_gain(case, starvation, in_line, idle),
         ruled_out=(
             RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),
             RuledOut("small kernels", "the training thread does not get to launch them"),
@@ -125,12 +132,13 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
     )
 
 
-def _gain(case: RunCase, in_line: float, idle: float) -> Gain:
+def _gain(case: RunCase, starvation: Starvation, in_line: float, idle: float) -> Gain:
     """Without other programs, the time in line at least; ahead of its own workers, the time in line at most."""
     cap = "when the training thread always gets a core"
+    least, most = idle_range(case, starvation) or (idle, idle)
     if is_shared(case):
-        return from_share(min(in_line, idle), idle, cap)
-    return within_loader(case.run.critical, from_share(0.0, min(in_line, idle), cap))
+        return alone(case, starvation, (min(in_line, least), most), cap)
+    return within_loader(case.run.critical, from_share(0.0, min(in_line, most), cap))
 
 
 def _behind_whom(case: RunCase) -> str:
