@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from gpuwatch.diagnosis.advice.sampled import batch_period, epoch_start_share, train_share, worker_load
+from gpuwatch.diagnosis.advice.evidence import lost_interval
+from gpuwatch.diagnosis.advice.sampled import batch_period, epoch_start_share, share_of, train_share, worker_load
 from gpuwatch.diagnosis.advice.starvation import Starvation
 from gpuwatch.diagnosis.advice.stream import quartiles, settled, stretches
 from gpuwatch.diagnosis.finding import Level
@@ -92,8 +93,13 @@ def _sampled(rank: RankWindow, starvation: Starvation, wait: Share, workers: int
     busy = worker_load(rank) or Share(1.0, 1.0, 1.0)
     wall = period / train_share(stacks)
     found = []
-    for waited, worked in ((wait.low, busy.high), (wait.value, busy.value), (wait.high, busy.low)):
-        low, high = (period * _computing_share(starvation, edge, waited, error) for error in ERRORS)
+    lost = _sampled_wait(rank, starvation, wait)
+    for waited, worked, reach in (
+        (lost.low, busy.high, starvation.busy_reach),
+        (lost.value, busy.value, 0.0),
+        (lost.high, busy.low, -starvation.busy_reach),
+    ):
+        low = high = period * _computing_share(starvation, edge, waited, reach=reach)
         if workers:
             batch = workers * worked * wall
         else:
@@ -103,7 +109,23 @@ def _sampled(rank: RankWindow, starvation: Starvation, wait: Share, workers: int
     return tuple(found), found[1].compute_low
 
 
-def _computing_share(starvation: Starvation, edge: float, waited: float, error: float) -> float:
+def _sampled_wait(rank: RankWindow, starvation: Starvation, wait: Share) -> Share:
+    """The wait's share with the interval of so many seconds, or else of so many batches.
+
+    Samples that were taken in one wait are one wait.
+    """
+    stacks, by_seconds = rank.stacks, lost_interval(rank, starvation)
+    if by_seconds is None and (stacks is None or not stacks.waits or not stacks.batches):
+        return wait
+    if by_seconds is None and stacks is not None:
+        by_seconds = share_of(round(wait.value * stacks.batches), stacks.batches)
+    assert by_seconds is not None
+    return Share(wait.value, min(wait.low, by_seconds.low), max(wait.high, by_seconds.high))
+
+
+def _computing_share(
+    starvation: Starvation, edge: float, waited: float, error: float = 1.0, reach: float = 0.0
+) -> float:
     """What is left of the time without the waits: the thread's own part, or the GPU's where that is more.
 
     The thread launches ahead of the GPU, so whichever has more to do sets the pace: 1 - min(wait, idle), within 2 % in
@@ -114,7 +136,8 @@ def _computing_share(starvation: Starvation, edge: float, waited: float, error: 
         edge: the starts of epochs, in which the thread does not compute either.
         waited: for data.
         error: of the utilization, as a factor.
+        reach: of it too, as a share.
     """
     thread = max(0.0, 1.0 - edge - waited)
-    busy = (1.0 - starvation.idle_share) * error if starvation.on_gpu else 0.0
+    busy = (1.0 - starvation.idle_share) * error + reach if starvation.on_gpu else 0.0
     return max(thread, min(busy, 1.0 - edge))

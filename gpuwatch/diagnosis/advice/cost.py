@@ -16,7 +16,7 @@ from gpuwatch.diagnosis.advice.cores import (
 )
 from gpuwatch.diagnosis.advice.sampled import is_sampled, worker_busy
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, train_busy_percent
-from gpuwatch.diagnosis.advice.stream import quartiles
+from gpuwatch.diagnosis.advice.stream import ratio_reach
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores
@@ -32,6 +32,10 @@ LEAST_FREE_CORES = 0.25
 FULL_CPU_PERCENT = 90.0
 LONGEST_RAMP = 0.03
 """More of the GPU's idle time than that has other causes."""
+FEW_ROUNDS = 10
+"""Batches that an epoch has for each worker, at most, where whole rounds of them count."""
+HIGHEST_REACH = 0.5
+"""Of a speed-up: stretches that differ by more say that it is not known."""
 ONE_THREAD = 0.2
 """What a training of one thread may seem to keep busy beyond its core, where its threads are not known."""
 
@@ -64,6 +68,7 @@ class StepCost:
     shared: bool
     batch_blocked_share: float = 0.0  # of making a batch, waiting for storage; 0 where that is not known
     sampled: bool = False
+    batches_per_epoch: int | None = None
     ramp_share: float = (
         0.0  # of the step: idle until the first kernels behind a wait are launched, which it takes along
     )
@@ -112,11 +117,22 @@ class StepCost:
         best, worst = (0.0, HANDOVER_SECONDS) if self.on_gpu else CPU_HANDOVER_SECONDS
         handover = (worst if slow else best) * self.batches_per_step
         shipping = SHIPPING_SECONDS[1 if slow else 0] * self.batches_per_step
+        making = (block.batch * (self._crowding(workers) if slow else 1.0) + shipping) / workers
         return {
             "compute": compute + handover,
-            "workers": (block.batch * (self._crowding(workers) if slow else 1.0) + shipping) / workers,
+            "workers": max(making, block.period * self._rounds_kept(workers)) if slow else making,
             "cores": (block.batch * self.batch_cpu_share * factor + computing) / self.loading_cores(slow=slow),
         }
+
+    def _rounds_kept(self, workers: int) -> float:
+        """Of the rounds in which present workers make an epoch, the part that so many still take; 0 of many rounds.
+
+        Workers begin an epoch together: with 8 or with 9 of them 31 batches take four times as long as one.
+        """
+        batches = self.batches_per_epoch
+        if not batches or not self.workers or batches > FEW_ROUNDS * workers:
+            return 0.0
+        return min(1.0, math.ceil(batches / workers) / math.ceil(batches / self.workers))
 
     def _warm(self, block: Block) -> float:
         """The computing at best, once no wait comes before it."""
@@ -156,10 +172,20 @@ class StepCost:
         return replace(self, blocks=tuple(replace(block, batch=block.batch * left) for block in self.blocks))
 
     def gain(self, workers: int) -> Gain:
-        """The range of the speed-up with so many workers: quartiles of what each stretch predicts."""
-        slow = [block.period / max(self.limits(block, workers, slow=True).values()) for block in self.blocks]
-        fast = [block.period / max(self.limits(block, workers, slow=False).values()) for block in self.blocks]
-        return Gain(round(quartiles(slow)[0], 3), round(quartiles(fast)[1], 3), self.bound(workers))
+        """The range of the speed-up with so many workers: by what the stretches of the window differ."""
+        low, high = self._speed_up(workers, slow=True)[0], self._speed_up(workers, slow=False)[1]
+        return Gain(round(low, 3), round(max(low, high), 3), self.bound(workers))
+
+    def _speed_up(self, workers: int, *, slow: bool) -> tuple[float, float]:
+        """All steps over what they would take: at least and at most. What samples leave open are no stretches."""
+        then = [max(self.limits(block, workers, slow=slow).values()) for block in self.blocks]
+        if self.sampled:
+            each = [block.period / seconds for block, seconds in zip(self.blocks, then, strict=True)]
+            return min(each), max(each)
+        mean = sum(block.period for block in self.blocks) / sum(then)
+        parts = [(seconds, block.period) for block, seconds in zip(self.blocks, then, strict=True)]
+        reach = min(ratio_reach(parts, drifting=True) or 0.0, HIGHEST_REACH * mean)
+        return mean - reach, mean + reach
 
     def bound(self, workers: int) -> str:
         """What limits the speed then, in words."""
@@ -209,6 +235,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
         shared=is_shared(case),
         batch_blocked_share=_blocked_share(rank),
         sampled=starvation.wait is not None,
+        batches_per_epoch=loader.batches_per_epoch,
         ramp_share=_ramp_share(case, starvation),
     )
 

@@ -56,6 +56,7 @@ class Starvation:
     steps: int
     seconds: float
     wait: Share | None = None
+    busy_reach: float = 0.0  # of the utilization, to both sides
 
     @property
     def idle_share(self) -> float:
@@ -94,16 +95,16 @@ def _sampled(case: RunCase) -> Starvation | None:
         return None
     if rank.train_loader is None and not phase_samples(stacks, "wait"):
         return None
-    wait, share, busy = settled_wait(stacks, unended), 0.0, None
-    if device == "cuda":
-        busy = train_busy_percent(case)
-        if busy is None:
-            return None
-        share = min(wait.value, 1.0 - busy / 100.0)
-    else:
-        share = wait.value
-    found = _of(rank, share, Level.E1, on_gpu=device == "cuda", wait=wait.value, busy=busy)
-    return replace(found, wait=wait, seconds=stacks.seconds)
+    wait = settled_wait(stacks, unended)
+    if device != "cuda":
+        found = _of(rank, wait.value, Level.E1, on_gpu=False, wait=wait.value)
+        return replace(found, wait=wait, seconds=stacks.seconds)
+    idle = idle_share(case)
+    if idle is None:
+        return None
+    busy_percent, reach = 100.0 * (1.0 - idle.value), (idle.high - idle.low) / 2.0
+    found = _of(rank, min(wait.value, idle.value), Level.E1, on_gpu=True, wait=wait.value, busy=busy_percent)
+    return replace(found, wait=wait, seconds=stacks.seconds, busy_reach=reach)
 
 
 def train_busy_percent(case: RunCase) -> float | None:
@@ -127,7 +128,7 @@ def idle_share(case: RunCase) -> Share | None:
     blocks = stretches([value / 100.0 for _, value in gpu.train_utilization_series], BUSY_BLOCKS)
     training = 1.0 - _compiling(case.run.critical)
     busy = min(1.0, gpu.train_utilization.mean / 100.0 / training)
-    reach = ratio_reach([(float(len(block)), sum(block)) for block in blocks]) or 0.0
+    reach = ratio_reach([(float(len(block)), sum(block)) for block in blocks], drifting=True) or 0.0
     return Share(1.0 - busy, max(0.0, 1.0 - busy - reach), min(1.0, 1.0 - busy + reach))
 
 
@@ -165,7 +166,9 @@ def idle_range(case: RunCase, starvation: Starvation) -> tuple[float, float] | N
         return None
     least = most = idle_outside_waits(rank, starvation, busy_percent)
     blocks = _busy_and_waiting(rank, gpu, exact=starvation.level is Level.E3)
-    reach = ratio_reach([(length, length * (1.0 - busy - waited)) for length, busy, waited in blocks]) or 0.0
+    reach = (
+        ratio_reach([(length, length * (1.0 - busy - waited)) for length, busy, waited in blocks], drifting=True) or 0.0
+    )
     if starvation.level < Level.E3 and blocks:
         for_certain = sum(length * max(0.0, waited - busy) for length, busy, waited in blocks)
         edges = epoch_start_share(rank.stacks) if is_sampled(rank) and rank.stacks is not None else 0.0

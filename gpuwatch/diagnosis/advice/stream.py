@@ -16,6 +16,8 @@ NEWEST = 1024
 """Steps looked at, at most: enough for any share to a point, and cheap at 1 ms steps."""
 MAD_TO_SIGMA = 1.4826
 CONFIDENCE = 0.95
+MOST_ALIKE = 0.6
+"""Correlation of neighbouring stretches, at most: the interval is then twice as wide."""
 
 _T = TypeVar("_T")
 
@@ -48,10 +50,14 @@ def ratio_interval(parts: Sequence[tuple[float, float]]) -> Share | None:
     return Share(value, max(0.0, value - reach), min(1.0, value + reach))
 
 
-def ratio_reach(parts: Sequence[tuple[float, float]]) -> float | None:
+def ratio_reach(parts: Sequence[tuple[float, float]], *, drifting: bool = False) -> float | None:
     """How far the interval reaches to both sides.
 
     Jackknife of the ratio, Student's t: stretches that are longer than what repeats in them are independent.
+
+    Args:
+        parts: as above.
+        drifting: whether neighbours may be alike: what they repeat of each other then widens the interval.
     """
     count, time, held = len(parts), sum(length for length, _ in parts), sum(part for _, part in parts)
     if count < 2 or any(time - length <= 0.0 for length, _ in parts):
@@ -59,7 +65,8 @@ def ratio_reach(parts: Sequence[tuple[float, float]]) -> float | None:
     without = [(held - part) / (time - length) for length, part in parts]
     mean = fmean(without)
     error = math.sqrt((count - 1) / count * sum((each - mean) ** 2 for each in without))
-    return _student_t(count - 1) * error
+    alike = min(MOST_ALIKE, max(0.0, autocorrelation(without, 1) or 0.0)) if drifting else 0.0
+    return _student_t(count - 1) * error * math.sqrt((1.0 + alike) / (1.0 - alike))
 
 
 @lru_cache(maxsize=1024)
