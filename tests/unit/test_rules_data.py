@@ -526,7 +526,8 @@ class TestCpu:
         # 16 workers that compute 0.35 s a batch need 6 cores: the advised limit carries them, and the GPU is the bound.
         assert draft.gain is not None and 1.0 < draft.gain.low <= draft.gain.high
         busy = moment.gpus[0].train_utilization
-        assert busy is not None and draft.gain.high == pytest.approx(100 / busy.mean, rel=0.02)
+        # A minute's utilization is known to 5 %.
+        assert busy is not None and draft.gain.high == pytest.approx(1.05 * 100 / busy.mean, rel=0.01)
 
     def test_a_quota_is_not_said_where_workers_wait_for_storage(self) -> None:
         """What they wait for stays under any limit: of 0.97 busy they read 0.73 and compute 0.24."""

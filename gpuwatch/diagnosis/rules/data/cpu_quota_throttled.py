@@ -101,7 +101,8 @@ def _evidence(process: ProcessTotals, share: float, starvation: Starvation, quot
 
 def _gain(case: RunCase, starvation: Starvation, fix: Fix) -> Gain:
     """With the advised limit: what its cores then carry of loading, and no more than the GPU's own pace."""
-    cap, highest = "from a higher limit; fewer workers alone bring little", 1.0 / needed_share(case, starvation)
+    cap = "from a higher limit; fewer workers alone bring little"
+    highest = (1.0 + MINUTE_ERROR) / needed_share(case, starvation)
     cost = step_cost(case, starvation)
     if cost is None or not cost.batch_cpu_known or not isinstance(fix.value, int) or cost.workers < 1:
         return Gain(1.0, round(highest, 3), cap)

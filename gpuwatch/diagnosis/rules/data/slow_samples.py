@@ -48,6 +48,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
+from gpuwatch.diagnosis.advice.evidence import lost_interval
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.queue_gain import deeper_prefetches, queue_model
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, starvation_of
@@ -57,7 +58,7 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.text.numbers import grouped
-from gpuwatch.timeline.windows import RankWindow
+from gpuwatch.timeline.windows import RankWindow, Share
 
 WORST = 0.05
 WORST_OF_IDLE = 0.25
@@ -207,7 +208,7 @@ def _remedy(case: RunCase, starvation: Starvation, tail: Tail) -> Remedy:
     ordered = loader is not None and loader.in_order is True
     if model is None:
         deepest = max(depths, default=None)
-        gain = _usual_gain(rank, tail.held_share * starvation.share) if deepest or ordered else None
+        gain = _usual_gain(rank, tail.held_share, lost_interval(rank, starvation)) if deepest or ordered else None
         return Remedy(_fix(rank, deepest, reorder=ordered), gain)
     queue = model.best(depths, may_reorder=ordered)
     if queue is None:
@@ -217,9 +218,11 @@ def _remedy(case: RunCase, starvation: Starvation, tail: Tail) -> Remedy:
     return Remedy(_fix(rank, deeper, reorder=queue.in_order is not model.present.in_order), model.gain(queue))
 
 
-def _usual_gain(rank: RankWindow, lost_share: float) -> Gain:
+def _usual_gain(rank: RankWindow, held_share: float, lost: Share | None) -> Gain | None:
     """What was won back in the measurement, up to what the workers make when none of them idles."""
-    low, high = WON_BACK[0] * lost_share, WON_BACK[1] * lost_share
+    if lost is None:
+        return None
+    low, high = WON_BACK[0] * held_share * lost.low, WON_BACK[1] * held_share * lost.high
     made = rank.workers
     if made is None or not made.busy_share or without(high) * made.busy_share <= 1.0:
         return from_share(low, high, "then limited by the slow items themselves")

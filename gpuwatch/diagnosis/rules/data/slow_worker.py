@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
+from gpuwatch.diagnosis.advice.evidence import lost_interval
 from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE, without
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
@@ -87,7 +88,7 @@ def slow_worker(case: RunCase, limits: Thresholds) -> Draft | None:
         level=min(starvation.level, Level.E2 if chief.batch_seconds is not None else Level.E1),
         evidence=_evidence(chief, slow, others),
         fix=_fix(loader, chief),
-        gain=_gain(starvation, workers),
+        gain=_gain(rank, starvation, workers),
         ruled_out=rivals(case, "cpu"),
         verify="All workers are as busy as each other, and less than 6 % of the time is lost to waits",
         chart=("run.wait_share",),
@@ -145,12 +146,13 @@ def _fix(loader: LoaderFacts, chief: WorkerLoad) -> Fix:
     return Fix(text=text, file=file, line=line)
 
 
-def _gain(starvation: Starvation, workers: Sequence[WorkerLoad]) -> Gain:
+def _gain(rank: RankWindow, starvation: Starvation, workers: Sequence[WorkerLoad]) -> Gain:
     """By how busy each is: evenly dealt they share the work that there is, out of order each goes at its own pace."""
     busy = [max(LEAST_BUSY, each.busy) for each in workers]
     evenly, apart = fmean(busy), len(busy) / sum(1.0 / each for each in busy)
-    computing = 1.0 - min(starvation.share, HIGHEST_SHARE)
-    most = without(starvation.share)
-    low, high = (min(most, 1.0 / max(computing, each)) for each in (evenly, apart))
-    low = min(low, without(SURE * starvation.share))
+    interval = lost_interval(rank, starvation)
+    least, most = (starvation.share,) * 2 if interval is None else (interval.low, interval.high)
+    least, most = min(least, starvation.share), max(most, starvation.share)
+    low = min(without(SURE * least), 1.0 / max(1.0 - min(least, HIGHEST_SHARE), evenly))
+    high = 1.0 / max(1.0 - min(most, HIGHEST_SHARE), apart)
     return Gain(round(low, 3), round(high, 3), "if enough cores are free")

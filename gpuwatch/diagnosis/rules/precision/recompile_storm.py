@@ -21,7 +21,7 @@ Fix:
     By reason: sizes that change: torch.compile(dynamic=True), torch._dynamo.mark_dynamic, lengths padded to multiples
     of 64, drop_last=True; numbers that change: a tensor in their place.
 Gain:
-    1 / (1 - c), with c the share of compiling.
+    1 / (1 - c), with c the share of compiling, of which one compilation more or less may have fallen into the time.
 Verify:
     No compilation in 10 minutes (TORCH_LOGS=recompiles prints each with its reason).
 Source:
@@ -86,7 +86,11 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=_fix(model, rank.train_loader),
         gain=pauses_within_loader(
             rank,
-            from_share(found.share * max(0.0, 1.0 - USUAL / found.count), found.share, "the computing itself"),
+            from_share(
+                found.share * max(0.0, 1.0 - USUAL / found.count),
+                found.share * (1.0 + 1.0 / found.count),
+                "the computing itself",
+            ),
             found,
         ),
         ruled_out=(RuledOut("the beginning of the run", "compilations before the 100th step are not counted"),),
