@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PROJECT_FILE = "pyproject.toml"
 TABLE = "tool.gpuwatch"
-_IGNORED = "the config {path} is ignored, because {why}: name it with --config to have it count"
+_IGNORED = "the config {path} is ignored because {why}: name it with --config to use it"
 _MOST_BYTES = 256 << 10
 _MOST_PARTS = 64
 _LONG_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{_MOST_PARTS}}}""")
@@ -162,7 +162,7 @@ def _tool_table(keys: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None
     tools = keys.get("tool", {})
     table = tools.get("gpuwatch") if isinstance(tools, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise ConfigError(f"{path}: tool.gpuwatch is no table; write [tool.gpuwatch] and its keys below")
+        raise ConfigError(f"{path}: tool.gpuwatch is not a table; write [tool.gpuwatch] and its keys below")
     return table
 
 
@@ -235,7 +235,7 @@ def _why_untrusted(
 
 def _bounded(data: bytes, path: Path) -> bytes:
     if len(data) > _MOST_BYTES:
-        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 10} KiB, more than a config is read of")
+        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 10} KiB, the most that is read of a config")
     return data
 
 
@@ -265,7 +265,7 @@ def parsed(data: bytes, path: Path) -> dict[str, Any]:
         line = int(place[1]) if place and place[1] else text.count("\n") + 1
         raise ConfigError(f"{path}, line {line}: {_PLACE.sub('', said)}") from error
     except RecursionError as error:
-        raise ConfigError(f"{path}: its tables lie too deep in each other to be read") from error
+        raise ConfigError(f"{path}: its tables are nested too deeply to be read") from error
     return found
 
 
@@ -358,13 +358,15 @@ def _rules_table(source: Source) -> Mapping[str, Any]:
     table = source.keys.get("rules", {})
     if not isinstance(table, dict):
         key = full_key(source, "rules")
-        raise ConfigError(f"{source.path}: {key} = {shown(table)} is no table; write [{key}.RULE] and its keys below")
+        raise ConfigError(
+            f"{source.path}: {key} = {shown(table)} is not a table; write [{key}.RULE] and its keys below"
+        )
     return table
 
 
 def _words(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise ConfigError(f'{where} is no list of rules or families, such as ["data", "amp-off"]')
+        raise ConfigError(f'{where} is not a list of rules or families, such as ["data", "amp-off"]')
     return tuple(value)
 
 
@@ -372,7 +374,7 @@ def _interval(value: Any, where: str) -> float:
     least, most = INTERVAL_SECONDS
     allowed = f"it may be between {least:g} and {most:g} seconds"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{where} is no number; {allowed}")
+        raise ConfigError(f"{where} is not a number; {allowed}")
     if not least <= value <= most:
         raise ConfigError(f"{where} is out of range; {allowed}")
     return float(value)
@@ -381,7 +383,7 @@ def _interval(value: Any, where: str) -> float:
 def _fail_on(value: Any, where: str) -> str:
     if value not in FAIL_ON:
         meant = did_you_mean(value, FAIL_ON) if isinstance(value, str) else ""
-        raise ConfigError(f"{where} is no severity to fail on{meant}; it may be {' or '.join(map(repr, FAIL_ON))}")
+        raise ConfigError(f"{where} is not a severity to fail on{meant}; it may be {' or '.join(map(repr, FAIL_ON))}")
     return str(value)
 
 
@@ -447,7 +449,9 @@ def _rule(source: Source, key: str, rules: Mapping[str, Rule]) -> Rule:
 def _asked(source: Source, rule: Rule, key: str, values: Any) -> dict[str, Asked]:
     where = full_key(source, "rules", key)
     if not isinstance(values, dict):
-        raise ConfigError(f"{source.path}: {where} = {shown(values)} is no table; write [{where}] and its keys below")
+        raise ConfigError(
+            f"{source.path}: {where} = {shown(values)} is not a table; write [{where}] and its keys below"
+        )
     asked: dict[str, Asked] = {}
     for name, value in values.items():
         one = Asked(value, source.path, f"{where}.{name}")
@@ -566,9 +570,9 @@ def _checked(threshold: Threshold, asked: Asked) -> float | int:
     value = asked.value
     allowed = f"it may be between {short_number(threshold.least)} and {short_number(threshold.most)}"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise asked.refusal(f"is no number; {allowed}")
+        raise asked.refusal(f"is not a number; {allowed}")
     if threshold.is_whole and not isinstance(value, int):
-        raise asked.refusal(f"is no whole number; {allowed}")
+        raise asked.refusal(f"is not a whole number; {allowed}")
     if not threshold.least <= value <= threshold.most:  # nan is nowhere
         raise asked.refusal(f"is out of range; {allowed}")
     return value if threshold.is_whole else float(value)

@@ -77,8 +77,8 @@ def plan_for(pid: int, proc_root: Path = Path("/proc"), site: Path = SITE) -> Pl
         target.close()
     if version < FIRST_VERSION:
         raise CannotInjectError(
-            f"process {pid} runs Python {version[0]}.{version[1]}, and only 3.14 and later let the hook be installed "
-            f"while they run (PEP 768): {_RESTART}"
+            f"process {pid} runs Python {version[0]}.{version[1]}, and the hook can be installed while it runs "
+            f"only in Python 3.14 and later (PEP 768): {_RESTART}"
         )
     try:
         rights = rights_of(pid, proc_root)
@@ -88,7 +88,9 @@ def plan_for(pid: int, proc_root: Path = Path("/proc"), site: Path = SITE) -> Pl
     except TimeoutError as error:
         raise CannotInjectError(f"process {pid} does not answer reads of its memory: {_RESTART}") from error
     except OSError as error:
-        raise CannotInjectError(f"process {pid} has ended meanwhile: name one that runs") from error
+        raise CannotInjectError(
+            f"process {pid} has ended in the meantime: give the pid of a running process"
+        ) from error
     return Plan(pid, start_ticks, rights.user, rights.group, version, site, proc_root)
 
 
@@ -204,15 +206,15 @@ def perform(plan: Plan, temporary: Path | None = None) -> None:
 
 
 def _not_asked(plan: Plan, error: OSError) -> CannotInjectError:
-    return CannotInjectError(
-        f"process {plan.pid} could not be asked to install the hook ({error.strerror}): {plan.restart}"
-    )
+    return CannotInjectError(f"process {plan.pid} did not accept the hook ({error.strerror}): {plan.restart}")
 
 
 @contextmanager
 def _memory_of(plan: Plan) -> Iterator[int]:
     """The memory of the very process that was consented for: it stays that one's when its pid is given to another."""
-    ended = CannotInjectError(f"process {plan.pid} has ended meanwhile, and nothing was changed: name one that runs")
+    ended = CannotInjectError(
+        f"process {plan.pid} has ended in the meantime, and nothing was changed: give the pid of a running process"
+    )
     try:
         memory = os.open(plan.proc_root / str(plan.pid) / "mem", os.O_RDWR | os.O_CLOEXEC)
     except PermissionError as error:
@@ -239,7 +241,7 @@ def _where_to_write(plan: Plan) -> tuple[RemoteControl, int, int]:
     try:
         control, interpreter, thread = in_time(plan.pid, target.budget, lambda: _addresses(target))
         if not 0 < thread < _ADDRESSES or target.version != plan.version:
-            raise CannotInjectError(f"process {plan.pid} is only starting, or ending: try again")
+            raise CannotInjectError(f"process {plan.pid} is starting or ending: try again")
     except OffsetsError as error:
         raise CannotInjectError(
             f"process {plan.pid} runs an unusual build of Python ({error}): {plan.restart}"
@@ -247,7 +249,7 @@ def _where_to_write(plan: Plan) -> tuple[RemoteControl, int, int]:
     except CannotReadError as error:
         raise CannotInjectError(error.sentence) from error
     except UnreadableAddressError as error:
-        raise CannotInjectError(f"process {plan.pid} is only starting, or ending: try again") from error
+        raise CannotInjectError(f"process {plan.pid} is starting or ending: try again") from error
     finally:
         target.close()
     return control, interpreter, thread

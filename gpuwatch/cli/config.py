@@ -108,7 +108,7 @@ def current_folder() -> Path | None:
 def _words(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",")]
     if not all(words):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of rules, such as data,amp-off")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of rules, such as data,amp-off")
     return words
 
 

@@ -230,14 +230,14 @@ def likeness(before: Sequence[Measured], after: Sequence[Measured]) -> Likeness:
         if len(seen) > 1:
             differences.append(f"different {what}: {_listed(before, read)} before, {_listed(after, read)} after")
     notes = (
-        [f"not known of every run, and so not checked: {', '.join(unknown)}"] if (unknown := _unknown(subjects)) else []
+        [f"not known for every run, so not checked: {', '.join(unknown)}"] if (unknown := _unknown(subjects)) else []
     )
     for what, read in _NAMED:
         seen = list(dict.fromkeys(text for subject in subjects if (text := read(subject)) is not None))
         if len(seen) > 1:
             notes.append(f"{what} differs: {_listed(before, read)} before, {_listed(after, read)} after")
     if any(_SIMULATED.search(each.label) for each in (*before, *after)):
-        notes.append("simulated: these numbers are of no machine")
+        notes.append("simulated: these numbers are not from a real machine")
     return Likeness(tuple(differences), tuple(notes))
 
 
@@ -363,7 +363,7 @@ def parse_gate(text: str) -> Gate:
         raise CannotCompareError(f"unknown metric {name!r} in --fail-if{guess}; there are: {', '.join(BY_NAME)}")
     if number.startswith("-") and not is_percent:
         raise CannotCompareError(
-            f"--fail-if {text!r} asks for a negative {name}, which there is none; a change is written with %, "
+            f"--fail-if {text!r} asks for a negative {name}, which does not exist; a change is written with %, "
             f"such as {_GATE_EXAMPLES}"
         )
     limit = float(number) / (100 if is_percent else 1)
@@ -395,7 +395,7 @@ def _judgement(comparison: Comparison, gate: Gate, p_value: float | None, tested
     value = _relative(change) if gate.relative else change.after
     if value is None:
         return Judgement(
-            gate, "unknown", f"{name} is not known on both sides, so --fail-if {gate.text} decides nothing"
+            gate, "unknown", f"{name} is not known on both sides, so --fail-if {gate.text} cannot be decided"
         )
     seen = _seen(change, gate)
     crossed = gate.is_crossed_by(value)

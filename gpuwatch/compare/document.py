@@ -27,7 +27,9 @@ from gpuwatch.text.numbers import grouped
 from gpuwatch.text.paragraphs import wrapped
 
 SCHEMA_VERSION = 1
-ANECDOTE = "one run on a side is an anecdote, not proof: how far runs scatter is not known; record three or more a side"
+ANECDOTE = (
+    "one run per side is an anecdote, not proof: how far runs scatter is not known; record three or more per side"
+)
 
 
 @dataclass(frozen=True, slots=True)

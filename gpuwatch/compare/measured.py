@@ -69,7 +69,7 @@ def measured(name: str, summary: SessionSummary) -> Measured:
     gpus = [gpu for gpu in summary.gpus if gpu.facts.uuid in used or not (used or on_cpu)]
     notes = [] if summary.problem is None else [summary.problem]
     if not summary.ended:
-        notes.append("it is still being written, or was cut off: this is what it holds so far")
+        notes.append("it is still being written or was cut off: this is what it holds so far")
     if run is None:
         notes.append("no training run is in it")
     elif len(summary.runs) > 1:

@@ -74,7 +74,7 @@ class Action:
 ACTIONS = (
     Action(
         "up down, j k",
-        "move in the findings or the GPUs; tab changes between them",
+        "move through the findings or the GPUs; tab switches between the two",
         bound=(
             Bound("list", "up,k", "cursor(-1)"),
             Bound("list", "down,j", "cursor(1)"),
@@ -107,7 +107,7 @@ ACTIONS = (
     ),
     Action(
         "s, u",
-        "snooze a finding for an hour; bring the last one back",
+        "snooze a finding for an hour; undo the last snooze",
         bound=(
             Bound("main", "s", "snooze"),
             Bound("finding", "s", "snooze"),
@@ -146,7 +146,7 @@ ACTIONS = (
     ),
     Action(
         "a",
-        "attach to a training that already runs; again a: everything (detach)",
+        "attach to a training that already runs; a again detaches",
         bound=(Bound("app", "a", "attach"),),
         shown=(Shown("main", 10, "attach", ("candidates",)), Shown("processes", 10, "attach", ("live",))),
         palette=("Attach", "Watch a training that already runs, or everything again"),
@@ -154,15 +154,15 @@ ACTIONS = (
     ),
     Action(
         "r",
-        "begin or end a recording in the current folder; `gpuwatch replay FILE` plays it",
+        "start or stop a recording in the current folder; `gpuwatch replay FILE` plays it",
         bound=(Bound("app", "r", "record"),),
         shown=(Shown("main", 70, "record", ("idle",)), Shown("main", 70, "end recording", ("recording",))),
-        palette=("Record", "Begin or end a recording in the current folder"),
+        palette=("Record", "Start or stop a recording in the current folder"),
         only="live",
     ),
     Action(
         "space",
-        "hold the picture; collection goes on",
+        "pause the display; collection continues",
         bound=(Bound("app", "space", "pause"),),
         shown=(
             Shown("main", 40, "pause", ("alone", "running")),
@@ -171,18 +171,18 @@ ACTIONS = (
             Shown("main", 65, "resume", ("candidates", "held")),
             Shown("timeline", 50, "pause"),
         ),
-        palette=("Hold or resume the picture", "Collection goes on"),
+        palette=("Pause or resume the display", "Collection continues"),
         only="live",
     ),
     Action(
         "space",
-        "hold the replay, or let it go on; at the end: play it from the start",
+        "pause or resume the replay; at its end: play it again from the start",
         shown=(
             Shown("player", 0, "pause", ("running",)),
             Shown("player", 0, "play", ("held",)),
             Shown("player", 0, "from start", ("ended",)),
         ),
-        palette=("Hold or resume the picture", "Collection goes on"),
+        palette=("Pause or resume the display", "Collection continues"),
         only="replay",
         run="app.pause",
     ),
@@ -210,7 +210,7 @@ ACTIONS = (
     ),
     Action(
         "home end",
-        "on the main screen: to the beginning, to the end; a click on the line: to that moment",
+        "on the main screen: jump to the beginning or the end; click on the line: jump to that moment",
         bound=(
             Bound("player", "home", "seek_start", first=True),
             Bound("player", "end", "seek_end", first=True),
@@ -219,7 +219,7 @@ ACTIONS = (
     ),
     Action(
         "< >",
-        "slower, faster: a quarter of the recorded speed up to 60 times",
+        "slower, faster: from a quarter of the recorded speed to 60 times",
         bound=(Bound("player", "less_than_sign", "speed(-1)"), Bound("player", "greater_than_sign", "speed(1)")),
         shown=(Shown("player", 30, "speed"),),
         only="replay",
@@ -263,7 +263,7 @@ ACTIONS = (
     ),
     Action("tab", shown=(Shown("main", 99, "GPUs"),), run="app.focus_next"),
     Action(
-        "ctrl+l", "repaint the screen, after another program wrote over it", bound=(Bound("app", "ctrl+l", "repaint"),)
+        "ctrl+l", "repaint the screen after another program wrote over it", bound=(Bound("app", "ctrl+l", "repaint"),)
     ),
     Action("ctrl+z", bound=(Bound("app", "ctrl+z", "suspend_process"),)),
     Action("ctrl+p", "command palette: themes (one is safe for colour-blind eyes), all commands"),

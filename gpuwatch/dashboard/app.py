@@ -300,7 +300,7 @@ class DashboardApp(App[int]):
         except (CannotRecordError, ValueError, OSError) as error:
             self._refuse(str(error))
             return
-        self.notify(f"Recording into {path.name}; r ends it.", markup=False)
+        self.notify(f"Recording into {path.name}; r stops it.", markup=False)
 
     def _refuse(self, sentence: str) -> None:
         self.notify(say.escape(sentence), severity="error", markup=False)
@@ -354,7 +354,7 @@ class DashboardApp(App[int]):
         if finding is None:
             return
         self.viewing.snooze(key_of(finding))
-        self.notify(f"{finding.rule} is quiet for an hour; u brings it back.", markup=False)
+        self.notify(f"{finding.rule} is snoozed for an hour; u undoes it.", markup=False)
         self.redraw()
 
     def action_undo_snooze(self) -> None:

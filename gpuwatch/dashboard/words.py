@@ -73,9 +73,9 @@ VISIBILITIES = {
 
 VISIBILITY_MEANINGS = {
     "exact": "the hook times every step and wait: gpuwatch run python train.py, or gpuwatch.watch() in the script",
-    "sampled": "its stacks are read from outside, without touching it; shares have an error, given as ±",
-    "process": "only what /proc says: CPU, memory, I/O",
-    "hardware": "only what the GPU says",
+    "sampled": "its stacks are read from outside, without changing it; shares are given with their error, ±",
+    "process": "only what /proc provides: CPU, memory, I/O",
+    "hardware": "only what the GPU reports",
 }
 
 START_SECONDS = 5.0
@@ -115,10 +115,10 @@ def looked_for(snapshot: Snapshot) -> list[tuple[str, str]]:
     """What was looked for where there is nothing to watch, and the ways out."""
     return [
         ("NVIDIA GPUs", no_gpu_reason(snapshot) or "none has answered yet"),
-        ("training runs", "none with the hook; those start by themselves on this screen when they come"),
+        ("training runs", "none with the hook; they appear here as soon as they start"),
         *((("without a hook", unseen),) if (unseen := offer(snapshot)) else ()),
         ("start one", START_COMMAND),
-        ("see it all", "gpuwatch demo (a simulated machine, with everything that this screen can show)"),
+        ("see it all", "gpuwatch demo (a simulated machine)"),
         ("check this machine", "gpuwatch doctor"),
     ]
 

@@ -124,7 +124,7 @@ def keyword_changes(edit: KeywordEdit, call: ast.Call, module: Module, files: Fi
             done = str(error)
         except CannotEditError as error:
             others = ", ".join(f"{other}={each}" for other, each in edit.keywords.items() if other != name)
-            raise CannotEditError(f"{error}{f'; with {others} beside it' if others else ''}") from error
+            raise CannotEditError(f"{error}{f'; together with {others}' if others else ''}") from error
     workers = own_workers or value_in(displays, "num_workers", module)
     elsewhere += added_to(displays, _for_any_number(missing, workers, module), module)
     here = {
@@ -338,7 +338,7 @@ def worker_init_changes(edit: WorkerInitEdit, files: Files) -> list[Change]:
             )
     last = last_import(module)
     if last is None:
-        raise CannotEditError(f"{edit.file} has no imports at its head to put {edit.function}() behind")
+        raise CannotEditError(f"{edit.file} has no imports at its head to put {edit.function}() after")
     missing = [
         name
         for name in sorted({name for text in edit.statements for name in loaded(ast.parse(text))})

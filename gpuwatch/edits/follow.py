@@ -61,7 +61,7 @@ class Setting:
         try:
             number = int(written)
         except ValueError as error:
-            raise CannotEditError(f"{name} is {written}, which is no whole number") from error
+            raise CannotEditError(f"{name} is {written}, which is not a whole number") from error
         if self.intervals and not any(abs(number - seen) <= _SAME * seen for seen in self.intervals):
             raise SetElsewhereError(
                 f"{name} is {number}, but the run was seen to have {self.intervals[0]}: it is set elsewhere"

@@ -172,14 +172,14 @@ def _raised(under: ast.BinOp, edit: IntervalEdit, module: Module, files: Files) 
     number = under.right
     if edit.times is not None:
         if isinstance(number, ast.Constant) and number.value == edit.every:  # what this edit makes where there is none
-            raise AlreadySoError(f"line {number.lineno} of {module.file} already does it every {edit.every} times only")
+            raise AlreadySoError(f"line {number.lineno} of {module.file} already does it only every {edit.every} times")
         return scaled(number, "the interval", edit, module, files)
     if isinstance(number, SOURCES):
         return followed(number, Setting("the interval", str(edit.every)), module, files)
     if not isinstance(number, ast.Constant) or not isinstance(number.value, int):
         raise CannotEditError(f"the interval in line {number.lineno} of {module.file} is computed")
     if number.value >= edit.every:
-        raise AlreadySoError(f"line {number.lineno} of {module.file} already does it every {number.value} times only")
+        raise AlreadySoError(f"line {number.lineno} of {module.file} already does it only every {number.value} times")
     return [module.replaced(number, str(edit.every))]
 
 
@@ -233,7 +233,7 @@ def _check_only_logs(statement: ast.stmt, module: Module) -> None:
         return
     if isinstance(call, ast.Call) and called(call) == "synchronize":
         raise CannotEditError(
-            f"line {statement.lineno} of {module.file} waits for the GPU, and what follows may rest on that"
+            f"line {statement.lineno} of {module.file} waits for the GPU, and the code after it may rely on that"
         )
     if isinstance(statement, ast.AugAssign):
         name = dotted(statement.target) or "a total"
@@ -250,7 +250,7 @@ def _check_unused(statement: ast.stmt, module: Module) -> None:
             raise CannotEditError(f"line {each.lineno} of {module.file} keeps its result")
         leaves = isinstance(each, ast.Return | ast.Yield | ast.YieldFrom | ast.Await)
         if leaves or (isinstance(each, ast.Break | ast.Continue) and each not in steered):
-            raise CannotEditError(f"line {statement.lineno} of {module.file} steers its loop")
+            raise CannotEditError(f"line {statement.lineno} of {module.file} controls its loop")
     use = use_elsewhere(statement, module)
     if use is not None:
         raise CannotEditError(f"line {use.lineno} of {module.file} uses {use.id} from line {statement.lineno}")
@@ -323,7 +323,9 @@ def _of_lightning(edit: IntervalEdit, module: Module, files: Files) -> list[Chan
         present = argument(call, interval, name)
         if present is not None and not (isinstance(present, ast.Constant) and present.value is None):
             if interval == "train_time_interval":
-                raise CannotEditError(f"line {present.lineno} of {module.file} saves by the clock: raise {interval}")
+                raise CannotEditError(
+                    f"line {present.lineno} of {module.file} saves at time intervals: raise {interval}"
+                )
             return scaled(present, interval, edit, module, files)
     settings = SettingsEdit(name, module.file, {names[-1]: str(usual * times)})
     return keyword_changes(settings, call, module, files)

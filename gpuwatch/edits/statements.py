@@ -42,7 +42,7 @@ def setup_changes(edit: SetupEdit, files: Files) -> list[Change]:
         raise CannotEditError(f"{edit.file} sets {_subject(wanted)} in lines {lines}")
     last = last_import(module)
     if last is None:
-        raise CannotEditError(f"{edit.file} has no imports at its head to put {edit.statement} behind")
+        raise CannotEditError(f"{edit.file} has no imports at its head to put {edit.statement} after")
     package = root(wanted.value if isinstance(wanted, ast.Expr) else wanted.targets[0]) or ""  # type: ignore[attr-defined]
     missing = [f"import {package}"] if import_missing(module, package) else []
     return [module.inserted_behind(last, *missing, "", edit.statement)]

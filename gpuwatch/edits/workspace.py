@@ -61,7 +61,7 @@ class Files:
         text = self.text(path)
         # The head only: further down, a file that mentions generated files is written by hand.
         if _GENERATED.search(text[:_GENERATED_WITHIN]):
-            raise CannotEditError(f"{path} says that it is generated: change what it is made from")
+            raise CannotEditError(f"{path} says that it is generated: change its source instead")
         return Module(path, text, _parsed(path, text))
 
     def statement(self, path: str, line: int) -> tuple[Module, ast.stmt]:
@@ -152,7 +152,7 @@ def _refuse_others(path: str) -> None:
     if not path.endswith((".py", ".pyw")):
         raise CannotEditError(f"{path} is not a Python source file")
     if not _PACKAGES.isdisjoint(parts):
-        raise CannotEditError(f"{path} belongs to an installed package: it is not yours to change")
+        raise CannotEditError(f"{path} belongs to an installed package, which gpuwatch does not change")
 
 
 def _read(origin: Origin, path: str) -> _File:

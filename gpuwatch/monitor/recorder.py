@@ -360,7 +360,7 @@ class Recorder:
         """
         before = self._thread
         if before is not None and not before.has_failed:
-            raise ValueError(f"{before.written.path} is being recorded already: end that first.")
+            raise ValueError(f"{before.written.path} is already being recorded: stop that recording first.")
         meta = _meta(snapshot, self._timeline.interval_seconds, tuple(command), self._clock.wall_time())
         writer = self._open_writer(path, meta, max_bytes)
         thread = WriterThread(writer, own_thread=isinstance(self._clock, SystemClock))
@@ -394,8 +394,8 @@ class Recorder:
             return None
         path, size, problem, note, is_over = thread.written
         if thread.is_stuck and problem is None:
-            lost = f", and {self._lost} samples are lost by now" if self._lost else ""
-            problem = f"the disk of {path.absolute().parent} does not answer: what comes waits in memory{lost}"
+            lost = f", and {self._lost} samples are lost so far" if self._lost else ""
+            problem = f"the disk of {path.absolute().parent} does not answer: new samples wait in memory{lost}"
         return RecordingNow(path, max(0.0, (now_ns - self._started_ns) / 1e9), size, problem, note, is_over)
 
     def end(self) -> RecordingNow | None:
@@ -413,9 +413,9 @@ class Recorder:
             return None
         if not has_ended:
             folder = last.path.absolute().parent
-            return replace(last, problem=f"the disk of {folder} does not answer: what it had taken by then can be read")
+            return replace(last, problem=f"the disk of {folder} does not answer: what was written before can be read")
         if self._lost and last.problem is None:
-            return replace(last, problem=f"{self._lost} samples are not in it: the disk did not answer for a while")
+            return replace(last, problem=f"{self._lost} samples are missing: the disk did not answer for a while")
         return last
 
     def _put(self, thread: WriterThread, samples: Sequence[Sample]) -> None:

@@ -27,7 +27,9 @@ far. `unmeasured`: where its batches come from is not seen. `remark`: only infor
 AT_ITS_END: frozenset[RunState] = STEPLESS | {"stopped"}
 """States that a report of a longer time adds to its verdict."""
 
-DATA_PHASE = 'its batches come from no DataLoader: put what makes them into `with gpuwatch.phase("data"):`'
+DATA_PHASE = (
+    'its batches do not come from a DataLoader: put the code that makes them into `with gpuwatch.phase("data"):`'
+)
 
 _LOUD = (Severity.CRITICAL, Severity.WARNING)
 STEPS_COUNTED = ("exact", "sampled")
@@ -142,13 +144,13 @@ def state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
         case "starting":
             return "no training step yet"
         case "warming up":
-            return f"{grouped(run.steps_total)} {made} so far, judged once their time is steady"
+            return f"{grouped(run.steps_total)} {made} so far; judged once the step time is steady"
         case "silent":
             return f"no step for {since_last}"
         case "not training":
             return f"no training loop is running, last step {since_last} ago"
         case "stopped":
-            return "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"
+            return "stopped by a signal (SIGSTOP or Ctrl-Z), not starved"
         case "ended" if run.visibility not in STEPS_COUNTED:
             return "ended; its steps were not seen"
         case "ended" if run.visibility == "sampled" and not run.steps_total:

@@ -366,10 +366,10 @@ def _layout(memory: Memory, program: Program) -> Layout:
         raise refuse(
             Reason.NO_SYMBOLS,
             f"the Python of process {pid} was stripped of the symbols that name its version",
-            "train with a Python that is not stripped, or use gpuwatch run",
+            "use a Python that is not stripped, or gpuwatch run",
         )
     if version < OLDEST:
-        raise _other_version(pid, version, f"older than {OLDEST[0]}.{OLDEST[1]}, the oldest that is read")
+        raise _other_version(pid, version, f"older than {OLDEST[0]}.{OLDEST[1]}, the oldest that gpuwatch reads")
     if version > NEWEST:
         raise _other_version(pid, version, f"newer than {NEWEST[0]}.{NEWEST[1]}, the newest this gpuwatch knows")
     if version < FIRST_SELF_DESCRIBING:
@@ -393,7 +393,7 @@ def _described(pid: int, version: tuple[int, int], raw: bytes) -> Layout:
     except OffsetsError as error:
         raise _other_build(pid, f"an unusual build of Python ({error})", "use gpuwatch run") from None
     if layout.version != version:
-        raise _other_build(pid, "a Python that contradicts itself about its version", "use gpuwatch run")
+        raise _other_build(pid, "a Python with contradictory version information", "use gpuwatch run")
     return layout
 
 

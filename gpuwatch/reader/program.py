@@ -477,7 +477,7 @@ def _no_python(memory: Memory, first: Mapping | None, named_python: bool) -> Can
         return refuse(
             Reason.NO_SYMBOLS,
             f"process {pid} runs {name}, which was stripped of the symbol that leads to its stacks (_PyRuntime)",
-            "train with a Python that is not stripped, or use gpuwatch run",
+            "use a Python that is not stripped, or gpuwatch run",
         )
     return refuse(
         Reason.NOT_PYTHON, f"process {pid} runs {name}, not Python", "list what trains here: gpuwatch --attach"

@@ -136,10 +136,10 @@ def open_recording(path: Path) -> Opened:
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where the message quotes what is no text
         if "locked" in str(error):
             raise CannotOpenError(
-                f"{path} is being recorded where it cannot be read at the same time: end it first."
+                f"{path} is being recorded where it cannot be read at the same time: stop the recording first."
             ) from None
         reason = printable(str(error))
-        raise CannotOpenError(f"{path} is damaged from its beginning and cannot be read: {reason}.") from None
+        raise CannotOpenError(f"{path} is damaged at its beginning and cannot be read: {reason}.") from None
 
 
 def _head(path: Path) -> bytes:
@@ -151,7 +151,7 @@ def _head(path: Path) -> bytes:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return file.read(_HEAD_BYTES)
-            raise CannotOpenError(f"{path} is no file any more: a recording is read from a file.")
+            raise CannotOpenError(f"{path} is no longer a file: a recording is read from a file.")
     except FileNotFoundError:
         raise CannotOpenError(f"There is no recording {path}: check its name.") from None
     except IsADirectoryError:

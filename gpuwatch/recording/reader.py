@@ -484,8 +484,8 @@ class Recording:
         from_ns, gaps, refused = (self._head.get(name) for name in ("samples_from_ns", "gaps", "refused"))
         if isinstance(from_ns, int):
             yield (
-                f"samples before {self._moment(self.wall_time(from_ns))} were dropped to stay below its greatest size, "
-                "the figures of each minute are kept"
+                f"samples before {self._moment(self.wall_time(from_ns))} were dropped to stay below its maximum "
+                "size; the figures of each minute are kept"
             )
         for gap in gaps if isinstance(gaps, list) else ():
             if isinstance(gap, dict) and gap.get("lost"):

@@ -252,7 +252,7 @@ class RecordingWriter:
                 return
             if self._failed_wall is not None:
                 since = self._moment(self._failed_wall)
-                self.problem = f"recording stopped at {since}: {self._failure}; what came after is not in it"
+                self.problem = f"recording stopped at {since}: {self._failure}; later samples are missing"
             self._store.close()
             self._home = self._place.path
             if self._place.home is not None:
@@ -353,14 +353,14 @@ class RecordingWriter:
         self._failure = str(error)
         since = self._moment(self._failed_wall)
         folder = self._place.path.absolute().parent
-        self.problem = f"recording stopped at {since}: {error} on {folder}; it goes on when there is room"
+        self.problem = f"recording stopped at {since}: {error} on {folder}; it resumes when there is room"
         if "no space" not in str(error):
-            self.problem = f"recording stopped at {since}: {error} in {folder}; it goes on when that is mended"
+            self.problem = f"recording stopped at {since}: {error} in {folder}; it resumes when that is fixed"
 
     def _has_lost(self, error: LostFileError) -> None:
         """A file that was removed stays removed: nothing is put in its place."""
         since = self._moment(self._wall_time)
-        self.problem = f"recording ended at {since}: {error} while it was written; begin another one"
+        self.problem = f"recording ended at {since}: {error} while it was written; start a new one"
         self._closed = self.is_lost = True
         self._waiting.clear()
         self._segment = None

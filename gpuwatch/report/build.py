@@ -121,7 +121,7 @@ def _clock_jump(seen: Observation) -> tuple[str, ...]:
         return ()
     return (
         f"the machine's clock jumped {seconds(abs(jump))} {'ahead' if jump > 0 else 'back'} (it was set, or the "
-        "machine slept): times of day are as it showed them, durations leave the jump out",
+        "machine slept): times of day are as the clock showed them; durations leave out the jump",
     )
 
 

@@ -32,7 +32,7 @@ from gpuwatch.timeline.windows import RunWindow
 if TYPE_CHECKING:
     from gpuwatch.edits.workspace import Origin
 
-NO_EDIT = "the fix is not the change of one call"
+NO_EDIT = "the fix is not a change of one call"
 NOT_HERE = "the source file is not on this machine"
 _SETTINGS = frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "in_order"})
 _STATEMENTS = {
@@ -166,7 +166,7 @@ def fix_patch(seen: Observation) -> FixPatch:
         if fix is None:
             continue
         if finding.behind is not None:
-            why = f"not in the patch: change {finding.behind} first, then look again"
+            why = f"not in the patch: fix {finding.behind} first, then look again"
             by_hand.setdefault(why, []).append(finding.rule)
             continue
         origin = origin_of(seen, finding)

@@ -135,7 +135,7 @@ class Finding(Struct, frozen=True):
     verify: str
     since: Moment
     state: Literal["pending", "firing", "clearing", "over"]
-    stood_seconds: Annotated[float | None, _note("of a recording of more than 15 minutes")]
+    stood_seconds: Annotated[float | None, _note("of a recording longer than 15 minutes")]
     behind: Annotated[str | None, _note("the rule to solve first")]
     window_seconds: float
     confidence_notes: list[str]

@@ -26,7 +26,7 @@ def tree(profile: Profile, least_share: float = LEAST_SHARE) -> Iterator[str]:
         f"every {1000 * profile.interval_seconds:.0f} ms; shares are of each thread's samples"
     )
     if profile.rejected:
-        yield f"{grouped(profile.rejected)} samples met a stack that was changing and are not counted"
+        yield f"{grouped(profile.rejected)} samples hit a stack that was changing and are not counted"
     for lane in profile.lanes:
         yield ""
         yield f"{plain(lane.name)}, {grouped(len(lane.looks))} samples"

@@ -43,13 +43,13 @@ _MINUTE = 60.0  # of which a long recording's curves are made
 _TICKS_PER_SECOND = 100
 _ENOUGH_STEPS, _ENOUGH_SECONDS = 100, 30.0
 """The rules ask for 30 steps behind the warm-up, and for 10 s more."""
-_NOT_CLOSED = "the recording was not closed: it is still being written, or what wrote it was killed"
+_NOT_CLOSED = "the recording was not closed: it is still being written, or its writer was killed"
 _OF_MINUTES = (
-    "more than 15 minutes: the figures are those of the recording's minutes, percentiles are put together from theirs; "
-    "polls, records and stacks are those of the last minutes"
+    "more than 15 minutes: the figures are computed from those of each minute, percentiles too; "
+    "polls, records and stacks are of the last minutes"
 )
 _OF_THEIR_TIME = (
-    "thresholds of the config count for a report of up to 15 minutes: these findings are those of the time of recording"
+    "the config's thresholds apply to reports of up to 15 minutes: these findings are those of the time of recording"
 )
 _DEFAULTS = Settings()
 _LEAST_SECONDS = 60.0
@@ -172,7 +172,7 @@ def _unread(durations: Sequence[FindingDuration]) -> Iterator[str]:
     """Which findings are left out because they cannot be read here."""
     rules = sorted({each.key[0] for each in durations if known(each.blob) is None})
     if rules:
-        yield f"findings in words that this version of gpuwatch does not know are left out: {', '.join(rules)}"
+        yield f"findings that this version of gpuwatch does not know are left out: {', '.join(rules)}"
 
 
 def _origin(recording: Recording) -> Origin:
@@ -296,7 +296,7 @@ def known(blob: bytes) -> Finding | None:
 
 def _with_duration(finding: Finding, lasted: FindingDuration, total: float) -> Finding:
     words = f"{duration_words(lasted.seconds)} of {duration_words(total)}"
-    more = f"it stood for {words} and is over" if lasted.is_over else f"so for {words}"
+    more = f"it lasted {words} and is over" if lasted.is_over else f"so for {words}"
     return replace(finding, summary=f"{finding.summary}; {more}")
 
 

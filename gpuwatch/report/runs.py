@@ -111,7 +111,7 @@ def _unavailable(run: RunWindow) -> dict[str, str]:
         reasons["step_seconds"] = _NO_STEP if exact else _HOOK_ONLY
     if rank.wait_share is None:
         if exact and rank.step_seconds is not None:
-            reasons["data_wait_share"] = "the loop's waits for data are not seen by the hook"
+            reasons["data_wait_share"] = "the hook does not see the loop's waits for data"
         elif rank.facts.visibility == "sampled" and not steps_known(rank):
             reasons["data_wait_share"] = reasons["steps"]
         else:
@@ -124,9 +124,9 @@ def _unavailable(run: RunWindow) -> dict[str, str]:
 
 
 _NO_STEP = "no step was seen in this window"
-_HOOK_ONLY = "measured with the hook only"
-_UNREAD = "seen with the hook or in stacks only, and neither is there"
-_UNSEEN_STEPS = {"sampled": "no loader was seen at work", "process": _UNREAD, "hardware": _UNREAD}
+_HOOK_ONLY = "measured only with the hook"
+_UNREAD = "seen only with the hook or in stacks, and neither is available"
+_UNSEEN_STEPS = {"sampled": "no loader was seen working", "process": _UNREAD, "hardware": _UNREAD}
 _UNSEEN_WAITS = {"sampled": "too little was seen in this window", "process": _UNREAD, "hardware": _UNREAD}
 
 

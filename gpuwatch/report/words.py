@@ -25,7 +25,7 @@ PHASE_WORDS = {
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
-    "sync": "asks the device (.item() and alike)",
+    "sync": "asks the device (.item() and the like)",
     "copy": "copies to the device",
     "eval": "evaluation",
     "save": "saving",
@@ -87,7 +87,7 @@ def banner(report: model.Report) -> list[str]:
     about = report.gpuwatch
     lines = []
     if about.source == "simulated":
-        lines.append(f"{about.label}: these numbers are not of this machine")
+        lines.append(f"{about.label}: these numbers are not from this machine")
     elif "SIMULATED" in about.label:
         lines.append(f"{about.label}: these numbers were made up")
     if about.incomplete:

@@ -120,7 +120,7 @@ def parse_change(text: str) -> Change:
         raise TrialError(f"a change is NAME=VALUE, such as num_workers=8, not {text!r}; the command comes after --")
     if kind == "env" and rest:
         if rest.startswith("GPUWATCH_"):
-            raise TrialError(f"{rest} steers gpuwatch itself: a trial needs it for its own")
+            raise TrialError(f"{rest} controls gpuwatch itself: a trial uses it")
         if "\0" in value:
             raise TrialError(f"the value of {rest} holds a NUL, which no environment can")
         return Change(name, value)
@@ -172,7 +172,9 @@ def _checked(changes: tuple[Change, ...]) -> Arm:
     names = [change.name for change in changes]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise TrialError(f"{twice} is given twice for one arm: a second arm is --arm '...', several values --sweep")
+        raise TrialError(
+            f"{twice} is given twice for one arm: use --arm '...' for a second arm, --sweep for several values"
+        )
     return Arm(changes)
 
 
@@ -183,7 +185,7 @@ def _refusal(name: str) -> str:
         return f"{name} cannot be changed by the hook, for {_NOT_FROM_OUTSIDE[name]}: {flag}; {settings}"
     near = difflib.get_close_matches(name, list(SETTINGS), n=1, cutoff=0.5)
     meant = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"{name!r} is nothing that the hook can change{meant}; {settings}; {flag}"
+    return f"{name!r} cannot be changed by the hook{meant}; {settings}; {flag}"
 
 
 Place = tuple[str, int]
@@ -262,14 +264,14 @@ def checked_command(command: Sequence[str]) -> list[str]:
         TrialError: there is none, or no such program.
     """
     if not command:
-        raise TrialError("no command was given; write it behind --: gpuwatch trial num_workers=8 -- python train.py")
+        raise TrialError("no command was given; write it after --: gpuwatch trial num_workers=8 -- python train.py")
     program = command[0]
     if shutil.which(program) is None:
         if program.endswith(".py") and Path(program).is_file():
             raise TrialError(f"{program} is a script, not a command: start it with its interpreter, python {program}")
         if Path(program).is_file():
             raise TrialError(f"{program} is not executable: start it with its interpreter, such as sh {program}")
-        raise TrialError(f"{program} is no program that can be started; check its spelling and the environment")
+        raise TrialError(f"{program} is not a program that can be started; check its spelling and the environment")
     return list(command)
 
 

@@ -131,10 +131,10 @@ class Experiment:
         same = [arm for arm in self.arms[1:] if already_so(arm, probe, self.command, self.environment)]
         self.arms = tuple(arm for arm in self.arms if arm not in same)
         for arm in same:
-            self.notes.append(f"{arm.label} is how the program is already: that is the first arm")
+            self.notes.append(f"{arm.label} is what the program does already: that is the first arm")
         if len(self.arms) == 1:
             raise TrialError(
-                f"there is nothing to compare: {' and '.join(arm.label for arm in same)} is how it is already"
+                f"there is nothing to compare: the program already does {' and '.join(arm.label for arm in same)}"
             )
 
     def _place(self, probe: RunResult) -> Place | None:
@@ -143,7 +143,7 @@ class Experiment:
             return loader.file, loader.line
         if loader is not None and any(change.name in LOADER for arm in self.arms for change in arm.changes):
             self.notes.append(
-                "where the training's DataLoader is built could not be seen: all DataLoaders were changed"
+                "where the training's DataLoader is built could not be seen, so all DataLoaders were changed"
             )
         return None
 
@@ -182,12 +182,14 @@ def _missing(change: Change, run: RunResult) -> str | None:
         return _missing_of_loader(change, facts, run.loader)
     if change.name == "compile":
         wanted, seen = change.value, facts.model.compiled
-        return None if seen is wanted else ("nothing was compiled" if wanted else "something was compiled all the same")
+        return None if seen is wanted else ("nothing was compiled" if wanted else "something was compiled anyway")
     if facts.device == "cpu":
         return "it trained on the CPU"
     if change.name == "non_blocking":
         return None if "non_blocking" in facts.overrides else "no copy of pinned memory to the GPU was seen"
-    return None if _switch_is(change, facts.model) else "the program sets it otherwise after its optimizer is built"
+    return (
+        None if _switch_is(change, facts.model) else "the program sets it to another value after its optimizer is built"
+    )
 
 
 def _missing_of_loader(change: Change, facts: RunFacts, loader: LoaderFacts | None) -> str | None:

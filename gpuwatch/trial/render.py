@@ -219,7 +219,7 @@ def _headline(result: TrialResult, escape: Callable[[str], str] = str) -> str:
     if not result.compares:
         return f"nothing could be compared{marked}"
     words = list(dict.fromkeys(verdict_words(each.judgement) for each in result.arms[1:]))
-    return f"{escape(words[0] if len(words) == 1 else 'nothing is faster for sure')}{marked}"
+    return f"{escape(words[0] if len(words) == 1 else 'nothing is certainly faster')}{marked}"
 
 
 def _header(result: TrialResult) -> tuple[str, ...]:
@@ -283,7 +283,7 @@ def _sentences(result: TrialResult) -> list[tuple[str, tuple[str, ...]]]:
             found.append((f"{each.arm.label}: {failure_words(each.failure)}", each.failure.last_lines))
     rest: list[str] = []
     if len(result.arms) > 2 and any(each.judgement.interval is not None for each in result.arms):
-        rest.append(f"{len(result.arms) - 1} arms were compared with the first: verdicts are stricter for it (Holm)")
+        rest.append(f"{len(result.arms) - 1} arms were compared with the first, so verdicts are stricter (Holm)")
     rest += [*result.notes, *(f"By hand: {sentence}" for sentence in result.by_hand)]
     return [*found, *((sentence, ()) for sentence in rest)]
 

@@ -283,8 +283,8 @@ def _drift(arms: Sequence[ArmResult], metric: Metric) -> Iterator[str]:
     if found is not None:
         way = "quicker" if found > 0 else "slower"
         yield (
-            f"from the first run to the last everything became {100 * abs(found):.0f} % {way}: the arms took turns, so "
-            "the ratios stand, but the intervals are wider for it"
+            f"from the first run to the last everything became {100 * abs(found):.0f} % {way}: the arms alternated, so "
+            "the ratios hold, but the intervals are wider"
         )
 
 

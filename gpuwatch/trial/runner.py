@@ -252,10 +252,10 @@ def _failure(
     lines = training.last_lines()
     if exit_code is None:
         seen = (
-            "its hook was heard: it loads or hangs (--patience waits longer), or steps without a torch optimizer (call "
-            "gpuwatch.step() once per step)"
+            "its hook reported: it loads or hangs (--patience waits longer), or it steps without a torch optimizer "
+            "(call gpuwatch.step() once per step)"
             if is_hooked
-            else "no hook was heard in it: it does not import torch, or what starts it drops PYTHONPATH (sudo, docker)"
+            else "no hook reported from it: it does not import torch, or its launcher drops PYTHONPATH (sudo, docker)"
         )
         return Failure(
             f"it made no training step for {enough.patience_seconds:.0f} s and was stopped; {seen}", None, lines
@@ -268,7 +268,7 @@ def _failure(
     if steady is not None and steady.steps >= wanted:
         return None
     steps = steady.steps if steady is not None else 0
-    reason = f"it ended by itself after {steps} settled steps, and {wanted} make a figure: let it train longer"
+    reason = f"it ended by itself after {steps} settled steps, and a figure needs {wanted}: let it train longer"
     return Failure(reason, exit_code, lines)
 
 

@@ -155,7 +155,7 @@ async def test_a_long_list_scrolls_with_the_cursor() -> None:
 async def test_a_snoozed_finding_is_gone_for_an_hour_and_can_be_brought_back() -> None:
     async with driven(situations.starved()) as driver:
         await driver.press("s")
-        assert "1 of 2, 1 snoozed (u brings back)" in driver.text
+        assert "1 of 2, 1 snoozed (u undoes)" in driver.text
         assert "idles 41 %" not in "\n".join(driver.rows[1:])
         await driver.press("u")
         assert "idles 41 %" in driver.text

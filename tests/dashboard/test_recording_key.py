@@ -12,7 +12,7 @@ from tests.dashboard import situations
 from tests.dashboard.piloting import driven
 
 NOW = RecordingNow(Path("/home/u/gpuwatch-20261120-140327.gpuwatch"), seconds=12.4, bytes=3_250_585)
-FULL = "recording stopped at 14:03: no space left on /data; it goes on when there is room"
+FULL = "recording stopped at 14:03: no space left on /data; it resumes when there is room"
 
 
 async def test_r_begins_a_recording_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ async def test_r_begins_a_recording_in_the_current_folder(tmp_path: Path, monkey
         (path,) = driver.monitor.recorded
         assert path.parent == tmp_path
         assert path.name.startswith("gpuwatch-") and path.suffix == ".gpuwatch"
-        assert f"{path.name}; r ends it" in " ".join(driver.text.replace("▌", " ").split())
+        assert f"{path.name}; r stops it" in " ".join(driver.text.replace("▌", " ").split())
 
 
 async def test_r_again_ends_it_and_says_what_has_become_of_it() -> None:

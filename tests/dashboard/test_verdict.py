@@ -121,8 +121,8 @@ def test_a_gpu_finding_belongs_to_the_run_on_that_gpu() -> None:
     ("state", "words"),
     [
         ("starting", "no training step yet"),
-        ("warming up", "18 204 steps so far, judged once their time is steady"),
-        ("stopped", "stopped by a signal (SIGSTOP, Ctrl-Z), not starved"),
+        ("warming up", "18 204 steps so far; judged once the step time is steady"),
+        ("stopped", "stopped by a signal (SIGSTOP or Ctrl-Z), not starved"),
         ("silent", "no step for 0 s"),
         ("ended", "ended after 18 204 steps"),
         ("not hooked", "not hooked, so its steps and waits are not seen"),

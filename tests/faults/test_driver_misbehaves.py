@@ -232,7 +232,7 @@ def test_gpus_that_change_places_are_noticed(simulated_driver: SimulatedDriver) 
         all_is_with_its_gpu(reader, [0, 1, 2])
         simulated_driver.write(*these([2, 0, 1]))
         noticed = reader.until(NvmlState, lambda state: state.status == "restarting")
-        assert "GPU 0 is another one than before: GPU-2" in (noticed.reason or "")
+        assert "GPU 0 is not the same GPU as before: GPU-2" in (noticed.reason or "")
         all_is_with_its_gpu(reader, [2, 0, 1], since_ns=noticed.time_ns)
 
 

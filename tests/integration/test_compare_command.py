@@ -169,7 +169,7 @@ def test_a_recording_that_is_still_written_is_compared_and_said(
     finally:
         monitor.stop()
     assert code == 0
-    assert "it is still being written, or was cut off" in " ".join(text.split())
+    assert "it is still being written or was cut off" in " ".join(text.split())
     assert _rows(text)["samples/s"][1] != "-"
 
 
@@ -194,16 +194,16 @@ def test_options_behind_the_dashes_are_reported_where_they_stand(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "which of these are before"),
-        (["one.gpuwatch"], "which of these are before"),
-        (["a", "b", "c"], "which of these are before"),
-        (["--", "a.gpuwatch"], "nothing to compare with"),
+        ([], "which files are before"),
+        (["one.gpuwatch"], "which files are before"),
+        (["a", "b", "c"], "which files are before"),
+        (["--", "a.gpuwatch"], "the before side is empty"),
         (["a", "--before", "b", "--after", "c"], "a is on neither side"),
         (["nowhere.gpuwatch", "nowhere.gpuwatch"], "there is no file nowhere.gpuwatch"),
-        (["{empty}", "{empty}"], "no recording (*.gpuwatch) or report (*.json) is in the folder"),
+        (["{empty}", "{empty}"], "there is no recording (*.gpuwatch) or report (*.json) in the folder"),
         (["{text}", "{text}"], "neither a recording nor a report's JSON"),
         (["{nothing}", "{nothing}"], "nothing.gpuwatch is empty: nothing was recorded"),
-        (["{report}", "{report}", "--from", "5"], "is no recording: --from and --to"),
+        (["{report}", "{report}", "--from", "5"], "is not a recording: --from and --to"),
         (["a", "b", "--fail-if", "samples_per_sec<-3%"], "did you mean 'samples_per_second'"),
     ],
 )

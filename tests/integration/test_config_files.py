@@ -137,22 +137,22 @@ def test_keys_may_be_written_with_underscores(project: Path) -> None:
     ("text", "said"),
     [
         ("[tool.gpuwatch]\nslect = []", ["slect", "did you mean 'select'?"]),
-        ("[tool.gpuwatch]\nselect = 'data'", ['tool.gpuwatch.select = "data"', "no list"]),
-        ("[tool.gpuwatch]\nignore = [1]", ["no list"]),
+        ("[tool.gpuwatch]\nselect = 'data'", ['tool.gpuwatch.select = "data"', "not a list"]),
+        ("[tool.gpuwatch]\nignore = [1]", ["not a list"]),
         ("[tool.gpuwatch]\nignore = ['wrkers-zero']", ["did you mean 'workers-zero'?"]),
-        ("[tool.gpuwatch]\ninterval = 'fast'", ['interval = "fast"', "no number", "between 0.1 and 60"]),
+        ("[tool.gpuwatch]\ninterval = 'fast'", ['interval = "fast"', "not a number", "between 0.1 and 60"]),
         ("[tool.gpuwatch]\ninterval = 0.01", ["interval = 0.01", "out of range", "between 0.1 and 60"]),
-        ("[tool.gpuwatch]\ninterval = true", ["interval = true", "no number"]),
+        ("[tool.gpuwatch]\ninterval = true", ["interval = true", "not a number"]),
         ("[tool.gpuwatch]\nfail-on = 'warnings'", ["did you mean 'warning'?", "'warning' or 'critical'"]),
         ("[tool.gpuwatch]\nfail-on = 3", ["fail-on = 3", "'warning' or 'critical'"]),
         ("[tool.gpuwatch]\nfail-on = 'warning'\nfail_on = 'critical'", ["fail_on", "given twice"]),
         ("[tool.gpuwatch]\nrules = 3", ["rules = 3", "[tool.gpuwatch.rules.RULE]"]),
-        ("[tool.gpuwatch.rules]\nlow-util = 3", ["low-util = 3", "no table"]),
+        ("[tool.gpuwatch.rules]\nlow-util = 3", ["low-util = 3", "not a table"]),
         ("[tool.gpuwatch.rules.low-utl]\nfire-percent = 3", ["low-utl", "did you mean 'low-util'?"]),
         ("[tool.gpuwatch.rules.low-util]\nfire-percnt = 3", ["did you mean 'fire-percent'?"]),
         ("[tool.gpuwatch.rules.low-util]\nfire-percent = 300", ["fire-percent = 300", "between 0 and 100"]),
         ("[tool.gpuwatch.rules.low-util]\nfire-percent = 80\nfire_percent = 70", ["given twice"]),
-        ("[tool]\ngpuwatch = 3", ["is no table"]),
+        ("[tool]\ngpuwatch = 3", ["is not a table"]),
         ("[tool.gpuwatch]\ninterval = \n", [", line 2: "]),
         ("[tool.gpuwatch]\n# a comment\ninterval = '", [", line 3: "]),
         ("[tool.gpuwatch]\ninterval = " + "9" * 5000, [", line "]),
@@ -200,7 +200,7 @@ def assert_ignored(folder: Path, environ: dict[str, str], path: Path, why: str) 
     found = load(folder=folder, environ=environ)
     (sentence,) = found.ignored
     assert found.files == () and found.interval_seconds is None
-    assert sentence.startswith(f"the config {path} is ignored, because {why}") and "--config" in sentence
+    assert sentence.startswith(f"the config {path} is ignored because {why}") and "--config" in sentence
 
 
 @AS_ROOT

@@ -49,7 +49,7 @@ def test_folder_and_socket_are_closed_to_others_whatever_the_umask(tmp_path: Pat
 def test_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(0o700)
     (tmp_path / "gpuwatch").symlink_to(tmp_path / "real")
-    with pytest.raises(RendezvousError, match="a link is not followed"):
+    with pytest.raises(RendezvousError, match="links are not followed"):
         Rendezvous.create(tmp_path / "gpuwatch", ME)
 
 

@@ -172,7 +172,7 @@ def test_a_run_that_serves_four_others_is_called_hooked_not_unhooked(folder: Pat
         (run,) = snapshot.runs
         assert run.state == "not linked"
         said = state_sentence(run, snapshot)
-        assert said == "hooked, but already linked to 4 other gpuwatch, the most that a run serves; close one"
+        assert said == "hooked, but already linked to 4 other gpuwatch processes, the most that a run serves; close one"
         assert run.how_to_see_more == said
 
 
@@ -180,5 +180,5 @@ def test_a_run_that_has_done_nothing_yet_is_called_hooked_too(folder: Path) -> N
     presence(folder, os.getpid())
     facts, _ = named(folder)
     assert [(each.hooked, each.how_to_see_more) for each in facts] == [
-        (True, "hooked, but has done nothing that the hook reports since this gpuwatch came")
+        (True, "hooked, but it has done nothing that the hook reports since this gpuwatch started")
     ]

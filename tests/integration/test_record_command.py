@@ -253,7 +253,7 @@ def test_another_training_beside_the_command_is_not_recorded(tmp_path: Path) -> 
         in_a_shell = f"{PYTHON} loop.py 300; exit 3"
         done = gpuwatch(tmp_path, "record", "-o", "a.gpuwatch", "--", "sh", "-c", in_a_shell, cwd=tmp_path)
         assert done.returncode == 3
-        assert "not below it" not in done.stderr
+        assert "are not its children" not in done.stderr
         beside = gpuwatch(tmp_path, "record", "-o", "b.gpuwatch", "--", "sleep", "10", cwd=tmp_path)
         assert "none among the processes that sleep started" in beside.stderr
     finally:
@@ -288,7 +288,7 @@ def test_a_duration_ends_the_recording_but_not_the_command(tmp_path: Path) -> No
         (("--simulate", "starved", "--", "ls"), "--simulate and a command exclude each other"),
         (("--record-max", "some"), "is not a size such as 500M"),
         (("-o", "nowhere/a.gpuwatch", "--simulate", "starved"), "there is no folder"),
-        (("-o", ".", "--simulate", "starved"), "is no file"),
+        (("-o", ".", "--simulate", "starved"), "is not a file"),
     ],
 )
 def test_wrong_use_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -312,7 +312,7 @@ def test_a_recording_that_is_removed_ends_the_watch_with_a_sentence(tmp_path: Pa
         path.unlink()
         said = process.communicate(timeout=PATIENCE_SECONDS)[1].decode()
     assert process.returncode == 2
-    assert "was removed while it was written; begin another one" in said and "replay" not in said
+    assert "was removed while it was written; start a new one" in said and "replay" not in said
     assert not list(tmp_path.glob("a.gpuwatch*"))
 
 
@@ -323,14 +323,14 @@ def test_a_recording_that_is_removed_is_reported_at_once_and_the_command_goes_on
         assert process.stdin is not None and process.stderr is not None
         read_until(process.stderr.fileno(), "it ends with the command")
         path.unlink()
-        read_until(process.stderr.fileno(), "was removed while it was written; begin another one; the command goes on")
+        read_until(process.stderr.fileno(), "was removed while it was written; start a new one; the command goes on")
         process.communicate(b"go\n", timeout=PATIENCE_SECONDS)
     assert process.returncode == 6
 
 
 def test_dashes_without_a_command_are_refused_and_not_taken_for_a_watch(tmp_path: Path) -> None:
     done = gpuwatch(tmp_path, "record", "-o", str(tmp_path / "a.gpuwatch"), "--")
-    assert done.returncode == 2 and "no command was given behind --" in done.stderr
+    assert done.returncode == 2 and "no command follows --" in done.stderr
     assert not (tmp_path / "a.gpuwatch").exists()
 
 
@@ -347,8 +347,8 @@ def test_a_recording_that_could_not_be_written_to_its_end_fails_and_says_what_is
     )
     assert (done.returncode, done.stdout) == (2, "")
     first, *_, last = done.stderr.splitlines()[1:-1]
-    assert "recording stopped at" in first and "it goes on when" in first
-    assert "recording stopped at" in last and "what came after is not in it" in last
-    assert done.stderr.count("it goes on when") == 1
+    assert "recording stopped at" in first and "it resumes when" in first
+    assert "recording stopped at" in last and "later samples are missing" in last
+    assert done.stderr.count("it resumes when") == 1
     with Recording(tmp_path / "a.gpuwatch") as recording:
         assert recording.end_ns > recording.start_ns

@@ -97,7 +97,7 @@ def test_what_no_longer_fits_is_lost_and_the_file_says_how_much(begin: Callable[
     while not begun.writers[0].told_loss.wait(0.01):
         begun.recorder.feed([poll(2)])
     ended = begun.recorder.end()
-    assert ended is not None and "samples are not in it: the disk did not answer" in (ended.problem or "")
+    assert ended is not None and "samples are missing: the disk did not answer" in (ended.problem or "")
     found = samples_in(tmp_path / "run.gpuwatch")
     (loss,) = [sample for sample in found if isinstance(sample, LinkLoss)]
     assert loss.dropped >= 3

@@ -94,7 +94,7 @@ def test_a_full_disk_at_the_start_is_waited_for(tmp_path: Path) -> None:
     with full_disk():
         writer = RecordingWriter(path, META, connect=connect)
         added = record(writer, [next(given) for _ in range(10)])
-        assert writer.problem is not None and "it goes on when there is room" in writer.problem
+        assert writer.problem is not None and "it resumes when there is room" in writer.problem
     added += record(writer, given)
     assert writer.problem is None
     writer.close()
@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_what_was_there(tmp_path: Path) ->
     with full_disk():
         writer.add([HostSample(1)], START_NS + 80 * SECOND_NS, wall_at(START_NS + 80 * SECOND_NS))
         writer.close()
-    assert writer.problem is not None and "what came after is not in it" in writer.problem
+    assert writer.problem is not None and "later samples are missing" in writer.problem
     assert everything(path) == added
 
 
@@ -244,7 +244,7 @@ def test_with_no_other_place_it_is_written_there_without_a_log(tmp_path: Path) -
     writer = RecordingWriter(home / "a.gpuwatch", META, filesystem=network, temp_folders=[])
     added = record(writer, batches(90))
     assert not (home / "a.gpuwatch-wal").exists() and writer.note is not None
-    with pytest.raises(CannotOpenError, match="end it first"):
+    with pytest.raises(CannotOpenError, match="stop the recording first"):
         Recording(home / "a.gpuwatch")
     writer.close()
     assert everything(home / "a.gpuwatch") == added
@@ -289,7 +289,7 @@ def test_a_recording_that_is_removed_while_it_is_written_has_ended_and_says_so(t
     path.unlink()
     record(writer, given)
     assert writer.is_lost and writer.problem is not None
-    assert f"{path} was removed while it was written; begin another one" in writer.problem
+    assert f"{path} was removed while it was written; start a new one" in writer.problem
     writer.close()
     assert not path.exists()
 

@@ -199,7 +199,7 @@ def test_ranks_of_a_long_attached_run_are_reported_from_its_minutes(tmp_path: Pa
     (run,) = document["runs"]
     (rank,) = run["ranks"]
     assert (rank["steps"], rank["data_wait_share"]) == (run["steps"], run["data_wait_share"])
-    assert run["steps"] > 3000 > run["stacks"]["batches"], "stacks are those of the last minutes"
+    assert run["steps"] > 3000 > run["stacks"]["batches"], "stacks are of the last minutes"
 
 
 def test_findings_in_words_that_nobody_here_knows_are_left_out_and_told(long: Path, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_program_that_does_not_train_is_reported_in_a_sentence_with_its_last_l
 @pytest.mark.parametrize(
     ("patience", "command", "said"),
     [
-        ("2", ["sleep", "600"], "it made no training step for 2 s and was stopped; no hook was heard in it"),
+        ("2", ["sleep", "600"], "it made no training step for 2 s and was stopped; no hook reported from it"),
         ("60", ["sh", "-c", "kill -9 $$"], "it was killed by SIGKILL"),
         ("60", ["sh", "-c", "trap '' INT TERM; echo stubborn; exit 7"], "it ended with exit code 7"),
     ],
@@ -277,7 +277,7 @@ def test_workers_make_a_slow_dataset_faster_and_reach_its_loader(tmp_path: Path)
     assert result.returncode == 0, result.stderr
     told = content(result)
     assert [each["label"] for each in told["arms"]] == ["as it is", "num_workers=8"]
-    assert any("num_workers=0 is how the program is already" in note for note in told["notes"])
+    assert any("num_workers=0 is what the program does already" in note for note in told["notes"])
     arm = told["arms"][1]
     assert arm["change"] > 1.2 and arm["ineffective"] == []
     assert {each["steps"] >= 40 for each in arm["runs"]} == {True}

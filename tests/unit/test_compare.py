@@ -323,7 +323,7 @@ def test_what_is_no_report_is_refused_in_one_sentence(data: bytes) -> None:
 )
 def test_figures_of_no_machine_are_called_so(label: str, is_made_up: bool) -> None:
     notes = compare([run()], [run(label=label)]).likeness.notes
-    assert ("simulated: these numbers are of no machine" in notes) is is_made_up
+    assert ("simulated: these numbers are not from a real machine" in notes) is is_made_up
 
 
 _S = 1_000_000_000

@@ -107,14 +107,14 @@ class TestThresholds:
     def test_what_is_no_number_is_refused_with_the_range(self, value: Any) -> None:
         sentence = self.refused("data-starvation", fire_share=value)
         assert "/home/user/pyproject.toml: rules.x.y = " in sentence
-        assert "is no number; it may be between 0 and 1" in sentence
+        assert "is not a number; it may be between 0 and 1" in sentence
 
     @pytest.mark.parametrize("value", [-0.01, 1.01, float("nan"), float("inf"), 10**400])
     def test_what_is_out_of_range_is_refused_with_the_range(self, value: Any) -> None:
         assert "is out of range; it may be between 0 and 1" in self.refused("data-starvation", fire_share=value)
 
     def test_a_count_has_to_be_whole(self) -> None:
-        assert "is no whole number" in self.refused("slow-samples", steps=200.5)
+        assert "is not a whole number" in self.refused("slow-samples", steps=200.5)
 
     def test_clearing_may_not_ask_for_more_than_firing(self) -> None:
         sentence = self.refused("data-starvation", clear_share=0.11)
@@ -176,7 +176,7 @@ class TestEngine:
         }
         assert named["cause"] != "workers-zero"
         fix = said(starved(), ignoring("workers-zero"))["data-starvation"].fix
-        assert fix is not None and "some are ignored" in fix.text
+        assert fix is not None and "some rules are ignored" in fix.text
 
     def test_an_ignored_symptom_still_lets_its_causes_speak(self) -> None:
         assert "data-starvation" in SYMPTOMS

@@ -333,7 +333,7 @@ def test_an_interval_that_is_there_is_raised_where_it_is_written() -> None:
         ("value = loss.item(); print(value)", "several statements"),
         ("value = loss.item()\n    history.append(value)", "uses value"),
         ("self.value = loss.item()", "keeps its result"),
-        ("if loss.item() > 3: break", "steers|more than log"),
+        ("if loss.item() > 3: break", "controls|more than log"),
         ("log = lambda: print(loss.item())\n    log()", "uses log"),
     ],
 )

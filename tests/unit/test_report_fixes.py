@@ -61,7 +61,7 @@ def test_the_same_fix_of_two_findings_is_reported_once() -> None:
 def test_a_fix_that_comes_after_another_waits_for_it() -> None:
     patch = fix_patch(seen_with(workers("6"), behind="data-starvation"))
     assert (patch.data, len(patch.by_hand)) == (b"", 1)
-    assert "change data-starvation first" in patch.by_hand[0]
+    assert "fix data-starvation first" in patch.by_hand[0]
 
 
 def test_source_that_is_elsewhere_or_changed_is_no_patch() -> None:

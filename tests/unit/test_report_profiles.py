@@ -57,7 +57,7 @@ def test_the_tree_leaves_out_what_is_too_small_to_matter() -> None:
 
 
 def test_the_tree_says_how_many_looks_failed() -> None:
-    assert any(line.startswith("3 samples met a stack that was changing") for line in tree(profile(rejected=3)))
+    assert any(line.startswith("3 samples hit a stack that was changing") for line in tree(profile(rejected=3)))
 
 
 def test_a_deep_recursion_is_no_problem_for_the_tree() -> None:

@@ -19,7 +19,7 @@ def test_a_fault_of_the_thread_that_looks_is_raised_where_its_samples_are_taken(
     monkeypatch.setattr(Sampler, "_supervise", broken)
     source = StackSource(lambda: [StackTarget(2**22 + 1, hooked=False)])
     until = time.monotonic() + PATIENCE_SECONDS
-    with pytest.raises(RuntimeError, match="looking at stacks has ended: ZeroDivisionError"):
+    with pytest.raises(RuntimeError, match="sampling stacks has ended: ZeroDivisionError"):
         while time.monotonic() < until:
             source.collect(time.monotonic_ns())
     source.close()

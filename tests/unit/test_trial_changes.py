@@ -57,9 +57,9 @@ def test_a_change_is_a_name_and_a_value_of_its_kind(text: str, value: object) ->
         ("num_workers=-1", "num_workers takes a number"),
         ("prefetch_factor=0", "from 1"),
         ("pin_memory=maybe", "true or false"),
-        ("env.GPUWATCH_DISABLE=1", "steers gpuwatch itself"),
+        ("env.GPUWATCH_DISABLE=1", "controls gpuwatch itself"),
         ("learning=3", "the hook can change num_workers"),
-        ("env.=3", "nothing that the hook can change"),
+        ("env.=3", "cannot be changed by the hook"),
     ],
 )
 def test_what_cannot_be_changed_is_refused_with_what_can(text: str, said: str) -> None:
@@ -167,7 +167,7 @@ def test_a_command_that_cannot_start_is_refused_before_any_run(tmp_path: Path) -
     shell.touch()
     for command, said in (
         ([], "no command was given"),
-        (["no-such"], "no program"),
+        (["no-such"], "not a program"),
         ([str(script)], "is a script, not a command"),
         ([str(shell)], "is not executable: start it with its interpreter"),
     ):

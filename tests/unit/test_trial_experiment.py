@@ -47,11 +47,11 @@ def test_an_arm_that_is_how_the_program_is_already_is_the_first_one() -> None:
     trial = experiment(sweeps=["num_workers=0,2"])
     arms = performed(trial, runs)
     assert [each.arm.label for each in arms] == ["as it is", "num_workers=2"]
-    assert "num_workers=0 is how the program is already" in trial.notes[0]
+    assert "num_workers=0 is what the program does already" in trial.notes[0]
 
 
 def test_nothing_but_what_is_so_already_ends_the_trial() -> None:
-    with pytest.raises(TrialError, match="nothing to compare: num_workers=0 is how"):
+    with pytest.raises(TrialError, match="nothing to compare: the program already does num_workers=0"):
         performed(experiment("num_workers=0"), FakeRuns(by_workers))
 
 
@@ -122,7 +122,7 @@ def test_the_users_wish_ends_it_with_what_is_known() -> None:
         ("pin_memory=true", seen_with(arms_of(["pin_memory=true"])[1]), "it trained on the CPU, which pins nothing"),
         ("in_order=false", facts(replace(LOADER_FACTS, in_order=None), overrides=("in_order",)), "no such setting"),
         ("compile=true", facts(), "nothing was compiled"),
-        ("tf32=true", facts(device="cuda"), "the program sets it otherwise"),
+        ("tf32=true", facts(device="cuda"), "the program sets it to another value"),
         ("non_blocking=true", facts(device="cuda"), "no copy of pinned memory"),
         ("env.OMP_NUM_THREADS=1", facts(), None),
         ("num_workers=2", seen_with(arms_of(["num_workers=2"])[1]), None),

@@ -46,7 +46,7 @@ def findings_head(view: View, width: int, look: Look, *, focused: bool) -> Line:
     if view.filter:
         words.append(f"filter: {say.escape(view.filter)} (esc clears)")
     if view.snoozed_count:
-        words.append(f"{view.snoozed_count} snoozed (u brings back)")
+        words.append(f"{view.snoozed_count} snoozed (u undoes)")
     return rule("Findings", width, look, style=look.title if focused else look.strong, right=", ".join(words))
 
 
@@ -116,7 +116,7 @@ def _reasons(view: View) -> list[tuple[str, bool]]:
         wait = snapshot.next_evaluation_seconds
         soon = f" in {wait:.0f} s" if wait is not None else ""
         return [(f"Not judged yet: the first evaluation comes{soon}.", False)]
-    no_run = "still looking for training runs" if is_searching(snapshot) else "no training run"
+    no_run = "still searching for training runs" if is_searching(snapshot) else "no training run"
     seen = [f"{run_name(run)}: {believed(run, snapshot)}" for run in snapshot.runs]
     if seen and all(verdict_now(run, (), snapshot).kind in ("unjudged", "unseen") for run in snapshot.runs):
         reasons = [(f"Not judged yet. {'; '.join(seen)} so far.", False)]

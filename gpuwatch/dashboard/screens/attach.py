@@ -86,9 +86,9 @@ def candidate_details(entry: Entry, view: View, width: int, height: int, look: L
         attached = snapshot is not None and snapshot.attached_pid is not None
         page.heading("Everything" if attached else "How this works")
         page.prose(
-            "All GPUs and all hooked runs, without the stacks of others."
+            "All GPUs and all hooked runs; stacks of other processes are not read."
             if attached
-            else "Attaching reads a process's stacks from outside: it is not stopped, not changed, and does not notice."
+            else "Attaching reads the stacks of a process from outside: the process is neither stopped nor changed."
         )
     else:
         _known(page, entry)
@@ -154,8 +154,8 @@ def _without(entries: tuple[Entry, ...], view: View, width: int, height: int, lo
     else:
         page.prose("No process that trains was found on this machine.")
         page.prose(
-            "Looked for: processes with a context on a GPU, with libtorch in memory, or with DataLoader workers below "
-            "them. Those of other users show only to root.",
+            "Searched for: processes that use a GPU, have libtorch in memory, or have DataLoader workers as children. "
+            "Processes of other users are visible only to root.",
             look.dim,
         )
     lines = [_entry(None, view.snapshot, width, look, at_cursor=True)] if entries and view.snapshot is not None else []

@@ -201,7 +201,7 @@ def _sentence(page: Page, finding: Finding, snapshot: Snapshot, still_there: boo
     if subject:
         page.prose(subject, look.dim)
     if finding.behind is not None:
-        page.prose(f"Comes after {finding.behind}: change that first, then see whether this is still there.", look.dim)
+        page.prose(f"Comes after {finding.behind}: fix that first, then check whether this remains.", look.dim)
 
 
 def _subject(finding: Finding, snapshot: Snapshot) -> str:
@@ -267,9 +267,9 @@ def _gain(page: Page, finding: Finding) -> None:
         if finding.plan is not None and finding.plan.of > 1:
             page.prose(plan_sentence(finding.plan))
     elif finding.hint:
-        page.prose(f"A hint, not a measurement: {finding.hint}. Prove it with a trial before you keep it.")
+        page.prose(f"A hint, not a measurement: {finding.hint}. Check it with a trial before you keep it.")
     else:
-        page.prose("No figure: this finding describes a state, its cost was not measured.", look.dim)
+        page.prose("No figure: this finding describes a state whose cost was not measured.", look.dim)
 
 
 def _numbers(page: Page, finding: Finding) -> None:

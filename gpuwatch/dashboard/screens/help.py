@@ -13,17 +13,17 @@ from gpuwatch.diagnosis.finding import Severity
 
 WORDS = (
     ("util 60 s", "mean and standard deviation of the driver's utilization samples of the last 60 s"),
-    ("power", "now, against the limit in force; the GPU's page says whether the sensor is instant or a mean"),
-    ("slowed by", "what holds the clocks down, from the driver's counters: a short episode is not missed"),
-    ("-", "not known; the GPU's page (tab, enter) says why. Zero is only shown where zero was measured"),
-    ("STALE, LOST", "no fresh reading since the time that is shown; the numbers are left out, not repeated"),
+    ("power", "now, with the limit in force; the GPU's page says whether the sensor is instantaneous or a mean"),
+    ("slowed by", "what lowers the clocks, from the driver's counters, which do not miss short episodes"),
+    ("-", "not known; the GPU's page (tab, enter) says why. Zero is shown only where zero was measured"),
+    ("STALE, LOST", "no new reading since the time shown; old numbers are left out, not repeated"),
     (
         "waits in next()",
-        "share of the training time that the loop waits in the data loader's next()",
+        "share of the training time that the loop spends in the data loader's next()",
     ),
-    ("GPU idle from waits", "the part of it in which the GPU had nothing to do: only this costs speed"),
-    ("pauses", "share of all time that evaluation, saving and the like take; training time is the rest"),
-    ("dots above a chart", "the largest reading inside that stretch of time"),
+    ("GPU idle from waits", "the part of those waits in which the GPU had nothing to do: only this costs speed"),
+    ("pauses", "share of all time spent in evaluation, saving and the like; the rest is training time"),
+    ("dots above a chart", "the largest reading in that interval"),
 )
 
 
@@ -39,10 +39,10 @@ def help_page(view: View, width: int, look: Look) -> list[Line]:
     page.heading("What the words mean")
     for word, meaning in WORDS:
         page.pair(word, meaning, name_width=22)
-    page.heading("How bad, and how it is known")
+    page.heading("Severity and evidence")
     page.prose(
-        "CRITICAL: broken, or 20 % and more of the time lost. WARNING: 10 % and measured. INFO: worth knowing. "
-        "HINT: often helps, not measured here."
+        "CRITICAL: broken, or at least 20 % of the time lost. WARNING: at least 10 %, measured. INFO: worth knowing. "
+        "HINT: often helps, but was not measured here."
     )
     signs = "  ".join(f"{look.glyphs.severity(severity)} {severity.value.upper()}" for severity in Severity)
     page.prose(signs, look.dim)
@@ -65,7 +65,7 @@ def _own_cost(page: Page, view: View) -> None:
     if snapshot is None or snapshot.scene is None:
         return
     quality = snapshot.scene.quality
-    page.heading("What gpuwatch itself costs and missed")
+    page.heading("What gpuwatch itself costs, and what it missed")
     page.pair("CPU", f"{say.share(quality.own_cpu_share)} of one core", name_width=22)
     calls = quality.nvml_calls_per_gpu_second
     page.pair("NVML calls", say.UNKNOWN if calls is None else f"{calls:.1f} per GPU and second", name_width=22)

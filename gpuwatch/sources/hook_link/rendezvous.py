@@ -33,8 +33,10 @@ _FOLDER: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BACKLOG: Final = 128
 
 _PATIENCE_NS: Final = 2_000_000_000
-_SILENT: Final = "hooked, but has done nothing that the hook reports since this gpuwatch came"
-_LINKED_ELSEWHERE: Final = "hooked, but already linked to {} other gpuwatch, the most that a run serves; close one"
+_SILENT: Final = "hooked, but it has done nothing that the hook reports since this gpuwatch started"
+_LINKED_ELSEWHERE: Final = (
+    "hooked, but already linked to {} other gpuwatch processes, the most that a run serves; close one"
+)
 _MOST_LINKS: Final = 4
 _MAX_SEARCHES: Final = 8  # of all processes, for trainers of other pid namespaces, in one pass
 _RECHECK_NS: Final = 5_000_000_000
@@ -102,7 +104,7 @@ class Rendezvous:
             descriptor = os.open(path, os.O_RDONLY | _FOLDER) if root is None else _walk(root, path)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise RendezvousError(f"{path} is no folder (a link is not followed); remove it") from error
+                raise RendezvousError(f"{path} is not a folder (links are not followed); remove it") from error
             raise RendezvousError(f"cannot open {path}: {error.strerror}") from error
         status = os.fstat(descriptor)
         mode = stat.S_IMODE(status.st_mode)
@@ -319,7 +321,7 @@ class PresenceWatch:
         if folder.identity in self._crowded:
             return []
         self._crowded.add(folder.identity)
-        detail = f"{folder.path} holds more presence files than are read: remove those of runs that ended"
+        detail = f"{folder.path} holds more presence files than gpuwatch reads: remove those of runs that have ended"
         return [LinkLoss(None, now_ns, detail=detail)]
 
     def _part(self, found: set[str], linked: Container[str], now_ns: int) -> list[Sample]:

@@ -82,7 +82,7 @@ def identify(pid: int, proc_root: Path = PROC, my_uid: int | None = None) -> Pro
         raise CannotAttachError(
             Refusal.ZOMBIE,
             f"Process {pid} ({stat.command_name}) has ended and only waits for its parent {stat.parent} to collect "
-            "its exit code: give the pid of a process that runs.",
+            "its exit code: give the pid of a running process.",
         )
     if pid == os.getpid() and proc_root == PROC:
         raise CannotAttachError(
@@ -163,7 +163,7 @@ def _unreadable(pid: int, proc_root: Path) -> CannotAttachError:
     return CannotAttachError(
         Refusal.ABSENT,
         f"There is no process {pid}: it has ended, or it lives in another container; "
-        "`gpuwatch --attach` lists those that train here.",
+        "`gpuwatch --attach` lists the processes that train here.",
     )
 
 
@@ -183,7 +183,7 @@ def _not_python(pid: int, proc_root: Path, command: str, executable: str | None)
     if not read_arguments(proc_root, pid) and executable is None:
         return f"{what} but a thread of the kernel: give the pid of the training process."
     if not below:
-        return f"{what} and has none below it: `gpuwatch --attach` lists those that train here."
+        return f"{what} and has no child that is one: `gpuwatch --attach` lists the processes that train here."
     shown = _short_command(below[0], proc_root, "python")
     return f"{what}: did you mean its child {below[0]} ({shown})? Use `--attach {below[0]}`."
 

@@ -34,8 +34,8 @@ _NO_GPU = (
 MOST_GPUS = 128
 """More than any machine has; a driver that claims more is not believed."""
 _TOO_MANY_GPUS = (
-    "The NVIDIA driver claims {} GPUs, which cannot be: compare with `nvidia-smi -L`, and restart the machine if it "
-    "says the same."
+    "The NVIDIA driver reports {} GPUs, which is impossible: compare with `nvidia-smi -L`, and restart the machine if "
+    "it says the same."
 )
 
 
@@ -125,7 +125,7 @@ class Machine:
         for index, known in self._uuids.items():
             uuid = self._uuid_of(self._find(index)[0], index)
             if uuid and uuid != known:
-                raise StartOverError(again, "restarting", f"GPU {index} is another one than before: {uuid}.")
+                raise StartOverError(again, "restarting", f"GPU {index} is not the same GPU as before: {uuid}.")
 
     def ask(self, name: str) -> tuple[Any, int]:
         """A question to the library, not to a device: (value, 0) or (None, code)."""
@@ -412,7 +412,7 @@ class Watch:
             raise StartOverError(
                 0.0,
                 "restarting",
-                f"The NVIDIA driver library has grown the process that calls it to {now // 10**6} MB; "
+                f"The memory of the process that calls the NVIDIA driver has grown to {now // 10**6} MB; "
                 "a new process takes over.",
             )
 

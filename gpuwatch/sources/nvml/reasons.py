@@ -57,7 +57,7 @@ _WORDS = {
     22: "not supported on this vGPU",
     23: "the driver is out of resources",
     24: "the GPU does not support this frequency",
-    25: "driver and nvidia-ml-py disagree about its format",
+    25: "the driver and nvidia-ml-py disagree about its format",
     26: "this driver no longer offers it",
     27: "the GPU is not ready",
     28: "the GPU is gone",
@@ -65,7 +65,7 @@ _WORDS = {
     30: "the GPU does not support this reset",
     UNKNOWN: "the driver says 'Unknown Error'",
     NOT_IN_WHEEL: "the installed nvidia-ml-py is too old for it",
-    AVOIDED: "not asked for now: it hung or crashed the driver library",
+    AVOIDED: "not read for now: this call hung or crashed the driver library",
     NOT_SENSIBLE: IMPOSSIBLE,
     NOT_YET: "needs a second reading",
 }
@@ -115,7 +115,9 @@ def init_sentence(code: int) -> str:
                 "libnvidia-ml.so.1 was not found: start the container with the NVIDIA Container Toolkit "
                 "(docker run --gpus all)."
             )
-        return "libnvidia-ml.so.1 was not found: install the NVIDIA driver (the CUDA toolkit alone does not hold it)."
+        return (
+            "libnvidia-ml.so.1 was not found: install the NVIDIA driver (the CUDA toolkit alone does not contain it)."
+        )
     if code == DRIVER_NOT_LOADED:
         return (
             "The NVIDIA kernel driver is not loaded: try `sudo modprobe nvidia`, and `dmesg | grep NVRM` if it fails."
@@ -134,7 +136,7 @@ def init_sentence(code: int) -> str:
         place = "in a container" if in_container() else "(if this is a container:"
         end = "" if in_container() else ")"
         return (
-            f"NVML says 'Unknown Error' to everything: {place} the host's `systemctl daemon-reload` takes the GPU "
+            f"NVML answers 'Unknown Error' to every call: {place} the host's `systemctl daemon-reload` takes the GPU "
             f"away; restart the container, and use the cgroupfs driver or `nvidia-ctk system "
             f"create-dev-char-symlinks` on the host so that it stays{end}; else look at `dmesg | grep NVRM`."
         )

@@ -191,7 +191,7 @@ _STUCK = (
 
 _STARVED = (
     "The process that calls NVML (pid {}) waits for a CPU, and has reported nothing for {:.1f} s: every core that it "
-    "may use is busy, and these figures are old."
+    "may use is busy, so these figures are old."
 )
 
 

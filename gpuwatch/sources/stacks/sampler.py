@@ -149,7 +149,7 @@ class Sampler:
         with self._lock:
             samples, self._samples = self._samples, []
         if self.failure is not None and not samples:
-            raise RuntimeError(f"looking at stacks has ended: {self.failure!r}") from self.failure
+            raise RuntimeError(f"sampling stacks has ended: {self.failure!r}") from self.failure
         return samples
 
     def close(self) -> None:
