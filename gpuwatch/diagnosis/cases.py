@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuwatch.diagnosis.rule import GpuCase, MachineCase, RunCase
+from gpuwatch.diagnosis.rule import AnyCase, GpuCase, MachineCase, RunCase
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.timeline.windows import GpuWindow, RunWindow, Scene
 
@@ -21,20 +21,8 @@ def run_case_of(
 ) -> RunCase:
     """One run with the GPUs it uses."""
     used = set(run.gpu_uuids)
-    return RunCase(
-        run=run,
-        gpus=tuple(gpu for gpu in scene.gpus if gpu.facts.uuid in used),
-        all_runs=scene.runs,
-        host=scene.host,
-        machine=scene.machine,
-        quality=scene.quality,
-        now_ns=scene.now_ns,
-        window_seconds=scene.window_seconds,
-        holding=holding,
-        settings=settings,
-        all_gpus=scene.gpus,
-        advised=advised,
-    )
+    gpus = tuple(gpu for gpu in scene.gpus if gpu.facts.uuid in used)
+    return RunCase(scene=scene, run=run, gpus=gpus, holding=holding, settings=settings, advised=advised)
 
 
 def gpu_case_of(
@@ -42,30 +30,16 @@ def gpu_case_of(
 ) -> GpuCase:
     """One GPU with the run that trains on it: of several, the one with the most steps in the window."""
     users = [run for run in scene.runs if gpu.facts.uuid in run.gpu_uuids]
-    return GpuCase(
-        gpu=gpu,
-        run=max(users, key=lambda run: (run.critical.ended is None, run.critical.steps), default=None),
-        all_runs=scene.runs,
-        host=scene.host,
-        quality=scene.quality,
-        now_ns=scene.now_ns,
-        window_seconds=scene.window_seconds,
-        holding=holding,
-        settings=settings,
-    )
+    run = max(users, key=lambda run: (run.critical.ended is None, run.critical.steps), default=None)
+    return GpuCase(scene=scene, gpu=gpu, run=run, holding=holding, settings=settings)
 
 
-def machine_case_of(scene: Scene, holding: frozenset[str] = frozenset(), settings: Settings = _USUAL) -> MachineCase:
-    """The machine with all its GPUs and runs."""
-    return MachineCase(
-        gpus=scene.gpus,
-        runs=scene.runs,
-        host=scene.host,
-        machine=scene.machine,
-        quality=scene.quality,
-        now_ns=scene.now_ns,
-        window_seconds=scene.window_seconds,
-        holding=holding,
-        settings=settings,
-        xids=scene.xids,
-    )
+def same_case_in(scene: Scene, case: AnyCase) -> AnyCase | None:
+    """The case of the same subject in another scene, with the same rules holding; None where it is not there."""
+    if isinstance(case, RunCase):
+        runs = [run for run in scene.runs if run.id == case.run.id]
+        return run_case_of(scene, runs[0], case.holding, case.settings, case.advised) if runs else None
+    if isinstance(case, GpuCase):
+        gpus = [gpu for gpu in scene.gpus if gpu.facts.uuid == case.gpu.facts.uuid]
+        return gpu_case_of(scene, gpus[0], case.holding, case.settings) if gpus else None
+    return MachineCase(scene=scene, holding=case.holding, settings=case.settings)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
+from gpuwatch.diagnosis.cases import gpu_case_of, run_case_of
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.gates import may_judge
-from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.diagnosis.rule import MachineCase, Rule
 from gpuwatch.timeline.windows import RunWindow, Scene
 
 _BEST_LEVELS = {"exact": Level.E3, "sampled": Level.E1, "process": Level.E0, "hardware": Level.E0}
@@ -52,7 +52,7 @@ def _as_it_ran(run: RunWindow) -> RunWindow:
 def _why_not(rule: Rule, scene: Scene, judged: Collection[str]) -> str | None:
     """Why a rule was silent because it could not judge; None where one case at least was judged and found well."""
     if rule.subject == "machine":
-        return None if may_judge(rule, machine_case_of(scene)) else "too little was seen of the machine"
+        return None if may_judge(rule, MachineCase(scene=scene)) else "too little was seen of the machine"
     if rule.subject == "gpu":
         if not scene.gpus:
             return "no GPU was seen"

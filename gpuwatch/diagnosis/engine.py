@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpuwatch.diagnosis.advice.plan import planned, time_shares
-from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
-from gpuwatch.diagnosis.fading import Case, NewestHalf
+from gpuwatch.diagnosis.cases import gpu_case_of, run_case_of
+from gpuwatch.diagnosis.fading import NewestHalf
 from gpuwatch.diagnosis.finding import Draft, Finding, Severity
 from gpuwatch.diagnosis.gates import may_be_critical, may_judge
 from gpuwatch.diagnosis.registry import all_rules, in_order
-from gpuwatch.diagnosis.rule import Rule, Subject
+from gpuwatch.diagnosis.rule import AnyCase, MachineCase, Rule, Subject
 from gpuwatch.diagnosis.settings import SYMPTOMS, Settings
 from gpuwatch.diagnosis.standing import Placed, settle
 from gpuwatch.diagnosis.track import Track
@@ -88,7 +88,7 @@ class Engine:
                 named[subject][rule] = fix.value
         return named
 
-    def _judge(self, rule: Rule, subject: _Subject, case: Case, newest: NewestHalf) -> bool:
+    def _judge(self, rule: Rule, subject: _Subject, case: AnyCase, newest: NewestHalf) -> bool:
         """Asks the rule, if it may judge, and tells whether its condition holds."""
         key = (rule.id, subject.key)
         track = self._tracks.get(key)
@@ -136,12 +136,12 @@ def _case(
     holding: frozenset[str],
     settings: Settings,
     advised: Mapping[str, Mapping[str, int]],
-) -> Case:
+) -> AnyCase:
     if subject.kind == "run":
         return run_case_of(scene, scene.runs[subject.place], holding, settings, advised.get(subject.key, {}))
     if subject.kind == "gpu":
         return gpu_case_of(scene, scene.gpus[subject.place], holding, settings)
-    return machine_case_of(scene, holding, settings)
+    return MachineCase(scene=scene, holding=holding, settings=settings)
 
 
 def _neighbours(subjects: Sequence[_Subject]) -> list[list[int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.evidence import has_some_steps, is_early
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, WATCHED_SECONDS, enough, is_sampled
-from gpuwatch.diagnosis.rule import GpuCase, MachineCase, Rule, RunCase
+from gpuwatch.diagnosis.rule import AnyCase, GpuCase, MachineCase, Rule
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
@@ -21,7 +21,7 @@ SLOW_STEPS = 2
 """Fewer in a minute are a standstill, which has rules of its own."""
 
 
-def may_judge(rule: Rule, case: RunCase | GpuCase | MachineCase) -> bool:
+def may_judge(rule: Rule, case: AnyCase) -> bool:
     """Whether the window holds enough for this rule."""
     if isinstance(case, MachineCase):
         return not rule.gated or case.window_seconds >= UNHOOKED_SECONDS
@@ -38,7 +38,7 @@ def may_judge(rule: Rule, case: RunCase | GpuCase | MachineCase) -> bool:
     )
 
 
-def may_be_critical(rule: Rule, case: RunCase | GpuCase | MachineCase) -> bool:
+def may_be_critical(rule: Rule, case: AnyCase) -> bool:
     """Whether there are enough steps for the strongest word."""
     run = None if isinstance(case, MachineCase) else case.run
     if not rule.gated or run is None:

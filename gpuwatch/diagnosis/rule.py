@@ -10,67 +10,70 @@ from typing import Any, Literal
 
 from gpuwatch.diagnosis.finding import Draft, Level, Severity
 from gpuwatch.diagnosis.settings import Settings
-from gpuwatch.samples import MachineFacts, XidEvent
-from gpuwatch.timeline.windows import GpuWindow, HostWindow, Quality, RunWindow
+from gpuwatch.samples import MachineFacts
+from gpuwatch.timeline.windows import GpuWindow, HostWindow, RunWindow, Scene
 
 _USUAL = Settings()
 LEAST_GAIN, LEAST_GAIN_LEFT = 1.05, 1.03
 """The high end of the gain from which a warning fires, and below which it ends: a twentieth of the time is a loss."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunCase:
-    """One run, the GPUs it uses and the host under it. `holding`: rules whose condition holds for it now.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A scene as one of its subjects sees it. `holding`: rules whose condition holds for that subject now.
 
-    `all_gpus` are those of the machine, as far as the scene holds them. `advised`: the number that each rule's finding
-    of this run has named so far, so that a new one need not differ from it for nothing.
+    `advised`: the number that each rule's finding of this subject has named so far, so that a new one need not differ
+    from it for nothing.
     """
 
-    run: RunWindow
-    gpus: tuple[GpuWindow, ...]
-    all_runs: tuple[RunWindow, ...]
-    host: HostWindow | None
-    machine: MachineFacts | None
-    quality: Quality
-    now_ns: int
-    window_seconds: float
+    scene: Scene
     holding: frozenset[str] = frozenset()
-    all_gpus: tuple[GpuWindow, ...] = ()
     settings: Settings = _USUAL
     advised: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def now_ns(self) -> int:
+        """When the scene was taken, on the monotonic clock."""
+        return self.scene.now_ns
 
-@dataclass(frozen=True, slots=True)
-class GpuCase:
+    @property
+    def window_seconds(self) -> float:
+        """How long a stretch it holds."""
+        return self.scene.window_seconds
+
+    @property
+    def host(self) -> HostWindow | None:
+        """The machine's processors, memory and storage, where they are read."""
+        return self.scene.host
+
+    @property
+    def machine(self) -> MachineFacts | None:
+        """What does not change about the machine, where it is known."""
+        return self.scene.machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCase(Case):
+    """One run and the GPUs that it uses."""
+
+    run: RunWindow
+    gpus: tuple[GpuWindow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCase(Case):
     """One GPU, and the run that trains on it, if any."""
 
     gpu: GpuWindow
     run: RunWindow | None
-    all_runs: tuple[RunWindow, ...]
-    host: HostWindow | None
-    quality: Quality
-    now_ns: int
-    window_seconds: float
-    holding: frozenset[str] = frozenset()
-    settings: Settings = _USUAL
 
 
-@dataclass(frozen=True, slots=True)
-class MachineCase:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineCase(Case):
     """The machine and gpuwatch's own measurement."""
 
-    gpus: tuple[GpuWindow, ...]
-    runs: tuple[RunWindow, ...]
-    host: HostWindow | None
-    machine: MachineFacts | None
-    quality: Quality
-    now_ns: int
-    window_seconds: float
-    holding: frozenset[str] = frozenset()
-    xids: tuple[XidEvent, ...] = ()  # of no known GPU
-    settings: Settings = _USUAL
 
-
+AnyCase = RunCase | GpuCase | MachineCase
 Subject = Literal["run", "gpu", "machine"]
 Check = Callable[[Any], "Draft | None"]
 
@@ -154,7 +157,7 @@ def _worth_a_warning(function: Check) -> Check:
     """Drops warnings whose change brings next to nothing at best. Rules about GPUs report a fault whatever it costs."""
 
     @wraps(function)
-    def check(case: RunCase | GpuCase | MachineCase) -> Draft | None:
+    def check(case: Case) -> Draft | None:
         draft = function(case)
         if draft is None or draft.gain is None or draft.severity not in (Severity.WARNING, Severity.CRITICAL):
             return draft
@@ -167,7 +170,7 @@ def _worth_a_warning(function: Check) -> Check:
 
 def _with_thresholds(id: str, function: Callable[..., Draft | None], usual: Any) -> Check:
     @wraps(function)
-    def check(case: RunCase | GpuCase | MachineCase) -> Draft | None:
+    def check(case: Case) -> Draft | None:
         return function(case, case.settings.thresholds.get(id, usual))
 
     return check

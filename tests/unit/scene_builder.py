@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import cycle, islice
 from typing import Any
 
-from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
+from gpuwatch.diagnosis.cases import gpu_case_of, run_case_of
 from gpuwatch.diagnosis.finding import Draft, Finding
 from gpuwatch.diagnosis.rule import GpuCase, MachineCase, RunCase
 from gpuwatch.samples import (
@@ -374,7 +374,7 @@ def gpu_case(moment: Scene, index: int = 0, *, holding: Iterable[str] = ()) -> G
 
 def machine_case(moment: Scene, *, holding: Iterable[str] = ()) -> MachineCase:
     """What a machine rule gets of this scene."""
-    return machine_case_of(moment, frozenset(holding))
+    return MachineCase(scene=moment, holding=frozenset(holding))
 
 
 def check(rule_id: str, case: RunCase | GpuCase | MachineCase) -> Draft | None:

@@ -174,7 +174,7 @@ class TestRules:
         seen = gpu(utilization=95, train_utilization_series=list(zip(times, values, strict=True)), window=60)
         seen = replace(seen, train_utilization=stats(values))
         trained = replace(trained, phase_spans=tuple(("gc", *pause) for pause in pauses))
-        case = replace(gpu_case(scene(run(trained), gpus=[seen])), now_ns=ends)
+        case = gpu_case(replace(scene(run(trained), gpus=[seen]), now_ns=ends))
         draft = check("periodic-dips", case)
         assert draft is not None and "dips every 50 steps (" in draft.summary
         said = {measure.name: measure.text for measure in draft.evidence}

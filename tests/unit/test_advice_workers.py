@@ -106,19 +106,22 @@ def test_one_worker_is_said_in_the_singular_and_a_cap_as_a_limit() -> None:
     assert cost_of(on_gpu(0.2, 0.1)).gain(1).cap == "then limited by the one worker"
 
 
+def with_cpu_percent(case: RunCase, cpu_percent: float) -> RunCase:
+    assert case.host is not None
+    return replace(case, scene=replace(case.scene, host=replace(case.host, cpu_percent=cpu_percent)))
+
+
 def test_other_processes_take_cores_from_the_prediction() -> None:
     free = on_cpu(0.060, 0.020, 1.0, cores=4)
     assert foreign_cores(free) == pytest.approx(0.0, abs=0.01)
-    assert free.host is not None
-    busy = replace(free, host=replace(free.host, cpu_percent=85.0))
+    busy = with_cpu_percent(free, 85.0)
     assert foreign_cores(busy) == pytest.approx(2.4, abs=0.1)
     assert cost_of(busy).gain(3).high < cost_of(free).gain(3).low
 
 
 def test_on_a_full_machine_the_range_reaches_to_a_fair_share() -> None:
     case = on_cpu(0.060, 0.020, 1.0, cores=4)
-    assert case.host is not None
-    full = cost_of(replace(case, host=replace(case.host, cpu_percent=97.0))).gain(3)
+    full = cost_of(with_cpu_percent(case, 97.0)).gain(3)
     assert full.high / full.low > 1.5
 
 

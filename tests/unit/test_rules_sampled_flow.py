@@ -10,9 +10,10 @@ import pytest
 from scene_builder import SCRIPT, check, findings, fired, gpu, phase, process, rank, run, run_case, scene
 from stack_windows import from_outside, line, sampled, standing, watched
 
-from gpuwatch.diagnosis.cases import gpu_case_of, machine_case_of, run_case_of
+from gpuwatch.diagnosis.cases import gpu_case_of, run_case_of
 from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
 from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rule import MachineCase
 from gpuwatch.timeline.windows import RankWindow, Scene, StackWindow
 
 ITEM = line("sync", 70, 0.25, text="total += loss.item()")
@@ -253,7 +254,7 @@ def test_every_rule_bears_what_is_missing(
             elif rule.subject == "gpu" and moment.gpus:
                 drafts.append(rule.check(gpu_case_of(moment, moment.gpus[0], holding)))
             elif rule.subject == "machine":
-                drafts.append(rule.check(machine_case_of(moment, holding)))
+                drafts.append(rule.check(MachineCase(scene=moment, holding=holding)))
         assert all(draft is None or says_figures(draft) for draft in (*drafts, *findings(moment)))
 
 

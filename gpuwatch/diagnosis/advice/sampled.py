@@ -159,7 +159,7 @@ def busy_worker_samples(stacks: StackWindow) -> int:
 
 def trains_on(case: RunCase) -> Literal["cuda", "cpu"] | None:
     """Where the run computes. Where no hook has seen it, that shows in the GPUs it holds, or in a machine without."""
-    facts, nvml = case.run.critical.facts, case.quality.nvml
+    facts, nvml = case.run.critical.facts, case.scene.quality.nvml
     if facts.device in ("cuda", "cpu"):
         return "cuda" if facts.device == "cuda" else "cpu"
     if facts.gpu_uuids or case.gpus:

@@ -72,7 +72,7 @@ def starvation_of(case: RunCase) -> Starvation | None:
     wait = rank.settled_wait_share if rank.settled_wait_share is not None else rank.wait_share
     if rank.facts.device == "cpu":
         return None if wait is None else _of(rank, wait, Level.E3, on_gpu=False, wait=wait)
-    if rank.facts.device is None and wait is not None and not case.all_gpus:
+    if rank.facts.device is None and wait is not None and not case.scene.gpus:
         return _of(rank, wait, Level.E2, on_gpu=False, wait=wait)  # no GPU is known that could hide it
     if rank.gap_share is not None:
         return _of(rank, rank.gap_share, Level.E3, on_gpu=True, wait=wait)

@@ -36,9 +36,9 @@ from gpuwatch.diagnosis.rule import MachineCase, rule
 @rule("xid-unplaced", subject="machine", level=Level.E0, gated=False, fire_after=1)
 def xid_unplaced(case: MachineCase) -> Draft | None:
     """Fires on the worst error of a GPU that is not among those seen."""
-    if len(case.gpus) == 1:
+    if len(case.scene.gpus) == 1:
         return None
-    draft = draft_of("A GPU that is not among those seen", case.xids, case.now_ns)
+    draft = draft_of("A GPU that is not among those seen", case.scene.xids, case.now_ns)
     if draft is None or draft.fix is None:
         return draft
     return replace(

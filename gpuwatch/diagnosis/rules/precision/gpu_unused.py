@@ -101,7 +101,7 @@ def _free(case: RunCase, limits: Thresholds) -> list[GpuWindow]:
     """GPUs on which nothing computes; one whose processes are not known may be in use."""
     return [
         gpu
-        for gpu in case.all_gpus
+        for gpu in case.scene.gpus
         if gpu.status == "live"
         and gpu.utilization is not None
         and gpu.utilization.max < limits.free_percent

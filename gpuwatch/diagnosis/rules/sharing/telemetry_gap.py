@@ -55,7 +55,7 @@ class Thresholds:
 )
 def telemetry_gap(case: MachineCase, limits: Thresholds) -> Draft | None:
     """Says when gpuwatch's own measurement has holes."""
-    quality = case.quality
+    quality = case.scene.quality
     troubles: list[Measure] = []
     gap = quality.poll_gap_p95_seconds
     if gap is not None and gap > limits.late_polls * quality.poll_interval_seconds:

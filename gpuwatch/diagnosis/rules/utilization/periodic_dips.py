@@ -136,18 +136,7 @@ def _ruled_out(rank: RankWindow, starved: float | None) -> tuple[RuledOut, ...]:
 def _starved_share(case: GpuCase) -> float | None:
     """The part of the time that waits for data explain; None where it cannot be measured."""
     assert case.run is not None
-    starvation = starvation_of(
-        RunCase(
-            run=case.run,
-            gpus=(case.gpu,),
-            all_runs=case.all_runs,
-            host=case.host,
-            machine=None,
-            quality=case.quality,
-            now_ns=case.now_ns,
-            window_seconds=case.window_seconds,
-        )
-    )
+    starvation = starvation_of(RunCase(scene=case.scene, run=case.run, gpus=(case.gpu,)))
     return None if starvation is None else starvation.share
 
 
