@@ -226,7 +226,7 @@ class TestThreadsThatMakeBatches:
 
     def test_a_hooked_run_that_reads_no_loader_is_starved_too(self) -> None:
         seen = self.fed(batches_per_second=None)
-        unseen = {"wait_share": None, "settled_wait_share": None, "wait_seconds": None}
+        unseen = {"wait_share": None, "settled_wait_share": None}
         member = rank(step=0.2, wait=math.nan, device="cpu", stacks=seen, loader=loader(num_workers=0), **unseen)
         moment = scene(run(member), gpus=[], machine=machine(4))
         finding = of(findings(moment), "data-starvation")
