@@ -12,8 +12,7 @@ from typing import BinaryIO
 from gpuwatch.cli.arguments import unknown
 from gpuwatch.cli.moments import FORMS, moment, span
 from gpuwatch.cli.output import ExitCode, GpuwatchError, OutputFile, say, writing_stdout
-from gpuwatch.export.jsonl import json_lines
-from gpuwatch.export.samples import Axis, samples_of
+from gpuwatch.export.samples import Axis, json_lines, samples_of
 from gpuwatch.export.tables import TABLES, CsvWriter, MissingLibraryError, ParquetWriter, RowMaker, TableFiles
 from gpuwatch.export.trace import chrome_trace
 from gpuwatch.recording.reader import Recording

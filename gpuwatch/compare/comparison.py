@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuwatch.compare.measured import CannotCompareError, Measured, Subject, severity_order
-from gpuwatch.statistics.interval import (
-    CONFIDENCE,
-    Interval,
-    detectable_effect,
-    geometric_mean,
-    holm,
-    log_ratio_interval,
-)
+from gpuwatch.statistics import CONFIDENCE, Interval, detectable_effect, geometric_mean, holm, log_ratio_interval
 from gpuwatch.text.nearest import did_you_mean
 from gpuwatch.text.numbers import grouped
 

@@ -1,5 +1,5 @@
 """Recordings as other tools read them.
 
-`samples` gives a stretch and its time axis; `tables` writes CSV and Parquet, `jsonl` lines of JSON, `trace` a trace for
+`samples` gives a stretch, its time axis and its lines of JSON; `tables` writes CSV and Parquet, `trace` a trace for
 Perfetto.
 """

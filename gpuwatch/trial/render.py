@@ -12,7 +12,7 @@ from gpuwatch.diagnosis.advice.edits import model_edit, setup_edit
 from gpuwatch.diagnosis.finding import Edit
 from gpuwatch.edits.source import process_started
 from gpuwatch.samples import LoaderFacts
-from gpuwatch.statistics.interval import Interval, geometric_mean
+from gpuwatch.statistics import Interval, geometric_mean
 from gpuwatch.text import numbers
 from gpuwatch.text.escape import code_block, code_span, markdown, printable
 from gpuwatch.trial.changes import LOADER, Arm

@@ -9,14 +9,7 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from gpuwatch.samples import LoaderFacts, RunFacts
-from gpuwatch.statistics.interval import (
-    CONFIDENCE,
-    Interval,
-    detectable_effect,
-    geometric_mean,
-    holm,
-    log_ratio_interval,
-)
+from gpuwatch.statistics import CONFIDENCE, Interval, detectable_effect, geometric_mean, holm, log_ratio_interval
 from gpuwatch.trial.changes import Arm
 from gpuwatch.trial.prediction import Prediction
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.export.jsonl import json_lines
-from gpuwatch.export.samples import Axis, samples_of
+from gpuwatch.export.samples import Axis, json_lines, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.export.trace import chrome_trace
 from gpuwatch.monitor.clock import VirtualClock

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from gpuwatch.compare.comparison import compare
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.measured import measured, measured_report
-from gpuwatch.export.jsonl import json_lines
-from gpuwatch.export.samples import Axis, samples_of
+from gpuwatch.export.samples import Axis, json_lines, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.export.trace import chrome_trace
 from gpuwatch.monitor.run_now import run_now

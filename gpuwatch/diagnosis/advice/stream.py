@@ -9,7 +9,7 @@ from itertools import compress
 from statistics import fmean, median
 from typing import TypeVar
 
-from gpuwatch.statistics.student_t import quantile
+from gpuwatch.statistics import student_t_quantile
 from gpuwatch.timeline.windows import RankWindow, Share
 
 NEWEST = 1024
@@ -71,7 +71,7 @@ def ratio_reach(parts: Sequence[tuple[float, float]], *, drifting: bool = False)
 
 @lru_cache(maxsize=1024)
 def _student_t(freedom: int) -> float:
-    return quantile((1.0 + CONFIDENCE) / 2.0, freedom)
+    return student_t_quantile((1.0 + CONFIDENCE) / 2.0, freedom)
 
 
 def autocorrelation(values: Sequence[float], lag: int) -> float | None:

@@ -49,7 +49,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOu
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, seconds
-from gpuwatch.statistics.student_t import quantile
+from gpuwatch.statistics import student_t_quantile
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
 CAUSES = {
@@ -212,7 +212,7 @@ def _batch_cost(rank: RankWindow) -> tuple[float, float, int] | None:
 
 def _reach(others: list[RankWindow], count: int) -> float:
     """So many standard errors are chance, for the one rank of all that is furthest off."""
-    return quantile(1.0 - 0.5 * CHANCE / (1 + len(others)), count - 1)
+    return student_t_quantile(1.0 - 0.5 * CHANCE / (1 + len(others)), count - 1)
 
 
 def _waits(rank: RankWindow) -> list[float]:

@@ -1,1 +1,0 @@
-"""What may be said of a difference between runs, and how sure it is."""
