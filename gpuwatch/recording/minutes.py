@@ -19,7 +19,7 @@ from gpuwatch import metrics as registry
 from gpuwatch.recording.chunks import Stream
 from gpuwatch.recording.shapes import Scalar
 from gpuwatch.recording.types import Rollup
-from gpuwatch.samples import StepEnd, WorkerSample
+from gpuwatch.samples import StepEnd
 from gpuwatch.timeline.columns import number as nan_if_unknown
 from gpuwatch.timeline.phases import StopLog
 from gpuwatch.timeline.spans import Span, covered_ns
@@ -202,48 +202,10 @@ def _plausible(name: str, values: Sequence[float | None]) -> Sequence[float | No
     return [value for value in known if low <= value <= high]
 
 
-_PROCESS_GAUGES = (
-    "main_thread_cores",
-    "tree_cores",
-    "cpu_capacity_cores",
-    "run_delay_share",
-    "rss_bytes",
-    "read_bytes_per_second",
-    "write_bytes_per_second",
-    "shm_used_bytes",
-    "cgroup_memory_used_bytes",
-)
-
-
 def _host(stream: Stream, metrics: _Metrics) -> None:
     for (name, shape), values in zip(stream.kind.shape.fields, stream.columns, strict=True):
         if isinstance(shape, Scalar) and name != "time_ns":
             metrics.add("host", name, values)
-
-
-def _process(stream: Stream, metrics: _Metrics) -> None:
-    for name in _PROCESS_GAUGES:
-        metrics.add(stream.subject, name, stream.column(name))
-    workers: Sequence[Sequence[WorkerSample]] = stream.column("workers")
-    metrics.add(stream.subject, "worker_count", [len(each) for each in workers])
-    cores = [[worker.cpu_cores for worker in each if worker.cpu_cores is not None] for each in workers]
-    metrics.add(stream.subject, "worker_cores", [sum(each) / len(each) for each in cores if each])
-
-
-def _waits(stream: Stream, metrics: _Metrics) -> None:
-    found: dict[str, list[float]] = {"train": [], "eval": []}
-    columns = (stream.column(name) for name in ("role", "part", "start_ns", "end_ns"))
-    for role, part, start_ns, end_ns in zip(*columns, strict=True):
-        if part == "batch" and role in found:
-            found[role].append((end_ns - start_ns) / SECOND_NS)
-    metrics.add(stream.subject, "batch_wait_seconds", found["train"])
-    metrics.add(stream.subject, "eval_wait_seconds", found["eval"])
-
-
-def _fetches(stream: Stream, metrics: _Metrics) -> None:
-    spans = zip(stream.column("start_ns"), stream.column("end_ns"), strict=True)
-    metrics.add(stream.subject, "fetch_seconds", [(end_ns - start_ns) / SECOND_NS for start_ns, end_ns in spans])
-    metrics.add(stream.subject, "fetch_cpu_seconds", stream.column("cpu_seconds"))
 
 
 def _stacks(stream: Stream, metrics: _Metrics) -> None:
@@ -261,19 +223,10 @@ def _stacks(stream: Stream, metrics: _Metrics) -> None:
     metrics.add_total(stream.subject, "stack_seconds", seconds)
 
 
-def _memory(stream: Stream, metrics: _Metrics) -> None:
-    for name in ("allocated_peak_bytes", "reserved_peak_bytes", "total_bytes"):
-        metrics.add(stream.subject, name, stream.column(name))
-
-
 _DERIVATIONS: Mapping[str, Callable[[Stream, _Metrics], None]] = {
     "GpuSample": _gpu,
     "HostSample": _host,
-    "ProcessSample": _process,
-    "BatchWait": _waits,
-    "WorkerFetch": _fetches,
     "StackTally": _stacks,
-    "RunMemory": _memory,
 }
 """By the kind of sample that they are derived from."""
 
@@ -295,15 +248,6 @@ _NUMBER, _START, _END, _WAIT, _LOADER, _SAMPLES, _POSITION, _PAUSE, _COPY = map(
     ),
 )
 _PARTS_END = _COPY + 4
-_OWN_NAMES = (
-    "phase_seconds",
-    "wait_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "optimizer_seconds",
-    "copy_seconds",
-    "wait_cpu_seconds",
-)
 _KNOWN_IN = {
     "wait": "wait_seconds",
     "samples": "step_samples",
@@ -313,6 +257,8 @@ _KNOWN_IN = {
     "optimizer": "optimizer_seconds",
 }
 """What need not be known of each step, and its metric."""
+_FIELD_OF = {"step_samples": "samples"}
+"""Of `StepEnd`, where it is not called as its metric."""
 
 
 class _Trainer:
@@ -522,31 +468,19 @@ class _StepMetrics:
     def _add(self, name: str, steps: Mapping[str, list[Any]]) -> None:
         metrics, training = self._metrics, steps["training"]
         metrics.add(name, "step_seconds", training)
-        for metric in _OWN_NAMES:
-            metrics.add(name, metric, steps[metric])
         metrics.add(name, "step_batches", steps["batches"])
-        metrics.add(name, "step_samples", steps["samples"])
-        steps = {**steps, "step_samples": steps["samples"]}
-        sizes = [
-            count / each
-            for count, each in zip(steps["samples"], steps["batches"], strict=True)
-            if count is not None and each
-        ]
-        metrics.add(name, "batch_size", sizes)
-        for metric, amounts in (("wait_share", steps["wait_seconds"]), ("samples_per_second", steps["samples"])):
-            pairs = [(amount, train) for amount, train in zip(amounts, training, strict=True) if amount is not None]
-            metrics.add_quotients(name, metric, pairs)
-        for metric, amounts in ((known_in(each), steps[field]) for each, field in _KNOWN_IN.items()):
+        waits = zip(steps["wait_seconds"], training, strict=True)
+        metrics.add_quotients(name, "wait_share", [(wait, train) for wait, train in waits if wait is not None])
+        for each, metric in _KNOWN_IN.items():
+            amounts, seconds = steps[_FIELD_OF.get(metric, metric)], training
+            metrics.add(name, metric, amounts)
             if None in amounts:
                 seconds = [train for amount, train in zip(amounts, training, strict=True) if amount is not None]
-            else:
-                seconds = training
-            metrics.add_total(name, metric, math.fsum(seconds))
+            metrics.add_total(name, known_in(each), math.fsum(seconds))
 
     def _gaps(self, stream: Stream) -> None:
         trainer = self._of(stream.subject)
         trainer.has_gaps = True
-        self._metrics.add(stream.subject, "gap_seconds", stream.column("seconds"))
         for number, seconds in zip(stream.column("number"), stream.column("seconds"), strict=True):
             if number in trainer.recent:
                 self._add_gap(stream.subject, trainer, number, seconds)

@@ -24,25 +24,18 @@ Metrics of minutes. Those of a subject without a value in a minute have no row t
   with a count of the seconds between its readings: pcie_tx_bytes_per_second, pcie_rx_bytes_per_second,
   throttled_{power,sw_thermal,hw_thermal,power_brake}_share.
 * Machine (subject "host"): every number of HostSample under its own name.
-* Process (subject: trainer): main_thread_cores, tree_cores, cpu_capacity_cores, run_delay_share, rss_bytes,
-  read_bytes_per_second, write_bytes_per_second, shm_used_bytes, cgroup_memory_used_bytes, worker_count, worker_cores
-  (mean over workers).
-* Steps (subject: trainer), a value per step: step_seconds (training time: period less phase_seconds), phase_seconds,
-  wait_seconds, forward_seconds, backward_seconds, optimizer_seconds, copy_seconds, wait_cpu_seconds, step_batches,
-  step_samples, batch_size (samples per batch), gap_seconds (GPU idle by events). `count` of step_seconds is steps per
-  minute. wait_share and samples_per_second have the quotient of the sums as their mean, over the steps where both
-  are known, and per-step values as their range. A step that was sent twice counts once; stops by a signal are left out.
+* Steps (subject: trainer), a value per step: step_seconds (training time: period less phases), wait_seconds,
+  forward_seconds, backward_seconds, optimizer_seconds, copy_seconds, step_batches, step_samples. `count` of
+  step_seconds is steps per minute. wait_share has the quotient of the sums as its mean, over the steps where the wait
+  is known, and per-step values as its range. A step that was sent twice counts once; stops by a signal are left out.
 * Sums over steps, with a count of 1: {wait,samples,copy,forward,backward,optimizer}_train_seconds are the training
   seconds of just the steps in which X is known, in minutes where some do not know it (else: of all steps);
   settled_{wait,gap}_seconds and settled_{wait,gap}_train_seconds are of the settled steps whose wait or gap is known.
-* Batches (subject: trainer): batch_wait_seconds (training loaders), eval_wait_seconds, fetch_seconds and
-  fetch_cpu_seconds (a worker's).
 * Phases (subject: trainer), a value per phase that ended: eval_phase_seconds, checkpoint_phase_seconds, and so on,
   less the stops by a signal in it, which are stopped_phase_seconds.
 * Seen from outside (subject: trainer): stack_PHASE_share of all stack samples, stack_wait_train_share of those in
   training; `count` is of samples, the range of seconds. With a count of 1: stack_seconds, in which stacks were sampled;
   counted_batches of training loaders, and counted_seconds between the readings of their counters.
-* Memory (subject: trainer): allocated_peak_bytes, reserved_peak_bytes, total_bytes.
 """
 
 from __future__ import annotations
