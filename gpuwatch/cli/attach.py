@@ -116,11 +116,11 @@ def find_candidates() -> Found:
         discovery.close()
 
 
-def _gpus(source: NvmlSource, patience_seconds: float = _DRIVER_SECONDS) -> Gpus:
+def _gpus(source: NvmlSource) -> Gpus:
     """The GPUs and the processes on them, as far as the driver answers in time."""
     gpus = Gpus()
     answered: set[str] = set()
-    end = time.monotonic() + patience_seconds
+    end = time.monotonic() + _DRIVER_SECONDS
     try:
         while (left := end - time.monotonic()) > 0:
             for sample in source.collect(time.monotonic_ns()):

@@ -216,9 +216,9 @@ json.dump(found, sys.stdout)
 """
 
 
-def gpu_nodes_present(device_root: Path = Path("/dev")) -> bool:
+def gpu_nodes_present() -> bool:
     """Whether there is any file through which a GPU could be reached."""
-    return (device_root / "dxg").exists() or any(device_root.glob("nvidia[0-9]*"))
+    return Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def check_device_nodes(device_root: Path = Path("/dev"), proc_root: Path = Path("/proc")) -> Check:
@@ -395,11 +395,9 @@ _CAPABILITY = "start the container with `--cap-add SYS_PTRACE`"
 _YAMA = "`sudo sysctl kernel.yama.ptrace_scope=0`"
 
 
-def check_link(
-    environment: Mapping[str, str] = os.environ, user: int | None = None, proc_root: Path = Path("/proc")
-) -> Check:
+def check_link(environment: Mapping[str, str] = os.environ) -> Check:
     """Can a monitor listen there? It is tried with a socket that is removed at once."""
-    me = os.geteuid() if user is None else user
+    me = os.geteuid()
     path = rendezvous_path(environment, me)
     try:
         folder = Rendezvous.create(path, me)
@@ -412,7 +410,7 @@ def check_link(
         except RendezvousError as error:
             return _refused(path, str(error))
         folder.remove(name)
-        processes = Processes(proc_root)
+        processes = Processes(Path("/proc"))
         runs = sum(
             processes.is_alive(run.pid, run.start_ticks) and names_its_own(processes, folder, run.pid)
             for run in folder.presences()
@@ -728,15 +726,15 @@ class Terminal:
     encoding: str
 
     @classmethod
-    def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> Terminal:
+    def of_this_process(cls) -> Terminal:
         """The one on standard input and output; size and colours are of a stream that is not redirected."""
         both = is_terminal(sys.stdin) and is_terminal(sys.stdout)
         stream = next((s for s in (sys.stdout, sys.stderr, sys.stdin) if is_terminal(s)), None)
         size = os.get_terminal_size(stream.fileno()) if stream else os.terminal_size((0, 0))
-        colored = stream is not None and not environment.get("NO_COLOR")
+        colored = stream is not None and not os.environ.get("NO_COLOR")
         colors = Console(file=stream, force_terminal=True).color_system if colored else None
         encoding = getattr(sys.stdout, "encoding", None) or ""
-        return cls(both, environment.get("TERM", ""), size.columns, size.lines, colors, encoding)
+        return cls(both, os.environ.get("TERM", ""), size.columns, size.lines, colors, encoding)
 
 
 def check_terminal(terminal: Terminal) -> Check:

@@ -73,7 +73,7 @@ def environment_for(argv: list[str]) -> dict[str, str]:
     return hooked_environment(inherited_environment())
 
 
-def inherited_environment(proc_root: Path = Path("/proc")) -> dict[str, str]:
+def inherited_environment() -> dict[str, str]:
     """This process's environment as it was handed to it.
 
     In the C locale Python sets LC_CTYPE as it starts (PEP 538). What was there before stays readable in /proc.
@@ -81,7 +81,7 @@ def inherited_environment(proc_root: Path = Path("/proc")) -> dict[str, str]:
     environment = dict(os.environ)
     if environment.get("LC_CTYPE") in _COERCED:
         try:
-            entries = (proc_root / "self" / "environ").read_bytes().split(b"\0")
+            entries = Path("/proc/self/environ").read_bytes().split(b"\0")
         except OSError:
             return environment
         before = next((entry for entry in entries if entry.startswith(b"LC_CTYPE=")), None)
@@ -92,14 +92,14 @@ def inherited_environment(proc_root: Path = Path("/proc")) -> dict[str, str]:
     return environment
 
 
-def signals_to_restore(proc_root: Path = Path("/proc")) -> list[signal.Signals]:
+def signals_to_restore() -> list[signal.Signals]:
     """The signals which this process ignores only because Python does, from its start on.
 
     What it inherited shows nowhere any more. A shell hands on to its commands what it ignores of these two; other
     parents, Python itself for one, ignore them and give their children the default.
     """
     try:
-        folder = proc_root / str(os.getppid())
+        folder = Path(f"/proc/{os.getppid()}")
         ignored = int((folder / "status").read_text().partition("\nSigIgn:")[2].split()[0], 16)
         is_shell = (folder / "comm").read_text().strip() in _SHELLS
     except (OSError, ValueError, IndexError):  # of another pid namespace, or hidden

@@ -295,7 +295,6 @@ class Training:
         environment: all of it.
         scratch: whether it runs in an empty folder of its own, which goes with it.
         meeting_place: the trial's folder for all its runs, which goes with the last one if the trial is killed.
-        grace_seconds: between one signal and the next harder one.
     """
 
     def __init__(
@@ -305,9 +304,7 @@ class Training:
         *,
         scratch: bool = False,
         meeting_place: Path | None = None,
-        grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        self._grace_seconds = grace_seconds
         self._folder = Path(tempfile.mkdtemp(prefix="gpuwatch-trial-"))
         self._log = self._folder / "output.log"
         self._place = environment.get("GPUWATCH_DIR")
@@ -364,7 +361,7 @@ class Training:
                 break
             self._kill_group(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(self._grace_seconds)
+                self._process.wait(GRACE_SECONDS)
         self._kill_group(signal.SIGKILL)
         process_guard.send(signal.SIGKILL, self._process.pid, self._place)
 

@@ -222,9 +222,7 @@ class Mode(Enum):
 class StepMachine:
     """Derives steps, waits and evaluations of one training thread. Samples go to `out`."""
 
-    def __init__(
-        self, trainer: str, out: list[Sample], places: Mapping[int, Place], mode: Mode = Mode.OPTIMIZER, number: int = 1
-    ) -> None:
+    def __init__(self, trainer: str, out: list[Sample], places: Mapping[int, Place], mode: Mode) -> None:
         self.mode = mode
         self.thread: int | None = None  # the one that runs backward
         self.loaders = Loaders()
@@ -233,7 +231,7 @@ class StepMachine:
         self._trainer = trainer
         self._out = out
         self._evaluations = Evaluations(trainer, out, places)
-        self.writer = StepWriter(trainer, out, self._evaluations, number)
+        self.writer = StepWriter(trainer, out, self._evaluations)
         self._progress = 0  # backwards, optimizer steps and user steps so far
         self._last_read: IteratorState | None = None
         self._last_start = 0
@@ -516,8 +514,8 @@ class StepMachine:
 class StepWriter:
     """Collects what belongs to the step that is going on, and writes it to `out` when it ends."""
 
-    def __init__(self, trainer: str, out: list[Sample], evaluations: Evaluations, number: int) -> None:
-        self.number = number  # of the step that is going on
+    def __init__(self, trainer: str, out: list[Sample], evaluations: Evaluations) -> None:
+        self.number = 1  # of the step that is going on
         self.index = 0  # as `number`, but steps that are not given count as well
         self.start = 0  # 0: the step's beginning was not seen
         self.sees_begin: bool | None = None  # the first record of all began an epoch, so the first step is whole

@@ -330,7 +330,7 @@ def default_command() -> list[str]:
     return [sys.executable, "-c", _PROGRAM]
 
 
-def environment(base: Mapping[str, str], library_path: Path | None = None) -> dict[str, str]:
+def environment(base: Mapping[str, str]) -> dict[str, str]:
     """The child's environment: the same import path as ours, whatever folder it runs in."""
     env = dict(base)
     for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
@@ -340,11 +340,8 @@ def environment(base: Mapping[str, str], library_path: Path | None = None) -> di
     if root.name not in ("site-packages", "dist-packages"):  # those would come before the standard library
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(root)]))
     env["PYTHONSAFEPATH"] = "1"
-    libraries = [str(library_path) if library_path else None, env.get("LD_LIBRARY_PATH")]
     if Path(_WSL_LIBRARIES).is_dir():
-        libraries.append(_WSL_LIBRARIES)
-    if any(libraries):
-        env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+        env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [env.get("LD_LIBRARY_PATH"), _WSL_LIBRARIES]))
     return env
 
 
@@ -400,17 +397,10 @@ class NvmlSurvey:
     reason: str | None = None
 
 
-def survey(
-    timeout_seconds: float = 10.0,
-    *,
-    library_path: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    command: Sequence[str] | None = None,
-) -> NvmlSurvey:
+def survey(timeout_seconds: float, env: Mapping[str, str] | None = None) -> NvmlSurvey:
     """Asks once, in a process of its own; a call that hangs or crashes ends the survey and is named."""
-    words = [*(command or default_command()), "--survey"]
     try:
-        child = ChildProcess(words, {}, environment(os.environ if env is None else env, library_path))
+        child = ChildProcess([*default_command(), "--survey"], {}, environment(os.environ if env is None else env))
     except OSError as error:
         return NvmlSurvey(reason=f"The process that asks NVML cannot be started: {error}.")
     ended, output = run_to_end(child, timeout_seconds)

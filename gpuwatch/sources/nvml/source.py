@@ -210,8 +210,7 @@ class PollPlan:
 class NvmlSource:
     """All GPUs of the machine.
 
-    `library_path` is a folder with another libnvidia-ml.so.1, `launch` replaces the process altogether; both
-    are test seams, as are `command`, `clock`, `proc_root` and `kernel_log`.
+    `launch` replaces the process altogether: a test seam, as are `command`, `env`, `clock`, `proc_root`, `kernel_log`.
     """
 
     name = "nvml"
@@ -220,7 +219,6 @@ class NvmlSource:
         self,
         interval_seconds: float = 1.0,
         *,
-        library_path: Path | None = None,
         env: Mapping[str, str] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         command: Sequence[str] | None = None,
@@ -234,7 +232,7 @@ class NvmlSource:
         self._clock = clock
         self._proc_root = proc_root
         self._kernel_log = kernel_log
-        env = environment(os.environ if env is None else env, library_path)
+        env = environment(os.environ if env is None else env)
         words = list(command) if command else default_command()
         self._launch = launch or (lambda options: ChildProcess(words, options, env))
         self._selector = selectors.DefaultSelector()
