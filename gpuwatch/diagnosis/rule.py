@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from gpuwatch.diagnosis.finding import Draft, Level, Severity
 from gpuwatch.diagnosis.settings import Settings
+from gpuwatch.diagnosis.tree import SYMPTOM, Cause, cause_of_rule, judged_before
 from gpuwatch.samples import MachineFacts
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, RunWindow, Scene
 
@@ -128,6 +129,9 @@ def rule(
 
     def make(function: Callable[..., Draft | None]) -> Rule:
         check = function if thresholds is None else _with_thresholds(id, function, thresholds())
+        cause = cause_of_rule(id)
+        if cause is not None:
+            check = _in_the_tree(check, cause)
         if subject == "run":
             check = _worth_a_warning(check)
         page = (sys.modules[check.__module__].__doc__ or "").strip()
@@ -139,7 +143,7 @@ def rule(
             check=check,
             title=page.split("\n", 1)[0],
             page=page,
-            after=after,
+            after=(*judged_before(id), *after),
             behind=behind,
             gated=gated,
             fire_after=fire_after,
@@ -151,6 +155,18 @@ def rule(
         )
 
     return make
+
+
+def _in_the_tree(function: Check, cause: Cause) -> Check:
+    """Asks a cause of waits only where it may be the one."""
+
+    @wraps(function)
+    def check(case: Case) -> Draft | None:
+        if (cause.needs_wait and SYMPTOM not in case.holding) or case.holding.intersection(cause.unless):
+            return None
+        return function(case)
+
+    return check
 
 
 def _worth_a_warning(function: Check) -> Check:

@@ -17,26 +17,12 @@ from gpuwatch.diagnosis.advice.edges import epoch_edges
 from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE
 from gpuwatch.diagnosis.advice.sampled import is_sampled, train_share
 from gpuwatch.diagnosis.finding import Finding, Gain, PlanStep
+from gpuwatch.diagnosis.tree import SYMPTOM, WAITS
 from gpuwatch.timeline.windows import RankWindow, Scene
 
 _WAITS, _LAUNCHES, _COPIES, _LOGS = "waits", "launches", "copies", "logs"
 _TIME_OF: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(
-        (
-            "data-starvation",
-            "workers-zero",
-            "workers-too-few",
-            "worker-cpu-bound",
-            "worker-affinity-pinned",
-            "io-bound",
-            "slow-samples",
-            "slow-worker",
-            "pin-thread-bound",
-            "slow-collate-ipc",
-            "bursty-prefetch",
-        ),
-        frozenset({_WAITS}),
-    ),
+    **dict.fromkeys((SYMPTOM, *(cause.rule for cause in WAITS)), frozenset({_WAITS})),
     **dict.fromkeys(
         ("thread-oversubscription", "too-many-workers", "cpu-quota-throttled", "host-cpu-exhausted"),
         frozenset({_WAITS, _LAUNCHES}),

@@ -60,21 +60,6 @@ MOST_PREFETCH = 8
 CROWDED_FACTOR = 1.25
 """Seconds that a worker wants a core for each one that it gets."""
 ONLY_SMOOTHS = "the queue smooths bursts but makes no batch cheaper"
-OTHER_CAUSES = (
-    "epoch-too-short",
-    "slow-worker",
-    "pin-thread-bound",
-    "slow-samples",
-    "host-memory-pressure",
-    "io-bound",
-    "cpu-quota-throttled",
-    "worker-affinity-pinned",
-    "thread-oversubscription",
-    "too-many-workers",
-    "host-cpu-exhausted",
-    "workers-too-few",
-    "slow-collate-ipc",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +74,14 @@ class Thresholds:
     )
 
 
-@rule("bursty-prefetch", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds)
+@rule("bursty-prefetch", subject="run", level=Level.E2, thresholds=Thresholds)
 def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose workers keep up on average and still let it wait."""
     rank, starvation = case.run.critical, starvation_of(case)
     loader, busy, deviation = rank.train_loader, worker_busy(rank), batch_deviation(rank)
     if starvation is None or loader is None or not loader.num_workers or busy is None or deviation is None:
         return None
-    if case.holding.intersection(OTHER_CAUSES) or is_at_handover_floor(rank) or busy.value >= limits.busy_share:
+    if is_at_handover_floor(rank) or busy.value >= limits.busy_share:
         return None
     if worker_line_factor(rank) >= CROWDED_FACTOR:
         return None

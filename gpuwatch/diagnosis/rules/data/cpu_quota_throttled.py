@@ -58,9 +58,7 @@ class Thresholds:
     )
 
 
-@rule(
-    "cpu-quota-throttled", subject="run", level=Level.E1, after=("data-starvation",), fades=True, thresholds=Thresholds
-)
+@rule("cpu-quota-throttled", subject="run", level=Level.E1, fades=True, thresholds=Thresholds)
 def cpu_quota_throttled(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that waits for data while its CPU quota stops it."""
     process = case.run.critical.process

@@ -59,51 +59,17 @@ from gpuwatch.diagnosis.advice.sampled import is_sampled, who_waits
 from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
 from gpuwatch.diagnosis.advice.unexplained import how_to_find_out
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import Rule, RunCase, rule
-from gpuwatch.diagnosis.rules.data.bursty_prefetch import bursty_prefetch
-from gpuwatch.diagnosis.rules.data.cpu_quota_throttled import cpu_quota_throttled
-from gpuwatch.diagnosis.rules.data.epoch_too_short import epoch_too_short
-from gpuwatch.diagnosis.rules.data.host_cpu_exhausted import host_cpu_exhausted
+from gpuwatch.diagnosis.registry import rule_by_id
+from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.rules.data.io_bound import io_bound
-from gpuwatch.diagnosis.rules.data.pin_thread_bound import pin_thread_bound
-from gpuwatch.diagnosis.rules.data.shm_pressure import shm_pressure
-from gpuwatch.diagnosis.rules.data.slow_collate_ipc import slow_collate_ipc
 from gpuwatch.diagnosis.rules.data.slow_samples import slow_samples
-from gpuwatch.diagnosis.rules.data.slow_worker import slow_worker
-from gpuwatch.diagnosis.rules.data.thread_oversubscription import thread_oversubscription
-from gpuwatch.diagnosis.rules.data.too_many_workers import too_many_workers
-from gpuwatch.diagnosis.rules.data.worker_affinity_pinned import worker_affinity_pinned
-from gpuwatch.diagnosis.rules.data.worker_cpu_bound import worker_cpu_bound
-from gpuwatch.diagnosis.rules.data.workers_too_few import workers_too_few
-from gpuwatch.diagnosis.rules.data.workers_zero import workers_zero
-from gpuwatch.diagnosis.rules.host.host_memory_pressure import host_memory_pressure
 from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.tree import SYMPTOM, WAITS
 from gpuwatch.diagnosis.wording import percent, seconds, share_measure
 from gpuwatch.text.numbers import grouped
 from gpuwatch.text.numbers import rate as rate_words
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import RankWindow, Share
-
-CAUSES: tuple[Rule, ...] = (
-    workers_zero,
-    shm_pressure,
-    epoch_too_short,
-    slow_worker,
-    pin_thread_bound,
-    slow_samples,
-    host_memory_pressure,
-    io_bound,
-    cpu_quota_throttled,
-    worker_affinity_pinned,
-    thread_oversubscription,
-    too_many_workers,
-    host_cpu_exhausted,
-    workers_too_few,
-    slow_collate_ipc,
-    worker_cpu_bound,
-    bursty_prefetch,
-)
-"""The decision tree: asked in this order, the first that fires is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +150,13 @@ def _chart(starvation: Starvation) -> tuple[str, ...]:
 
 def _cause(case: RunCase) -> tuple[str | None, Draft | None]:
     """The first cause of the tree that fires, each seeing those asked before it as holding."""
-    case = replace(case, holding=case.holding | {"data-starvation"})
-    for cause in CAUSES:
-        if cause.id in case.settings.ignored:
+    case = replace(case, holding=case.holding | {SYMPTOM})
+    for cause in WAITS:
+        if cause.rule in case.settings.ignored:
             continue
-        draft: Draft | None = cause.check(case)
-        if draft is not None and draft.fires and _explains(case, cause, draft):
-            return cause.id, draft
+        draft: Draft | None = rule_by_id(cause.rule).check(case)
+        if draft is not None and draft.fires and _explains(case, cause.rule, draft):
+            return cause.rule, draft
     return None, None
 
 
@@ -200,14 +166,14 @@ def _pauses_between_slow_items(case: RunCase) -> bool:
 
 
 def _asks_all(case: RunCase) -> bool:
-    return not any(cause.id in case.settings.ignored for cause in CAUSES)
+    return not any(cause.rule in case.settings.ignored for cause in WAITS)
 
 
-def _explains(case: RunCase, cause: Rule, draft: Draft) -> bool:
+def _explains(case: RunCase, cause: str, draft: Draft) -> bool:
     """Whether what a rule found makes this run wait: two of them fire on runs that wait for something else too."""
-    if cause is shm_pressure:
+    if cause == "shm-pressure":
         return draft.severity is Severity.CRITICAL
-    if cause is host_memory_pressure:
+    if cause == "host-memory-pressure":
         storage: Draft | None = io_bound.check(case)
         return storage is not None and storage.fires
     return True

@@ -51,7 +51,6 @@ class Thresholds:
     "epoch-too-short",
     subject="run",
     level=Level.E1,
-    after=("data-starvation",),
     behind=("epoch-start-stall",),
     thresholds=Thresholds,
 )

@@ -51,16 +51,6 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores, percent
 
-OTHER_CAUSES = (
-    "slow-worker",
-    "pin-thread-bound",
-    "io-bound",
-    "cpu-quota-throttled",
-    "worker-affinity-pinned",
-    "thread-oversubscription",
-    "too-many-workers",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -74,14 +64,12 @@ class Thresholds:
     computing_share: float = threshold(0.3, "of a batch's time that its worker computes, at least")
 
 
-@rule(
-    "host-cpu-exhausted", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds
-)
+@rule("host-cpu-exhausted", subject="run", level=Level.E1, thresholds=Thresholds)
 def host_cpu_exhausted(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose machine has no core left."""
     rank, host = case.run.critical, case.host
     count = rank.train_loader.num_workers if rank.train_loader else None
-    if "data-starvation" not in case.holding or case.holding.intersection(OTHER_CAUSES) or not count:
+    if not count:
         return None
     starvation = starvation_of(case)
     cores = allowed_cores(case)

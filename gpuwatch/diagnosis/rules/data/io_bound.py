@@ -77,7 +77,6 @@ class Thresholds:
     "io-bound",
     subject="run",
     level=Level.E1,
-    after=("data-starvation", "slow-samples"),
     behind=("host-memory-pressure",),
     thresholds=Thresholds,
 )
@@ -85,7 +84,7 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose loading is blocked on storage."""
     rank = case.run.critical
     starvation = starvation_of(case)
-    if "data-starvation" not in case.holding or starvation is None:
+    if starvation is None:
         return None
     reading = reading_of(case, on_gpu=starvation.on_gpu)
     blocked = rank.workers.blocked_share if rank.workers else None

@@ -55,13 +55,13 @@ class Thresholds:
     clear_share: float = threshold(0.70, "until it is less busy", beside="busy_share")
 
 
-@rule("pin-thread-bound", subject="run", level=Level.E1, after=("data-starvation",), thresholds=Thresholds)
+@rule("pin-thread-bound", subject="run", level=Level.E1, thresholds=Thresholds)
 def pin_thread_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose batches are ready but for the thread that pins them."""
     rank = case.run.critical
     stacks, workers, starvation = rank.stacks, worker_busy(rank), starvation_of(case)
     busy = pinning(stacks) if stacks is not None else None
-    if "data-starvation" not in case.holding or starvation is None or stacks is None or busy is None:
+    if starvation is None or stacks is None or busy is None:
         return None
     is_limit = workers is not None and workers.value < min(busy.value, limits.busy_share)
     if stacks.feeder_looks < LEAST_LOOKS or busy.value < limits.clear_share or workers is None or not is_limit:

@@ -62,17 +62,6 @@ from gpuwatch.timeline.windows import RankWindow, Share
 
 BUSY_SHARE = 0.85
 WON_BACK = (0.50, 0.75)
-OTHER_CAUSES = (
-    "slow-worker",
-    "pin-thread-bound",
-    "cpu-quota-throttled",
-    "worker-affinity-pinned",
-    "thread-oversubscription",
-    "too-many-workers",
-    "host-cpu-exhausted",
-    "workers-too-few",
-    "io-bound",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +90,12 @@ class Shipping:
         return (made is not None and made.value >= building) or (taken is not None and taken.value >= receiving)
 
 
-@rule(
-    "slow-collate-ipc", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds
-)
+@rule("slow-collate-ipc", subject="run", level=Level.E1, thresholds=Thresholds)
 def slow_collate_ipc(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run that spends its loading on building and shipping batches."""
     rank = case.run.critical
     count = rank.train_loader.num_workers if rank.train_loader else None
-    if "data-starvation" not in case.holding or case.holding.intersection(OTHER_CAUSES) or not count:
+    if not count:
         return None
     shipping, starvation = _shipping(rank), starvation_of(case)
     if (

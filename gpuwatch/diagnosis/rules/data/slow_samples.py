@@ -106,7 +106,7 @@ class Remedy:
     hint: str | None = None
 
 
-@rule("slow-samples", subject="run", level=Level.E2, after=("data-starvation",), thresholds=Thresholds)
+@rule("slow-samples", subject="run", level=Level.E2, thresholds=Thresholds)
 def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose lost time sits in a few of its steps."""
     rank = case.run.critical

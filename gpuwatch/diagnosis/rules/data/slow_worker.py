@@ -67,12 +67,12 @@ class Thresholds:
     others_share: float = threshold(0.60, "of the time that each of the others is busy, at most")
 
 
-@rule("slow-worker", subject="run", level=Level.E1, after=("data-starvation",), thresholds=Thresholds)
+@rule("slow-worker", subject="run", level=Level.E1, thresholds=Thresholds)
 def slow_worker(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run of whose workers a few are busy all the time and the others are not."""
     rank, starvation = case.run.critical, starvation_of(case)
     loader = rank.train_loader
-    if "data-starvation" not in case.holding or starvation is None or loader is None or loader.in_order is False:
+    if starvation is None or loader is None or loader.in_order is False:
         return None
     workers = worker_loads(rank)
     slow = [each for each in workers if each.busy >= limits.busy_share]

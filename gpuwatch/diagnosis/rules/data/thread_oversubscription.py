@@ -63,7 +63,6 @@ USED_SHARE = 0.5
 """Of the cores, by all workers: beside one that only hands out numbers its sending thread counts as much as itself."""
 FUNCTION = "one_thread_per_worker"
 NAMES = {"cv2": "OpenCV", "openblas": "OpenBLAS", "mkl": "MKL", "arrow": "Arrow", "polars": "Polars"}
-OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ class Thresholds:
     "thread-oversubscription",
     subject="run",
     level=Level.E1,
-    after=("data-starvation", *OTHER_CAUSES),
     fades=True,
     thresholds=Thresholds,
 )
@@ -90,7 +88,7 @@ def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose workers' threads compete for the cores."""
     rank, starvation, cores = case.run.critical, starvation_of(case), allowed_cores(case)
     workers = rank.workers
-    if workers is None or workers.active_threads is None or case.holding.intersection(OTHER_CAUSES):
+    if workers is None or workers.active_threads is None:
         return None
     each = workers.active_threads / max(1, workers.count)
     used = None if workers.cpu_cores is None else workers.cpu_cores * workers.count / cores

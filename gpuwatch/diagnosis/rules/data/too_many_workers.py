@@ -52,7 +52,6 @@ ROUNDS = 3
 """Batches of each worker in the window, at least: they come in bursts, and one burst says little about the pace."""
 WORTH_A_WARNING = 1.05
 """Times as fast as the run can become, in the middle of the range: it may lose little to its waits."""
-OTHER_CAUSES = ("io-bound", "cpu-quota-throttled", "worker-affinity-pinned", "thread-oversubscription")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +67,12 @@ class Thresholds:
     clear_gain: float = threshold(1.1, "until it is less", beside="least_gain", least=1.0)
 
 
-@rule(
-    "too-many-workers", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds
-)
+@rule("too-many-workers", subject="run", level=Level.E1, thresholds=Thresholds)
 def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose workers outnumber the cores and suffer from it."""
     rank = case.run.critical
     loader, workers = rank.train_loader, rank.workers
-    if loader is None or not loader.num_workers or case.holding.intersection(OTHER_CAUSES):
+    if loader is None or not loader.num_workers:
         return None
     if workers is None or workers.cpu_cores is None:
         return None

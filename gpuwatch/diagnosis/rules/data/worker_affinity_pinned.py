@@ -43,7 +43,6 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import cpu_cores
 
 FUNCTION = "use_all_cores"
-OTHER_CAUSES = ("slow-samples", "io-bound", "cpu-quota-throttled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,13 @@ class Thresholds:
     "worker-affinity-pinned",
     subject="run",
     level=Level.E1,
-    after=("data-starvation", *OTHER_CAUSES),
     thresholds=Thresholds,
 )
 def worker_affinity_pinned(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose workers share one or two cores of many."""
     rank, starvation = case.run.critical, starvation_of(case)
     workers, own = rank.workers, _own_cores(case)
-    if "data-starvation" not in case.holding or case.holding.intersection(OTHER_CAUSES) or starvation is None:
+    if starvation is None:
         return None
     if workers is None or workers.max_affinity_cores is None or workers.cores_seen is None or own is None:
         return None

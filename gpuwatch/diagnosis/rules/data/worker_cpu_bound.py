@@ -59,17 +59,6 @@ WORDS = {
 }
 SEVERAL_CORES = 1.2
 ROOM_SHARE = 0.7
-OTHER_CAUSES = (
-    "slow-worker",
-    "pin-thread-bound",
-    "cpu-quota-throttled",
-    "worker-affinity-pinned",
-    "thread-oversubscription",
-    "too-many-workers",
-    "host-cpu-exhausted",
-    "workers-too-few",
-    "io-bound",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +69,11 @@ class Thresholds:
     least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
-@rule(
-    "worker-cpu-bound", subject="run", level=Level.E1, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds
-)
+@rule("worker-cpu-bound", subject="run", level=Level.E1, thresholds=Thresholds)
 def worker_cpu_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose workers compute all the time and cannot usefully be more."""
     rank = case.run.critical
     loader, cores = rank.train_loader, worker_cores(rank)
-    if "data-starvation" not in case.holding or case.holding.intersection(OTHER_CAUSES):
-        return None
     if cores is None or not limits.worker_cores <= cores <= SEVERAL_CORES or loader is None or not loader.num_workers:
         return None
     starvation = starvation_of(case)

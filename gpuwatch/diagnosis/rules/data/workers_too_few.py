@@ -50,19 +50,6 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
 from gpuwatch.timeline.windows import RankWindow
 
-OTHER_CAUSES = (
-    "slow-worker",
-    "pin-thread-bound",
-    "slow-samples",
-    "io-bound",
-    "cpu-quota-throttled",
-    "worker-affinity-pinned",
-    "thread-oversubscription",
-    "too-many-workers",
-    "host-cpu-exhausted",
-    "loader-overhead-floor",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -77,13 +64,12 @@ class Thresholds:
     least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
-@rule("workers-too-few", subject="run", level=Level.E2, after=("data-starvation", *OTHER_CAUSES), thresholds=Thresholds)
+@rule("workers-too-few", subject="run", level=Level.E2, thresholds=Thresholds)
 def workers_too_few(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose workers are all busy while cores are free."""
     rank = case.run.critical
     count = rank.train_loader.num_workers if rank.train_loader else None
-    explained = case.holding.intersection(OTHER_CAUSES)
-    if "data-starvation" not in case.holding or explained or not count:
+    if not count:
         return None
     starvation = starvation_of(case)
     cost = step_cost(case, starvation) if starvation is not None else None

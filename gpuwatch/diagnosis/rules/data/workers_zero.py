@@ -67,11 +67,11 @@ class Thresholds:
     least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
-@rule("workers-zero", subject="run", level=Level.E1, after=("data-starvation",), thresholds=Thresholds)
+@rule("workers-zero", subject="run", level=Level.E1, thresholds=Thresholds)
 def workers_zero(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a starved run whose training loader has no workers, where workers would help."""
     loader = case.run.critical.train_loader
-    if "data-starvation" not in case.holding or loader is None or loader.num_workers != 0:
+    if loader is None or loader.num_workers != 0:
         return None
     starvation = starvation_of(case)
     cost = step_cost(case, starvation) if starvation is not None else None

@@ -73,7 +73,6 @@ class MemoryShortage:
     "host-memory-pressure",
     subject="run",
     level=Level.E0,
-    after=("data-starvation",),
     gated=False,
     thresholds=Thresholds,
 )

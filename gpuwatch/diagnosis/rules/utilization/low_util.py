@@ -35,24 +35,12 @@ from gpuwatch.diagnosis.advice.sampled import enough, is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.tree import IDLE_GPU
 from gpuwatch.diagnosis.wording import gpu_name, listed
 from gpuwatch.timeline.windows import Stats
 
 USED_PERCENT = 5.0
 NEWEST_NS, NEWEST_SAMPLES = 30 * 1_000_000_000, 29
-CAUSES = (
-    "data-starvation",
-    "launch-bound",
-    "eval-stall",
-    "checkpoint-stall",
-    "gc-stall",
-    "log-stall",
-    "sync-per-step",
-    "epoch-start-stall",
-    "h2d-bound",
-    "recompile-storm",
-    "shared-gpu",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +56,7 @@ class Thresholds:
     "low-util",
     subject="gpu",
     level=Level.E0,
-    after=CAUSES,
+    after=IDLE_GPU,
     behind=("data-starvation", "launch-bound", "epoch-start-stall"),
     thresholds=Thresholds,
 )
@@ -77,7 +65,7 @@ def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
     stats = case.gpu.train_utilization if case.run is not None else case.gpu.utilization
     if stats is None or stats.mean > limits.clear_percent or not _in_use(case, stats) or _has_risen(case, limits):
         return None
-    causes = [name for name in CAUSES if name in case.holding]
+    causes = [name for name in IDLE_GPU if name in case.holding]
     how = "hardly busy" if stats.mean < limits.hardly_percent else "busy only part of the time"
     return Draft(
         summary=(

@@ -36,18 +36,9 @@ from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.tree import IDLE_GPU
 from gpuwatch.diagnosis.wording import gpu_name, listed, percent, seconds, share_measure
 from gpuwatch.timeline.windows import Stats
-
-CAUSES = (
-    "data-starvation",
-    "launch-bound",
-    "eval-stall",
-    "checkpoint-stall",
-    "gc-stall",
-    "epoch-start-stall",
-    "shared-gpu",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class Thresholds:
     "util-fluctuation",
     subject="gpu",
     level=Level.E0,
-    after=("low-util", *CAUSES),
+    after=("low-util", *IDLE_GPU),
     behind=("data-starvation", "launch-bound", "epoch-start-stall", "checkpoint-stall", "gc-stall"),
     thresholds=Thresholds,
 )
@@ -80,7 +71,7 @@ def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
         stats.sigma < limits.clear_sigma_points and swing < limits.clear_swing_points
     ) or lost < limits.clear_lost_points:
         return None
-    causes = [name for name in CAUSES if name in case.holding]
+    causes = [name for name in IDLE_GPU if name in case.holding]
     measures = [
         Measure("sigma_points", round(stats.sigma, 1), f"standard deviation {stats.sigma:.0f} points"),
         Measure("swing_points", round(swing, 1), f"from {stats.p5:.0f} to {stats.p95:.0f} % (5th to 95th percentile)"),
