@@ -28,7 +28,7 @@ from gpuwatch.reader.layout import (
 )
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.program import Program, find_program
-from gpuwatch.reader.refusals import CannotReadError, Reason, gone, not_ready, refuse, replaced
+from gpuwatch.reader.refusals import CannotReadError, Reason, gone, not_ready, replaced
 from gpuwatch.reader.stacks import NoFrameError, Stack, ThreadReader, TornError
 
 MAX_THREADS = 4096
@@ -363,7 +363,7 @@ def _layout(memory: Memory, program: Program) -> Layout:
         raw = memory.read(program.runtime, SIZE)
     version = program.version or version_of(raw)
     if version is None:
-        raise refuse(
+        raise CannotReadError(
             Reason.NO_SYMBOLS,
             f"the Python of process {pid} was stripped of the symbols that name its version",
             "use a Python that is not stripped, or gpuwatch run",
@@ -409,11 +409,11 @@ def _check_state(memory: Memory, program: Program, layout: Layout) -> None:
 
 
 def _other_build(pid: int, what: str, cure: str) -> CannotReadError:
-    return refuse(Reason.BUILD, f"process {pid} runs {what}, whose stacks are not read", cure)
+    return CannotReadError(Reason.BUILD, f"process {pid} runs {what}, whose stacks are not read", cure)
 
 
 def _other_version(pid: int, version: tuple[int, int], why: str) -> CannotReadError:
-    return refuse(
+    return CannotReadError(
         Reason.VERSION,
         f"process {pid} runs Python {version[0]}.{version[1]}, {why}",
         "use gpuwatch run, which reads no memory",

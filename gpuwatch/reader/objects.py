@@ -386,18 +386,14 @@ class Attributes:
         pieces = [(place, len(expected)) for place, expected in witnesses]
         found = self._objects.read_each([*((slot.address, 8) for slot in slots.values()), *pieces]) if slots else []
         if any(got != expected for got, (_, expected) in zip(found[len(slots) :], witnesses, strict=True)):
-            self._forget_class(info)
+            if info is not None:
+                self._objects.forget(info.address)  # another class may have been made at the address of a known one
             return {}
         return {
             name: value
             for name, data in zip(slots, found, strict=False)
             if data is not None and (value := int.from_bytes(data, "little")) and plausible(value)
         }
-
-    def _forget_class(self, info: TypeInfo | None) -> None:
-        """After a read that did not fit: another class may have been made at the address of a known one."""
-        if info is not None:
-            self._objects.forget(info.address)
 
     def hidden(self, info: TypeInfo, name: str) -> bool:
         """Whether the class answers for `name` itself, by a property or another descriptor."""

@@ -22,7 +22,7 @@ from gpuwatch.foreign import use_foreign, use_mapped
 from gpuwatch.procfs import DELETED, Mapping
 from gpuwatch.reader.layout import OLDEST
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
-from gpuwatch.reader.refusals import CannotReadError, Reason, not_ready, refuse
+from gpuwatch.reader.refusals import CannotReadError, Reason, not_ready
 
 MAGIC = b"\x7fELF"
 CLASS_64 = 2
@@ -323,7 +323,7 @@ def _python_in(memory: Memory, image: Image, mapping: Mapping) -> Program | None
         CannotReadError: There is one, but of a kind that is not read.
     """
     if image.exported("pypy_main_startup") or image.exported("rpython_startup_code"):
-        raise refuse(
+        raise CannotReadError(
             Reason.NOT_PYTHON,
             f"process {memory.pid} runs PyPy, whose stacks only PyPy can read",
             "use gpuwatch run, or train with CPython",
@@ -333,7 +333,7 @@ def _python_in(memory: Memory, image: Image, mapping: Mapping) -> Program | None
         runtime = _from_file(memory, image, mapping, "_PyRuntime", ".PyRuntime")
     if runtime is None:
         if image.exported("PyInterpreterState_Head") or image.exported("Py_Initialize"):
-            raise refuse(
+            raise CannotReadError(
                 Reason.VERSION,
                 f"process {memory.pid} runs a Python older than {OLDEST[0]}.{OLDEST[1]}",
                 f"train with Python {OLDEST[0]}.{OLDEST[1]} or newer",
@@ -449,13 +449,13 @@ def _link(path: Path) -> str | None:
 
 def _check_machine(pid: int, image: Image) -> None:
     if image.bits != 64:
-        raise refuse(
+        raise CannotReadError(
             Reason.BUILD,
             f"process {pid} is a 32-bit program, and only 64-bit Pythons are read",
             "train with a 64-bit Python",
         )
     if image.machine not in (X86_64, AARCH64):
-        raise refuse(
+        raise CannotReadError(
             Reason.ARCHITECTURE,
             f"process {pid} is a program for a processor (ELF machine {image.machine}) whose Pythons are not read; "
             "x86-64 and aarch64 are",
@@ -466,7 +466,7 @@ def _check_machine(pid: int, image: Image) -> None:
 def _no_python(memory: Memory, first: Mapping | None, named_python: bool) -> CannotReadError:
     pid = memory.pid
     if first is None:
-        return refuse(
+        return CannotReadError(
             Reason.NOT_PYTHON, f"process {pid} has no program (a thread of the kernel?)", "name a training process"
         )
     with suppress(NotElfError):
@@ -474,11 +474,11 @@ def _no_python(memory: Memory, first: Mapping | None, named_python: bool) -> Can
             return not_ready(pid)
     name = PurePath(first.path).name
     if named_python:
-        return refuse(
+        return CannotReadError(
             Reason.NO_SYMBOLS,
             f"process {pid} runs {name}, which was stripped of the symbol that leads to its stacks (_PyRuntime)",
             "use a Python that is not stripped, or gpuwatch run",
         )
-    return refuse(
+    return CannotReadError(
         Reason.NOT_PYTHON, f"process {pid} runs {name}, not Python", "list what trains here: gpuwatch --attach"
     )

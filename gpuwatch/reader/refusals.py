@@ -120,11 +120,6 @@ def malformed(pid: int, error: Exception) -> CannotReadError:
     )
 
 
-def refuse(reason: Reason, sentence: str, cure: str | None = None) -> CannotReadError:
-    """A refusal whose words are its caller's."""
-    return CannotReadError(reason, sentence, cure)
-
-
 CAP_SYS_PTRACE = 19
 _DEFAULT_USER_NAMESPACE_SIZE = 4294967295
 

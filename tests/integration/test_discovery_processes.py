@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatch.procfs import TreeWalker
 from gpuwatch.samples import Candidate
-from gpuwatch.sources.discovery.census import looks_like_training, trainers_below
+from gpuwatch.sources.discovery.census import TreeTrainers
 from gpuwatch.sources.discovery.source import DiscoverySource
 
 pytestmark = [
@@ -102,7 +102,7 @@ def test_training_is_found_with_its_workers_and_they_are_not(tmp_path: Path, met
     script.write_text(LOADER)
     with running(str(script), method) as (pid, _):
         found = candidates_in_tree(pid)
-        assert trainers_below(pid) == [pid]
+        assert TreeTrainers().among((pid, *TreeWalker("/proc").descendants(pid))) == [pid]
     assert list(found) == [pid]
     assert found[pid].workers == 2
     assert found[pid].why == "has 2 DataLoader workers"
@@ -116,7 +116,7 @@ def test_launcher_is_left_out_and_its_ranks_are_found(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
     with running(*launcher, ready=2) as (pid, ranks):
         assert sorted(candidates_in_tree(pid)) == sorted(ranks)
-        assert sorted(trainers_below(pid)) == sorted(ranks)
+        assert sorted(TreeTrainers().among((pid, *TreeWalker("/proc").descendants(pid)))) == sorted(ranks)
 
 
 def test_ranks_that_a_script_spawns_are_found_and_the_script_is_not(tmp_path: Path) -> None:
@@ -130,8 +130,9 @@ def test_ranks_that_a_script_spawns_are_found_and_the_script_is_not(tmp_path: Pa
 
 def test_torch_alone_makes_a_candidate_and_python_alone_none() -> None:
     with running("-c", IDLE) as (idle, _), running("-c", WITHOUT_TORCH) as (plain, _):
-        assert (looks_like_training(idle) or "").startswith("has torch loaded")
-        assert looks_like_training(plain) is None
+        (verdict,) = TreeTrainers().judged((idle, plain))
+    assert verdict.process.pid == idle
+    assert verdict.why.startswith("has torch loaded")
 
 
 def test_hooked_process_is_reported_as_such(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.monitor.snapshot import RunNow
 from gpuwatch.reader.refusals import CannotReadError, Reason
-from gpuwatch.sources.stacks import reading
+from gpuwatch.sources.stacks import workers
 from tests.integration.hook_programs import PREAMBLE, rendezvous, started
 from tests.integration.live_watch import Watch, needs_reading
 
@@ -97,7 +97,7 @@ def test_training_whose_memory_is_denied_is_watched_in_proc(folder: Path, monkey
     def denied(pid: int, **_: object) -> None:
         raise CannotReadError(Reason.PERMISSION, f"process {pid} may not be read", "run gpuwatch as root")
 
-    monkeypatch.setattr(reading, "attach_to", denied)
+    monkeypatch.setattr(workers, "attach_to", denied)
     with started(folder, TRAINING, hooked=False) as training:
         watch = Watch(training.pid)
         try:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from recorded_trainers import COMPILE_WORKER, FORKSERVER, SPAWNED, TORCH, TRACKER, TRAIN, RecordedTrainers
 
-from gpuwatch.sources.discovery.census import TreeTrainers, looks_like_training, trainers_below
+from gpuwatch.procfs import TreeWalker, read_stat
+from gpuwatch.sources.discovery.census import TreeTrainers
 
 IDLE = {"cpu_seconds": 5.0}
 NOTEBOOK = (b"python", b"-m", b"ipykernel_launcher", b"-f", b"/run/kernel.json")
@@ -17,6 +18,20 @@ NOTEBOOK = (b"python", b"-m", b"ipykernel_launcher", b"-f", b"/run/kernel.json")
 @pytest.fixture
 def host(tmp_path: Path) -> RecordedTrainers:
     return RecordedTrainers(tmp_path)
+
+
+def trainers_below(root: int, proc_root: Path) -> list[int]:
+    """The training processes at and below `root`, surest first."""
+    return TreeTrainers(proc_root).among((root, *TreeWalker(proc_root).descendants(root)))
+
+
+def looks_like_training(pid: int, proc_root: Path) -> str | None:
+    """What gives a process away as one that trains, with its parent and all below it in sight."""
+    stat = read_stat(proc_root, pid)
+    if stat is None:
+        return None
+    around = (stat.parent, pid, *TreeWalker(proc_root).descendants(pid))
+    return next((each.why for each in TreeTrainers(proc_root).judged(around) if each.process.pid == pid), None)
 
 
 def below(host: RecordedTrainers, *pids: int) -> list[int]:

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from gpuwatch.foreign import cpu_time_ns, is_left_alone, read_arguments, read_foreign, read_of
 from gpuwatch.procfs import (
     MAPS_LIMIT,
+    PROC,
     ProcessKey,
     ProcessStat,
-    TreeWalker,
     boot_ticks,
     mapped_paths,
     read_once,
@@ -664,9 +664,6 @@ def all_pids(proc_root: Path | str) -> set[int]:
     return {int(name) for name in names if name.isdecimal() and name.isascii()} - me
 
 
-_PROC = Path("/proc")
-
-
 class TreeTrainers:
     """Finds the training processes among given ones, again and again; what was seen before is cheap.
 
@@ -675,7 +672,7 @@ class TreeTrainers:
         clock: CLOCK_MONOTONIC in nanoseconds.
     """
 
-    def __init__(self, proc_root: Path = _PROC, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, proc_root: Path = PROC, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._census = Census(proc_root, user=0)
         self._clock = clock
 
@@ -693,17 +690,3 @@ class TreeTrainers:
             cpu_use=census.cpu_use, has_training_threads=census.has_training_threads, torch_version=census.torch_version
         )
         return judge(census.processes, signs)
-
-
-def trainers_below(root: int, proc_root: Path = _PROC) -> list[int]:
-    """The pids of the training processes at and below `root`, surest first."""
-    return TreeTrainers(proc_root).among((root, *TreeWalker(proc_root).descendants(root)))
-
-
-def looks_like_training(pid: int, proc_root: Path = _PROC) -> str | None:
-    """What gives a process away as one that trains, in words; None where nothing does."""
-    stat = read_stat(proc_root, pid)
-    if stat is None:
-        return None
-    around = (stat.parent, pid, *TreeWalker(proc_root).descendants(pid))
-    return next((each.why for each in TreeTrainers(proc_root).judged(around) if each.process.pid == pid), None)

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from gpuwatch.foreign import read_arguments, read_of
@@ -23,26 +22,13 @@ _PROGRAM_LIMIT = 32 << 20  # the table of exported names is near the start
 _COMMAND_SHOWN = 80
 
 
-class Refusal(Enum):
-    """Why a process cannot be attached to."""
-
-    ABSENT = "absent"
-    HIDDEN = "hidden"
-    THREAD = "thread"
-    ZOMBIE = "zombie"
-    OTHER_USER = "other-user"
-    MYSELF = "myself"
-    NOT_PYTHON = "not-python"
-    NOPROC = "no-proc"
-
-
 class CannotAttachError(Exception):
     """A pid that is no training process of ours; its text is one sentence with the cause and the cure."""
 
-    def __init__(self, refusal: Refusal, sentence: str) -> None:
-        super().__init__(sentence)
-        self.refusal = refusal
-        self.sentence = sentence
+    @property
+    def sentence(self) -> str:
+        """Its text."""
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +61,25 @@ def identify(pid: int, proc_root: Path = PROC, my_uid: int | None = None) -> Pro
     command = _short_command(pid, proc_root, stat.command_name)
     leader = status.get("Tgid")
     if leader not in (None, str(pid)):
-        raise CannotAttachError(
-            Refusal.THREAD, f"{pid} is a thread of process {leader} ({command}): use `--attach {leader}`."
-        )
+        raise CannotAttachError(f"{pid} is a thread of process {leader} ({command}): use `--attach {leader}`.")
     if stat.state in "ZX":
         raise CannotAttachError(
-            Refusal.ZOMBIE,
             f"Process {pid} ({stat.command_name}) has ended and only waits for its parent {stat.parent} to collect "
             "its exit code: give the pid of a running process.",
         )
     if pid == os.getpid() and proc_root == PROC:
-        raise CannotAttachError(
-            Refusal.MYSELF, f"Process {pid} is this gpuwatch itself: give the pid of the training process."
-        )
+        raise CannotAttachError(f"Process {pid} is this gpuwatch itself: give the pid of the training process.")
     # Real, effective and saved: the kernel lets a process be read only where all three are the reader's.
     uids = [int(word) for word in status.get("Uid", "").split()[:3] if word.isdigit()]
     uid = next((other for other in uids if other != mine), mine)
     if mine != 0 and uid != mine:
         raise CannotAttachError(
-            Refusal.OTHER_USER,
             f"Process {pid} ({command}) belongs to {user_name(uid)} and gpuwatch runs as {user_name(mine)}: "
             f"run gpuwatch as {f'{user_name(uid)} or as root' if uid else 'root'} (sudo).",
         )
     executable = _executable(pid, proc_root)
     if not is_python(pid, proc_root):
-        raise CannotAttachError(Refusal.NOT_PYTHON, _not_python(pid, proc_root, command, executable))
+        raise CannotAttachError(_not_python(pid, proc_root, command, executable))
     return ProcessIdentity(pid, stat.start_ticks, uid, read_arguments(proc_root, pid), executable)
 
 
@@ -150,18 +130,15 @@ def user_name(uid: int) -> str:
 def _unreadable(pid: int, proc_root: Path) -> CannotAttachError:
     if read_once(f"{proc_root}/self/stat") is None:
         return CannotAttachError(
-            Refusal.NOPROC,
             f"{proc_root} does not list processes here: attaching needs Linux with /proc mounted; "
             "run the training with `gpuwatch run` instead.",
         )
     if proc_root == PROC and pid > 0 and _exists(pid):
         return CannotAttachError(
-            Refusal.HIDDEN,
             f"Process {pid} exists but /proc hides it (mount option hidepid), so it belongs to another user: "
             "run gpuwatch as that user or as root (sudo).",
         )
     return CannotAttachError(
-        Refusal.ABSENT,
         f"There is no process {pid}: it has ended, or it lives in another container; "
         "`gpuwatch --attach` lists the processes that train here.",
     )

@@ -7,8 +7,8 @@ import time
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from gpuwatch.reader.attach import Interpreter
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.reader.stacks import Stack
 
@@ -18,19 +18,6 @@ FramePlace = tuple[str, str, int]
 _MOST_KEPT_BYTES = 256 << 20  # of different stacks; those of an hour of a training take about 5 MB
 _FRAME_BYTES = 120  # without its names
 _CHILDREN_EVERY_SECONDS = 0.2  # workers of an epoch may live for no longer
-
-
-class Readable(Protocol):
-    """What is asked of an attached interpreter."""
-
-    def main_stack(self) -> Stack | None:
-        """The main thread's stack, None where it was in change."""
-
-    def stacks(self) -> list[Stack]:
-        """The stacks of all threads."""
-
-    def close(self) -> None:
-        """Lets go of the process."""
 
 
 @dataclass(slots=True)
@@ -90,7 +77,7 @@ class Capture:
         *,
         rate_hz: float,
         all_threads: bool,
-        attach: Callable[[int], Readable],
+        attach: Callable[[int], Interpreter],
         workers: Callable[[int], Iterable[int]],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -104,7 +91,7 @@ class Capture:
         self._clock = clock
         self._sleep = sleep
         self._random = random.Random(seed)
-        self._open: dict[int, Readable] = {pid: attach(pid)}
+        self._open: dict[int, Interpreter] = {pid: attach(pid)}
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._unreadable: dict[int, str] = {}
         self._rejected = 0

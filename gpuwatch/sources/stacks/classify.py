@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from gpuwatch.reader.codes import Code
+from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.stacks import Frame
 from gpuwatch.samples.stacks import StackPhase
 from gpuwatch.sources.stacks.source_text import SourceText
@@ -28,6 +29,7 @@ _OWN = re.compile(r".*/(gpuwatch/(?:hook/.+|__init__\.py))")
 _IN_PLACE = re.compile(r"(.*)/(torch/.+)")
 _CELLS = ("<ipython-input", "<stdin>")
 _SHOWN_PARTS = 2
+_FILES_KEPT = 8192
 
 
 class Owner(Enum):
@@ -68,14 +70,12 @@ class Places:
 
     def __init__(self, exists: Callable[[str], bool] = lambda _: False) -> None:
         self._exists = exists
-        self._known: dict[str, Place] = {}
+        self._known: Cache[str, Place] = Cache(_FILES_KEPT)
 
     def of(self, file: str) -> Place:
         """Whose `file` is."""
         place = self._known.get(file)
         if place is None:
-            if len(self._known) > 8192:
-                self._known.clear()
             place = self._known[file] = self._find(file)
         return place
 
@@ -410,7 +410,7 @@ class Classifier:
     def __init__(self, places: Places, text: SourceText) -> None:
         self.places = places
         self._text = text
-        self._read: dict[tuple[int | None, ...], tuple[Sequence[Code], Reading]] = {}
+        self._read: Cache[tuple[int | None, ...], tuple[Sequence[Code], Reading]] = Cache(_KEPT)
         self._marks: dict[tuple[str, str], Mark | None] = {}
         self._hands_on: dict[tuple[str, str], bool] = {}
         self._last: tuple[Sequence[Frame], Reading] | None = None
@@ -423,8 +423,6 @@ class Classifier:
         key = tuple([value for frame in frames for value in (id(frame.code), frame.line)])
         known = self._read.get(key)
         if known is None:
-            if len(self._read) >= _KEPT:
-                self._read.clear()
             known = self._read[key] = tuple(frame.code for frame in frames), self._classify(frames)
         self._last = frames, known[1]
         return known[1]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.containment import Cache
+from gpuwatch.reader.loaders import LoaderReader, LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples.run import LoaderFacts
 from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Mark, Owner, Reading, code_key
-from gpuwatch.sources.stacks.reading import Counters
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.syntax import Loop
 
@@ -147,10 +147,11 @@ class SteadyCounters:
     changed, and ten times a second for one function that loops over two loaders in turn.
     """
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: LoaderReader) -> None:
         self._counters = counters
         self._state: LoaderState | None = None
-        self._loops: dict[int, int | None] = {}  # by `Reading.around`: how far from the root the loop's frame is
+        self._loops: Cache[int, int | None] = Cache(_PLACES_KEPT)
+        """By `Reading.around`: how far from the root the loop's frame is."""
         self._confirmed_ns = -CONFIRM_NS
         self.counted_ns = 0
         """When the count that the last state holds was read."""
@@ -184,8 +185,6 @@ class SteadyCounters:
         before, self._state = self._state, state or self._state
         self.counted_ns = self._confirmed_ns = now_ns
         if state is not None and (before is None or before.iterator != state.iterator):
-            self._loops.clear()
-        if len(self._loops) >= _PLACES_KEPT:
             self._loops.clear()
         if state is None:
             self._loops[reading.around] = None

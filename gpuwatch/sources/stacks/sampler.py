@@ -22,9 +22,9 @@ from gpuwatch.reader.refusals import CannotReadError, Reason, access_to, explain
 from gpuwatch.samples import Sample
 from gpuwatch.samples.run import TrainerEnded
 from gpuwatch.sources.stacks.facts import ProcessFacts
-from gpuwatch.sources.stacks.reading import Attach
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
 from gpuwatch.sources.stacks.session import Session, Settings
+from gpuwatch.sources.stacks.workers import Attach
 
 if TYPE_CHECKING:
     from gpuwatch.sources.stacks.source import Asked, StackTarget

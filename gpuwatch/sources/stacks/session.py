@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from gpuwatch.reader.loaders import LoaderState
+from gpuwatch.reader.attach import Interpreter
+from gpuwatch.reader.loaders import LoaderReader, LoaderState
 from gpuwatch.reader.refusals import CannotReadError, expensive
 from gpuwatch.reader.stacks import Stack
 from gpuwatch.samples import BatchCount, Sample
@@ -19,12 +20,11 @@ from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Places, Readin
 from gpuwatch.sources.stacks.counts import BatchCounter, Iterations, SteadyCounters, first_round
 from gpuwatch.sources.stacks.facts import LoaderCatalogue, ProcessFacts
 from gpuwatch.sources.stacks.loops import Loops, TrainingLoops
-from gpuwatch.sources.stacks.reading import Attach, Counters, Readable
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter, Ration
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.stacks.tally import HeldLooks, Look, Spans, StandingLine, TallyBuilder
 from gpuwatch.sources.stacks.threads import Feeders, TrainingThread
-from gpuwatch.sources.stacks.workers import Worker, WorkerClassifier, Workers
+from gpuwatch.sources.stacks.workers import Attach, Worker, WorkerClassifier, Workers
 
 _TALLY_NS: Final = 1_000_000_000
 _COUNT_NS: Final = 500_000_000
@@ -61,8 +61,8 @@ class Session:
         self,
         facts: ProcessFacts,
         hooked: bool,
-        process: Readable,
-        counters: Counters,
+        process: Interpreter,
+        counters: LoaderReader,
         settings: Settings,
         now_ns: int,
     ) -> None:
@@ -269,7 +269,7 @@ class Session:
         self._charge(now_ns)
         return worker.schedule.due_ns
 
-    def _look_at_worker(self, worker: Worker, process: Readable) -> None:
+    def _look_at_worker(self, worker: Worker, process: Interpreter) -> None:
         # One that was idle most likely is: then all its threads are asked for, and once.
         main = process.main_stack() if worker.counts and not worker.idle else None
         reading = self._worker_classifier.read([main]) if main is not None else None

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from gpuwatch.samples import Sample
 
 if TYPE_CHECKING:
-    from gpuwatch.sources.stacks.reading import Attach
     from gpuwatch.sources.stacks.sampler import Sampler
+    from gpuwatch.sources.stacks.workers import Attach
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _make_sampler(
     asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach | None, wake_fd: int
 ) -> Sampler:
     """What looks, and the reader it looks with, take 5 MB, which a machine without targets is spared."""
-    from gpuwatch.sources.stacks.reading import AttachReader
     from gpuwatch.sources.stacks.sampler import Sampler
+    from gpuwatch.sources.stacks.workers import AttachReader
 
     return Sampler(asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), wake_fd=wake_fd)

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from gpuwatch.foreign import exists_for, read_foreign
 from gpuwatch.procfs import keyed_int, read_all
+from gpuwatch.reader.containment import Cache
 from gpuwatch.sources.syntax import SHARED, Loop, NoAnswerError, Parser, Request, Tables, request_in_text
 
 _LARGEST_FILE = 2 << 20
@@ -85,7 +86,7 @@ class SourceText:
     def __init__(self, pid: int, start_ticks: int, proc_root: Path, parser: Parser = SHARED) -> None:
         self._pid, self._start_ticks, self._proc_root = pid, start_ticks, proc_root
         self._started = _wall_seconds(start_ticks, proc_root)
-        self._files: dict[str, SourceFile | None] = {}
+        self._files: Cache[str, SourceFile | None] = Cache(_FILES_KEPT)
         self._parser = parser
         self._parse_seconds = _PARSE_SECONDS
         self.problem: str | None = None
@@ -98,8 +99,6 @@ class SourceText:
     def file(self, file: str) -> SourceFile | None:
         """A file's content; None where it cannot be read or is newer than the process."""
         if file not in self._files:
-            if len(self._files) >= _FILES_KEPT:
-                self._files.clear()
             self._files[file] = self._read(file)
         return self._files[file]
 

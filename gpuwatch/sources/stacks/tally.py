@@ -6,7 +6,7 @@ They give a tally about every second, the spans of evaluation and saving, and th
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -245,7 +245,35 @@ class StandingLine:
         )
 
 
-_LINES_TOLD: Final = 200
+_MOST_LINES: Final = 200
+
+
+class _Seen:
+    """Samples of one kind of thread, by phase, by line of the user's and by the calls that led to it."""
+
+    def __init__(self) -> None:
+        self.phases: Counter[str] = Counter()
+        self._lines: Counter[tuple[str, Culprit]] = Counter()
+        self._calls: Counter[tuple[str, Call]] = Counter()
+
+    def add(self, phase: str, culprit: Culprit | None, calls: Iterable[Call]) -> None:
+        self.phases[phase] += 1
+        if culprit is not None:
+            self._lines[phase, culprit] += 1
+        for call in calls:
+            self._calls[phase, call] += 1
+
+    def lines(self, most: int = _MOST_LINES) -> tuple[LineCount, ...]:
+        return tuple(
+            LineCount(phase, line.file, line.line, line.function, samples, text=line.text, leaf=line.leaf)
+            for (phase, line), samples in self._lines.most_common(most)
+        )
+
+    def calls(self) -> tuple[CallCount, ...]:
+        return tuple(
+            CallCount(phase, c.file, c.line, c.function, c.callee_file, c.callee, samples=samples, text=c.text)
+            for (phase, c), samples in self._calls.most_common(_MOST_LINES)
+        )
 
 
 class TallyBuilder:
@@ -257,43 +285,32 @@ class TallyBuilder:
 
     def add(self, look: Look) -> None:
         """One look at the training thread."""
-        phase = look.phase
-        self._samples += 1
-        self._phases[phase] += 1
-        if look.reading.culprit is not None:
-            self._lines[phase, look.reading.culprit] += 1
-        for call in look.reading.calls:
-            self._calls[phase, call] += 1
+        phase, reading = look.phase, look.reading
+        self._training.add(phase, reading.culprit, reading.calls)
         if phase == "eval":
-            self._eval_waiting += look.reading.waits
+            self._eval_waiting += reading.waits
         elif phase == "wait":
             self._handed += look.handed is not None
-            self._receiving += look.reading.receiving
+            self._receiving += reading.receiving
             self._first_waits += look.first_wait
 
     def add_worker(self, pid: int, phase: str, culprit: Culprit | None, calls: tuple[Call, ...] = ()) -> None:
         """One look at a worker."""
-        self._worker_samples += 1
-        self._by_worker.setdefault(pid, Counter())[phase, culprit] += 1
-        self._worker_phases[phase] += 1
-        if culprit is not None:
-            self._worker_lines[phase, culprit] += 1
-        for call in calls:
-            self._worker_calls[phase, call] += 1
+        self._workers.add(phase, culprit, calls)
+        self._by_worker.setdefault(pid, _Seen()).add(phase, culprit, ())
 
     def add_feeders(self, looks: Sequence[FeederLook]) -> None:
         """One look at the threads that feed the training thread."""
         self._feeder_looks += 1
         for look in looks:
-            self._feeder_phases[look.phase] += 1
-            if look.phase != "idle" and look.reading.culprit is not None:
-                self._feeder_lines[look.phase, look.reading.culprit] += 1
-            for call in look.reading.calls if look.phase != "idle" else ():
-                self._feeder_calls[look.phase, call] += 1
+            is_idle = look.phase == "idle"
+            self._feeders.add(
+                look.phase, None if is_idle else look.reading.culprit, () if is_idle else look.reading.calls
+            )
 
-    def reject(self, count: int = 1) -> None:
-        """Looks at the training thread that were torn."""
-        self._rejected += count
+    def reject(self) -> None:
+        """A look at the training thread that was torn."""
+        self._rejected += 1
 
     def reject_worker(self) -> None:
         """A look at a worker that was torn."""
@@ -309,70 +326,45 @@ class TallyBuilder:
 
     def take(self, now_ns: int, workers: int) -> StackTally | None:
         """The tally up to now; the next begins. None where nothing was seen."""
-        seen = self._samples or self._rejected or self._worker_samples or self._worker_rejected
+        training, workers_seen, feeders = self._training, self._workers, self._feeders
+        samples, worker_samples = training.phases.total(), workers_seen.phases.total()
+        is_empty = not (samples or self._rejected or worker_samples or self._worker_rejected)
         tally = StackTally(
             trainer=self._trainer,
             start_ns=self._start_ns,
             end_ns=now_ns,
-            samples=self._samples,
-            phases=dict(self._phases),
-            lines=_line_counts(self._lines),
+            samples=samples,
+            phases=dict(training.phases),
+            lines=training.lines(),
             rejected=self._rejected,
             eval_waiting_samples=self._eval_waiting,
             workers=workers,
-            worker_samples=self._worker_samples,
+            worker_samples=worker_samples,
             worker_rejected=self._worker_rejected,
-            worker_phases=dict(self._worker_phases),
-            worker_lines=_line_counts(self._worker_lines),
+            worker_phases=dict(workers_seen.phases),
+            worker_lines=workers_seen.lines(),
             receiving_samples=self._receiving,
             first_wait_samples=self._first_waits,
             cpu_seconds=self._cpu_ns / 1e9,
-            calls=_call_counts(self._calls),
-            worker_calls=_call_counts(self._worker_calls),
+            calls=training.calls(),
+            worker_calls=workers_seen.calls(),
             handed_samples=self._handed,
             feeder_looks=self._feeder_looks,
-            feeder_phases=dict(self._feeder_phases),
-            feeder_lines=_line_counts(self._feeder_lines),
-            feeder_calls=_call_counts(self._feeder_calls),
-            by_worker=tuple(_worker_count(pid, seen) for pid, seen in self._by_worker.items()),
+            feeder_phases=dict(feeders.phases),
+            feeder_lines=feeders.lines(),
+            feeder_calls=feeders.calls(),
+            by_worker=tuple(
+                WorkerCount(pid, seen.phases.total(), seen.phases["idle"], next(iter(seen.lines(most=1)), None))
+                for pid, seen in self._by_worker.items()
+            ),
         )
         self._start(now_ns)
-        return tally if seen else None
+        return None if is_empty else tally
 
     def _start(self, now_ns: int) -> None:
         self._start_ns = now_ns
-        self._phases: Counter[str] = Counter()
-        self._worker_phases: Counter[str] = Counter()
-        self._lines: Counter[tuple[str, Culprit]] = Counter()
-        self._worker_lines: Counter[tuple[str, Culprit]] = Counter()
-        self._calls: Counter[tuple[str, Call]] = Counter()
-        self._worker_calls: Counter[tuple[str, Call]] = Counter()
-        self._by_worker: dict[int, Counter[tuple[str, Culprit | None]]] = {}
-        self._feeder_phases: Counter[str] = Counter()
-        self._feeder_lines: Counter[tuple[str, Culprit]] = Counter()
-        self._feeder_calls: Counter[tuple[str, Call]] = Counter()
-        self._samples = self._rejected = self._worker_samples = self._worker_rejected = 0
+        self._training, self._workers, self._feeders = _Seen(), _Seen(), _Seen()
+        self._by_worker: dict[int, _Seen] = {}
+        self._rejected = self._worker_rejected = 0
         self._eval_waiting = self._receiving = self._first_waits = self._cpu_ns = 0
         self._handed = self._feeder_looks = 0
-
-
-def _worker_count(pid: int, seen: Counter[tuple[str, Culprit | None]]) -> WorkerCount:
-    lines = Counter({(phase, line): samples for (phase, line), samples in seen.items() if line is not None})
-    idle = sum(samples for (phase, _), samples in seen.items() if phase == "idle")
-    return WorkerCount(pid, seen.total(), idle, next(iter(_line_counts(lines, most=1)), None))
-
-
-def _line_counts(counter: Counter[tuple[str, Culprit]], most: int = _LINES_TOLD) -> tuple[LineCount, ...]:
-    return tuple(
-        LineCount(phase, line.file, line.line, line.function, samples, text=line.text, leaf=line.leaf)
-        for (phase, line), samples in counter.most_common(most)
-    )
-
-
-def _call_counts(counter: Counter[tuple[str, Call]]) -> tuple[CallCount, ...]:
-    return tuple(
-        CallCount(
-            phase, call.file, call.line, call.function, call.callee_file, call.callee, samples=samples, text=call.text
-        )
-        for (phase, call), samples in counter.most_common(_LINES_TOLD)
-    )

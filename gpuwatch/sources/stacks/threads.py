@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gpuwatch.reader.attach import Interpreter
+from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples.stacks import FeederPhase, StackPhase
 from gpuwatch.sources.stacks.classify import Classifier, Owner, Place, Reading
-from gpuwatch.sources.stacks.reading import Readable
 from gpuwatch.sources.stacks.source_text import SourceText
 
 _CHECK_NS: Final = 3_000_000_000
@@ -27,7 +28,7 @@ class TrainingThread:
     Threads that only wait for a loader prefetch; backward by autograd's own threads has no frame of the call.
     """
 
-    def __init__(self, process: Readable, classifier: Classifier) -> None:
+    def __init__(self, process: Interpreter, classifier: Classifier) -> None:
         self._process = process
         self._classifier = classifier
         self._thread: int | None = None
@@ -88,11 +89,11 @@ class FeederLook:
 class Feeders:
     """The threads beside the training thread."""
 
-    def __init__(self, process: Readable, classifier: Classifier, text: SourceText) -> None:
+    def __init__(self, process: Interpreter, classifier: Classifier, text: SourceText) -> None:
         self._process = process
         self._classifier = classifier
         self._text = text
-        self._puts: dict[tuple[str, int | None], bool] = {}
+        self._puts: Cache[tuple[str, int | None], bool] = Cache(_KEPT)
         self._looked_ns: int | None = None
         self._waited_ns: int | None = None
         self._saves = False
@@ -154,8 +155,6 @@ class Feeders:
         key = frame.code.file, frame.line
         known = self._puts.get(key)
         if known is None:
-            if len(self._puts) >= _KEPT:
-                self._puts.clear()
             known = self._puts[key] = any(loop.calls & _PUTS for loop in self._text.loops(*key))
         return known
 

@@ -15,16 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from gpuwatch.foreign import read_arguments
 from gpuwatch.procfs import read_all, read_stat, to_int
+from gpuwatch.reader.attach import Interpreter
+from gpuwatch.reader.attach import attach as attach_to
 from gpuwatch.reader.codes import Code
+from gpuwatch.reader.containment import Cache
+from gpuwatch.reader.loaders import LoaderReader
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples.stacks import WorkerPhase
 from gpuwatch.sources.host.run import WORKER_NAME
 from gpuwatch.sources.stacks.classify import Call, Culprit, Owner, Place, Places, name_calls, name_culprit
-from gpuwatch.sources.stacks.reading import Attach, Readable
 from gpuwatch.sources.stacks.schedule import Jitter, Ration
 from gpuwatch.sources.stacks.source_text import SourceText
 
@@ -39,6 +43,28 @@ _MOST_THREADS: Final = 4096
 _FORKSERVER: Final = "multiprocessing.forkserver"
 
 
+Attach = Callable[[int, Path], "tuple[Interpreter, LoaderReader]"]
+"""(pid, /proc) -> the process; raises `CannotReadError`."""
+
+
+class AttachReader:
+    """Attaches the reader, and keeps what forks share: workers of a trainer, ranks of a launcher that forks them."""
+
+    def __init__(self) -> None:
+        self._attached: WeakValueDictionary[int, Interpreter] = WeakValueDictionary()
+        self._last_child: WeakValueDictionary[int, Interpreter] = WeakValueDictionary()  # by its parent's pid
+
+    def __call__(self, pid: int, proc_root: Path) -> tuple[Interpreter, LoaderReader]:
+        """Attaches to a process; it raises `CannotReadError`."""
+        stat = read_stat(proc_root, pid)
+        parent = None if stat is None else stat.parent
+        relative = None if parent is None else self._attached.get(parent) or self._last_child.get(parent)
+        interpreter = self._attached[pid] = attach_to(pid, proc_root=proc_root, relative=relative)
+        if parent is not None:
+            self._last_child[parent] = interpreter
+        return interpreter, LoaderReader(interpreter)
+
+
 @dataclass(slots=True, eq=False)
 class Worker:
     """One process below the trainer that is, or may be, a DataLoader worker."""
@@ -47,7 +73,7 @@ class Worker:
     start_ticks: int
     named: bool  # torch gave it the worker's name
     schedule: Jitter
-    process: Readable | None = None
+    process: Interpreter | None = None
     idle: bool = False  # at the last look
     proven: bool = False
     tries: int = 0
@@ -236,7 +262,7 @@ class WorkerClassifier:
     def __init__(self, places: Places, text: SourceText) -> None:
         self._places = places
         self._text = text
-        self._read: dict[tuple[int | None, ...], tuple[Sequence[Code], WorkerReading]] = {}
+        self._read: Cache[tuple[int | None, ...], tuple[Sequence[Code], WorkerReading]] = Cache(_KEPT)
 
     def is_worker(self, stacks: Sequence[Stack]) -> bool:
         """Whether the process runs a worker's loop."""
@@ -259,8 +285,6 @@ class WorkerClassifier:
         key = tuple(value for frame in frames for value in (id(frame.code), frame.line))
         known = self._read.get(key)
         if known is None:
-            if len(self._read) >= _KEPT:
-                self._read.clear()
             known = self._read[key] = tuple(frame.code for frame in frames), self._classify(frames)
         return known[1]
 
