@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from gpuwatch.samples import Sample, StackTally
-from gpuwatch.sources.stacks import StackSource, StackTarget
+from gpuwatch.sources.stacks.source import StackSource, StackTarget
 from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.forked_python import ForkedPython
 from tests.integration.process_groups import kill_group
@@ -199,9 +199,9 @@ def started(folder: Path, code: str, *arguments: str) -> Iterator[tuple[subproce
 
 
 @contextmanager
-def watching(*targets: StackTarget, **options: object) -> Iterator[StackSource]:
+def watching(*targets: StackTarget) -> Iterator[StackSource]:
     """A source over the targets, closed in the end."""
-    source = StackSource(lambda: targets, **options)  # type: ignore[arg-type]
+    source = StackSource(lambda: targets)
     try:
         yield source
     finally:

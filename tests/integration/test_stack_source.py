@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatch.samples import BatchCount, PhaseSpan, RunFacts, Sample, StackTally, Standing, TrainerEnded
 from gpuwatch.samples.stacks import NO_LOADER
-from gpuwatch.sources.stacks import StackTarget
+from gpuwatch.sources.stacks.source import StackTarget
 from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.stack_training import (
     TRAINING,

@@ -94,7 +94,7 @@ class Scene:
 
     def follow(self, hooked: bool = False) -> FollowedTarget:
         settings = Settings(
-            proc_root=self.proc, attach=self._attach, rate_hz=100.0, hooked_rate_hz=25.0, worker_rate_hz=20.0,
+            proc_root=self.proc, attach=self._attach, rate_hz=100.0,
             chance=random.Random(0), agenda=self.agenda, budget=CpuBudget(0.05), meter=CpuMeter(lambda: 0),
             emit=self.samples.append,
         )  # fmt: skip

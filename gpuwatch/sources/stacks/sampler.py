@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from gpuwatch.procfs import read_stat
+from gpuwatch.procfs import PROC, read_stat
 from gpuwatch.reader.containment import Watch, read_here
 from gpuwatch.reader.refusals import CannotReadError, Reason, access_to, explain, malformed, silent
 from gpuwatch.samples import Sample
@@ -24,12 +23,16 @@ from gpuwatch.samples.run import TrainerEnded
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
 from gpuwatch.sources.stacks.session import Session, Settings
-from gpuwatch.sources.stacks.workers import Attach
+from gpuwatch.sources.stacks.workers import AttachReader
 
 if TYPE_CHECKING:
-    from gpuwatch.sources.stacks.source import Asked, StackTarget
+    from gpuwatch.sources.stacks.source import StackTarget
 from gpuwatch.sources.syntax import SHARED
 
+_CPU_SHARE_LIMIT: Final = 0.05
+"""What all samples together may cost, of one core."""
+_LONE_CPU_SHARE_LIMIT: Final = 0.03
+"""The same while one process alone is sampled."""
 _IDLE_SECONDS: Final = 0.25
 _WAKE_NS: Final = 500_000_000
 _MOST_WAITING: Final = 20_000
@@ -97,15 +100,13 @@ class Sampler:
     """Looks at all targets, each from a thread of its own; one that hangs in the kernel is left behind at close.
 
     Args:
+        rate_hz: Samples per second of a training thread.
         wake_fd: A non-blocking pipe's write end: a byte is written when samples wait.
     """
 
-    def __init__(
-        self, asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach, wake_fd: int
-    ) -> None:
-        self._clock = clock
+    def __init__(self, rate_hz: float, wake_fd: int) -> None:
+        self._clock = time.monotonic_ns
         self._wake_fd = wake_fd
-        self._asked = asked
         self._woken_ns = 0
         self._lock = threading.Lock()
         self._samples: list[Sample] = []
@@ -117,15 +118,13 @@ class Sampler:
         self.failure: Exception | None = None
         self.denied: str | None = None
         """Why the lines of hooked processes are not read, with the cure, of one of them."""
-        self._budget = CpuBudget(asked.cpu_share_limit)
+        self._budget = CpuBudget(_CPU_SHARE_LIMIT)
         self._settings = Settings(
-            proc_root=proc_root,
-            attach=attach,
-            rate_hz=asked.rate_hz,
-            hooked_rate_hz=asked.hooked_rate_hz,
-            worker_rate_hz=asked.worker_rate_hz,
-            chance=Random(seed),
-            agenda=Agenda(clock),
+            proc_root=PROC,
+            attach=AttachReader(),
+            rate_hz=rate_hz,
+            chance=Random(0),
+            agenda=Agenda(self._clock),
             budget=self._budget,
             meter=CpuMeter(),
             emit=self._emit,
@@ -204,8 +203,7 @@ class Sampler:
         denials = (lane.followed.denied for lane in self._lanes.values() if lane.followed is not None)
         self.denied = next((denial for denial in denials if denial is not None), None)
         looked_at = sum(lane.followed.looked_at for lane in lanes if lane.followed is not None)
-        asked = self._asked
-        self._budget.limit_share = asked.cpu_share_limit if looked_at > 1 else asked.lone_cpu_share_limit
+        self._budget.limit_share = _CPU_SHARE_LIMIT if looked_at > 1 else _LONE_CPU_SHARE_LIMIT
         self._budget.note(now_ns, self._past_cpu_ns + sum(lane.meter.used_ns for lane in lanes))
 
     def _wake_if_due(self, now_ns: int) -> None:

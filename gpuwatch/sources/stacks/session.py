@@ -26,6 +26,9 @@ from gpuwatch.sources.stacks.tally import HeldLooks, Look, Spans, StandingLine, 
 from gpuwatch.sources.stacks.threads import Feeders, TrainingThread
 from gpuwatch.sources.stacks.workers import Attach, Worker, WorkerClassifier, Workers
 
+_HOOKED_RATE_HZ: Final = 25.0
+"""Samples per second of a training thread with a hook, which knows times better: only lines are wanted."""
+_WORKER_RATE_HZ: Final = 20.0
 _TALLY_NS: Final = 1_000_000_000
 _COUNT_NS: Final = 500_000_000
 _FACTS_NS: Final = 5_000_000_000
@@ -45,8 +48,6 @@ class Settings:
     proc_root: Path
     attach: Attach
     rate_hz: float
-    hooked_rate_hz: float
-    worker_rate_hz: float
     chance: Random
     agenda: Agenda
     budget: CpuBudget
@@ -147,7 +148,7 @@ class Session:
 
     def _main_rate(self) -> float:
         settings = self._settings
-        return (settings.hooked_rate_hz if self.hooked else settings.rate_hz) * settings.budget.main_factor
+        return (_HOOKED_RATE_HZ if self.hooked else settings.rate_hz) * settings.budget.main_factor
 
     def _look(self, now_ns: int) -> int | None:
         if self._closed or self.gone or self.failed is not None:
@@ -202,7 +203,7 @@ class Session:
 
     def _look_at_feeders(self, trainer: Stack, now_ns: int, *, waits: bool) -> None:
         """Samples the threads that the training thread waits for, as often as workers, and counts their batches."""
-        rate = self._settings.worker_rate_hz * self._settings.budget.worker_factor
+        rate = _WORKER_RATE_HZ * self._settings.budget.worker_factor
         found = self._feeders.look(trainer, now_ns) if self._feeders.is_due(now_ns, rate, waits=waits) else None
         if found is None:
             return
@@ -239,7 +240,7 @@ class Session:
         if not needed and now_ns - self._workers_ns < _WORKERS_SELDOM_NS:
             return
         self._workers_ns = now_ns
-        rate = self._settings.worker_rate_hz * self._settings.budget.worker_factor
+        rate = _WORKER_RATE_HZ * self._settings.budget.worker_factor
         self._workers.look(now_ns, rate)
         readable = self._workers.readable()
         self._scheduled = {worker: looks for worker, looks in self._scheduled.items() if worker in readable}
@@ -264,7 +265,7 @@ class Session:
             except Exception as error:  # noqa: BLE001 - as above
                 self.failed = error
                 return None
-        worker.schedule.rate_hz = self._settings.worker_rate_hz * self._settings.budget.worker_factor
+        worker.schedule.rate_hz = _WORKER_RATE_HZ * self._settings.budget.worker_factor
         worker.schedule.advance(now_ns)
         self._charge(now_ns)
         return worker.schedule.due_ns

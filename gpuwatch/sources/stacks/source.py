@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuwatch.samples import Sample
 
 if TYPE_CHECKING:
     from gpuwatch.sources.stacks.sampler import Sampler
-    from gpuwatch.sources.stacks.workers import Attach
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +22,6 @@ class StackTarget:
     hooked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The rates that are asked for, and what they may cost."""
-
-    rate_hz: float
-    hooked_rate_hz: float
-    worker_rate_hz: float
-    cpu_share_limit: float
-    lone_cpu_share_limit: float
-
-
-__all__ = ["StackSource", "StackTarget"]
-
 _TARGETS_NS: Final = 250_000_000
 _FIRST_TARGETS_NS: Final = 1_000_000_000
 
@@ -48,43 +31,19 @@ class StackSource:
 
     Args:
         targets: Names the processes to look at now; called on the monitor's thread, a few times a second.
-        proc_root: The /proc to read.
-        clock: CLOCK_MONOTONIC in nanoseconds.
-        rate_hz: Looks per second at the training thread of a process without a hook.
-        hooked_rate_hz: The same of one with a hook, which knows times better: only lines are wanted.
-        worker_rate_hz: Looks per second at each DataLoader worker.
-        cpu_share_limit: What all looks together may cost, of one core.
-        lone_cpu_share_limit: The same while they are at one process only.
-        seed: Of the jitter.
-        attach: How a process is attached to; by the reader where nothing else is said.
+        rate_hz: Samples per second of the training thread of a process without a hook.
     """
 
     name = "stacks"
 
-    def __init__(
-        self,
-        targets: Callable[[], Iterable[StackTarget]],
-        *,
-        proc_root: Path = Path("/proc"),
-        clock: Callable[[], int] = time.monotonic_ns,
-        rate_hz: float = 100.0,
-        hooked_rate_hz: float = 25.0,
-        worker_rate_hz: float = 20.0,
-        cpu_share_limit: float = 0.05,
-        lone_cpu_share_limit: float = 0.03,
-        seed: int = 0,
-        attach: Attach | None = None,
-    ) -> None:
+    def __init__(self, targets: Callable[[], Iterable[StackTarget]], *, rate_hz: float = 100.0) -> None:
         self._targets = targets
         self._asked_ns: int | None = None
         self._read_fd, wake_fd = os.pipe()
         self._wake_fd: int | None = wake_fd
         os.set_blocking(self._read_fd, False)
         os.set_blocking(wake_fd, False)
-        asked = Asked(rate_hz, hooked_rate_hz, worker_rate_hz, cpu_share_limit, lone_cpu_share_limit)
-        self._make_sampler = partial(
-            _make_sampler, asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach, wake_fd=wake_fd
-        )
+        self._rate_hz = rate_hz
         self._sampler: Sampler | None = None
 
     @property
@@ -111,7 +70,7 @@ class StackSource:
             self._asked_ns = now_ns
             targets = frozenset(self._targets())
             if targets and self._sampler is None:
-                self._sampler = self._make_sampler()
+                self._sampler = _sampler(self._rate_hz, self._wake_fd)
             if self._sampler is not None:
                 self._sampler.want(targets)
         return [] if self._sampler is None else self._sampler.take()
@@ -130,11 +89,8 @@ class StackSource:
         return _FIRST_TARGETS_NS if self._sampler is None else _TARGETS_NS
 
 
-def _make_sampler(
-    asked: Asked, *, proc_root: Path, clock: Callable[[], int], seed: int, attach: Attach | None, wake_fd: int
-) -> Sampler:
-    """What looks, and the reader it looks with, take 5 MB, which a machine without targets is spared."""
+def _sampler(rate_hz: float, wake_fd: int) -> Sampler:
+    """What samples, and the reader it samples with, take 5 MB, which a machine without targets is spared."""
     from gpuwatch.sources.stacks.sampler import Sampler
-    from gpuwatch.sources.stacks.workers import AttachReader
 
-    return Sampler(asked, proc_root=proc_root, clock=clock, seed=seed, attach=attach or AttachReader(), wake_fd=wake_fd)
+    return Sampler(rate_hz, wake_fd)
