@@ -28,9 +28,8 @@ from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import CannotReadError, Reason, access_to
 from gpuwatch.sources.hook_link.processes import Processes, folders_elsewhere, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError, names_its_own
-from gpuwatch.sources.host.cgroup import Cgroups, read_throttling
 from gpuwatch.sources.host.identify import user_name
-from gpuwatch.sources.host.machine import in_container, read_pressure, read_shared_memory
+from gpuwatch.sources.host.machine import Cgroups, in_container, read_pressure, read_shared_memory, read_throttling
 from gpuwatch.sources.host.source import affinity_core_count
 from gpuwatch.sources.nvml import reasons
 from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey, survey

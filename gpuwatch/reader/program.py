@@ -348,26 +348,17 @@ def _python_in(memory: Memory, image: Image, mapping: Mapping) -> Program | None
 
 
 def _version(memory: Memory, image: Image, mapping: Mapping) -> tuple[int, int] | None:
-    seen = 0
-    for name, version in _FIRST_EXPORTED_IN:
-        address = image.exported(name)
-        if address is None:
-            continue
-        seen += 1
-        if version is not None:
-            return version
-        value = int.from_bytes(memory.read(address, 4), "little")
-        return value >> 24, value >> 16 & 0xFF
-    if image.exported("Py_Initialize") is not None:
-        return (3, 7)  # _PyRuntime came with 3.7
-    for name, version in _FIRST_EXPORTED_IN:
-        address = _from_file(memory, image, mapping, name, None)
-        if address is None:
-            continue
-        if version is not None:
-            return version
-        value = int.from_bytes(memory.read(address, 4), "little")
-        return value >> 24, value >> 16 & 0xFF
+    for is_exported in (True, False):
+        for name, version in _FIRST_EXPORTED_IN:
+            address = image.exported(name) if is_exported else _from_file(memory, image, mapping, name, None)
+            if address is None:
+                continue
+            if version is not None:
+                return version
+            value = int.from_bytes(memory.read(address, 4), "little")
+            return value >> 24, value >> 16 & 0xFF
+        if is_exported and image.exported("Py_Initialize") is not None:
+            return (3, 7)  # _PyRuntime came with 3.7
     return None
 
 

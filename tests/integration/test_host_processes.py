@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 from child_processes import BLOCKED, BURNER, BUSY, SLEEPER, THREADED, child, trainer
 
-from gpuwatch.procfs import is_running
+from gpuwatch.procfs import TreeWalker, is_running
 from gpuwatch.samples import HostSample, ProcessSample
 from gpuwatch.sources.host.identify import (
     VARIABLES,
     CannotAttachError,
-    descendants,
     identify,
 )
 from gpuwatch.sources.host.run import private_dirty_bytes
@@ -267,7 +266,7 @@ def test_a_shell_around_the_training_is_refused_with_the_python_below_it() -> No
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        (python,) = descendants(process.pid)
+        (python,) = TreeWalker(PROC).descendants(process.pid)
         refused = refusal(process.pid)
         process.stdin.close()
     assert "is not a Python process" in refused.sentence

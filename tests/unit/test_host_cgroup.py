@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recorded_proc import RecordedHost
 
-from gpuwatch.sources.host.cgroup import Cgroups, CpuLimit, MemoryLimit, Throttling, read_throttling
+from gpuwatch.sources.host.machine import Cgroups, CpuLimit, MemoryLimit, Throttling, read_throttling
 
 
 @pytest.fixture

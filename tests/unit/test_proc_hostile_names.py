@@ -12,9 +12,8 @@ from gpuwatch.procfs import keyed_int, mapped_files, mapped_paths, parse_stat
 from gpuwatch.recording.store import filesystem_of
 from gpuwatch.sources.discovery.census import mapped_library
 from gpuwatch.sources.discovery.source import GpuPids
-from gpuwatch.sources.host.cgroup import Cgroups
 from gpuwatch.sources.host.identify import carries_hook, is_python, read_environment, variable
-from gpuwatch.sources.host.machine import parse_network
+from gpuwatch.sources.host.machine import Cgroups, parse_network
 
 CUTS = [
     b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x85", "\x85".encode(), "\u2028".encode(), "\u2029".encode(),

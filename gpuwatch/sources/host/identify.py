@@ -105,11 +105,6 @@ def is_python_program(path: str) -> bool:
     return _PYTHON_NAME.fullmatch(os.path.basename(path)) is not None  # noqa: PTH119 - not a real path
 
 
-def descendants(pid: int, proc_root: Path = PROC) -> list[int]:
-    """The pids of all processes below `pid`, parents first."""
-    return TreeWalker(proc_root).descendants(pid)
-
-
 @functools.lru_cache(maxsize=256)
 def login_name(uid: int) -> str | None:
     """A user's name; None where none is known, as in containers."""
@@ -155,7 +150,7 @@ def _exists(pid: int) -> bool:
 
 def _not_python(pid: int, proc_root: Path, command: str, executable: str | None) -> str:
     """Names the Python process below, which is what the user of a launcher script meant."""
-    below = [p for p in descendants(pid, proc_root) if p != os.getpid() and is_python(p, proc_root)]
+    below = [p for p in TreeWalker(proc_root).descendants(pid) if p != os.getpid() and is_python(p, proc_root)]
     what = f"Process {pid} ({command}) is not a Python process"
     if not read_arguments(proc_root, pid) and executable is None:
         return f"{what} but a thread of the kernel: give the pid of the training process."

@@ -26,9 +26,8 @@ from gpuwatch.procfs import (
     to_int,
 )
 from gpuwatch.samples import ProcessSample, WorkerSample
-from gpuwatch.sources.host.cgroup import Cgroups, CpuLimit, MemoryLimit, read_throttling
 from gpuwatch.sources.host.identify import read_environment, read_libraries
-from gpuwatch.sources.host.machine import NumaNodes, read_shared_memory
+from gpuwatch.sources.host.machine import Cgroups, CpuLimit, MemoryLimit, NumaNodes, read_shared_memory, read_throttling
 
 WORKERS_IN_TURN = 8
 """Workers of one loader are alike: of more than these the rest is never asked."""

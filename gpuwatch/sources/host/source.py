@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from gpuwatch.foreign import cpu_time_ns
 from gpuwatch.procfs import read_stat
 from gpuwatch.samples import HostSample, MachineFacts, Sample
-from gpuwatch.sources.host.cgroup import Cgroups
 from gpuwatch.sources.host.machine import (
+    Cgroups,
     CpuReader,
     DiskNetworkReader,
     MemoryReader,
