@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuwatch.reader.layout import BYTES_DATA, OBJECT_SIZE, OBJECT_TYPE, TYPE_NAME, Layout
+from gpuwatch.reader.layout import BYTES_DATA, OBJECT_SIZE, OBJECT_TYPE, TEXT_ENCODINGS, TEXT_HEAD, TYPE_NAME, Layout
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 
 
@@ -185,19 +185,12 @@ class Codes:
 
     def _text(self, address: int) -> str:
         """A str object in one of the compact forms, which all names of the compiler have."""
-        layout = self._layout
-        head = self._memory.read(address, layout.text_header)
-        length = int.from_bytes(head[16:24], "little")
-        state = head[32]
-        kind, compact, ascii_only = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
-        if not compact or kind not in (1, 2, 4) or length > _MAX_LENGTH:
+        shape = self._layout.text_shape(address, self._memory.read(address + OBJECT_SIZE, TEXT_HEAD))
+        if shape is None or shape[1] > _MAX_LENGTH:
             raise NoCodeError(hex(address))
-        if not length:
-            return ""
-        length = min(length, _MAX_TEXT)
-        data = address + (layout.text_header if ascii_only else layout.wide_text_header)
-        encoding = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind]
-        return self._memory.read(data, kind * length).decode(encoding, "replace")
+        start, length, width = shape
+        size = width * min(length, _MAX_TEXT)
+        return self._memory.read(start, size).decode(TEXT_ENCODINGS[width], "replace") if size else ""
 
     def _line_table(self, address: int, first_line: int) -> LineTable:
         memory = self._memory

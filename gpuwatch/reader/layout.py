@@ -21,6 +21,8 @@ OBJECT_TYPE = 8  # PyObject.ob_type
 TYPE_NAME = 24  # PyTypeObject.tp_name
 OBJECT_SIZE = 16  # PyVarObject.ob_size
 BYTES_DATA = 32  # PyBytesObject.ob_sval
+TEXT_HEAD = 24  # bytes of a str from OBJECT_SIZE on that say where its characters are
+TEXT_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by the bytes of a character
 CHUNK_PREVIOUS, CHUNK_SIZE, CHUNK_HEADER = 0, 8, 24  # _PyStackChunk: the data stack that holds frames since 3.11
 CHUNK_FIRST_FRAME = 32  # the root chunk leaves its first slot empty
 FIRST_FOREIGN_OWNER = 3
@@ -95,6 +97,18 @@ class Layout:
     def heap_frames(self) -> bool:
         """Whether each frame is an object of its own, as up to 3.10."""
         return self.thread_chunk is None
+
+    def text_shape(self, address: int, head: bytes) -> tuple[int, int, int] | None:
+        """Where the characters of a str lie, how many they are, and the bytes of each.
+
+        From the TEXT_HEAD bytes behind the object's header. None for what is no str, and for one that is kept in the
+        form that 3.12 dropped.
+        """
+        length, _, state = struct.unpack_from("<qqI", head)
+        kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        if not is_compact or kind not in TEXT_ENCODINGS or length < 0:
+            return None
+        return address + (self.text_header if is_ascii else self.wide_text_header), length, kind
 
 
 _3_8 = Layout(

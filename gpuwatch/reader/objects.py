@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuwatch.reader.containment import Cache
-from gpuwatch.reader.layout import OBJECT_SIZE, OBJECT_TYPE, InstanceDict, Layout
+from gpuwatch.reader.layout import OBJECT_SIZE, OBJECT_TYPE, TEXT_ENCODINGS, TEXT_HEAD, InstanceDict, Layout
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 
 LONG_SUBCLASS, LIST_SUBCLASS, TUPLE_SUBCLASS, TEXT_SUBCLASS, DICT_SUBCLASS, TYPE_SUBCLASS = (
@@ -92,7 +92,6 @@ def _word(data: bytes, offset: int) -> int:
 
 
 _LIST_ITEMS = 24
-_TEXT_INTERNED_BITS = 2  # the lowest of a str's state, before its kind
 _DIGITS = 24
 _DIGIT_BITS = 30
 _LONGEST_INT = 64  # digits
@@ -255,25 +254,17 @@ class Objects:
     def text(self, address: int) -> str | None:
         """The str there, None where it is longer than 4 096 characters or kept in the form that 3.12 dropped."""
         info = self.type_of(address)
-        if info is None or not info.flags & TEXT_SUBCLASS or (shape := self.text_shape(address)) is None:
+        if info is None or not info.flags & TEXT_SUBCLASS:
             return None
-        data = self.read(*shape[:2]) if shape[1] else b""
-        return None if data is None else _decode_text(data, shape[2])
+        head = self.read(address + OBJECT_SIZE, TEXT_HEAD)
+        shape = None if head is None else self.text_shape(address, head)
+        data = None if shape is None else self.read(*shape[:2]) if shape[1] else b""
+        return None if shape is None or data is None else _decode_text(data, shape[2])
 
-    def text_shape(self, address: int) -> tuple[int, int, int] | None:
-        """Where the characters of a str lie, their bytes, and the bytes of each."""
-        head = self.read(address + OBJECT_SIZE, 24)
-        return None if head is None else self.decode_text_shape(address, head)
-
-    def decode_text_shape(self, address: int, head: bytes) -> tuple[int, int, int] | None:
-        """`text_shape` from the 24 bytes that follow the object's header."""
-        length, _, state = struct.unpack_from("<qqI", head)
-        state >>= _TEXT_INTERNED_BITS
-        kind, compact, ascii_only = state & 7, state >> 3 & 1, state >> 4 & 1
-        if not compact or kind not in (1, 2, 4) or not 0 <= length <= _LONGEST_TEXT:
-            return None
-        start = self.layout.text_header if ascii_only else self.layout.wide_text_header
-        return address + start, length * kind, kind
+    def text_shape(self, address: int, head: bytes) -> tuple[int, int, int] | None:
+        """Where the characters of a str lie, their bytes, and the bytes of each; by the bytes behind its header."""
+        shape = self.layout.text_shape(address, head)
+        return None if shape is None or shape[1] > _LONGEST_TEXT else (shape[0], shape[1] * shape[2], shape[2])
 
     def plain(self, address: int) -> int | bool | float | str | None:
         """The bool, int, float or str there; None for everything else, the target's None too."""
@@ -320,7 +311,7 @@ class Objects:
 
 def _decode_text(data: bytes, width: int) -> str | None:
     try:
-        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width])
+        return data.decode(TEXT_ENCODINGS[width])
     except UnicodeDecodeError:
         return None
 
@@ -512,7 +503,7 @@ class Attributes:
             for key, head in zip(keys, heads, strict=True)
             if head is not None
             and self._objects.alive(words(head)[0])
-            and (shape := self._objects.decode_text_shape(key, head[16:])) is not None
+            and (shape := self._objects.text_shape(key, head[16:])) is not None
             and shape[1] in lengths
             and shape[2] == 1
         }
