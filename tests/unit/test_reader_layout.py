@@ -1,3 +1,5 @@
+"""The layout that CPython 3.13 and later describe themselves."""
+
 from __future__ import annotations
 
 import struct
