@@ -35,6 +35,7 @@ from gpuwatch.sources.nvml import reasons
 from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey, survey
 from gpuwatch.text.escape import json_text, printable
 from gpuwatch.text.numbers import byte_size
+from gpuwatch.text.paragraphs import aligned
 
 
 class State(str, Enum):
@@ -149,15 +150,8 @@ def as_lines(checks: Sequence[Check], width: int) -> list[tuple[State | None, st
                 break_on_hyphens=False,
             )
             lines += [(None, line) for line in cured]
-        lines += [(None, f"  {row}") for row in _table(check.rows)]
+        lines += [(None, f"  {row}") for row in aligned(check.rows)]
     return [*lines, (None, ""), (None, _verdict(checks))]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    if not rows:
-        return []
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _verdict(checks: Sequence[Check]) -> str:

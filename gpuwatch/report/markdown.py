@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuwatch.diagnosis.wording import faster
 from gpuwatch.report import model, words
 from gpuwatch.text.escape import code_block, code_span, markdown
+from gpuwatch.text.paragraphs import markdown_table
 
 
 def render_markdown(report: model.Report) -> str:
@@ -124,10 +125,7 @@ def _block(block: words.Block) -> str:
 
 def table_part(table: words.Table) -> str:
     """A table; its notes are left to the caller."""
-    rows = [table.heading, tuple("---" for _ in table.heading)]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    lines += [f"| {' | '.join(markdown(cell) for cell in row)} |" for row in table.rows]
-    return "\n".join(lines)
+    return markdown_table(table.heading, [[*map(markdown, row)] for row in table.rows])
 
 
 def _history(report: model.Report) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpuwatch.report import model, words
 from gpuwatch.text.escape import printable, printable_lines
-from gpuwatch.text.paragraphs import wrapped
+from gpuwatch.text.paragraphs import aligned, wrapped
 
 
 def render_text(report: model.Report) -> str:
@@ -93,9 +93,7 @@ def _table(table: words.Table) -> list[str]:
     height = max(map(len, headings))
     headings = [[""] * (height - len(lines)) + lines for lines in headings]
     rows = [*zip(*headings, strict=True), *rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return [line.rstrip() for line in lines] + [part for note in table.notes for part in wrapped(note)]
+    return [f"  {line}".rstrip() for line in aligned(rows)] + [part for note in table.notes for part in wrapped(note)]
 
 
 def _history(report: model.Report) -> list[str]:

@@ -15,6 +15,7 @@ from gpuwatch.samples import LoaderFacts
 from gpuwatch.statistics import Interval, geometric_mean
 from gpuwatch.text import numbers
 from gpuwatch.text.escape import code_block, code_span, markdown, printable
+from gpuwatch.text.paragraphs import aligned, markdown_table
 from gpuwatch.trial.changes import LOADER, Arm
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric, RunResult, TrialResult, scatter
 
@@ -191,9 +192,7 @@ def render_markdown(result: TrialResult) -> str:
     """For a pull request or a job's summary: the verdict first."""
     head, *rows = [_header(result), *(_row(each, result) for each in result.arms)]
     lines = [f"### gpuwatch trial: {_headline(result, markdown)}", "", f"{code_span(' '.join(result.command))}  ", ""]
-    lines += ["| " + " | ".join(map(markdown, head)) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join(map(markdown, row)) + " |" for row in rows]
-    lines += [""]
+    lines += [markdown_table([*map(markdown, head)], [[*map(markdown, row)] for row in rows]), ""]
     for first, more in _sentences(result):
         lines.append(f"- {markdown(first)}")
         if more:
@@ -247,23 +246,14 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     rows = [tuple(printable(cell) for cell in row) for row in rows]
     is_long = [len(row[0]) > _LONGEST_LABEL for row in rows]
     beside = [("", *row[1:]) if long else row for row, long in zip(rows, is_long, strict=True)]
-    widths = [max(len(row[place]) for row in beside) for place in range(len(rows[0]))]
-    for row, (label, *_), long in zip(beside, rows, is_long, strict=True):
+    without_verdict = aligned([row[:-1] for row in beside], (1, 2))
+    for row, long, line, shorter in zip(rows, is_long, aligned(beside, (1, 2)), without_verdict, strict=True):
         if long:
-            yield f"  {label}"
-        line = _line(row, widths)
-        if len(line) <= _TERMINAL_COLUMNS:
-            yield line
+            yield f"  {row[0]}"
+        if len(line) + 2 <= _TERMINAL_COLUMNS:
+            yield f"  {line}"
         else:
-            yield from (_line(row[:-1], widths[:-1]), f"      {row[-1]}")
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [
-        cell.rjust(width) if place in (1, 2) else cell.ljust(width)
-        for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return f"  {'  '.join(cells)}".rstrip()
+            yield from (f"  {shorter}", f"      {row[-1]}")
 
 
 def _sentences(result: TrialResult) -> list[tuple[str, tuple[str, ...]]]:
