@@ -230,7 +230,7 @@ def test_a_command_whose_reader_goes_is_ended_by_the_signal(folder: Path) -> Non
     ("command", "code", "sentence"),
     [
         ([], 2, "no command was given: gpuwatch run python train.py"),
-        (["--epochs", "3"], 2, "--epochs is not an option of `gpuwatch run`: give the command first, as in gpuwatch run"),
+        (["--epochs", "3"], 2, "--epochs is not an option of `gpuwatch run`: give the command first, as in"),
         (["pyhton"], 127, "pyhton is not on PATH; check its spelling, or activate the environment it is in"),
         (["./no.sh"], 127, "./no.sh does not exist; check the path"),
         (["notes.py"], 127, "notes.py is a script, not a command; start it with its interpreter: "),
