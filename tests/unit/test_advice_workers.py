@@ -119,6 +119,19 @@ def test_other_processes_take_cores_from_the_prediction() -> None:
     assert cost_of(busy).gain(3).high < cost_of(free).gain(3).low
 
 
+def test_cores_carry_all_threads_of_a_worker() -> None:
+    """Eight threads in each of 2 workers: of a second of their CPU time the one that makes the batch shows 0.125."""
+
+    def gain(worker_cores: float) -> Gain:
+        made_by = workers(2, cpu_cores=worker_cores, busy_share=1.0, batch_seconds=0.4, batch_cpu_seconds=0.04)
+        trained = rank(step=0.2, wait=0.15, gap=0.15, loader=loader(num_workers=2), workers=made_by)
+        trained = replace(trained, process=process(cores=4, main_thread_cores=0.1, tree_cores=2 * worker_cores))
+        return cost_of(run_case(scene(run(trained), gpus=[gpu(utilization=25)], machine=machine(4)))).gain(8)
+
+    assert gain(0.1).high == pytest.approx(4.0, rel=0.01)
+    assert gain(1.6).high == pytest.approx(3.9 / 3.2, rel=0.01), "the cores carry no more of the same work"
+
+
 def test_on_a_full_machine_the_range_reaches_to_a_fair_share() -> None:
     case = on_cpu(0.060, 0.020, 1.0, cores=4)
     full = cost_of(with_cpu_percent(case, 97.0)).gain(3)

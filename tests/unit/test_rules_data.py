@@ -529,6 +529,20 @@ class TestCpu:
         # A minute's utilization is known to 5 %.
         assert busy is not None and draft.gain.high == pytest.approx(1.05 * 100 / busy.mean, rel=0.01)
 
+    def test_more_cpu_time_does_as_much_more_of_the_same_work(self) -> None:
+        # Sixteen threads in each of 3 workers: the one that makes a batch computes 0.04 s of it, all together 0.5 s.
+        limits = {"cpu_quota_cores": 4.0, "cpu_capacity_cores": 4.0}
+        counted = {"throttled_period_share": 1.0, "throttled_seconds": 90.0, "main_thread_cores": 0.03}
+        throttled = process(cores=4, tree_cores=4.0, latest=limits, **counted)
+        made_by = workers(3, cpu_cores=1.33, batch_seconds=0.37, batch_cpu_seconds=0.04)
+        moment = replace(
+            starved_by_workers(3, 0.37, 0.03, process=throttled, workers=made_by),
+            machine=machine(16),
+        )
+        draft = drafted("cpu-quota-throttled", moment)
+        assert draft.fix is not None and draft.fix.value == 5 and draft.gain is not None
+        assert draft.gain.low <= 5 / 4 <= draft.gain.high <= 1.06 * 5 / 4
+
     def test_a_quota_is_not_said_where_workers_wait_for_storage(self) -> None:
         """What they wait for stays under any limit: of 0.97 busy they read 0.73 and compute 0.24."""
         limits = {"cpu_quota_cores": 4.0, "cpu_capacity_cores": 4.0}

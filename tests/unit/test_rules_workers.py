@@ -86,6 +86,15 @@ class TestThreadOversubscription:
             each.rule for each in said
         )
 
+    def test_what_a_batch_waits_for_storage_stays(self) -> None:
+        # Half of the time of 12 workers that are never ready is storage: of 0.6 lost at least 0.5 stays, not a fourth.
+        made_by = workers(12, cpu_cores=0.45, active_threads=192, system_share=0.4, blocked_share=0.5, busy_share=1.0)
+        usual = {"host": host(cpu_percent=100, pressure_cpu_percent=80), "machine": machine(8)}
+        reading = starved(made_by, lost=0.6, process=process(cores=8, tree_cores=8.0), **usual)
+        brought = drafted("thread-oversubscription", reading)
+        assert brought.gain is None or brought.gain.high < 1.95
+        assert brought.hint is None or "1.8x at most" in brought.hint
+
     def test_opencv_is_advised_to_use_one_thread_by_an_edit(self) -> None:
         fix = drafted("thread-oversubscription", self.crowd()).fix
         assert fix is not None and isinstance(fix.edit, WorkerInitEdit)

@@ -11,6 +11,7 @@ from gpuwatch.timeline.stacks import is_fed, making_threads
 from gpuwatch.timeline.windows import HostWindow, RankWindow, StackWindow
 
 FOREIGN_SHARE = 0.30
+LEAST_THREADS = 1.5
 
 
 def allowed_cores(case: RunCase) -> float:
@@ -95,6 +96,19 @@ def batch_demand_share(rank: RankWindow, workers: int, cpu_share: float) -> floa
     got 0.08 of a core each.
     """
     return min(1.0, cpu_share * (worker_line_factor(rank) if workers else line_factor(rank)))
+
+
+def batch_threads(rank: RankWindow, workers: int, cpu_share: float) -> float:
+    """How many threads of a worker compute for each batch: its process' CPU time over that of the thread that makes it.
+
+    Libraries start threads of their own, whose work the cores have to carry too. 1 where that is not known, or where
+    the two differ by what a second of /proc is off.
+    """
+    totals = rank.workers
+    if not workers or totals is None or totals.cpu_cores is None or not totals.busy_share or is_sampled(rank):
+        return 1.0
+    found = totals.cpu_cores / max(totals.busy_share * cpu_share, 0.01)
+    return found if found >= LEAST_THREADS and totals.cpu_cores >= 1.0 else 1.0
 
 
 def line_factor(rank: RankWindow) -> float:

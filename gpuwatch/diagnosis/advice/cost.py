@@ -11,6 +11,7 @@ from gpuwatch.diagnosis.advice.cores import (
     allowed_cores,
     batch_cpu_share,
     batch_demand_share,
+    batch_threads,
     foreign_cores,
     is_shared,
 )
@@ -69,6 +70,7 @@ class StepCost:
     batch_blocked_share: float = 0.0  # of making a batch, waiting for storage; 0 where that is not known
     sampled: bool = False
     batches_per_epoch: int | None = None
+    batch_threads: float = 1.0  # CPU seconds of the worker's process for each of the thread that makes the batch
     ramp_share: float = (
         0.0  # of the step: idle until the first kernels behind a wait are launched, which it takes along
     )
@@ -121,7 +123,8 @@ class StepCost:
         return {
             "compute": compute + handover,
             "workers": max(making, block.period * self._rounds_kept(workers)) if slow else making,
-            "cores": (block.batch * self.batch_cpu_share * factor + computing) / self.loading_cores(slow=slow),
+            "cores": (block.batch * self.batch_cpu_share * self.batch_threads * factor + computing)
+            / self.loading_cores(slow=slow),
         }
 
     def _rounds_kept(self, workers: int) -> float:
@@ -236,6 +239,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
         batch_blocked_share=_blocked_share(rank),
         sampled=starvation.wait is not None,
         batches_per_epoch=loader.batches_per_epoch,
+        batch_threads=batch_threads(rank, workers, known),
         ramp_share=_ramp_share(case, starvation),
     )
 

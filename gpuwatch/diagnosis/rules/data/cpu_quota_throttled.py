@@ -20,7 +20,8 @@ Fix:
     Raise the limit (docker --cpus, Kubernetes limits.cpu), or lower num_workers to the quota less one.
 Gain:
     What loading gains from the cores of the advised limit, with its waits for storage unchanged; at most one over the
-    share of the time that the GPU is busy, because launches are stopped too. Fewer workers usually bring little.
+    share of the time that the GPU is busy, because launches are stopped too, and at most the advised limit over the
+    cores that the run uses: all threads of its workers count. Fewer workers usually bring little.
 Verify:
     Throttled in less than 10 % of the periods.
 Source:
@@ -34,10 +35,12 @@ from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.blocks import MINUTE_ERROR
 from gpuwatch.diagnosis.advice.code import call_code
+from gpuwatch.diagnosis.advice.cores import allowed_cores, foreign_cores
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.crowd import needed_share
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.rivals import THROTTLED_SHARE, rivals
+from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -102,13 +105,36 @@ def _gain(case: RunCase, starvation: Starvation, fix: Fix) -> Gain:
     cap = "from a higher limit; fewer workers alone bring little"
     highest = (1.0 + MINUTE_ERROR) / needed_share(case, starvation)
     cost = step_cost(case, starvation)
-    if cost is None or not cost.batch_cpu_known or not isinstance(fix.value, int) or cost.workers < 1:
+    if not isinstance(fix.value, int):
         return Gain(1.0, round(highest, 3), cap)
-    raised = replace(cost.uncrowded(), cores=(float(fix.value), float(fix.value)), allowed_cores=float(fix.value))
+    ranks, used = local_ranks(case.run.critical), _used_cores(case)
+    least, most = _cores_then(case, fix.value)
+    if used:  # the work stays what it is: what 4 cores do in a second, 5 do 1.25 times as fast
+        highest = min(highest, max(1.0, (1.0 + MINUTE_ERROR) * most / used))
+    if cost is None or not cost.batch_cpu_known or cost.workers < 1:
+        return Gain(1.0, round(highest, 3), cap)
+    raised = replace(cost.uncrowded(), cores=(least / ranks, most / ranks), allowed_cores=most / ranks)
     reached = raised.gain(cost.workers)
-    ends = ((1.0 - MINUTE_ERROR) * reached.low, (1.0 + MINUTE_ERROR) * reached.high)
-    low, high = (min(highest, max(1.0, end)) for end in ends)
-    return Gain(round(low, 3), round(high, 3), cap)
+    high = min(highest, max(1.0, (1.0 + MINUTE_ERROR) * reached.high))
+    low = min((1.0 - 2.0 * MINUTE_ERROR) * highest * least / most, (1.0 - MINUTE_ERROR) * reached.low)
+    return Gain(round(max(1.0, low), 3), round(high, 3), cap)
+
+
+def _cores_then(case: RunCase, limit: int) -> tuple[float, float]:
+    """What the machine has of the advised limit: less what other programs keep busy, at least, and all of it."""
+    if case.machine is None:
+        return float(limit), float(limit)
+    count = float(case.machine.cpu_count)
+    others = (foreign_cores(case) or 0.0) * count / min(count, allowed_cores(case))
+    most = min(float(limit), count)
+    return min(most, max(1.0, count - others)), most
+
+
+def _used_cores(case: RunCase) -> float | None:
+    """Cores that all ranks under the limit keep busy; None where that is not known."""
+    used = [rank.process.tree_cores if rank.process is not None else None for rank in case.run.ranks]
+    known = [each for each in used if each is not None]
+    return sum(known) if len(known) == len(used) else None
 
 
 def _fix(case: RunCase, starvation: Starvation, quota: float | None, limits: Thresholds) -> Fix:

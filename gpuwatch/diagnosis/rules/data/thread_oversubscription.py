@@ -25,8 +25,9 @@ Fix:
 Gain:
     One over what the GPU is busy, or without a GPU 1 / (1 - S), within the 5 % by which a minute's figure is off: the
     crowd slows launches as well as loading. Promised only where that is no more than a quarter above what is left when
-    batches are made as many times as fast as threads now compete for each core, up to 4 times: else what a batch takes
-    one thread decides, which is unknown while they compete, and there is a hint with both ends. Measured with
+    batches are made as many times as fast as threads now compete for each core, up to 4 times, and what a batch waits
+    for storage stays: else what a batch takes one thread decides, which no CPU time tells while they spin, and there is
+    a hint with both ends. Measured with
     np.linalg.svd in 4 workers on 2 cores: 8.7 batches a second, 59.8 with one OpenBLAS thread each; reported were 4 and
     10 times.
 Verify:

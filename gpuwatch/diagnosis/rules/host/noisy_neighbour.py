@@ -21,7 +21,8 @@ Fix:
     Foreign work: off this run's cores (taskset, cgroup). Own workers: fewer where fewer keep up, and a lower priority
     for them (os.nice(10) in worker_init_fn).
 Gain:
-    Behind other programs: from the time spent waiting for a core to the idle time inside steps. Behind its own workers:
+    Behind other programs: from the time spent waiting for a core to the idle time inside steps, and the waits for data
+    as far as workers are slowed down as well: as much as the training thread at least. Behind its own workers:
     at most the time spent waiting for a core, and no more than their loading permits: nothing in three of four
     simulated jobs, so no warning.
 Verify:

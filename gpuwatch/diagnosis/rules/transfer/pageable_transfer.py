@@ -22,7 +22,8 @@ Fix:
 Gain:
     At most 1 / (1 - i), i being the smaller of the copies' share and of the GPU's idle time without the waits for
     data: the rest of a copy's time is work that the GPU had queued. The pinned copy's own time stays: the batch's bytes
-    over what the link carries. Where the GPU's use is not known there is no promise.
+    over what the link carries. Without event pairs the GPU may have worked through the waits, so that its idle time may
+    all be due to the copies. Where the GPU's use is not known there is no promise.
 Verify:
     Copies below 3 % of the step.
 Source:
