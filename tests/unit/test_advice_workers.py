@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from scene_builder import gpu, host, loader, machine, phase, process, rank, run, run_case, scene, workers
 
-from gpuwatch.diagnosis.advice.cores import foreign_cores
+from gpuwatch.diagnosis.advice.cores import cores_left, foreign_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, middle, phase_shares, without
 from gpuwatch.diagnosis.advice.starvation import starvation_of
@@ -117,6 +117,18 @@ def test_other_processes_take_cores_from_the_prediction() -> None:
     busy = with_cpu_percent(free, 85.0)
     assert foreign_cores(busy) == pytest.approx(2.4, abs=0.1)
     assert cost_of(busy).gain(3).high < cost_of(free).gain(3).low
+
+
+def test_a_cpu_quota_is_no_set_of_cores() -> None:
+    """Others use 12 of 32 cores: of a quota of 23 then 20 are left, and of 23 cores of its own by affinity 14.4."""
+
+    def left(**limits: float) -> float:
+        own = process(cores=32, main_thread_cores=0.5, tree_cores=4.0, latest={"cpu_capacity_cores": 23.0, **limits})
+        seen = scene(run(rank(process=own)), machine=machine(32), host=host(cpu_percent=50.0))
+        return cores_left(run_case(seen))
+
+    assert left(cpu_quota_cores=23.0) == pytest.approx(20.0, abs=0.1)
+    assert left(affinity_cores=23) == pytest.approx(23.0 - 12.0 * 23 / 32, abs=0.1)
 
 
 def test_cores_carry_all_threads_of_a_worker() -> None:

@@ -61,6 +61,20 @@ def foreign_cores(case: RunCase) -> float | None:
     return foreign * min(1.0, allowed_cores(case) / case.machine.cpu_count)
 
 
+def cores_left(case: RunCase) -> float:
+    """What other processes leave this rank of what it may use.
+
+    A CPU quota is no set of cores: of a quota of 23 on 32 cores, 13 of which others keep busy, 19 are left, not 13.
+    """
+    allowed, foreign = allowed_cores(case), foreign_cores(case)
+    if foreign is None or case.machine is None:
+        return allowed
+    count, ranks = float(case.machine.cpu_count), local_ranks(case.run.critical)
+    share = min(1.0, allowed / count)
+    within = max(allowed, min(count, float(affinity_cores(case) or count)) / ranks)
+    return min(allowed, within - foreign / share * within / count)
+
+
 def is_shared(case: RunCase) -> bool:
     """Whether other processes are known to keep so much of this run's cores busy that its pace is not its own."""
     foreign = foreign_cores(case)

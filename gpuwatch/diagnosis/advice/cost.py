@@ -12,7 +12,7 @@ from gpuwatch.diagnosis.advice.cores import (
     batch_cpu_share,
     batch_demand_share,
     batch_threads,
-    foreign_cores,
+    cores_left,
     is_shared,
 )
 from gpuwatch.diagnosis.advice.sampled import is_sampled, worker_busy
@@ -221,7 +221,7 @@ def step_cost(case: RunCase, starvation: Starvation) -> StepCost | None:
     threads = rank.facts.torch_threads or (math.ceil(allowed) if is_sampled(rank) else 1)
     training = _training_cores(rank, found, workers, known, starvation, threads)
     # What training got of the cores while it computed it will get again, whatever else runs there.
-    left = min(allowed, max(LEAST_FREE_CORES, allowed - (foreign_cores(case) or 0.0), training))
+    left = min(allowed, max(LEAST_FREE_CORES, cores_left(case), training))
     return StepCost(
         blocks=found,
         pace_seconds=pace,
