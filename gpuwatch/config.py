@@ -544,8 +544,8 @@ def thresholds_of(rule: Rule, asked: Mapping[str, Asked]) -> Any:
     values = {name: _checked(known[name], one) for name, one in asked.items()}
     all_values = {name: values.get(name, each.default) for name, each in known.items()}
     for each in known.values():
-        if each.beside is not None:
-            _check_side(each, known[each.beside], all_values, asked)
+        if each.bounded_by is not None:
+            _check_side(each, known[each.bounded_by], all_values, asked)
     return rule.thresholds(**values)
 
 

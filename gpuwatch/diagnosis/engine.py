@@ -34,7 +34,7 @@ class _Subject:
 
 
 class Engine:
-    """Judges scenes as they come, at regular intervals or not. A clock that goes back starts it afresh.
+    """Judges scenes as they come, at regular intervals or not. A clock that goes back resets it.
 
     All rules are imported at the first scene, not before: that takes 70 ms, which the first screen has no use for.
     """

@@ -14,7 +14,7 @@ class NewestHalf:
     """The newest half of a scene's window, made when a rule that fires asks for it.
 
     A mean over a minute falls below a third of itself 40 s after its cause has gone; with the six evaluations that
-    unsay a finding it stood for 75 to 85 s, with the newest half asked as well for 60 s at most.
+    clear a finding it took 75 to 85 s, with the newest half asked as well for 60 s at most.
     """
 
     def __init__(self, scene: Scene) -> None:

@@ -64,9 +64,9 @@ def threshold_rows(rule: Rule) -> tuple[Row, ...]:
     rows = []
     for each in declared(rule.thresholds):
         allowed = f"{each.least:g} to {each.most:g}"
-        if each.beside is not None:
-            side = next(other for other in declared(rule.thresholds) if other.name == each.beside)
-            allowed = f"{'at most' if each.default <= side.default else 'at least'} {_key(each.beside)}"
+        if each.bounded_by is not None:
+            side = next(other for other in declared(rule.thresholds) if other.name == each.bounded_by)
+            allowed = f"{'at most' if each.default <= side.default else 'at least'} {_key(each.bounded_by)}"
         rows.append(Row(_key(each.name), f"{each.default:g}", allowed, each.meaning))
     return tuple(rows)
 

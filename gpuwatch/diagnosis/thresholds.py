@@ -3,9 +3,9 @@
     @dataclass(frozen=True, slots=True)
     class Thresholds:
         fire_share: float = threshold(0.10, "reported from this share of the time on")
-        clear_share: float = threshold(0.06, "until it falls below this", beside="fire_share")
+        clear_share: float = threshold(0.06, "until it falls below this", bounded_by="fire_share")
 
-`beside` names the threshold that this one may reach and not pass: it stays on the side where its default lies, so
+`bounded_by` names the threshold that this one may reach and not pass: it stays on the side where its default lies, so
 that what clears a finding never asks for more than what fired it.
 """
 
@@ -28,7 +28,7 @@ class Threshold:
     least: float
     most: float
     meaning: str
-    beside: str | None
+    bounded_by: str | None
 
     @property
     def is_whole(self) -> bool:
@@ -40,7 +40,7 @@ def threshold(
     default: float,
     meaning: str,
     *,
-    beside: str | None = None,
+    bounded_by: str | None = None,
     least: float | None = None,
     most: float | None = None,
 ) -> Any:
@@ -48,7 +48,7 @@ def threshold(
 
     Any, because it stands where a dataclass has its default: `field` of dataclasses lies to the checker as well.
     """
-    return field(default=default, metadata={_KEY: (default, meaning, beside, least, most)})
+    return field(default=default, metadata={_KEY: (default, meaning, bounded_by, least, most)})
 
 
 def declared(thresholds: type[Any] | None) -> tuple[Threshold, ...]:
@@ -57,7 +57,7 @@ def declared(thresholds: type[Any] | None) -> tuple[Threshold, ...]:
         return ()
     found = []
     for each in fields(thresholds):
-        default, meaning, beside, least, most = each.metadata[_KEY]
+        default, meaning, bounded_by, least, most = each.metadata[_KEY]
         lowest, highest = _RANGES.get(each.name.rsplit("_", 1)[-1], (0.0, _MOST))
         found.append(
             Threshold(
@@ -66,7 +66,7 @@ def declared(thresholds: type[Any] | None) -> tuple[Threshold, ...]:
                 least=lowest if least is None else least,
                 most=highest if most is None else most,
                 meaning=meaning,
-                beside=beside,
+                bounded_by=bounded_by,
             )
         )
     return tuple(found)

@@ -1,6 +1,6 @@
-"""The history of one rule on one subject: what it takes to be said, and to be unsaid.
+"""The history of one rule on one subject: what it takes to report a finding, and to clear it.
 
-Two evaluations in, six out: on a stream that wavers around its threshold this gave 1 flip an hour in
+Two evaluations in, six out: on a stream that fluctuates around its threshold this gave 1 flip an hour in
 simulation, a single threshold 188.
 """
 
@@ -14,7 +14,7 @@ from gpuwatch.diagnosis.rule import Rule
 SECOND_NS = 1_000_000_000
 EVALUATION_NS = 5 * SECOND_NS
 """The usual time between two evaluations. One that follows sooner than half of it sees nearly the same
-window: it brings fresh numbers, but is no second witness."""
+window: it brings new numbers, but is not a second confirmation."""
 HOLD_NS = 30 * SECOND_NS
 INCIDENT_NS = 600 * SECOND_NS
 """Fires again within this time: the same incident. Not judged for as long: forgotten."""

@@ -373,9 +373,9 @@ class LoaderEntry:
 
     __slots__ = (
         "inline",
+        "inspected",
         "iterated",
         "learned",
-        "looks",
         "measure",
         "number",
         "place",
@@ -393,13 +393,13 @@ class LoaderEntry:
         self.measure: Optional[Measure] = None
         self.reference: Callable[[], Any] = lambda: None
         self.settings: Dict[str, Any] = {}
-        self.looks = 0
+        self.inspected = 0
         self.shapes: Set[Any] = set()
 
     def note_shapes(self, shapes: Any) -> None:
         """Counts a batch whose items have these shapes."""
         if shapes is not None:
-            self.looks += 1
+            self.inspected += 1
             if len(self.shapes) < _SHAPES_KEPT:
                 self.shapes.add(shapes)
 
@@ -434,7 +434,7 @@ def facts() -> List[Dict[str, Any]]:
     for entry in [entry for entry in _entries if entry.iterated][-_LOADERS_KEPT:]:
         quietly(entry.refresh)
         place = entry.place
-        shapes = {"batch_looks": entry.looks, "batch_shapes": len(entry.shapes)} if entry.looks else {}
+        shapes = {"batches_inspected": entry.inspected, "batch_shapes": len(entry.shapes)} if entry.inspected else {}
         found.append({"loader": entry.number, **(place._asdict() if place else {}), **entry.settings, **shapes})
     return found
 

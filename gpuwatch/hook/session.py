@@ -85,7 +85,7 @@ class Session:
             pulse.due_ns = now_ns + LOOK_PERIOD_NS
 
     def end(self) -> None:
-        """The regular end of the process: sends the rest and says goodbye."""
+        """The regular end of the process: sends the rest and BYE."""
         self._alone(self._say_goodbye)
         if self._folder is not None:
             self._folder.withdraw()
@@ -226,7 +226,7 @@ class Session:
             sent = [link.send_facts(current) for link in reading]
             everybody = len(reading) == len(self._links) and all(sent)
             self._facts_due_ns = now_ns + (facts.REFRESH_NS if everybody else facts.RETRY_NS)
-            waits.look_again()
+            waits.refresh()
         for link in reading:
             link.send_records(self._history, self._recorded)
         lost = [name for name, link in self._links.items() if not link.alive]

@@ -100,7 +100,7 @@ class Iteration:
         with loaders.undispatched():
             self.entry.note_shapes(loaders.item_shapes(batch, _tensor))
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Has the shapes of the next batch that is measured noted."""
         if self.entry.measure is not None:
             self.measure = self._look
@@ -136,10 +136,10 @@ def wake() -> None:
             iteration.resume(_taken_from(iterator))
 
 
-def look_again() -> None:
+def refresh() -> None:
     """Has one more batch of each loader examined, so that it is known whether their shapes vary: 10 us each time."""
     for iteration in list(_iterations.values()):
-        iteration.look_again()
+        iteration.refresh()
 
 
 def meter_all() -> None:

@@ -318,7 +318,7 @@ class Recorder:
 
     Args:
         timeline: takes each sample first, whether it is recorded or not.
-        clock: the monitor's. Beside that of this machine a thread of its own writes.
+        clock: the monitor's. With this machine's clock a thread of its own writes.
         pids: what the watch is narrowed to, and so the recording; None for everything.
         open_writer: begins a file.
         close_seconds: that a disk gets to take the end of a file.

@@ -76,7 +76,7 @@ class ReplaySource:
         self._samples, self._ahead = iter(()), None
 
     def _look_ahead(self) -> bool:
-        """Has the next sample at hand; False where there is none (yet)."""
+        """Reads the next sample ahead; False where there is none (yet)."""
         while self._ahead is None and not self._is_closed:
             self._at_ns, self._ahead = next(self._samples, (self._at_ns, None))
             if self._ahead is not None:

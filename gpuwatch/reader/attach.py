@@ -178,16 +178,16 @@ def own_id(memory: Memory) -> int:
     return (namespace_pids(memory.pid, memory.proc_root) or [memory.pid])[-1]
 
 
-_MAIN_AGAIN_EVERY = 64  # looks; a child that was just forked may still name its parent's main thread
+_MAIN_AGAIN_EVERY = 64  # samples; a child that was just forked may still name its parent's main thread
 _THREAD_ROOT = "_bootstrap"  # threading.Thread's
-_DOUBTFUL_AFTER = 8  # torn looks in a row, after which the target may have become another program
+_DOUBTFUL_AFTER = 8  # torn samples in a row, after which the target may have become another program
 
 
 class Interpreter:
     """The main interpreter of another process.
 
     `codes` are those of the process that it is a fork of, if it is one: its own are compared with them first.
-    `rejected` counts looks that gave no stack because what they saw was torn at each try.
+    `rejected` counts samples that gave no stack because what they saw was torn at each try.
     """
 
     def __init__(self, memory: Memory, program: Program, layout: Layout, codes: Codes | None = None) -> None:
@@ -202,7 +202,7 @@ class Interpreter:
         self.codes = Codes(memory, layout, codes)
         self._threads = ThreadList(memory, program, layout)
         self._main: Thread | None = None
-        self._looks = 0
+        self._sample_count = 0
         self._readers: dict[int, ThreadReader] = {}
         self._torn_in_a_row = 0
         self._last_main: Stack | None = None
@@ -215,9 +215,9 @@ class Interpreter:
             CannotReadError: The process is gone, runs another program now, or is not to be read any more.
         """
         try:
-            if self._main is None or self._looks % _MAIN_AGAIN_EVERY == 0:
+            if self._main is None or self._sample_count % _MAIN_AGAIN_EVERY == 0:
                 self._main = self._find_main()
-            self._looks += 1
+            self._sample_count += 1
             stack = None if self._main is None else self._stack(self._main)
             if stack is not None and stack.frames[-1].code.name == _THREAD_ROOT:
                 # Seldom the main thread's, after a fork in another thread: as a rule the list was torn.

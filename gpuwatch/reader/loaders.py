@@ -54,9 +54,9 @@ class LoaderState:
 
 _NEXT, _DELETE = "__next__", "__del__"
 _IDENTITY = ("_index_sampler", "_dataset")
-_FORGET_AFTER = 1024  # looks: a class may die, and another be made at its address
+_FORGET_AFTER = 1024  # samples: a class may die, and another be made at its address
 _MOST_ITERATORS = 16
-_SURE_MISSES = 3  # in a row: one in some hundred looks for the loop's frame comes when the target has moved on
+_SURE_MISSES = 3  # in a row: one in some hundred searches for the loop's frame comes when the target has moved on
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Known:
     state: LoaderState
     changed: int = 0
     loop: int = 0  # the iterator that identifies the loop that advances this one: another one in a zip
-    next_look: int = 0  # for that loop
+    next_sample: int = 0  # for that loop
     holder: int | None = None  # the address of the frame that keeps it
     misses: int = 0
 
@@ -98,7 +98,7 @@ class LoaderReader:
         self._variables = Variables(self._objects, self._attributes, self._slots)
         self._anchors = Anchors()
         self._known: dict[int, _Known] = {}
-        self._looks = 0
+        self._sample_count = 0
 
     @contained
     def state(self, stack: Stack) -> LoaderState | None:
@@ -112,8 +112,8 @@ class LoaderReader:
         Raises:
             CannotReadError: The process is gone, or is not to be read any more.
         """
-        self._looks += 1
-        if self._looks % _FORGET_AFTER == 0:
+        self._sample_count += 1
+        if self._sample_count % _FORGET_AFTER == 0:
             self._forget()
         running = self._running(stack)
         if running is None or running.ends:
@@ -180,7 +180,7 @@ class LoaderReader:
         known = self._known.get(iterator)
         if known is None:
             return iterator
-        if self._looks >= known.next_look:
+        if self._sample_count >= known.next_sample:
             for frame in stack.frames[start:]:
                 if not self._loops.record(frame.code).of_library:
                     around = [loop for loop in self._loops.find([frame])[0] if iterator in loop.members]
@@ -190,7 +190,7 @@ class LoaderReader:
                     elif known.misses >= _SURE_MISSES:
                         known.loop, known.holder = iterator, None
                     break
-            known.next_look = self._looks + (min(known.misses, LONGEST_PAUSE) or LONGEST_PAUSE)
+            known.next_sample = self._sample_count + (min(known.misses, LONGEST_PAUSE) or LONGEST_PAUSE)
         return known.loop or iterator
 
     def _frames_of_loop(self, stack: Stack, start: int, iterator: int) -> tuple[Frame, ...]:
@@ -211,7 +211,7 @@ class LoaderReader:
         anchor = self._anchors.find(stack.frames, start)
         group: list[tuple[int, Frame]] = []
         for index, frame in enumerate(stack.frames[start:], start):
-            if self._loops.worth(frame, self._looks):
+            if self._loops.worth(frame, self._sample_count):
                 group.append((index, frame))
                 if not self._loops.remembered(frame):
                     continue  # what is remembered most likely still holds: ask no frame further out before
@@ -225,7 +225,7 @@ class LoaderReader:
 
     def _held_by(self, group: list[tuple[int, Frame]], anchor: tuple[int, int] | None) -> Iterator[tuple[int, int]]:
         for (index, frame), loops in zip(group, self._loops.find([frame for _, frame in group]), strict=True):
-            self._loops.note(frame, bool(loops), self._looks)
+            self._loops.note(frame, bool(loops), self._sample_count)
             if anchor is not None and anchor[0] < index:
                 yield anchor
             for loop in self._by_activity(loops):
@@ -253,7 +253,7 @@ class LoaderReader:
             count = known.state.batches_yielded
         if count != known.state.batches_yielded or frame != known.state.frame:
             if count != known.state.batches_yielded:
-                known.changed = self._looks
+                known.changed = self._sample_count
             known.state = replace(known.state, batches_yielded=count, frame=frame)
         return known.state
 
@@ -279,7 +279,7 @@ class LoaderReader:
         state = LoaderState(iterator, settings, info.name, batches, frame=0)
         while len(self._known) >= _MOST_ITERATORS:
             del self._known[next(iter(self._known))]
-        known = self._known[iterator] = _Known(count, state, self._looks)
+        known = self._known[iterator] = _Known(count, state, self._sample_count)
         return known
 
 

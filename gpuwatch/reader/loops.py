@@ -406,7 +406,7 @@ class LoopFinder:
 
 
 LONGEST_PAUSE = 16
-"""Looks without asking code again that never held an iterator: 0.16 s at 100 Hz."""
+"""Samples without asking code again that never held an iterator: 0.16 s at 100 Hz."""
 _LOADER_FILES = ("torch/utils/data/dataloader.py", "torchdata/stateful_dataloader/stateful_dataloader.py")
 _TORCH = ("-packages/torch/", "-packages/torchdata/")
 _PACKAGES = "-packages/"
@@ -424,7 +424,7 @@ class CodeRecord:
     of_loader: bool
     of_library: bool
     misses: int = 0
-    next_look: int = 0
+    next_sample: int = 0
 
 
 @dataclass(slots=True)
@@ -491,18 +491,18 @@ class FrameLoops:
         """Whether a loop was found in the frame before."""
         return frame.address in self._frames
 
-    def worth(self, frame: Frame, look: int) -> bool:
-        """Whether to ask the frame at this look: code in which nothing was found is asked ever more seldom."""
+    def worth(self, frame: Frame, sample: int) -> bool:
+        """Whether to ask the frame in this sample: code in which nothing was found is asked at growing intervals."""
         record = self.record(frame.code)
         if record.of_library or record.of_loader:
             return False
-        return frame.address in self._frames or look >= record.next_look
+        return frame.address in self._frames or sample >= record.next_sample
 
-    def note(self, frame: Frame, hit: bool, look: int) -> None:
-        """Whether something was found in the frame at this look."""
+    def note(self, frame: Frame, hit: bool, sample: int) -> None:
+        """Whether something was found in the frame in this sample."""
         record = self.record(frame.code)
         record.misses = 0 if hit else record.misses + 1
-        record.next_look = look + min(record.misses, LONGEST_PAUSE)
+        record.next_sample = sample + min(record.misses, LONGEST_PAUSE)
 
     def find(self, frames: Sequence[Frame]) -> list[list[Loop]]:
         """The loops of each frame: remembered ones where all that led to them still stands."""

@@ -77,7 +77,7 @@ def zombie(pid: int) -> CannotReadError:
     return CannotReadError(
         Reason.ZOMBIE,
         f"process {pid} has ended and has no memory left; its parent has not waited for it yet",
-        "end or mend its parent, which has to wait() for it",
+        "end or fix its parent, which has to wait() for it",
     )
 
 

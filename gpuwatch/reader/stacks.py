@@ -2,8 +2,8 @@
 
 Since 3.11 frames lie one behind the other in the thread's data stack, so a single system call copies the pointer to
 the current frame, all of the data stack and that pointer again. Frames elsewhere (generators; all of them up to 3.10)
-are expected where the last look saw them and copied by the same call. A look counts only if the pointer stood still,
-each frame's code is a code object, and the chain ends where a thread's stack begins.
+are expected where the last sample saw them and copied by the same call. A sample counts only if the pointer did not
+move, each frame's code is a code object, and the chain ends where a thread's stack begins.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Stack:
 
 _MAX_CHUNKS = 64
 _MAX_CHUNK_BYTES = 1 << 20
-_MAX_STACK_BYTES = 4 << 20  # of all chunks, which are copied at each look; 64 of the usual size are 1 MiB
-_FIRST_REACH = 4096  # a page; few stacks reach further, and each page more costs up to 5 us a look
+_MAX_STACK_BYTES = 4 << 20  # of all chunks, which are copied in each sample; 64 of the usual size are 1 MiB
+_FIRST_REACH = 4096  # a page; few stacks reach further, and each page more costs up to 5 us a sample
 _FIRST_CFRAMES, _MORE_CFRAMES, _MAX_CFRAMES = 4, 4, 16
-"""Evaluation loops whose current frame is copied: those a thread was seen in last. Each costs 0.4 us a look."""
+"""Evaluation loops whose current frame is copied: those a thread was seen in last. Each costs 0.4 us a sample."""
 
 
 class TornError(Exception):
@@ -155,7 +155,7 @@ class Plan:
         """Copies more of the newest chunk from now on if that is where a frame lies that was not copied.
 
         Raises:
-            TornError: It was; look again.
+            TornError: It was; sample again.
         """
         if not self._pieces:
             return
@@ -212,13 +212,13 @@ def _chunks(memory: Memory, newest: int) -> tuple[list[tuple[int, int]], bool]:
 
 TRIES = 8
 STRICT_TRIES = 3
-"""After so many looks at a thread that calls functions faster than it is copied, the order of the data stack has to
+"""After this many samples of a thread that calls functions faster than it is copied, the order of the data stack has to
 vouch for the chain alone: else code that calls much would be seen too rarely."""
 MAX_DEPTH = 2048
 KEPT_INNERMOST = 400
 KEPT_OUTERMOST = 100
 RECHECK_EVERY = 32
-"""Looks between two comparisons of the codes at hand with the target: a third of a second at 100 Hz."""
+"""Samples between two comparisons of the known codes with the target: a third of a second at 100 Hz."""
 
 KNOWN_ROOTS = frozenset(
     {
@@ -231,7 +231,7 @@ KNOWN_ROOTS = frozenset(
 _MAX_KEPT_FRAMES = 8192
 _POINTER_BITS = ~7  # since 3.14 the low bits of a frame's code tell how it is counted
 
-_SINGLES_KEPT_FOR = 16  # looks
+_SINGLES_KEPT_FOR = 16  # samples
 _MAX_SINGLES = 128
 _MAX_GENERATORS = 32  # singles since 3.11
 _MOST_REPLACED = 4  # frames one behind the other; torch.compile leaves one
@@ -245,7 +245,7 @@ class NoFrameError(Exception):
 
 
 class ThreadReader:
-    """Looks again and again at the thread whose PyThreadState is at `thread`."""
+    """Samples the thread whose PyThreadState is at `thread`."""
 
     def __init__(self, memory: Memory, layout: Layout, codes: Codes, thread: int) -> None:
         self._memory = memory
@@ -255,28 +255,28 @@ class ThreadReader:
         self._struct = _frame_struct(layout)
         self._single = Gather(memory, ((thread, self._struct.size),))
         self._plan: Plan | None = None
-        self._looks = 0
+        self._sample_count = 0
         self._outside: dict[int, int] = {}
         self._frames: dict[int, tuple[int, int, Frame | None, int]] = {}
         self._last: tuple[list[_Raw], tuple[Frame, ...]] | None = None
-        self._whole: list[Frame] = []  # of the last look, before the deepest are left out
+        self._whole: list[Frame] = []  # of the last sample, before the deepest are left out
         self._doubtful_root: tuple[int, int, int] | None = None
 
     def frames(self) -> tuple[Frame, ...]:
         """The frames of the thread, innermost first.
 
         Raises:
-            TornError: They changed during each of `TRIES` looks.
+            TornError: They changed during each of `TRIES` samples.
             NoFrameError: It runs no Python.
             CannotReadError: The process is gone.
         """
-        self._looks += 1
-        recheck = self._looks % RECHECK_EVERY == 0
+        self._sample_count += 1
+        recheck = self._sample_count % RECHECK_EVERY == 0
         idle = False
         for number in range(TRIES):
             try:
                 plan = self._plan or self._new_plan()
-                raw, end = self._look(plan, moving=number >= STRICT_TRIES and not self._layout.heap_frames)
+                raw, end = self._sample_once(plan, moving=number >= STRICT_TRIES and not self._layout.heap_frames)
                 if recheck and self._codes.forget_replaced({code for _, code, _, _ in raw}):
                     self._frames.clear()
                     self._last = None
@@ -301,7 +301,7 @@ class ThreadReader:
                 return self._last[1]
         raise TornError
 
-    def _look(self, plan: Plan, *, moving: bool) -> tuple[list[_Raw], int | None]:
+    def _sample_once(self, plan: Plan, *, moving: bool) -> tuple[list[_Raw], int | None]:
         """The frames as they were copied, and the address the chain ended with: None where it goes on."""
         view, address = plan.read(moving=moving)
         if not address:
@@ -310,14 +310,14 @@ class ThreadReader:
         if missed:
             # They were read after the rest: all of it counts only if the thread still stands where it stood.
             again = plan.read()[1]
-            since = self._looks - _SINGLES_KEPT_FOR
+            since = self._sample_count - _SINGLES_KEPT_FOR
             self._outside = {frame: look for frame, look in self._outside.items() if look > since}
             earlier = [frame for frame in self._outside if frame not in outside]
             most = _MAX_SINGLES if self._layout.heap_frames else _MAX_GENERATORS
             plan.set_singles([*outside, *earlier[::-1]][:most])
             if again != address:
                 raise TornError
-        self._outside.update(dict.fromkeys(outside, self._looks))
+        self._outside.update(dict.fromkeys(outside, self._sample_count))
         if not raw:
             raise TornError if moving else NoFrameError
         if end is None and len({frame for frame, _, _, _ in raw}) < MAX_DEPTH // 2:
@@ -364,7 +364,7 @@ class ThreadReader:
             raise TornError from None
 
     def _named(self, plan: Plan, raw: list[_Raw]) -> list[Frame]:
-        """The frames with their code and line; what has not moved since the last look is taken from there.
+        """The frames with their code and line; what has not moved since the last sample is taken from there.
 
         In the data stack each frame begins where its caller's ends, or behind frames that were replaced before they
         began. Where it does not, the chain leads through what an earlier call left there.
@@ -395,7 +395,7 @@ class ThreadReader:
         return frames
 
     def _same_callers(self, raw: list[_Raw]) -> int:
-        """How many of the outermost frames stand where they stood in the last look: most of them, as a rule."""
+        """How many of the outermost frames stand where they stood in the last sample: most of them, as a rule."""
         last = self._last[0] if self._last is not None else []
         if len(self._whole) != len(last):
             return 0  # some have no line to show, so that they cannot be identified by their places
@@ -443,7 +443,7 @@ class ThreadReader:
 
         A frame that is just being made, and a generator that has just paused, name no previous one. 3.15 has a base
         frame at the end of each chain, 3.11 to 3.14 begin the data stack with the root. Up to 3.10 the root is known
-        by its function, or by being the end of two looks in a row (threads of C code, embedded Pythons).
+        by its function, or by being the end of two samples in a row (threads of C code, embedded Pythons).
         """
         if plan.base_frame:
             return end == plan.base_frame
@@ -451,8 +451,8 @@ class ThreadReader:
             return True
         if plan.root_frame:
             return False
-        confirmed = self._doubtful_root == (self._looks - 1, raw[0], raw[1])
-        self._doubtful_root = (self._looks, raw[0], raw[1])
+        confirmed = self._doubtful_root == (self._sample_count - 1, raw[0], raw[1])
+        self._doubtful_root = (self._sample_count, raw[0], raw[1])
         return confirmed
 
     def _new_plan(self) -> Plan:

@@ -172,17 +172,19 @@ def _check_companions(path: Path) -> None:
     In a folder where others may make files, theirs would be taken for the recording, and a link would lead to any file.
     """
     for suffix in ("-wal", "-shm", "-journal"):
-        beside = path.resolve().with_name(f"{path.resolve().name}{suffix}")
+        companion = path.resolve().with_name(f"{path.resolve().name}{suffix}")
         try:
-            found, own = beside.lstat(), path.stat()
+            found, own = companion.lstat(), path.stat()
         except OSError:
             continue
         if not stat.S_ISREG(found.st_mode):
             kind = "a link" if stat.S_ISLNK(found.st_mode) else "no file"
-            raise CannotOpenError(f"{beside} next to the recording is {kind}: move {path.name} to a folder of its own.")
+            raise CannotOpenError(
+                f"{companion} next to the recording is {kind}: move {path.name} to a folder of its own."
+            )
         if found.st_uid not in (own.st_uid, os.geteuid(), 0):
             raise CannotOpenError(
-                f"{beside} belongs to user {found.st_uid}, who did not make the recording: move {path.name} to "
+                f"{companion} belongs to user {found.st_uid}, who did not make the recording: move {path.name} to "
                 "a folder of its own."
             )
 

@@ -139,7 +139,12 @@ def revived(shape: Shape, value: Any) -> Any:
     return built(shape.name, {name: revived(field, value[name]) for name, field in shape.fields if name in value})
 
 
-_RENAMED = {"rung": "visibility", "climb": "how_to_see_more"}
+_RENAMED = {
+    "rung": "visibility",
+    "climb": "how_to_see_more",
+    "batch_looks": "batches_inspected",
+    "feeder_looks": "feeder_rounds",
+}
 """Fields of recordings of version 1."""
 
 

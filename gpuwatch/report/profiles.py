@@ -20,7 +20,7 @@ _LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages|python3\.\d+t?)/")
 
 def tree(profile: Profile, least_share: float = LEAST_SHARE) -> Iterator[str]:
     """The lines. Frames below `least_share` of a thread are left out; a chain without forks is not indented."""
-    samples = grouped(sum(len(lane.looks) for lane in profile.lanes))
+    samples = grouped(sum(len(lane.samples) for lane in profile.lanes))
     yield (
         f"{samples} samples of process {profile.pid} and its workers in {profile.seconds:.1f} s, "
         f"every {1000 * profile.interval_seconds:.0f} ms; shares are of each thread's samples"
@@ -29,8 +29,8 @@ def tree(profile: Profile, least_share: float = LEAST_SHARE) -> Iterator[str]:
         yield f"{grouped(profile.rejected)} samples hit a stack that was changing and are not counted"
     for lane in profile.lanes:
         yield ""
-        yield f"{plain(lane.name)}, {grouped(len(lane.looks))} samples"
-        yield from _below(_merged(lane), len(lane.looks), least_share, 0)
+        yield f"{plain(lane.name)}, {grouped(len(lane.samples))} samples"
+        yield from _below(_merged(lane), len(lane.samples), least_share, 0)
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Node:
 
 def _merged(lane: Lane) -> _Node:
     root = _Node()
-    for number, count in Counter(lane.looks).items():
+    for number, count in Counter(lane.samples).items():
         node = root
         for place in lane.stacks[number]:
             node = node.below.setdefault(label_of(place), _Node())
@@ -65,7 +65,7 @@ def collapsed(profile: Profile) -> Iterator[str]:
     """`process;outermost;...;innermost count`, the count being samples."""
     for lane in profile.lanes:
         counts: Counter[str] = Counter()
-        for number, count in Counter(lane.looks).items():
+        for number, count in Counter(lane.samples).items():
             counts[";".join([plain(lane.name), *map(label_of, lane.stacks[number])])] += count
         for stack, count in sorted(counts.items()):
             yield f"{stack} {count}"
@@ -79,7 +79,7 @@ def speedscope(profile: Profile) -> dict[str, Any]:
     """
     numbers: dict[FramePlace, int] = {}
     lanes = []
-    weight = profile.seconds / max((len(lane.looks) for lane in profile.lanes), default=1)
+    weight = profile.seconds / max((len(lane.samples) for lane in profile.lanes), default=1)
     for lane in profile.lanes:
         stacks = [[numbers.setdefault(place, len(numbers)) for place in stack] for stack in lane.stacks]
         lanes.append(
@@ -88,9 +88,9 @@ def speedscope(profile: Profile) -> dict[str, Any]:
                 "name": plain(lane.name),
                 "unit": "seconds",
                 "startValue": 0,
-                "endValue": weight * len(lane.looks),
-                "samples": [stacks[number] for number in lane.looks],
-                "weights": [weight] * len(lane.looks),
+                "endValue": weight * len(lane.samples),
+                "samples": [stacks[number] for number in lane.samples],
+                "weights": [weight] * len(lane.samples),
             }
         )
     return {

@@ -55,7 +55,7 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSample:
-    """One DataLoader worker of a run. `blocked_share` is the share of looks that saw state D.
+    """One DataLoader worker of a run. `blocked_share` is the share of samples that saw state D.
 
     `active_threads` (those that ran a tenth as long as the busiest within a second) and `private_dirty_bytes` (memory
     that is this worker's alone and no file's) are read of one worker after the other and repeated until its next turn.

@@ -40,7 +40,7 @@ class LoaderFacts:
     batches_per_epoch: int | None = None
     batch_bytes: int | None = None
     batch_shape: str | None = None
-    batch_looks: int | None = None  # batches whose shapes were looked at: the first ones, then about one in 30 s
+    batches_inspected: int | None = None  # batches whose shapes were inspected: the first ones, then about one in 30 s
     batch_shapes: int | None = None  # different shapes among them, the first dimension left out; 64 at most
     role: Role = "unknown"
     loop_file: str | None = None  # the line that iterates over it, where stacks were read

@@ -1,6 +1,7 @@
 """What a process does as seen from outside: sampled stacks, the loader's own counter, and who trains here.
 
-A sample is one look at one thread. Shares of samples are shares of time; how sure they are follows from the count.
+A sample is the stack of one thread at one moment. Shares of samples are shares of time; their error
+follows from the count.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ class WorkerCount:
 
 @dataclass(frozen=True, slots=True)
 class StackTally:
-    """About one second of looks at one trainer and its workers.
+    """About one second of samples of one trainer and its workers.
 
-    `samples` counts usable looks at the training thread and equals the sum of `phases`; `rejected` those that
-    were torn. `worker_samples` are looks at workers, idle ones too. `waiting_samples` is the part of the looks in
+    `samples` counts usable samples of the training thread and equals the sum of `phases`; `rejected` those that
+    were torn. `worker_samples` are samples of workers, idle ones too. `waiting_samples` is the part of the samples in
     phase "eval" that stood in the evaluation loader's next().
     """
 
@@ -105,11 +106,11 @@ class StackTally:
     worker_lines: tuple[LineCount, ...] = ()
     receiving_samples: int = 0  # of phase "wait": unpickling and mapping what a worker sent, on the training thread
     first_wait_samples: int = 0  # of phase "wait": for an epoch's first batch of each worker
-    cpu_seconds: float = 0.0  # what the looks cost gpuwatch
+    cpu_seconds: float = 0.0  # what the samples cost gpuwatch
     calls: tuple[CallCount, ...] = ()  # below the loader's next(), and in the loop's own Python and copies
     worker_calls: tuple[CallCount, ...] = ()
     handed_samples: int = 0  # of phase "wait": for what another thread or process hands over, in no loader's next()
-    feeder_looks: int = 0  # times that the threads which feed the training thread were sampled
+    feeder_rounds: int = 0  # times that the threads which feed the training thread were sampled
     feeder_phases: Mapping[str, int] = field(default_factory=dict)  # one count for each thread that feeds a queue
     feeder_lines: tuple[LineCount, ...] = ()
     feeder_calls: tuple[CallCount, ...] = ()
@@ -118,7 +119,7 @@ class StackTally:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the training thread stood at the last look, and since when it stands on that very line."""
+    """Where the training thread was in the last sample, and since when it is at that line."""
 
     trainer: str
     time_ns: int

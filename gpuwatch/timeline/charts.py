@@ -137,8 +137,8 @@ def wait_share_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
 def step_seconds_lines(trainers: Sequence[TrainerHistory], grid: Grid) -> Lines:
     """The training seconds per step of the slowest rank.
 
-    Batches that are counted from outside are known to a second: one may fall beside the training that made it. How long
-    each of them took is not known, so their mean is all there is: what a second's batches took of the clock is no range
+    Batches that are counted from outside are known to a second: one may fall outside the training that made it. How
+    long each of them took is not known, so their mean is all there is: what the batches of a second took is no range
     of what they took of the training.
     """
     lines = _worst(

@@ -103,7 +103,7 @@ class ProcessHistory:
         Args:
             sample: as /proc shows it.
             without: workers of evaluations and of loaders that training does not wait for. Those that persist are idle
-                while it trains: a training worker at work all the time and an idle one beside it are no two workers at
+                while it trains: a training worker at work all the time and an idle one are not two workers at
                 half of a core.
         """
         if self.latest is not None and sample.time_ns <= self.latest.time_ns:

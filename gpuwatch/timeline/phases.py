@@ -208,7 +208,7 @@ class StopLog:
                 self._first_ns = time_ns
                 return time_ns, None
             return None
-        # It went on somewhere between two looks.
+        # It went on somewhere between two samples.
         return self.close((self._last_ns + time_ns) // 2)
 
     def close(self, end_ns: int) -> tuple[int, int | None] | None:

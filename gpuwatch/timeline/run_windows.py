@@ -220,12 +220,12 @@ def _workers(
 
 
 def _lasting_sums(history: TrainerHistory, end_ns: int) -> StepSums:
-    """The sums of the last five minutes or since the run began: the report's window beside the rules' minute."""
+    """The sums of the last five minutes or since the run began: the report's window, next to the rules' minute."""
     return history.tiers.sums(max(end_ns - _LASTING_NS, began_ns(history)), end_ns)
 
 
 def stacks_over(history: TrainerHistory, bounds: Bounds, *, with_lines: bool = True) -> StackWindow | None:
-    """The stacks of a stretch; beside a hook without the loader's counter, which the hook counts exactly."""
+    """The stacks of a stretch; with a hook without the loader's counter, because the hook counts exactly."""
     if history.is_exact:
         return history.stacks.window(bounds.start_ns, bounds.end_ns, with_lines=with_lines)
     stops = history.phases.stretches(STOPPED, bounds.start_ns, bounds.end_ns)

@@ -74,7 +74,7 @@ class Run:
     def is_watched(self, now_ns: int) -> bool:
         """Whether its figures are still being taken. A hook speaks when there is something to say.
 
-        Seen from outside, a process that lives is looked at every second; once it is no longer sampled, its
+        Seen from outside, a process that lives is sampled every second; once it is no longer sampled, its
         state is unknown.
         """
         return any(
@@ -196,7 +196,7 @@ def gpus_of(
 def gpus_of_trainer(facts: RunFacts, gpus: Mapping[str, GpuHistory]) -> tuple[str, ...]:
     """The UUIDs of one trainer's GPUs: what it says, else, by index, where NVML sees most of its memory.
 
-    Each rank of a job may have a small context on the first GPU, beside its own.
+    Each rank of a job may have a small context on the first GPU, in addition to its own.
     """
     if facts.gpu_uuids:
         return _by_index(_known(facts.gpu_uuids, gpus), gpus) or facts.gpu_uuids

@@ -55,7 +55,7 @@ _SUMS = (
     "first_wait_samples",
     "handed_samples",
     "worker_samples",
-    "feeder_looks",
+    "feeder_rounds",
     "cpu_seconds",
 )
 _PHASE_COUNTS = ("phases", "worker_phases", "feeder_phases")
@@ -71,7 +71,7 @@ _MOST_LOADERS = 64  # a script may make a new one every epoch
 _USUAL_OF = 64
 _READ_EVERY_NS = 5 * SECOND_NS // 2  # readings come about once a second; further apart they missed something
 
-LEAST_LOOKS = 20
+LEAST_SAMPLES = 20
 HANDED_SHARE = 0.5
 """Of the waits: where most are for another thread or process, that is what makes the batches."""
 MAKING_THREADS = 0.5
@@ -95,7 +95,7 @@ class _Block:
     first_wait_samples: int = 0
     handed_samples: int = 0
     worker_samples: int = 0
-    feeder_looks: int = 0
+    feeder_rounds: int = 0
     cpu_seconds: float = 0.0
     workers: Counter[int] = field(default_factory=Counter)
     phases: Counter[str] = field(default_factory=Counter)
@@ -165,7 +165,7 @@ class StackLog:
 
     @property
     def end_ns(self) -> int | None:
-        """Until when there were looks."""
+        """Until when there were samples."""
         return self._newest_ns or None
 
     def add(self, tally: StackTally) -> None:
@@ -201,7 +201,7 @@ class StackLog:
         return self._newest_ns - start_ns <= LOG_NS
 
     def trains_since(self, start_ns: int) -> bool:
-        """Whether any look since then saw the training loop at work."""
+        """Whether any sample since then saw the training loop at work."""
         return any(block.phases[phase] for block in self._blocks(start_ns, self._newest_ns) for phase in _AT_WORK)
 
     def window(
@@ -213,7 +213,7 @@ class StackLog:
         *,
         with_lines: bool = True,
     ) -> StackWindow | None:
-        """The looks whose middle lies in (start, end]; None without one.
+        """The samples whose middle lies in (start, end]; None without one.
 
         Args:
             start_ns: of the window.
@@ -264,7 +264,7 @@ class StackLog:
             worker_lines=self._lines(total.worker_lines, busy),
             worker_calls=self._lines(total.worker_calls, busy),
             handed_samples=total.handed_samples,
-            feeder_looks=total.feeder_looks,
+            feeder_rounds=total.feeder_rounds,
             feeder_samples=fed,
             feeder_phases=_shares(total.feeder_phases, FEEDER_PHASES, fed),
             feeder_lines=self._lines(total.feeder_lines, fed),
@@ -372,7 +372,7 @@ def _key(line: LineCount | CallCount) -> _LineKey:
 
 
 def _shares(counts: Mapping[str, int], names: Collection[str], samples: int) -> dict[str, Share]:
-    """Those of all names: one that was never seen in so many looks has a share of 0 with an upper bound."""
+    """Those of all names: one that was never seen in that many samples has a share of 0 with an upper bound."""
     return {name: wilson(counts.get(name, 0), samples) for name in names} if samples > 0 else {}
 
 
@@ -403,7 +403,7 @@ def _usual(workers: Counter[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The seconds of training in one tally, those of them that waited for a batch, and whether a look saw logging."""
+    """The seconds of training in one tally, those of them that waited for a batch, and whether a sample saw logging."""
 
     training_seconds: float
     waited_seconds: float
@@ -534,14 +534,14 @@ class BatchCounts:
         longest_ns = round(grown * median(self.usual) * SECOND_NS)
         return Growth(grown, max(since_ns, count.time_ns - longest_ns), count.time_ns)
 
-    def between(self, start_ns: int, end_ns: int, looks: Span, stops: Sequence[Span] = ()) -> Counted | None:
+    def between(self, start_ns: int, end_ns: int, sampled: Span, stops: Sequence[Span] = ()) -> Counted | None:
         """The growth from the first to the last reading in [start, end]; None where no loader trains.
 
         Args:
             start_ns: of the window.
             end_ns: of the window.
-            looks: when the first look in the window began and the last one ended. Where readings are missing there
-                although the thread was looked at, no loop over a loader ran: that time counts, without batches.
+            sampled: when the first sample in the window began and the last one ended. Where readings are missing there
+                although the thread was sampled, no loop over a loader ran: that time counts, without batches.
             stops: when the process was stopped, which does not count.
         """
         training = self._training()
@@ -551,10 +551,10 @@ class BatchCounts:
         first_ns = min((first for first, _ in read), default=end_ns)
         last_ns = max((last for _, last in read), default=start_ns)
         was_read_before = any(each.rows.until(start_ns) > 0 for each in self._loaders.values())
-        if was_read_before and first_ns - looks[0] > _READ_EVERY_NS:
-            first_ns = looks[0]
-        if looks[1] - last_ns > _READ_EVERY_NS:
-            last_ns = looks[1]
+        if was_read_before and first_ns - sampled[0] > _READ_EVERY_NS:
+            first_ns = sampled[0]
+        if sampled[1] - last_ns > _READ_EVERY_NS:
+            last_ns = sampled[1]
         return Counted(
             batches=_grown(training, "batches", first_ns, last_ns),
             epochs=_grown(training, "epochs", first_ns, last_ns),
@@ -589,7 +589,7 @@ def _grown(loaders: Iterable[_Loader], column: str, first_ns: int, last_ns: int)
 def is_handed_over(stacks: StackWindow) -> bool:
     """Whether what the training thread waits for is handed over by another thread or process, not by a loader."""
     waits = stacks.phases["wait"].value * stacks.samples if "wait" in stacks.phases else 0.0
-    return stacks.handed_samples >= LEAST_LOOKS and stacks.handed_samples >= HANDED_SHARE * waits
+    return stacks.handed_samples >= LEAST_SAMPLES and stacks.handed_samples >= HANDED_SHARE * waits
 
 
 def is_fed(stacks: StackWindow) -> bool:
@@ -598,7 +598,7 @@ def is_fed(stacks: StackWindow) -> bool:
     Such a thread makes one batch after the other, also while the training computes, and shares the interpreter with the
     training thread: while one of them runs Python, the other waits.
     """
-    enough = is_handed_over(stacks) and stacks.feeder_looks >= LEAST_LOOKS
+    enough = is_handed_over(stacks) and stacks.feeder_rounds >= LEAST_SAMPLES
     return enough and making_threads(stacks) >= MAKING_THREADS
 
 
@@ -609,7 +609,7 @@ def making_samples(stacks: StackWindow) -> int:
 
 def making_threads(stacks: StackWindow) -> float:
     """How many of them make batches at a time, in the mean."""
-    return making_samples(stacks) / stacks.feeder_looks if stacks.feeder_looks else 0.0
+    return making_samples(stacks) / stacks.feeder_rounds if stacks.feeder_rounds else 0.0
 
 
 def pinning(stacks: StackWindow) -> Share | None:

@@ -53,7 +53,7 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def wilson(hits: int, count: int) -> Share:
-    """A share of `count` > 0 looks with its 95 % score interval, which stays honest for 0 hits and for few looks."""
+    """A share of `count` > 0 samples with its 95 % score interval, which holds for 0 hits and for few samples."""
     share = hits / count
     square = _Z_95 * _Z_95
     center = share + square / (2 * count)

@@ -108,9 +108,9 @@ def settle(steps: Table, is_settled: Callable[[int, int, int, float], bool]) -> 
 def without_stop(step: StepEnd, usual_seconds: float | None) -> StepEnd:
     """A step that holds a stop, with all beyond a usual step as a pause and off the part that it lay in.
 
-    42 s of a stop made the backward 94 % of the minute after it. Looks at the process are a second apart, so the usual
-    step tells the length better than they do; the longest part of the step is the one that held it, unless it is too
-    short for that. What is left of the parts was training: a step of 2 s that waited for 1 s took no 0.6 s.
+    42 s of a stop made the backward 94 % of the minute after it. Samples of the process are a second apart, so the
+    usual step shows the length better than they do; the longest part of the step is the one that held it, unless it is
+    too short for that. What is left of the parts was training: a step of 2 s that waited for 1 s took no 0.6 s.
     """
     training = (step.end_ns - step.start_ns) / SECOND_NS - step.phase_seconds
     stopped = training - (usual_seconds or 0.0)

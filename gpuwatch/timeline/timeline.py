@@ -234,7 +234,7 @@ class Timeline:
         return [pid for pid, _ in self.live_trainers()]
 
     def live_trainers(self) -> list[Identity]:
-        """All hooked trainers that have not ended: what is looked at without being asked."""
+        """All hooked trainers that have not ended: what is sampled without being asked."""
         with self.lock:
             return [
                 (each.facts.pid, each.facts.start_ticks)

@@ -244,7 +244,7 @@ class TrainerHistory:
             self.tiers.add_batches(growth.start_ns, growth.end_ns, growth.batches, self.batch_size)
 
     def other_loaders(self) -> set[int]:
-        """The loaders that feed evaluations, and those that the training does not wait for beside the one it does."""
+        """The loaders that feed evaluations, and those that the training does not wait for, unlike the one it does."""
         loaders, slowest = self.facts.loaders if self.facts else (), self._loader_waits.slowest
         return {
             each.loader
@@ -326,7 +326,7 @@ class TrainerHistory:
     def _forget_estimates(self) -> None:
         """Starts over with the hook: no figure shall be half estimate, half measurement.
 
-        Steps, warm-up, charts and phases that were seen from outside go; the stacks stay beside the hook's figures.
+        Steps, warm-up, charts and phases that were seen from outside go; the stacks stay, next to the hook's figures.
         """
         self.steps_total = int(self.steps["number"][-1]) if len(self.steps) else 0
         self.first_ns = self.steps.times[0] if len(self.steps) else None
@@ -342,7 +342,7 @@ class TrainerHistory:
         self._hear(end_ns)
 
     def _see_outside(self, start_ns: int, end_ns: int) -> None:
-        """Looks that go on after the hook's link was lost do not bring it back."""
+        """Samples that continue after the hook's link was lost do not bring it back."""
         if self.is_exact:
             self.seen_ns = max(self.seen_ns, end_ns)
         else:

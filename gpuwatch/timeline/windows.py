@@ -227,7 +227,7 @@ class StackWindow:
     fewer than 600 samples: the interval is then wider than 2.4 points.
     """
 
-    seconds: float  # covered by looks
+    seconds: float  # covered by samples
     samples: int
     rejected: int
     phases: Mapping[str, Share]
@@ -249,7 +249,7 @@ class StackWindow:
     worker_lines: tuple[LineShare, ...] = ()
     worker_calls: tuple[LineShare, ...] = ()
     handed_samples: int = 0  # waits for what another thread or process hands over, in no loader's next()
-    feeder_looks: int = 0  # times that the threads which feed the training thread were sampled
+    feeder_rounds: int = 0  # times that the threads which feed the training thread were sampled
     feeder_samples: int = 0  # one for each such thread
     feeder_phases: Mapping[str, Share] = field(default_factory=dict)
     feeder_lines: tuple[LineShare, ...] = ()
@@ -261,7 +261,7 @@ class StackWindow:
     batches_of_loader: bool = True  # else iterations of a loop without one, by its own count
     batches: int = 0  # in the window
     epochs: int = 0  # iterators that began in the window
-    cpu_share: float | None = None  # what the looks cost gpuwatch, of one core
+    cpu_share: float | None = None  # what the samples cost gpuwatch, of one core
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,8 +393,8 @@ class RankWindow:
     dropped_records: int = 0
     pace: Pace | None = None  # whole session
     recompiles: Recompiles | None = None  # None before the 100th step
-    stacks: StackWindow | None = None  # where they can be read; beside the hook's figures, where there is a hook
-    watched_seconds: float | None = None  # since its first step, from outside since it is looked at
+    stacks: StackWindow | None = None  # where they can be read; with a hook, in addition to its figures
+    watched_seconds: float | None = None  # since its first step, from outside since it is sampled
     lasting_wait_share: float | None = None  # settled steps of up to five minutes; None without a hook
     lasting_gap_share: float | None = None
 

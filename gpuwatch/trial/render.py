@@ -245,9 +245,9 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """
     rows = [tuple(printable(cell) for cell in row) for row in rows]
     is_long = [len(row[0]) > _LONGEST_LABEL for row in rows]
-    beside = [("", *row[1:]) if long else row for row, long in zip(rows, is_long, strict=True)]
-    without_verdict = aligned([row[:-1] for row in beside], (1, 2))
-    for row, long, line, shorter in zip(rows, is_long, aligned(beside, (1, 2)), without_verdict, strict=True):
+    narrow = [("", *row[1:]) if long else row for row, long in zip(rows, is_long, strict=True)]
+    without_verdict = aligned([row[:-1] for row in narrow], (1, 2))
+    for row, long, line, shorter in zip(rows, is_long, aligned(narrow, (1, 2)), without_verdict, strict=True):
         if long:
             yield f"  {row[0]}"
         if len(line) + 2 <= _TERMINAL_COLUMNS:

@@ -1,4 +1,4 @@
-"""The command that gpuwatch stays beside."""
+"""The command that gpuwatch runs next to."""
 
 from __future__ import annotations
 

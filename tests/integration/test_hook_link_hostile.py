@@ -1,4 +1,4 @@
-"""Peers that mean harm: everything stays bounded, and an honest trainer beside them is served."""
+"""Peers that mean harm: everything stays bounded, and an honest trainer next to them is served."""
 
 from __future__ import annotations
 

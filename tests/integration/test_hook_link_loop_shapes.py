@@ -113,7 +113,7 @@ class Outcome:
 
 
 def run(folder: Path, shape: str, *arguments: str) -> Outcome:
-    """Runs a loop to its end with a monitor beside it."""
+    """Runs a loop to its end with a monitor next to it."""
     rendezvous, heard = folder / "gpuwatch", folder / "heard"
     heard.write_text("0")
     environment = {

@@ -65,7 +65,7 @@ def test_kernels_lie_channels_first_and_batches_have_one_shape(folder: Path) -> 
     assert (model["channels_last"], model["deterministic"], model["optimizer_foreach"]) == (False, False, None)
     assert model["misaligned_shape"] == "7x128"
     assert model["misaligned_share"] == pytest.approx(7 * 128 / model["parameters"], abs=1e-3)
-    assert loader["batch_looks"] >= 1 and loader["batch_shapes"] == 1
+    assert loader["batches_inspected"] >= 1 and loader["batch_shapes"] == 1
 
 
 def test_a_model_turned_to_channels_last_says_so(folder: Path) -> None:

@@ -181,7 +181,7 @@ def profile() -> Profile:
     place = (HOSTILE, f"/x/{HOSTILE}.py", 3)
     lane = Lane(HOSTILE, 7)
     lane.stacks.append((place, place))
-    lane.looks.extend([0, 0])
+    lane.samples.extend([0, 0])
     return Profile(pid=7, seconds=1.0, interval_seconds=0.01, lanes=(lane,), rejected=1, ended=False, unreadable=())
 
 

@@ -1,4 +1,4 @@
-"""A hostile process beside an innocent one: it costs its own row, and the innocent one is listed, read and sampled."""
+"""A hostile process next to an innocent one: it costs its own row, and the innocent one is listed, read and sampled."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_hostile_process_costs_only_its_own_row(tmp_path: Path, kind: str) -> 
         assert [frame.code.name for frame in stack.frames] == ["obey", "main", "<module>"]
 
         looks, facts = sampled(good.pid, bad.pid)
-        assert looks >= 20, "the innocent one was not sampled beside the hostile one"
+        assert looks >= 20, "the innocent one was not sampled next to the hostile one"
         assert all(note.isprintable() for each in facts for note in each.notes)
         if refusal is not None:
             assert all(each.visibility == "process" for each in facts)

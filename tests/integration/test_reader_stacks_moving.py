@@ -49,7 +49,7 @@ def test_stacks_of_a_thread_that_calls_all_the_time_are_whole(python: Python) ->
             time.sleep(0.001)  # it has said that it is ready and called nothing yet
         earlier = interpreter.rejected
         seen, looks = [], 0
-        # Where each of the two has a core to itself, up to 19 of 20 looks are torn; beside other work hardly any.
+        # Where each of the two has a core to itself, up to 19 of 20 looks are torn; next to other work hardly any.
         while len(seen) < SEEN:
             looks += 1
             stack = interpreter.main_stack()

@@ -78,7 +78,7 @@ def slow_collate_ipc() -> Scene:
 def pin_thread_bound() -> Scene:
     looks = {"pin": stacks.share(0.97, 400), "pin-idle": stacks.share(0.03, 400)}
     seen = stacks.watched(
-        {"wait": 0.5}, worker_phases={"item": 0.2}, feeder_looks=400, feeder_samples=400, feeder_phases=looks
+        {"wait": 0.5}, worker_phases={"item": 0.2}, feeder_rounds=400, feeder_samples=400, feeder_phases=looks
     )
     member = stacks.sampled(seen, loader=stacks.from_outside(num_workers=4, pin_memory=True))
     return build.scene(build.run(member), gpus=[build.gpu(utilization=45)])
@@ -123,7 +123,7 @@ def debug_mode_on() -> Scene:
 
 
 def cudnn_benchmark() -> Scene:
-    return _kernels({"batch_looks": 5, "batch_shapes": 1})
+    return _kernels({"batches_inspected": 5, "batch_shapes": 1})
 
 
 def channels_last_off() -> Scene:

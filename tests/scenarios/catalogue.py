@@ -131,7 +131,7 @@ _PAUSED = (
     Scenario("21-pageable", "blocking copies from pageable memory",
              Job(Loading(pinned=False, batch_bytes=150_000_000)),
              must=frozenset({"pageable-transfer"}), may=LOW | {"h2d-bound"}, holds=lambda truth: True),
-    Scenario("22-step-stalled", "the loader waits for ever", Job(faults=(Fault("stall", 60.0),)),
+    Scenario("22-step-stalled", "the loader waits forever", Job(faults=(Fault("stall", 60.0),)),
              must=frozenset({"step-stalled"}), may=LOW, onset=60.0, seconds=170),
 )  # fmt: skip
 

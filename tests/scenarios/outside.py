@@ -118,7 +118,7 @@ class Outside:
                 loader,
                 batch_bytes=None,
                 batch_shape=None,
-                batch_looks=None,
+                batches_inspected=None,
                 batch_shapes=None,
                 start_method=None,
                 loop_file=SCRIPT,

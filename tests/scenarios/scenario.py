@@ -34,7 +34,7 @@ UNLABELLED_STEPS, MOST_UNLABELLED_SECONDS = 80, 900
 ATTACHED = "attached-"
 """Before the name of a scenario that is played without a hook."""
 LOW = frozenset({"low-util", "util-fluctuation", "periodic-dips"})
-"""What a GPU that idles for any reason may be called beside the reason."""
+"""What a GPU that idles for any reason may be called in addition to the reason."""
 
 Holds = Callable[[Truth], bool]
 

@@ -155,7 +155,7 @@ class StreamSource:
             batches_per_epoch=loading.batches_per_epoch,
             batch_bytes=loading.batch_bytes,
             batch_shape=f"uint8[{loading.batch_size}, 3, 224, 224]",
-            batch_looks=20,
+            batches_inspected=20,
             batch_shapes=job.computing.batch_shapes,
             role="train",
         )

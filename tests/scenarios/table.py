@@ -81,7 +81,7 @@ def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
             "## Without a hook",
             "",
             f"{outside.streams} of the same streams, seen as `gpuwatch --attach` sees a run: 100 samples a second of",
-            "the training thread's stack and 20 of each worker (half of that beside more than eight), a hundredth",
+            "the training thread's stack and 20 of each worker (half of that with more than eight), a hundredth",
             "of them torn, the loaders' counters once a second, /proc and NVML. No step, wait or event pair is known,",
             "so rules that read steps one by one (slow-samples) are not asked for, and all evidence is E1.",
             "",

@@ -40,7 +40,7 @@ class Truth:
 
     @property
     def in_step_idle(self) -> float:
-        """What the GPU idles beside the waits, pauses included."""
+        """What the GPU idles in addition to the waits, pauses included."""
         return max(0.0, 1.0 - self.busy_share - self.gap_share)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.diagnosis.advice.lull import is_over, wavers
+from gpuwatch.diagnosis.advice.lull import fluctuates, is_over
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.timeline.windows import RankWindow
@@ -89,7 +89,7 @@ def test_a_better_minute_of_a_run_that_loses_as_much_is_no_end(
     member = rank(step=0.1, wait=0.1 * now, gap=0.1 * now, lasting_gap_share=lasting)
     starvation = starvation_of(run_case(scene(run(member))))
     assert starvation is not None
-    assert wavers(member, starvation, starvation.share, 0.06) is expected
+    assert fluctuates(member, starvation, starvation.share, 0.06) is expected
 
 
 def test_a_wavering_run_is_said_once() -> None:

@@ -266,12 +266,12 @@ def test_nothing_is_promised_where_loading_and_training_compute_on_few_cores() -
 @pytest.mark.parametrize(
     ("changes", "count", "said"),
     [
-        ({"cores": 16}, 15, "the 16 CPU cores cannot carry more than 15 beside the training (1 of a core each)"),
-        ({"cores": 4}, 3, "the 4 CPU cores cannot carry more than 3 beside the training (1 of a core each; the "
+        ({"cores": 16}, 15, "the 16 CPU cores cannot carry more than 15 besides the training (1 of a core each)"),
+        ({"cores": 4}, 3, "the 4 CPU cores cannot carry more than 3 besides the training (1 of a core each; the "
          "affinity allows 4 of 16)"),
-        ({"cores": 6, "quota": 6.0}, 5, "the 6 CPU cores cannot carry more than 5 beside the training (1 of a core "
+        ({"cores": 6, "quota": 6.0}, 5, "the 6 CPU cores cannot carry more than 5 besides the training (1 of a core "
          "each; a CPU quota allows 6 CPU cores)"),
-        ({"cores": 16, "ranks": 2}, 7, "the 8 CPU cores cannot carry more than 7 beside the training (1 of a core "
+        ({"cores": 16, "ranks": 2}, 7, "the 8 CPU cores cannot carry more than 7 besides the training (1 of a core "
          "each; 2 ranks share 16 CPU cores)"),
         ({"cores": 8, "quota": 8.0, "ranks": 2}, 3, "(1 of a core each; a CPU quota allows 8 CPU cores and 2 ranks "
          "share them)"),

@@ -142,13 +142,13 @@ class TestThresholds:
         assert thresholds_of(rule, {each.name: asked(each.default) for each in known}) == rule.thresholds()
         for each in known:
             assert each.meaning and each.least < each.most
-            assert each.beside is None or each.beside in {other.name for other in known}
+            assert each.bounded_by is None or each.bounded_by in {other.name for other in known}
 
     @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.thresholds], ids=lambda rule: rule.id)
     def test_what_clears_is_bound_to_what_fires(self, rule: Rule) -> None:
         """A clearing threshold without a partner could be set so that a finding never ends."""
         assert [
-            each.name for each in declared(rule.thresholds) if each.name.startswith("clear_") and not each.beside
+            each.name for each in declared(rule.thresholds) if each.name.startswith("clear_") and not each.bounded_by
         ] == []
 
 

@@ -144,14 +144,14 @@ def test_a_look_counts_shapes_once_and_leaves_the_measure_as_it_was(monkeypatch:
     monkeypatch.setattr(waits, "_tensor", Tensor)
     entry = LoaderEntry(1, None)
     iteration = Iteration(entry)
-    iteration.look_again()
-    assert entry.looks == 0, "nothing was learned yet"
+    iteration.refresh()
+    assert entry.inspected == 0, "nothing was learned yet"
     entry.measure = iteration.measure = lambda batch: 7
     for length in (16, 32, 16):
-        iteration.look_again()
+        iteration.refresh()
         assert iteration.measure(Tensor(7, length)) == 7
         assert iteration.measure is entry.measure
-    assert (entry.looks, len(entry.shapes)) == (3, 2)
+    assert (entry.inspected, len(entry.shapes)) == (3, 2)
 
 
 def test_a_batch_that_cannot_be_looked_at_still_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +163,6 @@ def test_a_batch_that_cannot_be_looked_at_still_has_its_size(monkeypatch: pytest
     entry = LoaderEntry(1, None)
     iteration = Iteration(entry)
     entry.measure = lambda batch: 3
-    iteration.look_again()
+    iteration.refresh()
     assert iteration.measure(Broken()) == 3
-    assert entry.looks == 0
+    assert entry.inspected == 0

@@ -1,4 +1,4 @@
-"""What is kept beside the samples: told once, written once, whatever a trainer floods the monitor with."""
+"""What is kept in addition to the samples: reported once, written once, whatever a trainer floods the monitor with."""
 
 from __future__ import annotations
 

@@ -21,8 +21,12 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import summarize
 
 MADE = Path(__file__).parent / "recordings" / "version-1"
-RENAMED = {"rung": "visibility", "climb": "how_to_see_more"}
-PROCESS = {"proc": "process"}
+RENAMED = {
+    "rung": "visibility",
+    "climb": "how_to_see_more",
+    "batch_looks": "batches_inspected",
+    "feeder_looks": "feeder_rounds",
+}
 MINUTE_NS = 60_000_000_000
 BEGAN_NS = 86_400_000_000_000
 
@@ -41,6 +45,16 @@ def held() -> dict[str, Any]:
     return held
 
 
+def renamed(value: Any) -> Any:
+    """What 0.1.0 read, under today's names."""
+    if isinstance(value, list):
+        return [renamed(each) for each in value]
+    if isinstance(value, dict):
+        now = {RENAMED.get(name, name): renamed(each) for name, each in value.items()}
+        return now | {"visibility": "process"} if now.get("visibility") == "proc" else now
+    return value
+
+
 def test_it_opens_whole(recording: Recording, held: dict[str, Any]) -> None:
     minute = recording.samples(recording.start_ns, BEGAN_NS + MINUTE_NS)
     assert dict(Counter(type(sample).__name__ for sample in minute)) == held["counts"]
@@ -54,9 +68,7 @@ def test_every_kind_of_sample_has_its_values(recording: Recording, held: dict[st
     assert len(samples) == len(held["every_kind"])
     for sample, (name, fields) in zip(samples, held["every_kind"], strict=True):
         now = json.loads(json.dumps(asdict(sample)))
-        then = {RENAMED.get(field, field): value for field, value in fields.items()}
-        if "rung" in fields:
-            then["visibility"] = PROCESS.get(fields["rung"], fields["rung"])
+        then = renamed(fields)
         assert (type(sample).__name__, {field: now.get(field, "gone") for field in then}) == (name, then)
 
 

@@ -125,15 +125,15 @@ def test_shapes_are_silent(fields):
     assert kernels("shape-misaligned", **fields) is None
 
 
-STEADY = {"batch_looks": 5, "batch_shapes": 1}
-VARYING = {"batch_looks": 12, "batch_shapes": 9}
+STEADY = {"batches_inspected": 5, "batch_shapes": 1}
+VARYING = {"batches_inspected": 12, "batch_shapes": 9}
 SPIKING = [0.2] * 60 + [0.9]
 
 
 def test_benchmark_is_switched_on_where_shapes_stay():
     draft = kernels("cudnn-benchmark", loader=STEADY)
     assert draft.fix.edit == SetupEdit("train.py", "torch.backends.cudnn.benchmark = True")
-    assert "one shape in 5 batches" in draft.evidence[1].text
+    assert "one shape in 5 inspected batches" in draft.evidence[1].text
 
 
 def test_benchmark_is_switched_off_where_shapes_change_and_steps_stand_out():
@@ -144,8 +144,8 @@ def test_benchmark_is_switched_off_where_shapes_change_and_steps_stand_out():
 @pytest.mark.parametrize(
     "fields",
     [
-        pytest.param({"loader": {"batch_looks": 4, "batch_shapes": 1}}, id="too few looks"),
-        pytest.param({"loader": {"batch_looks": 9, "batch_shapes": 2}}, id="two shapes"),
+        pytest.param({"loader": {"batches_inspected": 4, "batch_shapes": 1}}, id="too few looks"),
+        pytest.param({"loader": {"batches_inspected": 9, "batch_shapes": 2}}, id="two shapes"),
         pytest.param({"loader": {}}, id="nobody looked"),
         pytest.param({"loader": STEADY, "deterministic": True}, id="determinism wanted"),
         pytest.param({"loader": STEADY, "deterministic": None}, id="determinism not known"),
@@ -157,7 +157,7 @@ def test_benchmark_is_switched_off_where_shapes_change_and_steps_stand_out():
         pytest.param({"loader": VARYING}, id="off, and rightly"),
         pytest.param({"loader": VARYING, "cudnn_benchmark": True}, id="no step stands out"),
         pytest.param(
-            {"loader": {"batch_looks": 40, "batch_shapes": 9}, "cudnn_benchmark": True, "step": SPIKING},
+            {"loader": {"batches_inspected": 40, "batch_shapes": 9}, "cudnn_benchmark": True, "step": SPIKING},
             id="a handful of shapes that come again",
         ),
     ],

@@ -43,7 +43,7 @@ IN_FLOAT32, IN_16_BITS = {"autocast": False}, {"autocast": True, "channels_last"
 
 def edit_of(rule: str, precision: dict[str, bool]) -> Edit:
     facts = {"model": model(**(FACTS | precision)), "torch": "2.13.0"}
-    looked = loader(file=FILE, batch_looks=5, batch_shapes=1)
+    looked = loader(file=FILE, batches_inspected=5, batch_shapes=1)
     trained = run(rank(gap=0.0, optimizer_share=0.2, loader=looked, facts=facts))
     draft = check(rule, run_case(scene(trained, gpus=[gpu(utilization=98, power=300)])))
     assert draft is not None and draft.fix is not None and draft.fix.edit is not None

@@ -1,4 +1,4 @@
-"""The data pipeline's rules on stacks: what they say without a hook, and what stacks add beside one."""
+"""The data pipeline's rules on stacks: what they say without a hook, and what stacks add to one."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class TestThreadsThatMakeBatches:
         made = round(looks * making)
         usual: dict[str, Any] = {
             "handed_samples": waits if handed is None else handed,
-            "feeder_looks": looks,
+            "feeder_rounds": looks,
             "feeder_samples": looks,
             "feeder_phases": {
                 "make": share(making, looks),

@@ -47,7 +47,7 @@ def test_a_fifth_of_the_time_is_critical():
 
 
 def test_only_the_last_batch_is_smaller_so_it_is_dropped():
-    loader = {"batch_shapes": 1, "batch_looks": 5, "drop_last": False}
+    loader = {"batch_shapes": 1, "batches_inspected": 5, "drop_last": False}
     draft = judged("recompile-storm", storm(loader=loader, model={"recompile_reason": SIZES}))
     assert draft.fix.edit == CallEdit("DataLoader", build.SCRIPT, 88, {"drop_last": "True"})
 
@@ -175,7 +175,7 @@ def test_eight_percent_fires_and_four_clears(now, fires):
         pytest.param(slowed(0.103), id="3 %"),
         pytest.param(slowed(noise=None), id="too few blocks to know how they usually differ"),
         pytest.param(slowed(order=0), id="the best is the newest"),
-        pytest.param(slowed(loader={"batch_shapes": 3, "batch_looks": 9}), id="inputs of several lengths"),
+        pytest.param(slowed(loader={"batch_shapes": 3, "batches_inspected": 9}), id="inputs of several lengths"),
         pytest.param(moment_of(), id="pace not known"),
     ],
 )

@@ -343,7 +343,7 @@ class TestSlowWorker:
 class TestPinThread:
     def pinned(self, busy: float = 0.97, workers_busy: float = 0.2, looks: int = 400, wait: float = 0.5) -> Scene:
         phases = {"pin": share(busy, looks), "pin-idle": share(1 - busy, looks)}
-        fields: dict[str, Any] = {"feeder_looks": looks, "feeder_samples": looks, "feeder_phases": phases}
+        fields: dict[str, Any] = {"feeder_rounds": looks, "feeder_samples": looks, "feeder_phases": phases}
         seen = watched({"wait": wait}, worker_phases={"item": workers_busy}, **fields)
         member = sampled(seen, loader=from_outside(num_workers=4, pin_memory=True))
         return scene(run(member), gpus=[gpu(utilization=40)])

@@ -86,7 +86,7 @@ def captured(
 def test_each_look_is_kept_in_order_and_equal_stacks_are_stored_once() -> None:
     profile = captured({MAIN: FakeProcess([STEP, WAIT, STEP, STEP])})
     (lane,) = profile.lanes
-    assert list(lane.looks) == [0, 1, 0, 0]
+    assert list(lane.samples) == [0, 1, 0, 0]
     assert lane.stacks[0] == (("<module>", "/home/ada/train.py", 40), ("forward", "/home/ada/net.py", 12))
     assert len(lane.stacks) == 2
 
@@ -94,7 +94,7 @@ def test_each_look_is_kept_in_order_and_equal_stacks_are_stored_once() -> None:
 def test_a_torn_look_is_counted_apart() -> None:
     profile = captured({MAIN: FakeProcess([STEP, None, STEP])})
     assert profile.rejected == 1
-    assert len(profile.lanes[0].looks) == 2
+    assert len(profile.lanes[0].samples) == 2
 
 
 def test_the_capture_ends_with_the_process_and_says_so() -> None:
@@ -107,12 +107,12 @@ def test_workers_have_lanes_of_their_own_behind_the_process() -> None:
     profile = captured({WORKER: FakeProcess([WAIT] * 500), MAIN: FakeProcess([STEP] * 500)}, seconds=1.0)
     assert [lane.name for lane in profile.lanes] == [f"process {MAIN}", f"worker {WORKER}"]
     assert not profile.ended
-    assert all(60 < len(lane.looks) < 140 for lane in profile.lanes)
+    assert all(60 < len(lane.samples) < 140 for lane in profile.lanes)
 
 
 def test_a_worker_that_ends_does_not_end_the_capture() -> None:
     profile = captured({MAIN: FakeProcess([STEP] * 500), WORKER: FakeProcess([WAIT] * 3)})
-    assert [len(lane.looks) for lane in profile.lanes][1] == 3
+    assert [len(lane.samples) for lane in profile.lanes][1] == 3
     assert not profile.ended
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stack_looks import ADAM, BACKWARD, CALL, MAIN, NEXT, SITE, STDLIB, Place, frame, frames, read
+from stack_samples import ADAM, BACKWARD, CALL, MAIN, NEXT, SITE, STDLIB, Place, frame, frames, read
 
 from gpuwatch.hook import hidden
 from gpuwatch.sources.stacks.classify import Mark, Owner, Places, culprit_index, mark_of
@@ -135,7 +135,7 @@ def test_item_of_a_norm_that_torch_computes_in_python_stays_sync() -> None:
 
 def test_the_line_of_a_framework_that_asks_for_a_number_is_sync() -> None:
     trainer = SITE + "transformers/trainer.py"
-    from stack_looks import FakeText, classifier
+    from stack_samples import FakeText, classifier
 
     text = FakeText({trainer: "loss = 1\ntr_loss_scalar = tr_loss.item()\n"})
     found = classifier(text).read(frames((trainer, "_maybe_log_save_evaluate", 2), (MAIN, "main", 3)))
@@ -179,7 +179,7 @@ def test_taking_a_batch_over_is_distinguished_from_waiting_for_it(leaf: Place, r
 
 
 def test_unpickling_in_c_is_seen_by_the_line_of_the_queue() -> None:
-    from stack_looks import STDLIB, FakeText, classifier
+    from stack_samples import STDLIB, FakeText, classifier
 
     queues = STDLIB + "multiprocessing/queues.py"
     text = FakeText({queues: "res = self._recv_bytes()\nreturn _ForkingPickler.loads(res)\nself._rlock.acquire()\n"})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stack_looks import loader_state, stack
+from stack_samples import loader_state, stack
 
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.sources.stacks.classify import Reading
 from gpuwatch.sources.stacks.counts import CONFIRM_NS, BatchCounter, Iterations, SteadyCounters, first_round
-from tests.unit.stack_looks import MAIN, FakeText, Place, classifier, frames
+from tests.unit.stack_samples import MAIN, FakeText, Place, classifier, frames
 
 LOOK_NS = 10_000_000
 

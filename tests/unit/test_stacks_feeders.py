@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from stack_looks import CALL, MAIN, NEXT, SITE, FakeText, Place, classifier, frame, frames, loader_state, read
+from stack_samples import CALL, MAIN, NEXT, SITE, FakeText, Place, classifier, frame, frames, loader_state, read
 
 from gpuwatch.reader.stacks import Stack
 from gpuwatch.sources.stacks.classify import Classifier
 from gpuwatch.sources.stacks.loops import Loops
-from gpuwatch.sources.stacks.tally import Look
-from gpuwatch.sources.stacks.threads import FeederLook, Feeders
+from gpuwatch.sources.stacks.tally import StackSample
+from gpuwatch.sources.stacks.threads import Feeders, FeederSample
 
 SECOND = 1_000_000_000
 TRAIN = """\
@@ -83,8 +83,8 @@ def feeders(*stacks: Stack) -> Feeders:
     return Feeders(FakeProcess(*stacks), classifier(TEXT), TEXT)
 
 
-def seen(*stacks: Stack) -> Sequence[FeederLook]:
-    found = feeders(*stacks).look(TRAINER, SECOND)
+def seen(*stacks: Stack) -> Sequence[FeederSample]:
+    found = feeders(*stacks).sample(TRAINER, SECOND)
     assert found is not None
     return found
 
@@ -178,7 +178,7 @@ def test_they_are_sampled_no_oftener_than_asked_for() -> None:
     taken = []
     for now_ns in range(SECOND, SECOND + SECOND // 10, SECOND // 100):
         if found.is_due(now_ns, 20.0, waits=True):
-            found.look(TRAINER, now_ns)
+            found.sample(TRAINER, now_ns)
             taken.append((now_ns - SECOND) * 100 // SECOND)
     assert taken == [0, 5]
 
@@ -193,13 +193,13 @@ def test_they_are_sampled_while_the_training_computes_only_if_it_waited_lately()
 
 def test_a_task_that_saves_is_a_checkpoint_and_no_batch() -> None:
     found = feeders(thread(2, ("torch/serialization.py", "save", 6), (MAIN, "load", 15), *POOL))
-    assert found.look(TRAINER, SECOND) is None
+    assert found.sample(TRAINER, SECOND) is None
     assert found.waited_for == "save"
     assert feeders(thread(2, (MAIN, "load", 15), *POOL)).waited_for == "wait"
 
 
 def test_what_the_training_thread_waits_for_is_the_phase_of_its_sample() -> None:
-    look = Look(SECOND, read(*GET, WAITS, source=TRAIN), None)
+    look = StackSample(SECOND, read(*GET, WAITS, source=TRAIN), None)
     assert look.phase == "other"
     look.handed = "wait"
     assert look.phase == "wait"

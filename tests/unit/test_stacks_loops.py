@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stack_looks import BACKWARD, CALL, MAIN, NEXT, FakeText, Place, classifier, frame, frames, loader_state, stack
+from stack_samples import BACKWARD, CALL, MAIN, NEXT, FakeText, Place, classifier, frame, frames, loader_state, stack
 
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame
 from gpuwatch.sources.stacks.classify import Places
 from gpuwatch.sources.stacks.loops import Loops, Site, TrainingLoops
-from gpuwatch.sources.stacks.tally import HeldLooks, Look
+from gpuwatch.sources.stacks.tally import HeldSamples, StackSample
 
 SOURCE = """\
 def train(model, loader):
@@ -45,7 +45,7 @@ class Training:
         self.text = FakeText({MAIN: source})
         self.classifier = classifier(self.text)
         self.loops = Loops(self.classifier, self.text)
-        self.held = HeldLooks(self.loops)
+        self.held = HeldSamples(self.loops)
         self.now_ns = 0
         self.batches: Counter[int] = Counter()
         self.told: Counter[str] = Counter()
@@ -65,12 +65,12 @@ class Training:
             seen = stack(*inner, at, *outer)
             reading = self.classifier.read(seen.frames)
             if reading.phase == "start":
-                self.held.put(Look(self.now_ns, reading, None, starts_in=(MAIN, at[1], 1)))
+                self.held.put(StackSample(self.now_ns, reading, None, starts_in=(MAIN, at[1], 1)))
             else:
                 if reading.waits:
                     self.batches[iterator] += 1
                 state = self._state(len(inner), loader, iterator, workers)
-                self.held.put(Look(self.now_ns, reading, self.loops.see(seen, state, reading, self.now_ns)))
+                self.held.put(StackSample(self.now_ns, reading, self.loops.see(seen, state, reading, self.now_ns)))
             self.tell()
 
     def rest(self, seconds: float) -> None:

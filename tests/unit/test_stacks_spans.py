@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from stack_looks import MAIN
+from stack_samples import MAIN
 
 from gpuwatch.samples import PhaseSpan
 from gpuwatch.sources.stacks.classify import Culprit, Reading
 from gpuwatch.sources.stacks.loops import LoopRole, Site
-from gpuwatch.sources.stacks.tally import Look, Spans, TallyBuilder
+from gpuwatch.sources.stacks.tally import Spans, StackSample, TallyBuilder
 
 LINE = Culprit(MAIN, 7, "train", "loss.backward()", None)
 
@@ -19,12 +19,12 @@ def site(role: LoopRole, number: int = 1, line: int = 30) -> Site:
 
 def look(
     milliseconds: int, phase: str = "forward", where: Site | None = None, waits: bool = False, **rest: object
-) -> Look:
+) -> StackSample:
     reading = Reading("wait" if waits else phase, LINE, waits=waits)  # type: ignore[arg-type]
-    return Look(milliseconds * 1_000_000, reading, where, **rest)  # type: ignore[arg-type]
+    return StackSample(milliseconds * 1_000_000, reading, where, **rest)  # type: ignore[arg-type]
 
 
-def spans_of(looks: list[Look]) -> list[PhaseSpan]:
+def spans_of(looks: list[StackSample]) -> list[PhaseSpan]:
     spans = Spans("1.1")
     return [span for each in looks for span in spans.see(each)]
 

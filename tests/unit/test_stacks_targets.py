@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from stack_looks import BACKWARD, MAIN, NEXT, STDLIB, Place, frame, loader_state, stack
+from stack_samples import BACKWARD, MAIN, NEXT, STDLIB, Place, frame, loader_state, stack
 
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.refusals import CannotReadError, Reason
@@ -446,7 +446,7 @@ def test_the_device_is_what_the_process_holds(scene: Scene, maps: bytes, open_fi
     (scene.proc / str(PID) / "fd").mkdir()
     (scene.proc / str(PID) / "fd" / "3").symlink_to(open_file)
     facts = ProcessFacts(PID, 5000, scene.proc)
-    facts.look_again()
+    facts.refresh()
     assert facts.device == device
     assert facts.torch == ("2.9.1+cu128" if maps else None)
 

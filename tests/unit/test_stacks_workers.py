@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from stack_looks import MAIN, SITE, FakeText, Place, stack
+from stack_samples import MAIN, SITE, FakeText, Place, stack
 
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.refusals import CannotReadError, Reason
@@ -79,7 +79,7 @@ class Tree:
     def look(self, times: int = 1) -> None:
         for _ in range(times):
             self.now_ns += PAUSE
-            self.workers.look(self.now_ns, 20.0)
+            self.workers.find(self.now_ns, 20.0)
 
     def readable(self) -> list[int]:
         return sorted(worker.pid for worker in self.workers.readable())

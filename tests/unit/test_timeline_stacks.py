@@ -114,11 +114,11 @@ def test_a_first_round_that_fills_the_window_is_no_start_of_an_epoch(waiting: in
 
 
 def test_threads_that_feed_the_training_are_counted_apart_and_add_up() -> None:
-    looks = {"handed_samples": 40, "feeder_looks": 10, "feeder_phases": {"make": 9, "idle": 1}}
+    looks = {"handed_samples": 40, "feeder_rounds": 10, "feeder_phases": {"make": 9, "idle": 1}}
     seen = window(
         log(*tallies(10, {"wait": 50, "other": 50}, feeder_lines=(line(7, 9, phase="make"),), **looks)), 0, 10
     )
-    assert (seen.handed_samples, seen.feeder_looks, seen.feeder_samples) == (400, 100, 100)
+    assert (seen.handed_samples, seen.feeder_rounds, seen.feeder_samples) == (400, 100, 100)
     shares = {"make": 0.9, "wait": 0.0, "idle": 0.1, "pin": 0.0, "pin-idle": 0.0}
     assert {phase: share.value for phase, share in seen.feeder_phases.items()} == shares
     (hot,) = seen.feeder_lines

@@ -1,4 +1,4 @@
-"""What the rules promised is set beside the measurement of just the same change."""
+"""What the rules predicted is compared with the measurement of the same change."""
 
 from __future__ import annotations
 

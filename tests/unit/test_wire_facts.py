@@ -40,7 +40,7 @@ LOADER = {
     "batches_per_epoch": 100,
     "batch_bytes": 4096,
     "batch_shape": "float32[32,3]",
-    "batch_looks": 9,
+    "batches_inspected": 9,
     "batch_shapes": 2,
 }
 MODEL = {

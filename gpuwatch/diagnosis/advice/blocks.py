@@ -20,7 +20,7 @@ MINUTE_ERROR = 0.05
 ERRORS = (1.0, 1.0 + MINUTE_ERROR)
 AWAKE = 0.45
 """Threads that sleep through every wait get their cores back slowly on a busy machine. Kept busy by workers, the mean
-computing time fell to 0.42-0.68 of what it was in four runs beside heavy foreign load; on a quiet machine it stays."""
+computing time fell to 0.42-0.68 of what it was in four runs under heavy foreign load; on a quiet machine it stays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Whether what stops a run once in a while has come for the last time, though the window remembers it for a minute.
 
-The only honest sign is that it stays away: half as long again as it ever did. With the six evaluations that unsay a
-finding nothing may come for another 25 s, so one that comes at random is not unsaid between two of them.
+The only honest sign is that it stays away: 1.5 times as long as it ever did. With the six evaluations that clear a
+finding nothing may come for another 25 s, so one that comes at random is not cleared between two of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def has_ceased(case: RunCase, rank: RankWindow, total: PhaseTotals) -> bool:
 
 
 def has_stopped_logging(rank: RankWindow) -> bool:
-    """The same of logging, which looks at the stack tell: in seconds of training, for an evaluation logs nothing."""
+    """The same of logging, which samples of the stack show: in seconds of training, for an evaluation logs nothing."""
     stacks = rank.stacks
     if stacks is None or stacks.log_quiet_seconds is None or stacks.log_pause_seconds is None:
         return False

@@ -167,7 +167,7 @@ def batch_cpu_share(rank: RankWindow, workers: int, *, on_gpu: bool) -> float | 
 
 
 def _thread_cpu_share(rank: RankWindow, stacks: StackWindow) -> float | None:
-    """CPU seconds per second of a thread that makes batches, at most: what the process uses beside its main thread."""
+    """CPU seconds per second of a thread that makes batches, at most: what the process uses without its main thread."""
     process = rank.process
     if process is None or process.tree_cores is None or process.main_thread_cores is None:
         return None
@@ -183,7 +183,7 @@ def worker_cores(rank: RankWindow) -> float | None:
 
 
 def _seen_busy(rank: RankWindow) -> float | None:
-    """What part of their time all workers that were looked at were busy, as /proc's mean is over all of them."""
+    """What part of their time all workers that were sampled were busy, as /proc's mean is over all of them."""
     stacks = rank.stacks
     if stacks is None or stacks.worker_samples < WORKER_SAMPLES:
         return None

@@ -108,7 +108,7 @@ class StepCost:
     def limits(self, block: Block, workers: int, *, slow: bool) -> dict[str, float]:
         """Each bound on the step's seconds with so many workers, by what sets it: "compute", "workers", "cores".
 
-        The cores bound: what loading and, without a GPU, computing need of them per step. Loading beside a
+        The cores bound: what loading and, without a GPU, computing need of them per step. Loading next to a
         computation costs more than its own seconds, because threads that work in lockstep wait for the one that
         was put off its core: `contention` is the measured range of that factor.
         """
@@ -282,7 +282,7 @@ def _training_cores(
 
 
 def _contention(threads: int, on_gpu: bool) -> tuple[float, float]:
-    """The range of what a CPU second of loading costs beside the training, in CPU seconds (measured on 2 cores)."""
+    """The range of what a CPU second of loading costs while training runs, in CPU seconds (measured on 2 cores)."""
     if on_gpu:
         return 1.0, 1.2
     return (1.2, 2.4) if threads > 1 else (1.05, 1.5)

@@ -1,7 +1,7 @@
 """How much a GPU's utilization and the run's steps swing, in which rhythm, and which part of the loop that belongs to.
 
 Utilization is what a sensor averages over 1/6 s to 1 s: half of the time lost in steps of 0.1 s shows a standard
-deviation of 0.7 to 7 points only. The step stream beside it is immune to that.
+deviation of 0.7 to 7 points only. The step stream is immune to that.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ OVER_SECONDS, CHANGED_SECONDS = 20.0, 10.0
 TIMES_LONGER = 3.0
 CALM_SHARE = 5.0 / 6.0
 """Of the clearing threshold, over five minutes: a run that loses 8 % there, 10 % in its worst minutes and 6 % in its
-best, was said and unsaid 3.8 times an hour by its minutes alone, once by this (20 simulated hours)."""
+best, was reported and cleared 3.8 times an hour by its minutes alone, once by this (20 simulated hours)."""
 FALLEN_SHARE = 0.5
 UNLIKELY = 0.05
 
@@ -53,7 +53,7 @@ def _is_over_outside(rank: RankWindow, most: float, over_seconds: float) -> bool
     return calm * BLOCK_SECONDS >= over_seconds and chance < UNLIKELY
 
 
-def wavers(rank: RankWindow, starvation: Starvation, avoidable: float, clear_share: float) -> bool:
+def fluctuates(rank: RankWindow, starvation: Starvation, avoidable: float, clear_share: float) -> bool:
     """Whether a minute below the threshold is one of the better ones of a run that loses as much as before."""
     lasting = rank.lasting_gap_share if _is_of_gpu(starvation) else rank.lasting_wait_share
     if lasting is None or starvation.level < Level.E3:

@@ -32,7 +32,7 @@ MAKES_BATCHES = re.compile(
 )
 """Names of functions that make batches: `get_batch`, `load_data`, `batch_iterator`; not `train_batch`."""
 FREE_CORES = 1.0
-"""Needed to make batches beside training that computes on the CPU."""
+"""Needed to make batches while training computes on the CPU."""
 
 _Function = tuple[str, str]
 """Its file and its name."""

@@ -1,6 +1,6 @@
 """What another queue would bring a loader: the batches that its workers made, handed through it once more.
 
-Sources of error are the order of the batches, which a shuffle deals again, and what making them costs more beside a
+Sources of error are the order of the batches, which a shuffle changes, and what making them costs more next to a
 training that no longer waits.
 """
 
@@ -28,7 +28,7 @@ LEAST_BATCHES, PLAYED_BATCHES = 60, 1_000
 MISSED_OF_LOSS = 1 / 3
 """The model is trusted where its loss for the present queue is that near to the measured one, or chance explains it."""
 SPREAD = 0.04
-"""Of the gain, to both sides, beside what the model missed and what chance does."""
+"""Of the gain, to both sides, in addition to what the model missed and to chance."""
 DRAWS, SIGMAS = 16, 1.3
 """Other minutes that might as well have been seen, and how many of their deviations the range reaches to both sides."""
 NEAR, CLEARLY = 0.02, 0.05

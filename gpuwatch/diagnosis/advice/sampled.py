@@ -18,7 +18,7 @@ SAMPLES = 600
 WORKER_SAMPLES = 200
 """For thresholds of 30 % and more: 30 % is then 24 to 37 %."""
 WATCHED_SECONDS = 55.0
-"""Steps so slow that a minute holds few of them are judged by time: a window of 60 s is seldom covered to its edges."""
+"""Steps so slow that a minute holds few of them are judged by time: a window of 60 s is rarely covered to its edges."""
 NOT_TRAINING = ("eval", "save", "compile")
 
 NO_SHARE = Share(0.0, 0.0, 0.0)
@@ -79,7 +79,7 @@ def settled_wait(stacks: StackWindow, unended_seconds: float = 0.0) -> Share:
     """Waits for batches as a share of the training time, but for what an epoch's first batches wait longer.
 
     `unended_seconds` are those of a wait that has not ended. They are taken off as time: a thread that stands still is
-    looked at twice as often as one that trains.
+    sampled twice as often as one that trains.
     """
     first = round(stacks.samples * (stacks.first_wait_share or 0.0))
     hits, samples = phase_samples(stacks, "wait") - first, train_samples(stacks)
@@ -138,8 +138,8 @@ def worker_busy(rank: RankWindow) -> Share | None:
 def worker_load(rank: RankWindow) -> Share | None:
     """Seconds that each worker of the training loader is busy per second, phases included; None on too few samples.
 
-    Looks go to the workers of an evaluation loader too, and there are none between the epochs of workers that do not
-    persist: what all looks saw is divided by the number that the training loader has.
+    An evaluation loader's workers are sampled too, and between epochs there are none unless they persist: what all
+    samples saw is divided by the number that the training loader has.
     """
     stacks, count = rank.stacks, rank.train_loader.num_workers if rank.train_loader else None
     if stacks is None or not count or stacks.worker_samples < WORKER_SAMPLES:

@@ -4,7 +4,7 @@
 margin. Checked against real DataLoaders (Tb 80 ms, Tc 20 ms): the wait share predicted .80/.75/.50/.25/0/0 for
 0, 1, 2, 3, 4 and 5 workers was measured as .81/.77/.51/.29/.06/.07.
 
-What it is computed from wavers, and whole numbers turn on the last digit of it: a number that was advised stands until
+What it is computed from fluctuates, and a whole number may change with its last digit: an advised number stays until
 the new one differs by more than that.
 """
 
@@ -38,7 +38,7 @@ LEAST_ERROR = 0.05
 """Of the number before it is rounded: in simulated runs that stayed what they are it wandered by 2 to 4 % while the
 window filled, and by up to 2 % after that."""
 COMPUTING_SHARE = 0.3
-"""Items that want a core for so much of their time compute: more of them than cores only stand in line."""
+"""Items that want a core for so much of their time compute: more of them than cores only wait for one."""
 ALL_COMPUTING_SHARE = 0.85
 """Items that do nothing else. Those that wait for a third of their time or more got what was predicted on 2 cores."""
 
@@ -118,7 +118,7 @@ def advise(case: RunCase, cost: StepCost, *, at_least: int = 1, earlier: int | N
         case: the run.
         cost: of its steps and batches.
         at_least: so many in any case.
-        earlier: what was advised before: it stands while the new number differs by no more than it is known to.
+        earlier: what was advised before: it stays while the new number differs by no more than its uncertainty.
     """
     rounding = _Rounding(earlier, _error(cost))
     needed = max(at_least, rounding.up(_to_keep(cost, cost.pace_seconds)))
@@ -194,7 +194,7 @@ def _cpu_cap(cost: StepCost, limit: str | None, rounding: _Rounding) -> Cap:
         return Cap("cpu", useful, f"more than {useful} would only share the {cores}{f' ({limit})' if limit else ''}")
     each = f"{max(cost.batch_demand_share, LEAST_CPU_SHARE):.2g} of a core each"
     each += f"; {limit}" if limit else ""
-    return Cap("cpu", count, f"the {cores} cannot carry more than {count} beside the training ({each})")
+    return Cap("cpu", count, f"the {cores} cannot carry more than {count} besides the training ({each})")
 
 
 def _memory_cap(case: RunCase, rank: RankWindow, rounding: _Rounding) -> Cap | None:

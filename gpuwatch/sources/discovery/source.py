@@ -49,7 +49,7 @@ class Access:
 
     Args:
         can_read: the try.
-        user: who asks; root may read everybody's.
+        user: gpuwatch's own; root may read everybody's.
     """
 
     def __init__(self, can_read: CanRead, user: int | None = None) -> None:
@@ -69,7 +69,7 @@ class Access:
         return now_ns - known.time_ns >= known.pause_ns
 
     def attempt(self, process: Process, now_ns: int) -> None:
-        """Tries to read it, ever more seldom where what it holds is the reason for the refusal."""
+        """Tries to read it, at growing intervals where what it holds is the reason for the refusal."""
         before, error = self._tries.get(process.key), self._can_read(process.pid)
         pause_ns = _RETRY_NS
         if error is not None and error.reason is Reason.NOT_READY:
@@ -223,7 +223,7 @@ class DiscoverySource:
         return [Candidates(now_ns, (*candidates, *(self._unknown(pid, cause) for pid, cause in failures)))]
 
     def look_now(self) -> Candidates:
-        """A whole pass at once, for who asks only once."""
+        """A whole pass at once, for one-shot callers."""
         while True:
             for found in self.collect(max(self._clock(), self._due_ns or 0)):
                 return found

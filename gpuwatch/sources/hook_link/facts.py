@@ -358,5 +358,5 @@ def with_roles(run: RunFacts, roles: Mapping[int, Role], notes: tuple[str, ...],
     for all.
     """
     iterated = [replace(one, role=roles[one.loader]) for one in run.loaders if one.loader in roles]
-    newest = {replace(one, loader=0, batch_looks=None, batch_shapes=None): one for one in iterated}
+    newest = {replace(one, loader=0, batches_inspected=None, batch_shapes=None): one for one in iterated}
     return replace(run, time_ns=time_ns, loaders=tuple(newest.values()), notes=run.notes + notes)

@@ -37,7 +37,7 @@ from gpuwatch.sources.simulator.training import TRAIN_LOADER, BatchQueue, Rank, 
 
 
 class SimulatedFocus:
-    """One process, or everything; no process of this machine is ever looked at.
+    """One process, or everything; no process of this machine is ever sampled.
 
     Args:
         pid: of the simulated run that is attached to at the start.
@@ -60,8 +60,8 @@ class SimulatedFocus:
         return None if self._pid is None else frozenset((self._pid,))
 
 
-_LOOKS_HZ, _WORKER_LOOKS_HZ = 100, 20
-_COST_SECONDS = 0.021  # of looks at one process, per second
+_SAMPLES_HZ, _WORKER_SAMPLES_HZ = 100, 20
+_COST_SECONDS = 0.021  # of samples of one process, per second
 _AUGMENT = f"{facts.FOLDER}/augment.py"
 _HOW_TO_SEE_MORE = "`gpuwatch run COMMAND` measures steps, waits and the GPU's idle time exactly"
 
@@ -101,12 +101,12 @@ _FETCH = (
 )
 
 
-class Looks:
-    """Follows the training's own samples, hides those that only a hook gives, and counts looks once a second.
+class OutsideView:
+    """Follows the training's own samples, hides those that only a hook gives, and counts samples once a second.
 
     Args:
         workers: of the loader.
-        rng: when each look falls.
+        rng: when each sample is taken.
         to_ns: model seconds to the clock's.
     """
 
@@ -135,14 +135,14 @@ class Looks:
         return None if isinstance(sample, BatchWait | StepEnd | WorkerFetch | GpuGap | RunMemory) else sample
 
     def second(self, start: float, end: float) -> Iterator[Sample]:
-        """What the looks of a second found, the loader's count, and where the thread stands."""
+        """What the samples of a second found, the loader's count, and where the thread stands."""
         start_ns, end_ns = self._ns(start), self._ns(end)
-        found = [self._at(moment) for moment in self._moments(start_ns, end_ns, _LOOKS_HZ)]
+        found = [self._at(moment) for moment in self._moments(start_ns, end_ns, _SAMPLES_HZ)]
         parts = [part for part in found if part is not None]
         in_workers = [
             self._fetching(worker, moment)
             for worker in range(self._workers)
-            for moment in self._moments(start_ns, end_ns, _WORKER_LOOKS_HZ)
+            for moment in self._moments(start_ns, end_ns, _WORKER_SAMPLES_HZ)
         ]
         if parts:
             yield StackTally(
@@ -280,7 +280,7 @@ class SimulatorSource:
         self._gpus = [self._gpu(index) for index in range(self.scenario.gpu_count)]
         self._ranks = [self._rank(index) for index in range(self.scenario.gpu_count)]
         self._training = Training(self.scenario, self._ranks, self._rng, self._emit, self._to_ns)
-        self._looks = self._looks_from_outside() if self.scenario.attached else None
+        self._outside = self._view_from_outside() if self.scenario.attached else None
         self.focus = SimulatedFocus(facts.FIRST_PID) if self.scenario.attached else None
         self._polls = 0
         self._host_polls = 0
@@ -324,7 +324,7 @@ class SimulatorSource:
         if isinstance(sample, WorkerFetch):
             start, end = ((at - self._origin_ns) / 1e9 for at in (sample.start_ns, sample.end_ns))
             self._host.fetched(sample.trainer, sample.worker, start, end, sample.cpu_seconds or 0.0)
-        known = sample if self._looks is None else self._looks.seen(sample)
+        known = sample if self._outside is None else self._outside.seen(sample)
         if known is not None:
             self._order += 1
             heapq.heappush(self._pending, (time, self._order, known))
@@ -351,9 +351,9 @@ class SimulatorSource:
             cpu_busy=[],
         )
 
-    def _looks_from_outside(self) -> Looks:
+    def _view_from_outside(self) -> OutsideView:
         workers, trainer = self.scenario.loader.num_workers, facts.trainer_id(0)
-        return Looks(workers, random.Random(self._rng.random()), self._to_ns, trainer)
+        return OutsideView(workers, random.Random(self._rng.random()), self._to_ns, trainer)
 
     def _introduce(self) -> None:
         start_ns = self._origin_ns
@@ -403,8 +403,8 @@ class SimulatorSource:
         end = float(self._host_polls)
         for sample in self._host.second(self._ranks, end - 1, end, self._to_ns(end)):
             self._emit(end, sample)
-        if self._looks is not None:
-            for seen in self._looks.second(end - 1, end):
+        if self._outside is not None:
+            for seen in self._outside.second(end - 1, end):
                 self._emit(end, seen)
             if self._host_polls % _STATUS_SECONDS == 1:
                 self._emit(end, candidates(self._to_ns(end), end, self.scenario.loader.num_workers))

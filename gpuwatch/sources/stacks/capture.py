@@ -22,16 +22,16 @@ _CHILDREN_EVERY_SECONDS = 0.2  # workers of an epoch may live for no longer
 
 @dataclass(slots=True)
 class Lane:
-    """The looks at one thread, in order: each is the number of one of its `stacks`, outermost frame first."""
+    """The samples of one thread, in order: each is the number of one of its `stacks`, outermost frame first."""
 
     name: str
     pid: int
     stacks: list[tuple[FramePlace, ...]] = field(default_factory=list)
-    looks: array[int] = field(default_factory=lambda: array("I"))
+    samples: array[int] = field(default_factory=lambda: array("I"))
     _numbers: dict[tuple[FramePlace, ...], int] = field(default_factory=dict)
 
     def add(self, stack: Stack) -> bool:
-        """Takes up one look; whether its stack is a new one."""
+        """Takes up one sample; whether its stack is a new one."""
         places = tuple(
             (frame.code.qualified_name or frame.code.name, frame.code.file, frame.line or 0)
             for frame in reversed(stack.frames)
@@ -40,13 +40,13 @@ class Lane:
         is_new = number == len(self.stacks)
         if is_new:
             self.stacks.append(places)
-        self.looks.append(number)
+        self.samples.append(number)
         return is_new
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was seen. `rejected` looks found a stack in change; `ended` tells that the process did not last."""
+    """What was seen. `rejected` samples found a stack in change; `ended` tells that the process did not last."""
 
     pid: int
     seconds: float
@@ -58,17 +58,17 @@ class Profile:
 
 
 class Capture:
-    """Looks at the main thread, or all threads, of a process and its workers.
+    """Samples the main thread, or all threads, of a process and its workers.
 
     Args:
         pid: the process.
-        rate_hz: looks per second at each of them.
-        all_threads: whether threads other than the main one are looked at.
+        rate_hz: samples per second at each of them.
+        all_threads: whether threads other than the main one are sampled.
         attach: opens one process; the first failure for `pid` itself is the caller's.
         workers: the pids of its workers now.
         clock: seconds, monotonic.
         sleep: waits so many seconds.
-        seed: of the jitter that keeps the looks from locking to the training's period.
+        seed: of the jitter that keeps the samples from locking to the training's period.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Capture:
         self._kept_bytes = 0
 
     def run(self, seconds: float, stop: Callable[[], bool] = lambda: False) -> Profile:
-        """Looks for so long, until `stop` says so, or until the process ends."""
+        """Samples for so long, until `stop` says so, or until the process ends."""
         began = now = self._clock()
         children_at = began
         while now - began < seconds and self._pid in self._open and not stop():
@@ -106,7 +106,7 @@ class Capture:
                 children_at = now + _CHILDREN_EVERY_SECONDS
                 self._find_workers()
             for pid in list(self._open):
-                self._look(pid)
+                self._sample(pid)
             self._sleep(self._random.uniform(0.5, 1.5) * self._interval)
             now = self._clock()
         ended = self._pid not in self._open and self._pid not in self._unreadable
@@ -133,7 +133,7 @@ class Capture:
                 if error.reason not in (Reason.GONE, Reason.ZOMBIE, Reason.NOT_READY):
                     self._unreadable[pid] = error.with_cure
 
-    def _look(self, pid: int) -> None:
+    def _sample(self, pid: int) -> None:
         try:
             if self._all_threads:
                 found = self._open[pid].stacks()

@@ -42,9 +42,9 @@ class _Left:
 
 
 class BatchCounter:
-    """Adds up `_num_yielded` over iterators; it begins with the first look, not with the epoch.
+    """Adds up `_num_yielded` over iterators; it begins with the first sample, not with the epoch.
 
-    The last batches of an iterator pass between two looks. They are added where the length of an epoch is known and
+    The last batches of an iterator pass between two samples. They are added where the length of an epoch is known and
     they fit into that time.
     """
 
@@ -118,7 +118,7 @@ class BatchCounter:
         self._lengths.extend(earlier._lengths)
 
     def _finish(self, batches_per_epoch: int | None, now_ns: int) -> None:
-        """Adds what the old iterator still gave after it was last looked at."""
+        """Adds what the old iterator still gave after it was last sampled."""
         length = batches_per_epoch or max(self._lengths, default=0)
         missing = length - self._yielded
         if 0 < missing <= self._possible(now_ns - self._seen_ns):
@@ -142,7 +142,7 @@ _PLACES_KEPT: Final = 2048
 class SteadyCounters:
     """The loop a stack stands in, from the last time that the same callers stood on the same lines.
 
-    Asking the reader costs three system calls, at 100 Hz a third of all that looking costs. The same lines stand in the
+    Asking the reader costs three system calls, at 100 Hz a third of all that sampling costs. The same lines are in the
     same loop as long as its iterator is in use, so the whole question is put for lines not seen since the iterator
     changed, and ten times a second for one function that loops over two loaders in turn.
     """

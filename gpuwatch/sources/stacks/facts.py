@@ -47,7 +47,7 @@ class ProcessFacts:
         self.torch: str | None = None
         self._torch_mapped = False
 
-    def look_again(self) -> bool:
+    def refresh(self) -> bool:
         """Reads what may still change; whether it did."""
         before = self.device, self.torch
         if not self._torch_mapped:

@@ -39,7 +39,7 @@ class Site:
     number: int | None = None
     last_ns: int = 0
     counted_ns: int = 0  # when the count of `state` was read
-    looks: int = 0
+    samples: int = 0
     waits: int = 0
     trained: int = 0
     computed: int = 0
@@ -108,7 +108,7 @@ class Hint(Enum):
 
     TRAINS = auto()
     EVALUATES = auto()
-    LOOKS_ONLY = auto()  # its body calls nothing that could be a model
+    READS_ONLY = auto()  # its body calls nothing that could be a model
 
 
 def hint_of(loop: Loop | None, function: str) -> Hint | None:
@@ -119,19 +119,19 @@ def hint_of(loop: Loop | None, function: str) -> Hint | None:
     if _EVALUATING.fullmatch(function) or any(_EVALUATING.match(name) for name in over):
         return Hint.EVALUATES
     if loop is not None and not any(_COMPUTING.fullmatch(name) for name in loop.calls):
-        return Hint.LOOKS_ONLY
+        return Hint.READS_ONLY
     return None
 
 
-EVAL_LOOKS: Final = 20
-"""Looks without backward or optimizer after which a loop beside a training one evaluates."""
-_WORKING_LOOKS: Final = 5
+EVAL_SAMPLES: Final = 20
+"""Samples without backward or optimizer after which a loop next to a training one evaluates."""
+_WORKING_SAMPLES: Final = 5
 _SWITCHES: Final = 3
 _SITES_KEPT: Final = 64
 _ANCHORS: Final = 3
-_ASKED_LOOKS: Final = 4
+_ASKED_SAMPLES: Final = 4
 _MEMO_KEPT: Final = 1024
-_UNCOUNTED_LOOKS: Final = 20
+_UNCOUNTED_SAMPLES: Final = 20
 _INFERS_NS: Final = 10_000_000_000
 """As long as an evaluation before the training may last without being taken for inference."""
 _FED_NS: Final = 60_000_000_000
@@ -169,7 +169,7 @@ class Loops:
     def see(
         self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int, counted_ns: int | None = None
     ) -> Site | None:
-        """The innermost loop a stack stands in, after taking note of this look; `counted_ns` is its count's time."""
+        """The innermost loop a stack stands in, after taking note of this sample; `counted_ns` is its count's time."""
         frames = stack.frames
         self._has_trained |= reading.trains
         site = self._find(frames, state, reading, now_ns)
@@ -197,7 +197,7 @@ class Loops:
         if site is None:
             return
         site.last_ns = site.counted_ns = now_ns
-        site.looks += 1
+        site.samples += 1
         site.trained += 1
         site.state = state
         site.fed_ns = now_ns
@@ -214,7 +214,7 @@ class Loops:
                 site.counter.see(site.state, now_ns)
 
     def decide(self, site: Site) -> bool:
-        """Settles a role that the looks so far prove; whether it is settled."""
+        """Settles a role that the samples so far prove; whether it is settled."""
         if site.role is not None and not site.assumed:
             return True
         role = self._proven(site)
@@ -223,7 +223,7 @@ class Loops:
         return site.role is not None
 
     def suppose(self, site: Site) -> None:
-        """Settles a role that could not be proven in time by what is likeliest; later looks may change it."""
+        """Settles a role that could not be proven in time by what is likeliest; later samples may change it."""
         if site.role is None:
             self._settle(site, self._likeliest(site), assumed=True)
 
@@ -259,7 +259,7 @@ class Loops:
             self._codes_kept[id(frame.code)] = frame
         if site.code[1] == frame.code.name and (reading.waits or not site.anchors):
             site.anchors = tuple((frame.address, code_key(frame)) for frame in frames[index : index + _ANCHORS])
-        if site.looks < _ASKED_LOOKS and not site.no_gradients:
+        if site.samples < _ASKED_SAMPLES and not site.no_gradients:
             outer = [self._classifier.mark(frame) for frame in frames[index:]]
             site.no_gradients = Mark.NO_GRAD in outer or Mark.EVALUATION in outer
         return site
@@ -273,7 +273,7 @@ class Loops:
         if here:
             return max(here, key=lambda site: site.last_ns)
         self._uncounted += 1
-        if self._counted or self._uncounted < _UNCOUNTED_LOOKS:
+        if self._counted or self._uncounted < _UNCOUNTED_SAMPLES:
             return None
         site = self._site(outer, None, True, now_ns)
         if site is not None:
@@ -318,13 +318,13 @@ class Loops:
         if last is not None and last is not site and last.code == site.code and site.state is not None:
             # Two loaders read in one loop take turns, each with the iterator it had before; two passes of one
             # function over different loaders do not.
-            beside = (site.line == last.line or site.explicit) and not site.state.settings.persistent_workers
-            same = beside and state is not None and site.state.iterator == state.iterator
+            is_adjacent = (site.line == last.line or site.explicit) and not site.state.settings.persistent_workers
+            same = is_adjacent and state is not None and site.state.iterator == state.iterator
             grown = same and state is not None and state.batches_yielded > site.state.batches_yielded > 0
             site.switches += 1 if grown else 0
         self._last = site
         site.last_ns = now_ns
-        site.looks += 1
+        site.samples += 1
         site.waits += reading.waits
         site.computed += reading.computes
         site.trained += reading.trains
@@ -375,8 +375,8 @@ class Loops:
             return "train"
         kin = [s for s in self._sites if s.role is None and s.code == site.code and s.signature == site.signature]
         group = kin if site in kin else [site]
-        looks, working = sum(s.looks for s in group), sum(s.looks - s.waits for s in group)
-        return "eval" if looks >= EVAL_LOOKS and working >= _WORKING_LOOKS else None
+        samples, working = sum(s.samples for s in group), sum(s.samples - s.waits for s in group)
+        return "eval" if samples >= EVAL_SAMPLES and working >= _WORKING_SAMPLES else None
 
     def _likeliest(self, site: Site) -> LoopRole:
         kin = {s.role for s in self._sites if s is not site and s.code == site.code and s.signature == site.signature}
@@ -388,7 +388,7 @@ class Loops:
             return "train"
         if hint is Hint.EVALUATES or self._trains_elsewhere(site):
             return "eval"
-        return "neither" if hint is Hint.LOOKS_ONLY and not site.computed else "train"
+        return "neither" if hint is Hint.READS_ONLY and not site.computed else "train"
 
     def _hint(self, site: Site) -> Hint | None:
         loops = self._text.loops(site.code[0], site.line)

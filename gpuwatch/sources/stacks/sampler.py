@@ -37,7 +37,7 @@ _IDLE_SECONDS: Final = 0.25
 _WAKE_NS: Final = 500_000_000
 _MOST_WAITING: Final = 20_000
 _SILENT_AFTER: Final = 8
-"""Looks of the supervising thread, 2 s: counted and not timed, for this program may have been stopped meanwhile."""
+"""Checks of the supervising thread, 2 s: counted and not timed, for this program may have been stopped meanwhile."""
 _MOST_SILENT: Final = 16
 """Threads that wait for a process that does not answer; beyond, no new target gets one."""
 CLOSE_SECONDS: Final = 0.9
@@ -65,7 +65,7 @@ class _Lane:
         """Whether its process keeps it waiting."""
         return self._seen_for >= _SILENT_AFTER
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Sees whether it still does the operation that it did before, and says so where that lasts."""
         pid, operation = self.watch.pid, self.watch.operations
         is_same = pid is not None and operation == self._seen_operation
@@ -97,7 +97,7 @@ class _Lane:
 
 
 class Sampler:
-    """Looks at all targets, each from a thread of its own; one that hangs in the kernel is left behind at close.
+    """Samples all targets, each from a thread of its own; one that hangs in the kernel is left behind at close.
 
     Args:
         rate_hz: Samples per second of a training thread.
@@ -132,7 +132,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="gpuwatch-stacks", daemon=True)
 
     def want(self, targets: Iterable[StackTarget]) -> None:
-        """Names the targets to look at from now on; the thread starts with the first."""
+        """Names the targets to sample from now on; the thread starts with the first."""
         wanted = frozenset(targets)
         if wanted != self._wanted:
             self._wanted = wanted
@@ -143,7 +143,7 @@ class Sampler:
         """The samples since the last call.
 
         Raises:
-            RuntimeError: the thread has failed: nothing is looked at any more.
+            RuntimeError: the thread has failed: nothing is sampled any more.
         """
         with self._lock:
             samples, self._samples = self._samples, []
@@ -199,11 +199,11 @@ class Sampler:
     def _supervise(self, now_ns: int) -> None:
         lanes = (*self._lanes.values(), *self._leaving)
         for lane in lanes:
-            lane.look()
+            lane.check()
         denials = (lane.followed.denied for lane in self._lanes.values() if lane.followed is not None)
         self.denied = next((denial for denial in denials if denial is not None), None)
-        looked_at = sum(lane.followed.looked_at for lane in lanes if lane.followed is not None)
-        self._budget.limit_share = _CPU_SHARE_LIMIT if looked_at > 1 else _LONE_CPU_SHARE_LIMIT
+        sampled = sum(lane.followed.sampled for lane in lanes if lane.followed is not None)
+        self._budget.limit_share = _CPU_SHARE_LIMIT if sampled > 1 else _LONE_CPU_SHARE_LIMIT
         self._budget.note(now_ns, self._past_cpu_ns + sum(lane.meter.used_ns for lane in lanes))
 
     def _wake_if_due(self, now_ns: int) -> None:
@@ -224,12 +224,12 @@ _MAY_PASS: Final = frozenset({Reason.NOT_PYTHON, Reason.NO_SYMBOLS})
 
 
 class FollowedTarget:
-    """One target. (pid, start_ticks) is settled at the first look; another process of the same pid is not it."""
+    """One target. (pid, start_ticks) is settled at the first sample; another process of the same pid is not it."""
 
     def __init__(self, target: StackTarget, settings: Settings, now_ns: int) -> None:
         self.target = target
         self.ended = False
-        self.looked_at = 0
+        self.sampled = 0
         """How many processes are looked at for it: itself and its workers, as far as they can be read."""
         self.denied: str | None = None
         """Why the kernel denies the memory of a hooked process, with the cure: its steps are known, its lines not."""
@@ -246,7 +246,7 @@ class FollowedTarget:
         settings.agenda.add(now_ns, self._upkeep)
 
     def close(self, now_ns: int) -> None:
-        """Stops looking, without a sample about it."""
+        """Stops sampling without reporting it."""
         self._closed = True
         self._drop_session(now_ns)
 
@@ -274,10 +274,10 @@ class FollowedTarget:
                 if error.is_lasting:
                     raise
                 self._lose(error, now_ns)
-        except Exception as error:  # noqa: BLE001 - what reading one process meets must not end the looks at all others
+        except Exception as error:  # noqa: BLE001 - what reading one process meets must not end the samples of all others
             self._exclude(error, now_ns)
         finally:
-            self.looked_at = 0 if self._session is None else self._session.looked_at
+            self.sampled = 0 if self._session is None else self._session.sampled
             self._settings.meter.lap()  # what was not charged to this process is charged to none
         return None if self.ended else now_ns + UPKEEP_NS
 
@@ -311,7 +311,7 @@ class FollowedTarget:
 
     def _read_facts(self, start_ticks: int) -> ProcessFacts:
         facts = ProcessFacts(self.target.pid, start_ticks, self._settings.proc_root)
-        facts.look_again()
+        facts.refresh()
         return facts
 
     def _attach(self, facts: ProcessFacts, now_ns: int) -> None:
@@ -345,7 +345,7 @@ class FollowedTarget:
         if self._facts is not None and not self.target.hooked and refusal != self._reported:
             self._reported = refusal
             with suppress(Exception):  # they may be what failed
-                self._facts.look_again()
+                self._facts.refresh()
             self._settings.emit(self._facts.unreadable(now_ns, error))
 
     def _drop_session(self, now_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""When to look: jittered times that lock to no period of the training, and rates that keep within the CPU allowed."""
+"""When to sample: jittered times that lock to no period of the training, and rates that keep within the CPU allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USED_AT_MOST: Final = 0.9
 
 
 class Jitter:
-    """One look in each interval, at a random place in it.
+    """One sample in each interval, at a random place in it.
 
     That is as free of bias as wholly random times and has less variance. A missed interval is left out: there are no
     bursts to catch up, which would count one moment several times.
@@ -37,7 +37,7 @@ class Jitter:
         return 1e9 / self.rate_hz
 
     def advance(self, now_ns: int) -> None:
-        """Sets the next time, after a look that was taken at `now_ns`."""
+        """Sets the next time, after a sample that was taken at `now_ns`."""
         interval = self._interval
         self._interval_start = max(self._interval_start + int(interval), now_ns - int(interval))
         self.due_ns = self._interval_start + int(self._chance.random() * interval)
@@ -98,7 +98,7 @@ class CpuMeter:
         return self._last or 0
 
     def lap(self) -> int:
-        """CPU time since the last lap, the way to this look included."""
+        """CPU time since the last lap, the way to this sample included."""
         now = self._cpu_clock()
         spent = now - self._last if self._last is not None else 0
         self._last = now
@@ -132,11 +132,11 @@ class Ration:
 
 
 class CpuBudget:
-    """Lowers the rates of all looks while they cost more of a core than allowed, and raises them again.
+    """Lowers the rates of all samples while they cost more of a core than allowed, and raises them again.
 
     `main_factor` and `worker_factor` are what the asked rates are multiplied with: down to 50 Hz and 10 Hz for rates
     of 100 and 20, both fall alike; then workers alone, down to 2 Hz; below, both fall further. `attaching` is what
-    may be used for attaching to workers. `limit_share` may change with what there is to look at.
+    may be used for attaching to workers. `limit_share` may change with what there is to sample.
     """
 
     def __init__(self, limit_share: float) -> None:
@@ -171,7 +171,7 @@ class CpuBudget:
         share, seen_ns = self.share, now_ns - self._marks[0][0]
         if share is None or seen_ns < _RAISE_AFTER_NS:
             return
-        # Attaching has a ration of its own: what exceeds it for a moment is not taken from the looks.
+        # Attaching has a ration of its own: what exceeds it for a moment is not taken from the samples.
         attaching = (self.attaching.spent_ns - self._marks[0][2]) / seen_ns
         share, limit = share - attaching, self.limit_share - min(attaching, _ATTACHING_SHARE * self.limit_share)
         wanted = _USED_AT_MOST * limit / share if share > 0.0 else 2.0

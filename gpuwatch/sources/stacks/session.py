@@ -1,4 +1,4 @@
-"""One trainer whose stacks can be read: looks at its training thread and its workers, and what follows from them."""
+"""One trainer whose stacks can be read: samples of its training thread and its workers, and what follows from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpuwatch.sources.stacks.facts import LoaderCatalogue, ProcessFacts
 from gpuwatch.sources.stacks.loops import Loops, TrainingLoops
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter, Ration
 from gpuwatch.sources.stacks.source_text import SourceText
-from gpuwatch.sources.stacks.tally import HeldLooks, Look, Spans, StandingLine, TallyBuilder
+from gpuwatch.sources.stacks.tally import HeldSamples, Spans, StackSample, StandingLine, TallyBuilder
 from gpuwatch.sources.stacks.threads import Feeders, TrainingThread
 from gpuwatch.sources.stacks.workers import Attach, Worker, WorkerClassifier, Workers
 
@@ -34,10 +34,10 @@ _COUNT_NS: Final = 500_000_000
 _FACTS_NS: Final = 5_000_000_000
 _WORKERS_SELDOM_NS: Final = 2_000_000_000
 _STILL_STARTING_NS: Final = 10_000_000_000
-_UNPROVEN_LOOKS: Final = 20
+_UNPROVEN_SAMPLES: Final = 20
 _MOST_SHARE: Final = 0.15
-"""Of a core, for one trainer and its workers. All looks together are kept below a third of it by lowering all rates; a
-process made to be expensive must not lower those of the others."""
+"""Of a core, for one trainer and its workers. All samples together are kept below a third of it by lowering all rates;
+a process made to be expensive must not lower those of the others."""
 _MOST_SAVED_NS: Final = 1_000_000_000
 
 
@@ -56,7 +56,7 @@ class Settings:
 
 
 class Session:
-    """Looks at one process from the moment it can be read until it is gone."""
+    """Samples one process from the moment it can be read until it is gone."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Session:
         self.hooked = hooked
         self.gone = False
         self.failed: Exception | None = None
-        """What a look met that no process should bring about; what follows the process says so and ends this."""
+        """What a sample met that no process should bring about; what follows the process says so and ends this."""
         self._process = process
         self._counters = SteadyCounters(counters)
         self._loader_in = counters.state
@@ -86,7 +86,7 @@ class Session:
         self._loops = Loops(self._classifier, self._text, counters.recheck)
         self._iterations = Iterations(self._classifier, self._text, counters.integer)
         self._training_loops = TrainingLoops(places, self._text)
-        self._held = HeldLooks(self._loops)
+        self._held = HeldSamples(self._loops)
         self._tally = TallyBuilder(facts.trainer, now_ns)
         self._spans = Spans(facts.trainer)
         self._standing = StandingLine(facts.trainer)
@@ -103,10 +103,10 @@ class Session:
         self._began_ns = now_ns
         self._facts_ns = self._counts_ns = self._workers_ns = 0
         self._schedule = Jitter(self._main_rate(), now_ns, settings.chance)
-        settings.agenda.add(self._schedule.due_ns, self._look)
+        settings.agenda.add(self._schedule.due_ns, self._sample)
 
     @property
-    def looked_at(self) -> int:
+    def sampled(self) -> int:
         """The training process and its workers that can be read."""
         return 1 + len(self._workers.readable())
 
@@ -120,7 +120,7 @@ class Session:
         self._stopped = stopped
         self._pass_on(now_ns)
         if not stopped:
-            self._look_for_workers(now_ns)
+            self._find_workers(now_ns)
             self._thread.check(now_ns)
         self._tell(now_ns)
         self._charge(now_ns)
@@ -134,8 +134,8 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        for look in self._held.ready(now_ns, now_ns + (1 << 62)):
-            self._take(look)
+        for sample in self._held.ready(now_ns, now_ns + (1 << 62)):
+            self._take(sample)
         if not self.hooked:
             if self._sent_loaders is None:  # it ended before the first upkeep
                 self._settings.emit(self.facts.sampled(now_ns, self._process.version, ()))
@@ -150,16 +150,16 @@ class Session:
         settings = self._settings
         return (_HOOKED_RATE_HZ if self.hooked else settings.rate_hz) * settings.budget.main_factor
 
-    def _look(self, now_ns: int) -> int | None:
+    def _sample(self, now_ns: int) -> int | None:
         if self._closed or self.gone or self.failed is not None:
             return None
         if not self._stopped:
             try:
-                self._look_at_training(now_ns)
+                self._sample_training(now_ns)
             except CannotReadError as error:
                 self._lose(error)
                 return None
-            except Exception as error:  # noqa: BLE001 - one process's memory must not end the looks at all others
+            except Exception as error:  # noqa: BLE001 - one process's memory must not end the samples of all others
                 self.failed = error
                 return None
         self._schedule.rate_hz = self._main_rate()
@@ -181,7 +181,7 @@ class Session:
         else:
             self.gone = True
 
-    def _look_at_training(self, now_ns: int) -> None:
+    def _sample_training(self, now_ns: int) -> None:
         stack = self._thread.stack()
         if stack is None or not stack.frames:
             self._tally.reject()
@@ -189,44 +189,44 @@ class Session:
         reading = self._classifier.read(stack.frames)
         state = self._counters.state(stack, reading, now_ns)
         self._thread.note(reading, now_ns)
-        look = self._make_look(stack, state, reading, now_ns)
+        sample = self._make_sample(stack, state, reading, now_ns)
         in_loop = self._training_loops.hold(stack.frames, reading)
         if in_loop is None and self._loops.infers:
-            in_loop = look.site is not None
-        if in_loop or look.is_pinned:
-            self._look_at_feeders(stack, now_ns, waits=reading.handed or (reading.waits and look.is_pinned))
-            look.handed = self._feeders.waited_for if reading.handed else None
-        self._held.put(look)
+            in_loop = sample.site is not None
+        if in_loop or sample.is_pinned:
+            self._sample_feeders(stack, now_ns, waits=reading.handed or (reading.waits and sample.is_pinned))
+            sample.handed = self._feeders.waited_for if reading.handed else None
+        self._held.put(sample)
         if not self.hooked and not self._reads_a_loader():
             self._iterations.see(stack.frames, reading, now_ns)
-        self._standing.see(stack, look, in_loop)
+        self._standing.see(stack, sample, in_loop)
 
-    def _look_at_feeders(self, trainer: Stack, now_ns: int, *, waits: bool) -> None:
+    def _sample_feeders(self, trainer: Stack, now_ns: int, *, waits: bool) -> None:
         """Samples the threads that the training thread waits for, as often as workers, and counts their batches."""
         rate = _WORKER_RATE_HZ * self._settings.budget.worker_factor
-        found = self._feeders.look(trainer, now_ns) if self._feeders.is_due(now_ns, rate, waits=waits) else None
+        found = self._feeders.sample(trainer, now_ns) if self._feeders.is_due(now_ns, rate, waits=waits) else None
         if found is None:
             return
         self._tally.add_feeders(found)
-        for look in found:
-            state = self._loader_in(look.stack) if look.reading.waits and not look.reading.evaluates else None
+        for sample in found:
+            state = self._loader_in(sample.stack) if sample.reading.waits and not sample.reading.evaluates else None
             if state is not None:
-                self._loops.feed(look.stack, state, look.reading, now_ns)
+                self._loops.feed(sample.stack, state, sample.reading, now_ns)
 
-    def _make_look(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> Look:
+    def _make_sample(self, stack: Stack, state: LoaderState | None, reading: Reading, now_ns: int) -> StackSample:
         if reading.phase == "start":
             # The loop that iter() is called for has no iterator yet; one around it does.
-            return Look(now_ns, reading, None, starts_in=self._caller(stack, reading))
+            return StackSample(now_ns, reading, None, starts_in=self._caller(stack, reading))
         site = self._loops.see(stack, state, reading, now_ns, self._counters.counted_ns)
-        look = Look(now_ns, reading, site, infers=self._loops.infers)
+        sample = StackSample(now_ns, reading, site, infers=self._loops.infers)
         if site is None and reading.waits and reading.next_frame is not None:
-            look.starts_in = self._caller(stack, reading)
+            sample.starts_in = self._caller(stack, reading)
         if site is not None:
-            look.batches = site.counter.batches
+            sample.batches = site.counter.batches
         if state is not None:
-            look.iterator, look.yielded = state.iterator, state.batches_yielded
-            look.first_wait = reading.waits and state.batches_yielded < first_round(state)
-        return look
+            sample.iterator, sample.yielded = state.iterator, state.batches_yielded
+            sample.first_wait = reading.waits and state.batches_yielded < first_round(state)
+        return sample
 
     def _caller(self, stack: Stack, reading: Reading) -> CodeKey:
         index = reading.next_frame or 0
@@ -234,27 +234,27 @@ class Session:
             index += 1
         return code_key(stack.frames[index])
 
-    def _look_for_workers(self, now_ns: int) -> None:
+    def _find_workers(self, now_ns: int) -> None:
         counts = [site.state.settings.num_workers for site in self._loops if site.state is not None]
         needed = any(count != 0 for count in counts) or (not counts and now_ns - self._began_ns < _STILL_STARTING_NS)
         if not needed and now_ns - self._workers_ns < _WORKERS_SELDOM_NS:
             return
         self._workers_ns = now_ns
         rate = _WORKER_RATE_HZ * self._settings.budget.worker_factor
-        self._workers.look(now_ns, rate)
+        self._workers.find(now_ns, rate)
         readable = self._workers.readable()
-        self._scheduled = {worker: looks for worker, looks in self._scheduled.items() if worker in readable}
+        self._scheduled = {worker: samples for worker, samples in self._scheduled.items() if worker in readable}
         for worker in readable:
             if worker not in self._scheduled:
                 self._scheduled[worker] = 0
-                self._settings.agenda.add(worker.schedule.due_ns, partial(self._look_at, worker))
+                self._settings.agenda.add(worker.schedule.due_ns, partial(self._sample_process, worker))
 
-    def _look_at(self, worker: Worker, now_ns: int) -> int | None:
+    def _sample_process(self, worker: Worker, now_ns: int) -> int | None:
         if self._closed or self.failed is not None or worker.process is None:
             return None
         if not self._stopped:
             try:
-                self._look_at_worker(worker, worker.process)
+                self._sample_worker(worker, worker.process)
             except CannotReadError as error:
                 if error.is_lasting:
                     self._tally.reject_worker()
@@ -270,7 +270,7 @@ class Session:
         self._charge(now_ns)
         return worker.schedule.due_ns
 
-    def _look_at_worker(self, worker: Worker, process: Interpreter) -> None:
+    def _sample_worker(self, worker: Worker, process: Interpreter) -> None:
         # One that was idle most likely is: then all its threads are asked for, and once.
         main = process.main_stack() if worker.counts and not worker.idle else None
         reading = self._worker_classifier.read([main]) if main is not None else None
@@ -281,8 +281,8 @@ class Session:
         stacks = process.stacks()
         worker.proven = worker.proven or self._worker_classifier.is_worker(stacks)
         if not worker.counts:
-            self._scheduled[worker] = looks = self._scheduled.get(worker, 0) + 1
-            if looks >= _UNPROVEN_LOOKS:
+            self._scheduled[worker] = samples = self._scheduled.get(worker, 0) + 1
+            if samples >= _UNPROVEN_SAMPLES:
                 self._workers.refuse(worker)
             return
         reading = self._worker_classifier.read(stacks)
@@ -293,13 +293,13 @@ class Session:
             self._tally.add_worker(worker.pid, *reading)
 
     def _pass_on(self, now_ns: int) -> None:
-        for look in self._held.ready(self._confirmed_ns, now_ns):
-            self._take(look)
+        for sample in self._held.ready(self._confirmed_ns, now_ns):
+            self._take(sample)
 
-    def _take(self, look: Look) -> None:
-        self._tally.add(look)
+    def _take(self, sample: StackSample) -> None:
+        self._tally.add(sample)
         if not self.hooked:
-            for span in self._spans.see(look):
+            for span in self._spans.see(sample):
                 self._settings.emit(span)
 
     def _tell(self, now_ns: int) -> None:
@@ -344,7 +344,7 @@ class Session:
         changed = False
         if now_ns - self._facts_ns >= _FACTS_NS:
             self._facts_ns = now_ns
-            changed = self.facts.look_again()
+            changed = self.facts.refresh()
         loaders = self._catalogue.facts(self._loops.named(), self._standing.main_file)
         notes = (self._text.problem,) if self._text.problem else ()
         if changed or loaders != self._sent_loaders or notes != self._sent_notes:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StackTarget:
-    """A process to look at. Of a hooked one only what the hook cannot know is reported: lines and phases."""
+    """A process to sample. Of a hooked one only what the hook cannot know is reported: lines and phases."""
 
     pid: int
     hooked: bool
@@ -30,7 +30,7 @@ class StackSource:
     """Samples the stacks of training processes from outside.
 
     Args:
-        targets: Names the processes to look at now; called on the monitor's thread, a few times a second.
+        targets: Names the processes to sample now; called on the monitor's thread, a few times a second.
         rate_hz: Samples per second of the training thread of a process without a hook.
     """
 

@@ -15,15 +15,15 @@ from gpuwatch.samples.run import PhaseSpan
 from gpuwatch.samples.stacks import CallCount, LineCount, StackPhase, StackTally, Standing, WorkerCount
 from gpuwatch.sources.stacks.classify import Call, CodeKey, Culprit, Reading
 from gpuwatch.sources.stacks.loops import Loops, Site
-from gpuwatch.sources.stacks.threads import FeederLook
+from gpuwatch.sources.stacks.threads import FeederSample
 
 HOLD_NS: Final = 2_000_000_000
 _MOST_HELD: Final = 1024
 
 
 @dataclass(slots=True)
-class Look:
-    """One usable look. `starts_in` is the code that called iter(), while the loop it begins is not yet seen."""
+class StackSample:
+    """One usable sample. `starts_in` is the code that called iter(), while the loop it begins is not yet seen."""
 
     time_ns: int
     reading: Reading
@@ -53,30 +53,30 @@ class Look:
         return self.handed or reading.phase
 
 
-class HeldLooks:
+class HeldSamples:
     """A queue whose head waits until its loop's role is proven, or supposed after 2 s."""
 
     def __init__(self, loops: Loops) -> None:
         self._loops = loops
-        self._queue: deque[Look] = deque()
+        self._queue: deque[StackSample] = deque()
 
-    def put(self, look: Look) -> None:
-        """Adds the newest look; one in a loop tells which loop the iter() before it began."""
-        if look.site is not None:
+    def put(self, sample: StackSample) -> None:
+        """Adds the newest sample; one in a loop tells which loop the iter() before it began."""
+        if sample.site is not None:
             for earlier in reversed(self._queue):
                 if earlier.starts_in is None:
                     break
-                if earlier.starts_in == look.site.code:
-                    earlier.site, earlier.starts_in = look.site, None
-        self._queue.append(look)
+                if earlier.starts_in == sample.site.code:
+                    earlier.site, earlier.starts_in = sample.site, None
+        self._queue.append(sample)
 
     def drop_since(self, time_ns: int) -> None:
-        """Forgets the looks after a time: the process was stopped at some moment since."""
+        """Forgets the samples after a time: the process was stopped at some moment since."""
         while self._queue and self._queue[-1].time_ns > time_ns:
             self._queue.pop()
 
-    def ready(self, until_ns: int, now_ns: int) -> Iterator[Look]:
-        """The looks up to a time whose phase is known by now, in their order."""
+    def ready(self, until_ns: int, now_ns: int) -> Iterator[StackSample]:
+        """The samples up to a time whose phase is known by now, in their order."""
         while self._queue and self._queue[0].time_ns <= until_ns:
             head = self._queue[0]
             if not self._settled(head):
@@ -85,50 +85,50 @@ class HeldLooks:
                 self._suppose(head)
             yield self._queue.popleft()
 
-    def _settled(self, look: Look) -> bool:
-        decided = look.site is None or self._loops.decide(look.site)
-        return look.reading.evaluates or (decided and look.starts_in is None)
+    def _settled(self, sample: StackSample) -> bool:
+        decided = sample.site is None or self._loops.decide(sample.site)
+        return sample.reading.evaluates or (decided and sample.starts_in is None)
 
-    def _suppose(self, look: Look) -> None:
-        if look.site is not None:
-            self._loops.suppose(look.site)
-        elif look.starts_in is not None:
-            known = [site for site in self._loops if site.code == look.starts_in and site.role is not None]
-            look.site = known[-1] if known and all(site.role == known[0].role for site in known) else None
-            look.starts_in = None
+    def _suppose(self, sample: StackSample) -> None:
+        if sample.site is not None:
+            self._loops.suppose(sample.site)
+        elif sample.starts_in is not None:
+            known = [site for site in self._loops if site.code == sample.starts_in and site.role is not None]
+            sample.site = known[-1] if known and all(site.role == known[0].role for site in known) else None
+            sample.starts_in = None
 
 
 _KINDS: Final[dict[str, Literal["eval", "checkpoint"]]] = {"eval": "eval", "save": "checkpoint"}
-_GAP_LOOKS: Final = 2
+_GAP_SAMPLES: Final = 2
 
 
 @dataclass(slots=True)
 class _Open:
     span: PhaseSpan
-    looks: int
+    samples: int
     waits: int
     last_ns: int
-    after_ns: int | None = None  # the first look outside of it since
+    after_ns: int | None = None  # the first sample outside of it since
     outside: int = 0
     batches: int = 0
     iterator: int | None = None
     yielded: int = 0
 
-    def count(self, look: Look, from_its_start: bool = True) -> None:
-        """Adds the batches since the last look that was counted."""
-        if look.iterator is None:
+    def count(self, sample: StackSample, from_its_start: bool = True) -> None:
+        """Adds the batches since the last sample that was counted."""
+        if sample.iterator is None:
             return
-        if look.iterator == self.iterator and look.yielded >= self.yielded:
-            self.batches += look.yielded - self.yielded
+        if sample.iterator == self.iterator and sample.yielded >= self.yielded:
+            self.batches += sample.yielded - self.yielded
         elif from_its_start:
-            self.batches += look.yielded
-        self.iterator, self.yielded = look.iterator, look.yielded
+            self.batches += sample.yielded
+        self.iterator, self.yielded = sample.iterator, sample.yielded
 
 
 class Spans:
-    """Opens a span at the midpoint before the first look in it, closes it at the midpoint after the last.
+    """Opens a span at the midpoint before the first sample in it, closes it at the midpoint after the last.
 
-    One look outside does not end it: a torn or odd stack would cut an evaluation in two.
+    One sample outside does not end it: a torn or odd stack would cut an evaluation in two.
     """
 
     def __init__(self, trainer: str) -> None:
@@ -136,50 +136,50 @@ class Spans:
         self._open: _Open | None = None
         self._previous_ns: int | None = None
 
-    def see(self, look: Look) -> Iterator[PhaseSpan]:
-        """Takes the next look; gives what opens or closes by it."""
-        kind = _KINDS.get(look.phase)
+    def see(self, sample: StackSample) -> Iterator[PhaseSpan]:
+        """Takes the next sample; gives what opens or closes by it."""
+        kind = _KINDS.get(sample.phase)
         current = self._open
-        if current is not None and kind == current.span.kind and _same_loader(current.span, look):
-            self._extend(current, look)
-        elif current is not None and kind is None and current.outside + 1 < _GAP_LOOKS:
+        if current is not None and kind == current.span.kind and _same_loader(current.span, sample):
+            self._extend(current, sample)
+        elif current is not None and kind is None and current.outside + 1 < _GAP_SAMPLES:
             current.outside += 1
-            current.after_ns = current.after_ns or look.time_ns
+            current.after_ns = current.after_ns or sample.time_ns
         else:
             if current is not None:
-                yield self._close(current, current.after_ns or look.time_ns)
+                yield self._close(current, current.after_ns or sample.time_ns)
             if kind is not None:
-                yield self._begin(kind, look)
-        self._previous_ns = look.time_ns
+                yield self._begin(kind, sample)
+        self._previous_ns = sample.time_ns
 
     def end(self, now_ns: int) -> Iterator[PhaseSpan]:
         """Closes what is open, when nothing more will be seen."""
         if self._open is not None:
             yield self._close(self._open, max(now_ns, self._open.last_ns))
 
-    def _begin(self, kind: Literal["eval", "checkpoint"], look: Look) -> PhaseSpan:
-        before = self._previous_ns if self._previous_ns is not None else look.time_ns
-        site, culprit = look.site, look.reading.culprit
+    def _begin(self, kind: Literal["eval", "checkpoint"], sample: StackSample) -> PhaseSpan:
+        before = self._previous_ns if self._previous_ns is not None else sample.time_ns
+        site, culprit = sample.site, sample.reading.culprit
         file, line = (culprit.file, culprit.line) if culprit is not None else (None, None)
         loader = None
         if kind == "eval" and site is not None and site.role == "eval":
             file, line, loader = site.code[0], site.line, site.number
-        span = PhaseSpan(self._trainer, kind, (before + look.time_ns) // 2, None, loader=loader, file=file, line=line)
-        self._open = _Open(span, 1, int(look.reading.waits), look.time_ns)
+        span = PhaseSpan(self._trainer, kind, (before + sample.time_ns) // 2, None, loader=loader, file=file, line=line)
+        self._open = _Open(span, 1, int(sample.reading.waits), sample.time_ns)
         if loader is not None:
-            self._open.count(look, from_its_start=self._previous_ns is not None)
+            self._open.count(sample, from_its_start=self._previous_ns is not None)
         return span
 
-    def _extend(self, current: _Open, look: Look) -> None:
-        current.looks += 1
-        current.waits += look.reading.waits
-        current.last_ns, current.after_ns, current.outside = look.time_ns, None, 0
-        site = look.site
+    def _extend(self, current: _Open, sample: StackSample) -> None:
+        current.samples += 1
+        current.waits += sample.reading.waits
+        current.last_ns, current.after_ns, current.outside = sample.time_ns, None, 0
+        site = sample.site
         if site is None or site.role != "eval":
             return
         if current.span.loader is None and current.span.kind == "eval":
             current.span = replace(current.span, loader=site.number, file=site.code[0], line=site.line)
-        current.count(look)
+        current.count(sample)
 
     def _close(self, current: _Open, after_ns: int) -> PhaseSpan:
         self._open = None
@@ -192,50 +192,50 @@ class Spans:
             current.span,
             end_ns=end_ns,
             batches=current.batches if counted else None,
-            wait_seconds=seconds * current.waits / current.looks if counted else None,
+            wait_seconds=seconds * current.waits / current.samples if counted else None,
         )
 
 
-def _same_loader(span: PhaseSpan, look: Look) -> bool:
-    number = look.site.number if look.site is not None and look.site.role == "eval" else None
+def _same_loader(span: PhaseSpan, sample: StackSample) -> bool:
+    number = sample.site.number if sample.site is not None and sample.site.role == "eval" else None
     return None in (number, span.loader) or number == span.loader
 
 
 class StandingLine:
-    """The line of the last look. It stands there only as long as no batch is taken and no caller moves on."""
+    """The line of the last sample. It stands there only as long as no batch is taken and no caller moves on."""
 
     def __init__(self, trainer: str) -> None:
         self._trainer = trainer
         self._since_ns = 0
         self._key: tuple[object, ...] | None = None
-        self._look: Look | None = None
+        self._sample: StackSample | None = None
         self._leaf: Culprit | None = None
         self._in_loop: bool | None = None
         self.main_file: str | None = None
 
-    def see(self, stack: Stack, look: Look, in_loop: bool | None = None) -> None:
+    def see(self, stack: Stack, sample: StackSample, in_loop: bool | None = None) -> None:
         """Takes the newest sample; `in_loop` says whether it is inside a loop that trains, as far as one is known."""
-        culprit = look.reading.culprit
+        culprit = sample.reading.culprit
         if culprit is None:
             innermost = stack.frames[0]
             code = innermost.code
             culprit = Culprit(code.file, innermost.line or code.first_line, code.name, None, None)
-        key = culprit.file, culprit.line, look.reading.where, look.batches
+        key = culprit.file, culprit.line, sample.reading.where, sample.batches
         if key != self._key:
-            self._key, self._since_ns = key, look.time_ns
-        self._look, self._leaf, self._in_loop = look, culprit, in_loop
+            self._key, self._since_ns = key, sample.time_ns
+        self._sample, self._leaf, self._in_loop = sample, culprit, in_loop
         self.main_file = stack.frames[-1].code.file
 
     def now(self) -> Standing | None:
-        """The last look, as a sample."""
-        if self._look is None or self._leaf is None:
+        """The last stack, as a sample."""
+        if self._sample is None or self._leaf is None:
             return None
         line = self._leaf
         return Standing(
             self._trainer,
-            self._look.time_ns,
+            self._sample.time_ns,
             self._since_ns,
-            self._look.phase,
+            self._sample.phase,
             line.file,
             line.line,
             line.function,
@@ -283,29 +283,29 @@ class TallyBuilder:
         self._trainer = trainer
         self._start(now_ns)
 
-    def add(self, look: Look) -> None:
-        """One look at the training thread."""
-        phase, reading = look.phase, look.reading
+    def add(self, sample: StackSample) -> None:
+        """One sample of the training thread."""
+        phase, reading = sample.phase, sample.reading
         self._training.add(phase, reading.culprit, reading.calls)
         if phase == "eval":
             self._eval_waiting += reading.waits
         elif phase == "wait":
-            self._handed += look.handed is not None
+            self._handed += sample.handed is not None
             self._receiving += reading.receiving
-            self._first_waits += look.first_wait
+            self._first_waits += sample.first_wait
 
     def add_worker(self, pid: int, phase: str, culprit: Culprit | None, calls: tuple[Call, ...] = ()) -> None:
-        """One look at a worker."""
+        """One sample of a worker."""
         self._workers.add(phase, culprit, calls)
         self._by_worker.setdefault(pid, _Seen()).add(phase, culprit, ())
 
-    def add_feeders(self, looks: Sequence[FeederLook]) -> None:
-        """One look at the threads that feed the training thread."""
-        self._feeder_looks += 1
-        for look in looks:
-            is_idle = look.phase == "idle"
+    def add_feeders(self, samples: Sequence[FeederSample]) -> None:
+        """One sample of the threads that feed the training thread."""
+        self._feeder_rounds += 1
+        for sample in samples:
+            is_idle = sample.phase == "idle"
             self._feeders.add(
-                look.phase, None if is_idle else look.reading.culprit, () if is_idle else look.reading.calls
+                sample.phase, None if is_idle else sample.reading.culprit, () if is_idle else sample.reading.calls
             )
 
     def reject(self) -> None:
@@ -313,11 +313,11 @@ class TallyBuilder:
         self._rejected += 1
 
     def reject_worker(self) -> None:
-        """A look at a worker that was torn."""
+        """A sample of a worker that was torn."""
         self._worker_rejected += 1
 
     def spend(self, cpu_ns: int) -> None:
-        """What looks at this trainer cost."""
+        """What samples of this trainer cost."""
         self._cpu_ns += cpu_ns
 
     def age_ns(self, now_ns: int) -> int:
@@ -349,7 +349,7 @@ class TallyBuilder:
             calls=training.calls(),
             worker_calls=workers_seen.calls(),
             handed_samples=self._handed,
-            feeder_looks=self._feeder_looks,
+            feeder_rounds=self._feeder_rounds,
             feeder_phases=dict(feeders.phases),
             feeder_lines=feeders.lines(),
             feeder_calls=feeders.calls(),
@@ -367,4 +367,4 @@ class TallyBuilder:
         self._by_worker: dict[int, _Seen] = {}
         self._rejected = self._worker_rejected = 0
         self._eval_waiting = self._receiving = self._first_waits = self._cpu_ns = 0
-        self._handed = self._feeder_looks = 0
+        self._handed = self._feeder_rounds = 0

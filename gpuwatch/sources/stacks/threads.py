@@ -47,12 +47,12 @@ class TrainingThread:
         return found
 
     def note(self, reading: Reading, now_ns: int) -> None:
-        """Takes note of whether the thread that is looked at trains."""
+        """Takes note of whether the sampled thread trains."""
         if reading.trains:
             self._trained_ns = now_ns
 
     def check(self, now_ns: int) -> None:
-        """Looks at all threads every few seconds while the present one was not seen to train.
+        """Samples all threads every few seconds while the present one was not seen to train.
 
         Raises:
             CannotReadError: The process is gone.
@@ -78,7 +78,7 @@ _WAITED_NS: Final = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class FeederLook:
+class FeederSample:
     """One sample of one such thread."""
 
     stack: Stack
@@ -87,14 +87,14 @@ class FeederLook:
 
 
 class Feeders:
-    """The threads beside the training thread."""
+    """The threads other than the training thread."""
 
     def __init__(self, process: Interpreter, classifier: Classifier, text: SourceText) -> None:
         self._process = process
         self._classifier = classifier
         self._text = text
         self._puts: Cache[tuple[str, int | None], bool] = Cache(_KEPT)
-        self._looked_ns: int | None = None
+        self._sampled_ns: int | None = None
         self._waited_ns: int | None = None
         self._saves = False
 
@@ -107,18 +107,18 @@ class Feeders:
             self._waited_ns = now_ns
         if self._waited_ns is None or now_ns - self._waited_ns > _WAITED_NS:
             return False
-        return self._looked_ns is None or now_ns - self._looked_ns >= 1e9 / rate_hz
+        return self._sampled_ns is None or now_ns - self._sampled_ns >= 1e9 / rate_hz
 
-    def look(self, trainer: Stack, now_ns: int) -> tuple[FeederLook, ...] | None:
+    def sample(self, trainer: Stack, now_ns: int) -> tuple[FeederSample, ...] | None:
         """A sample of each of them; None where they save.
 
         Raises:
             CannotReadError: The process is gone.
         """
-        self._looked_ns = now_ns
+        self._sampled_ns = now_ns
         found = tuple(self._found(trainer))
-        feeding = [look for look in found if look.phase not in ("pin", "pin-idle")]
-        self._saves = bool(feeding) and all(look.reading.phase == "save" for look in feeding)
+        feeding = [sample for sample in found if sample.phase not in ("pin", "pin-idle")]
+        self._saves = bool(feeding) and all(sample.reading.phase == "save" for sample in feeding)
         return None if self._saves else found
 
     @property
@@ -126,16 +126,16 @@ class Feeders:
         """What the training thread waits for, as they were seen last: a checkpoint that a thread writes, or data."""
         return "save" if self._saves else "wait"
 
-    def _found(self, trainer: Stack) -> Iterator[FeederLook]:
+    def _found(self, trainer: Stack) -> Iterator[FeederSample]:
         for stack in self._process.stacks():
             if stack.thread == trainer.thread or not stack.frames:
                 continue
             places = [self._classifier.places.of(frame.code.file) for frame in stack.frames]
             if any(place.module == _PIN for place in places):
-                yield FeederLook(stack, self._classifier.read(stack.frames), self._pins(stack.frames, places))
+                yield FeederSample(stack, self._classifier.read(stack.frames), self._pins(stack.frames, places))
             elif self._feeds(stack.frames, places):
                 reading = self._classifier.read(stack.frames)
-                yield FeederLook(stack, reading, self._phase(stack.frames, reading))
+                yield FeederSample(stack, reading, self._phase(stack.frames, reading))
 
     def _pins(self, frames: Sequence[Frame], places: Sequence[Place]) -> FeederPhase:
         """It takes batches over, pins them and puts them into a queue; between batches it waits for the workers'."""

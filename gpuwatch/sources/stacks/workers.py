@@ -74,7 +74,7 @@ class Worker:
     named: bool  # torch gave it the worker's name
     schedule: Jitter
     process: Interpreter | None = None
-    idle: bool = False  # at the last look
+    idle: bool = False  # at the last sample
     proven: bool = False
     tries: int = 0
     retry_ns: int = 0
@@ -111,7 +111,7 @@ class Workers:
         self._excluded: dict[int, int] = {}  # those that are not to be read, whatever they are
         self._forkservers: set[int] = set()
         self._allowance = _ATTACH_BURST
-        self._looked_ns: int | None = None
+        self._sampled_ns: int | None = None
         self._thorough = True
         self._thorough_ns = -_THOROUGH_NS
         self._forkers: set[str] = set()  # threads that have children
@@ -125,12 +125,12 @@ class Workers:
         """The workers whose stacks can be asked for."""
         return [worker for worker in self._known.values() if worker.process is not None]
 
-    def look(self, now_ns: int, rate_hz: float) -> None:
+    def find(self, now_ns: int, rate_hz: float) -> None:
         """Finds new workers and lets go of those that ended."""
-        if self._looked_ns is not None:
-            earned = (now_ns - self._looked_ns) / 1e9 * _ATTACH_PER_SECOND
+        if self._sampled_ns is not None:
+            earned = (now_ns - self._sampled_ns) / 1e9 * _ATTACH_PER_SECOND
             self._allowance = min(_ATTACH_BURST, self._allowance + earned)
-        self._looked_ns = now_ns
+        self._sampled_ns = now_ns
         self._thorough = now_ns - self._thorough_ns >= _THOROUGH_NS
         if self._thorough:
             self._thorough_ns = now_ns

@@ -67,7 +67,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the time is lost to waits: reported from here on")
-    clear_share: float = threshold(0.03, "until less is lost", beside="fire_share")
+    clear_share: float = threshold(0.03, "until less is lost", bounded_by="fire_share")
     busy_share: float = threshold(0.85, "workers that are busier are too slow, not bursty")
     batch_deviation: float = threshold(
         0.30, "the cost of batches deviates from its mean by at least this part", most=10.0

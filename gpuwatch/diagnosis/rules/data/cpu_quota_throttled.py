@@ -54,7 +54,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(THROTTLED_SHARE, "of the periods of the CPU quota are throttled: reported above this")
-    clear_share: float = threshold(0.10, "until fewer are", beside="fire_share")
+    clear_share: float = threshold(0.10, "until fewer are", bounded_by="fire_share")
     lost_share: float = threshold(0.05, "of the time lost to waits, at least")
     least_gain: float = threshold(
         1.05, "speed-up from a higher limit, at least (middle of the range)", least=1.0, most=100.0

@@ -52,7 +52,7 @@ from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.evidence import is_early, lost_interval
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
-from gpuwatch.diagnosis.advice.lull import is_over, wavers
+from gpuwatch.diagnosis.advice.lull import fluctuates, is_over
 from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading, thread_fix
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, who_waits
@@ -77,8 +77,8 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.10, "of the time is lost to waits for data: reported from here on")
-    clear_share: float = threshold(0.06, "until less is lost", beside="fire_share")
-    critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
+    clear_share: float = threshold(0.06, "until less is lost", bounded_by="fire_share")
+    critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
 
 
 @rule("data-starvation", subject="run", level=Level.E3, early=True, thresholds=Thresholds)
@@ -94,7 +94,7 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     is_certain = interval is not None and min(interval.low, share) >= limits.critical_share
     if is_early(rank):
         return _early(rank, starvation, interval, limits) if interval is not None and is_certain else None
-    has_ended = share < limits.clear_share and not wavers(rank, starvation, share, limits.clear_share)
+    has_ended = share < limits.clear_share and not fluctuates(rank, starvation, share, limits.clear_share)
     if has_ended or (is_over(rank, starvation, share) and not _pauses_between_slow_items(case)):
         return None
     by_thread = thread_fix(case, starvation)

@@ -53,7 +53,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the time passes at the starts of epochs: reported from here on")
-    clear_share: float = threshold(0.03, "until less passes", beside="fire_share")
+    clear_share: float = threshold(0.03, "until less passes", bounded_by="fire_share")
 
 
 @rule("epoch-start-stall", subject="run", level=Level.E2, thresholds=Thresholds)

@@ -57,7 +57,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     cpu_percent: float = threshold(CPU_PERCENT, "busy cores: reported from here on")
-    clear_cpu_percent: float = threshold(80.0, "until they are less busy", beside="cpu_percent")
+    clear_cpu_percent: float = threshold(80.0, "until they are less busy", bounded_by="cpu_percent")
     pressure_percent: float = threshold(
         PRESSURE_CPU_PERCENT, "CPU pressure above which the cores count as busy, whatever their use"
     )

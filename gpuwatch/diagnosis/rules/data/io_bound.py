@@ -68,9 +68,9 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     blocked_share: float = threshold(BLOCKED_SHARE, "of the workers is blocked on storage: reported from here on")
-    clear_blocked_share: float = threshold(0.15, "until it is less", beside="blocked_share")
+    clear_blocked_share: float = threshold(0.15, "until it is less", bounded_by="blocked_share")
     pressure_percent: float = threshold(PRESSURE_IO_PERCENT, "I/O pressure of the machine, with blocked workers")
-    clear_pressure_percent: float = threshold(10.0, "until it is less", beside="pressure_percent")
+    clear_pressure_percent: float = threshold(10.0, "until it is less", bounded_by="pressure_percent")
 
 
 @rule(

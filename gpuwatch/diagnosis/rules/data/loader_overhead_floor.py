@@ -48,7 +48,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the time is spent handing over ready batches: reported from here on")
-    clear_share: float = threshold(0.03, "until less passes", beside="fire_share")
+    clear_share: float = threshold(0.03, "until less passes", bounded_by="fire_share")
     step_seconds: float = threshold(0.020, "longer steps hide the handover")
     wait_seconds: float = threshold(0.005, "the 95th percentile of the waits stays below this")
 

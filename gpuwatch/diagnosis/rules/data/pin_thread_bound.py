@@ -43,7 +43,7 @@ from gpuwatch.diagnosis.wording import megabytes, percent, share_measure
 from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.stacks import pinning
 
-LEAST_LOOKS = 200
+LEAST_SAMPLES = 200
 """For a threshold of 85 %: it is then 79 to 89 %."""
 
 
@@ -52,7 +52,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     busy_share: float = threshold(0.85, "of its time the thread is busy: reported from here on")
-    clear_share: float = threshold(0.70, "until it is less busy", beside="busy_share")
+    clear_share: float = threshold(0.70, "until it is less busy", bounded_by="busy_share")
 
 
 @rule("pin-thread-bound", subject="run", level=Level.E1, thresholds=Thresholds)
@@ -64,12 +64,12 @@ def pin_thread_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     if starvation is None or stacks is None or busy is None:
         return None
     is_limit = workers is not None and workers.value < min(busy.value, limits.busy_share)
-    if stacks.feeder_looks < LEAST_LOOKS or busy.value < limits.clear_share or workers is None or not is_limit:
+    if stacks.feeder_rounds < LEAST_SAMPLES or busy.value < limits.clear_share or workers is None or not is_limit:
         return None
     loader = rank.train_loader
     file, line = place_of(loader)
     size = loader.batch_bytes if loader is not None else None
-    text = f"the thread that pins is busy {with_interval(busy)} ({grouped(stacks.feeder_looks)} samples of its stack)"
+    text = f"the thread that pins is busy {with_interval(busy)} ({grouped(stacks.feeder_rounds)} samples of its stack)"
     return Draft(
         summary=(
             f"The one thread that pins the loader's batches cannot keep up: it is busy {percent(busy.value)} of the "

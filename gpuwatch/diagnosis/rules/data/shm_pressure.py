@@ -1,7 +1,7 @@
 """The shared-memory mount is nearly full; workers may crash or deadlock.
 
 Means:
-    Workers hand batches over through /dev/shm. Once it is full they end with a bus error, or training waits for ever.
+    Workers hand batches over through /dev/shm. Once it is full they end with a bus error, or training waits forever.
 Evidence:
     What is used of /dev/shm as the training process sees it (a container has its own), and what full queues need:
     workers x prefetch_factor x bytes of a batch, of all loaders and ranks on this machine.
@@ -44,8 +44,8 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.80, "of /dev/shm is used or will be: reported from here on")
-    clear_share: float = threshold(0.60, "until less is used", beside="fire_share")
-    critical_share: float = threshold(0.95, "critical from here on", beside="fire_share")
+    clear_share: float = threshold(0.60, "until less is used", bounded_by="fire_share")
+    critical_share: float = threshold(0.95, "critical from here on", bounded_by="fire_share")
 
 
 @rule("shm-pressure", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)

@@ -69,11 +69,11 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     collate_share: float = threshold(0.30, "of the workers' time goes into building batches: reported from here on")
-    clear_collate_share: float = threshold(0.15, "until less does", beside="collate_share")
+    clear_collate_share: float = threshold(0.15, "until less does", bounded_by="collate_share")
     receiving_share: float = threshold(
         0.10, "of the training thread's time goes into receiving batches: reported from here on"
     )
-    clear_receiving_share: float = threshold(0.05, "until less does", beside="receiving_share")
+    clear_receiving_share: float = threshold(0.05, "until less does", bounded_by="receiving_share")
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the time is lost to waits: reported from here on")
-    clear_share: float = threshold(0.03, "until less is lost", beside="fire_share")
+    clear_share: float = threshold(0.03, "until less is lost", bounded_by="fire_share")
     steps: int = threshold(200, "in the window at least", least=20)
     held_share: float = threshold(0.75, "of the lost time that a few late batches hold, at least")
 

@@ -61,7 +61,7 @@ PROMISED_FROM = 0.10
 LITTLE_LOST = "no promise: little is lost to waits; 4x and more was reported in bad cases"
 THREADS_PER_WORKER = 2.0
 USED_SHARE = 0.5
-"""Of the cores, by all workers: beside one that only hands out numbers its sending thread counts as much as itself."""
+"""Of the cores, by all workers: in one that only yields numbers the sending thread counts as much as the worker."""
 FUNCTION = "one_thread_per_worker"
 NAMES = {"cv2": "OpenCV", "openblas": "OpenBLAS", "mkl": "MKL", "arrow": "Arrow", "polars": "Polars"}
 
@@ -71,11 +71,11 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     threads_per_core: float = threshold(2.0, "at work: reported from here on")
-    clear_threads_per_core: float = threshold(1.2, "until fewer are", beside="threads_per_core")
+    clear_threads_per_core: float = threshold(1.2, "until fewer are", bounded_by="threads_per_core")
     system_share: float = threshold(0.25, "of the workers' CPU time passes in the kernel at least")
     load_per_core: float = threshold(2.0, "or the load is as high as this")
     lost_share: float = threshold(0.05, "of the time lost to waits, at least")
-    clear_lost_share: float = threshold(0.03, "until less is lost", beside="lost_share")
+    clear_lost_share: float = threshold(0.03, "until less is lost", bounded_by="lost_share")
 
 
 @rule(

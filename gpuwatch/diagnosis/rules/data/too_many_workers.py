@@ -64,7 +64,7 @@ class Thresholds:
     least_gain: float = threshold(
         1.2, "speed-up of loading with fewer workers (middle of the range): reported from here on", least=1.0
     )
-    clear_gain: float = threshold(1.1, "until it is less", beside="least_gain", least=1.0)
+    clear_gain: float = threshold(1.1, "until it is less", bounded_by="least_gain", least=1.0)
 
 
 @rule("too-many-workers", subject="run", level=Level.E1, thresholds=Thresholds)

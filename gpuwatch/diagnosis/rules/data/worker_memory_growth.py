@@ -51,7 +51,7 @@ class Thresholds:
 
     fit: float = threshold(0.80, "how close the growth is to a straight line (r squared)", most=1.0)
     fire_seconds: float = threshold(2 * 3600.0, "until memory is full: reported below")
-    clear_seconds: float = threshold(4 * 3600.0, "until there is more time than this", beside="fire_seconds")
+    clear_seconds: float = threshold(4 * 3600.0, "until there is more time than this", bounded_by="fire_seconds")
     full_share: float = threshold(0.90, "of the memory in use counts as full")
 
 

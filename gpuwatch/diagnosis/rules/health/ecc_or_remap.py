@@ -40,7 +40,7 @@ from gpuwatch.samples import GpuHealth
 class Thresholds:
     """What decides, as far as it may be set."""
 
-    critical_retired_pages: int = threshold(63, "from here on they are critical", beside="retired_pages")
+    critical_retired_pages: int = threshold(63, "from here on they are critical", bounded_by="retired_pages")
     retired_pages: int = threshold(10, "reported from here on")
     critical_remapped_rows: int = threshold(512, "for uncorrectable errors: critical from here on")
     corrected_errors: int = threshold(50_000_000, "since the driver was loaded: reported above this")

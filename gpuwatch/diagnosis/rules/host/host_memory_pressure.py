@@ -52,11 +52,11 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     free_share: float = threshold(0.10, "of the machine's memory: reported below")
-    clear_free_share: float = threshold(0.20, "until more is free", beside="free_share")
+    clear_free_share: float = threshold(0.20, "until more is free", bounded_by="free_share")
     used_share: float = threshold(0.90, "of the container's memory: reported above it")
-    clear_used_share: float = threshold(0.80, "until less is used", beside="used_share")
+    clear_used_share: float = threshold(0.80, "until less is used", bounded_by="used_share")
     pressure_percent: float = threshold(10.0, "memory pressure: reported from here on")
-    clear_pressure_percent: float = threshold(5.0, "until it is less", beside="pressure_percent")
+    clear_pressure_percent: float = threshold(5.0, "until it is less", bounded_by="pressure_percent")
     faults_per_second: float = threshold(500.0, "pages read again, while little is free: reported above it", most=1e6)
 
 

@@ -73,9 +73,9 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.10, "of the time the GPU idles within steps: reported from here on")
-    clear_share: float = threshold(0.05, "until it idles less", beside="fire_share")
+    clear_share: float = threshold(0.05, "until it idles less", bounded_by="fire_share")
     pressure_percent: float = threshold(20.0, "CPU pressure of a crowded machine")
-    clear_pressure_percent: float = threshold(10.0, "until it is less", beside="pressure_percent")
+    clear_pressure_percent: float = threshold(10.0, "until it is less", bounded_by="pressure_percent")
     cpu_percent: float = threshold(80.0, "busy cores of a crowded machine")
     in_line_share: float = threshold(0.05, "of its time that the launching thread waits for a core, at least")
 
@@ -162,7 +162,7 @@ def _fix(case: RunCase, starvation: Starvation) -> Fix:
         return Fix(text=text, code=f"taskset -acp CORES {rank.facts.pid}", value=round(foreign, 1))
     count = loader.num_workers if loader is not None else None
     if not count:
-        return Fix(text=f"Leave the training thread a core of the {cpu_cores(cores)}: fewer threads beside it")
+        return Fix(text=f"Leave the training thread a core of the {cpu_cores(cores)}: run fewer other threads")
     fewer = advise(case, cost).count if cost is not None else count
     statement = "os.nice(10)"
     if fewer < count:

@@ -44,7 +44,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.80, "of the CPU time passes on another node: reported from here on")
-    clear_share: float = threshold(0.50, "until less does", beside="fire_share")
+    clear_share: float = threshold(0.50, "until less does", bounded_by="fire_share")
 
 
 @rule("numa-misplaced", subject="run", level=Level.E1, thresholds=Thresholds)

@@ -50,7 +50,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.15, "of the time the GPU idles within steps: reported from here on")
-    clear_share: float = threshold(0.08, "until it idles less", beside="fire_share")
+    clear_share: float = threshold(0.08, "until it idles less", bounded_by="fire_share")
     thread_cores: float = threshold(0.85, "of one core that the launching thread uses, at least", most=1.0)
     pressure_percent: float = threshold(20.0, "CPU pressure, which is another explanation")
     run_delay_share: float = threshold(0.05, "of its time waiting for a core, which is another explanation")

@@ -61,8 +61,8 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the time could be won back: reported from here on")
-    clear_share: float = threshold(0.03, "until less could", beside="fire_share")
-    warning_share: float = threshold(0.10, "a warning from here on", beside="fire_share")
+    clear_share: float = threshold(0.03, "until less could", bounded_by="fire_share")
+    warning_share: float = threshold(0.10, "a warning from here on", bounded_by="fire_share")
 
 
 @rule(

@@ -45,7 +45,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.50, "of the memory used at the peak: reported up to here")
-    clear_share: float = threshold(0.65, "until more is used", beside="fire_share")
+    clear_share: float = threshold(0.65, "until more is used", bounded_by="fire_share")
     steps: int = threshold(200, "before anything is reported")
 
 

@@ -55,7 +55,7 @@ class Thresholds:
 
 @rule("gpu-memory-creep", subject="run", level=Level.E2, thresholds=Thresholds)
 def gpu_memory_creep(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose tensors take ever more memory."""
+    """Fires on a run whose tensors take more and more memory."""
     growing = [rank for rank in case.run.ranks if rank.memory is not None and _is_steady(rank.memory.growth, limits)]
     if not growing:
         return None
@@ -71,7 +71,7 @@ def gpu_memory_creep(case: RunCase, limits: Thresholds) -> Draft | None:
     ends = f"; at this pace it is full in {seconds(left)}" if left is not None else ""
     return Draft(
         summary=(
-            f"{case.run.title} needs ever more GPU memory: {gibibytes(gained)} more in "
+            f"{case.run.title} needs more and more GPU memory: {gibibytes(gained)} more in "
             f"{grouped(growth.steps)} steps{ends}"
         ),
         severity=Severity.WARNING,

@@ -40,8 +40,8 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.92, "of the memory is used: reported from here on")
-    warning_share: float = threshold(0.97, "a warning from here on", beside="fire_share")
-    clear_share: float = threshold(0.88, "until less is used", beside="fire_share")
+    warning_share: float = threshold(0.97, "a warning from here on", bounded_by="fire_share")
+    clear_share: float = threshold(0.88, "until less is used", bounded_by="fire_share")
 
 
 @rule("memory-near-limit", subject="gpu", level=Level.E0, thresholds=Thresholds)

@@ -53,7 +53,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.10, "of the time passes with exchanging gradients: reported from here on")
-    clear_share: float = threshold(0.06, "until less does", beside="fire_share")
+    clear_share: float = threshold(0.06, "until less does", bounded_by="fire_share")
 
 
 @rule(

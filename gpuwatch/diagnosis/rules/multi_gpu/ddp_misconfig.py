@@ -53,7 +53,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the training thread in DataParallel: reported from here on")
-    clear_share: float = threshold(0.03, "until it is less", beside="fire_share")
+    clear_share: float = threshold(0.03, "until it is less", bounded_by="fire_share")
     thread_cores: float = threshold(0.9, "of one core that the main thread uses, at least", most=1.0)
     wait_share: float = threshold(0.10, "of the time spent waiting for data, at least")
 

@@ -45,7 +45,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     utilization_points: float = threshold(20.0, "between the busiest and the least busy GPU: reported from here on")
-    clear_utilization_points: float = threshold(10.0, "until they are nearer", beside="utilization_points")
+    clear_utilization_points: float = threshold(10.0, "until they are nearer", bounded_by="utilization_points")
     memory_share: float = threshold(0.20, "of their memory between the fullest and the emptiest: reported from here on")
     memory_full_share: float = threshold(0.30, "that the fullest one is full at least")
     power_variation: float = threshold(0.15, "deviation of their power over its mean: reported from here on", most=10.0)

@@ -78,8 +78,8 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.10, "of a step that the other ranks wait for the slow one: reported from here on")
-    critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
-    clear_share: float = threshold(0.06, "until they wait less", beside="fire_share")
+    critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
+    clear_share: float = threshold(0.06, "until they wait less", bounded_by="fire_share")
     measured_share: float = threshold(0.80, "of the ranks that are measured at least")
 
 

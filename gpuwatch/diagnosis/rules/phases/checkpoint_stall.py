@@ -57,7 +57,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the time passes with saving: reported from here on")
-    clear_share: float = threshold(0.03, "until less does", beside="fire_share")
+    clear_share: float = threshold(0.03, "until less does", bounded_by="fire_share")
     checkpoints: int = threshold(2, "in the window at least", least=1)
 
 

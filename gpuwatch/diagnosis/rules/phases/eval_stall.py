@@ -63,11 +63,11 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.25, "of the time passes with evaluation: reported from here on")
-    clear_share: float = threshold(0.15, "until less does", beside="fire_share")
+    clear_share: float = threshold(0.15, "until less does", bounded_by="fire_share")
     starved_share: float = threshold(0.05, "of the time, where the evaluation itself waits for data")
-    clear_starved_share: float = threshold(0.03, "until less passes", beside="starved_share")
+    clear_starved_share: float = threshold(0.03, "until less passes", bounded_by="starved_share")
     wait_share: float = threshold(0.50, "of an evaluation that waits for data: a warning from here on")
-    clear_wait_share: float = threshold(0.35, "until less of it waits", beside="wait_share")
+    clear_wait_share: float = threshold(0.35, "until less of it waits", bounded_by="wait_share")
     evaluations: int = threshold(2, "at least", least=1)
 
 

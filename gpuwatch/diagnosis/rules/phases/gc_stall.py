@@ -56,10 +56,10 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.02, "of the time passes with collecting: reported from here on")
-    clear_share: float = threshold(0.01, "until less does", beside="fire_share")
-    obvious_share: float = threshold(0.10, "reported at once, before the window is full", beside="fire_share")
+    clear_share: float = threshold(0.01, "until less does", bounded_by="fire_share")
+    obvious_share: float = threshold(0.10, "reported at once, before the window is full", bounded_by="fire_share")
     fire_seconds: float = threshold(0.5, "of one pause: reported from here on")
-    clear_seconds: float = threshold(0.25, "until all are shorter", beside="fire_seconds")
+    clear_seconds: float = threshold(0.25, "until all are shorter", bounded_by="fire_seconds")
 
 
 @rule("gc-stall", subject="run", level=Level.E2, thresholds=Thresholds)

@@ -56,7 +56,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the time passes with logging: reported from here on")
-    clear_share: float = threshold(0.03, "until less does", beside="fire_share")
+    clear_share: float = threshold(0.03, "until less does", bounded_by="fire_share")
 
 
 @rule("log-stall", subject="run", level=Level.E1, thresholds=Thresholds)
@@ -95,7 +95,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _gain(share: float, fix: Fix, *, exact: bool) -> Gain:
-    """Between all of it, and all but what is left; beside a GPU the idle time may have other causes, too."""
+    """Between all of it, and all but what is left; with a GPU the idle time may have other causes, too."""
     left = 1.0 / fix.value if isinstance(fix.value, int) else 0.0
     return from_share((0.95 - left if exact else 0.75 - left) * share, share)
 

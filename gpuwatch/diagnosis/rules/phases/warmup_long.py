@@ -46,7 +46,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_seconds: float = threshold(600.0, "without a steady step: reported from here on")
-    warning_seconds: float = threshold(1200.0, "a warning from here on", beside="fire_seconds")
+    warning_seconds: float = threshold(1200.0, "a warning from here on", bounded_by="fire_seconds")
 
 
 @rule("warmup-long", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)

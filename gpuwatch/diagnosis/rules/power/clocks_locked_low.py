@@ -49,7 +49,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.80, "of its highest clock, where the clock is flat: reported below")
-    clear_share: float = threshold(0.95, "until the clock is higher", beside="fire_share")
+    clear_share: float = threshold(0.95, "until the clock is higher", bounded_by="fire_share")
     busy_percent: float = threshold(90.0, "utilization of a GPU that could boost")
     power_share: float = threshold(0.90, "of its power limit: one that draws more is held by power")
     hot_celsius: float = threshold(80.0, "a GPU that is hotter is held by heat", most=120.0)

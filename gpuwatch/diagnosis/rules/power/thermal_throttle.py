@@ -43,8 +43,8 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the time that heat holds the clocks back: reported from here on")
-    critical_share: float = threshold(0.25, "critical from here on", beside="fire_share")
-    clear_share: float = threshold(0.01, "until it does less", beside="fire_share")
+    critical_share: float = threshold(0.25, "critical from here on", bounded_by="fire_share")
+    clear_share: float = threshold(0.01, "until it does less", bounded_by="fire_share")
     clock_share: float = threshold(0.95, "of the cool clock: one that stays above has lost nothing")
 
 

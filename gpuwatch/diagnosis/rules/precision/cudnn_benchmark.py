@@ -41,7 +41,7 @@ from gpuwatch.diagnosis.wording import percent
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow
 
-FEWEST_LOOKS = 5
+FEWEST_BATCHES = 5
 NEW_SHARE = 0.5
 SIGMAS = 8.0
 
@@ -72,12 +72,12 @@ def cudnn_benchmark(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _is_steady(loader: LoaderFacts) -> bool:
-    return (loader.batch_looks or 0) >= FEWEST_LOOKS and loader.batch_shapes == 1
+    return (loader.batches_inspected or 0) >= FEWEST_BATCHES and loader.batch_shapes == 1
 
 
 def _varies(loader: LoaderFacts, limits: Thresholds) -> bool:
-    looks, shapes = loader.batch_looks or 0, loader.batch_shapes or 0
-    return shapes >= limits.shapes and shapes >= NEW_SHARE * looks
+    inspected, shapes = loader.batches_inspected or 0, loader.batch_shapes or 0
+    return shapes >= limits.shapes and shapes >= NEW_SHARE * inspected
 
 
 def _spikes(rank: RankWindow) -> float:
@@ -104,7 +104,7 @@ def _draft(case: RunCase, loader: LoaderFacts, wanted: bool) -> Draft:
         level=Level.E2,
         evidence=(
             Measure("cudnn_benchmark", str(model.cudnn_benchmark), f"cudnn.benchmark is {model.cudnn_benchmark}"),
-            Measure("batch_shapes", loader.batch_shapes, f"{shapes} in {loader.batch_looks} batches looked at"),
+            Measure("batch_shapes", loader.batch_shapes, f"{shapes} in {loader.batches_inspected} inspected batches"),
             Measure("conv_share", model.conv_share, f"{percent(model.conv_share or 0)} of the parameters in conv"),
             *(
                 ()

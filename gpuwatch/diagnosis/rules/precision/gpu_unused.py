@@ -56,7 +56,7 @@ class Thresholds:
 
 @rule("gpu-unused", subject="run", level=Level.E0, thresholds=Thresholds)
 def gpu_unused(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that trains on the CPU beside a free GPU."""
+    """Fires on a run that trains on the CPU although a GPU is free."""
     rank, process = case.run.critical, case.run.critical.process
     if rank.facts.device != "cpu" or rank.facts.gpu_uuids or case.gpus or process is None or not _trains(rank):
         return None

@@ -47,7 +47,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(LOW_POWER_SHARE, "of the power limit that is drawn: reported below")
-    clear_share: float = threshold(LOW_POWER_CLEAR_SHARE, "until more is drawn", beside="fire_share")
+    clear_share: float = threshold(LOW_POWER_CLEAR_SHARE, "until more is drawn", bounded_by="fire_share")
 
 
 @rule(

@@ -50,7 +50,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.10, "of a step that the optimizer takes: reported from here on")
-    clear_share: float = threshold(0.05, "until it takes less", beside="fire_share")
+    clear_share: float = threshold(0.05, "until it takes less", bounded_by="fire_share")
 
 
 @rule(

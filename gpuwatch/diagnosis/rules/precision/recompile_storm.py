@@ -56,7 +56,7 @@ class Thresholds:
 
     compiles: int = threshold(3, "in the window at least", least=1)
     fire_share: float = threshold(0.05, "of the time passes with compiling: reported from here on")
-    critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
+    critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
 
 
 @rule("recompile-storm", subject="run", level=Level.E2, gated=False, thresholds=Thresholds)

@@ -59,8 +59,8 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.10, "of the time passes with copies: reported from here on")
-    critical_share: float = threshold(0.20, "critical from here on", beside="fire_share")
-    clear_share: float = threshold(0.06, "until less does", beside="fire_share")
+    critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
+    clear_share: float = threshold(0.06, "until less does", bounded_by="fire_share")
     link_share: float = threshold(0.70, "of what the link can do, where copies are not timed: reported from here on")
 
 

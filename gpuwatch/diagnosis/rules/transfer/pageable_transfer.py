@@ -52,7 +52,7 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_share: float = threshold(0.05, "of the training thread stands in copies: reported from here on")
-    clear_share: float = threshold(0.03, "until less does", beside="fire_share")
+    clear_share: float = threshold(0.03, "until less does", bounded_by="fire_share")
     free_memory_share: float = threshold(0.20, "of the memory: with less free, pinning is not advised")
 
 

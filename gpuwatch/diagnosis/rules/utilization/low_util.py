@@ -48,8 +48,8 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     fire_percent: float = threshold(85.0, "mean utilization: reported below")
-    clear_percent: float = threshold(88.0, "until it is higher", beside="fire_percent")
-    hardly_percent: float = threshold(30.0, "called hardly busy below", beside="fire_percent")
+    clear_percent: float = threshold(88.0, "until it is higher", bounded_by="fire_percent")
+    hardly_percent: float = threshold(30.0, "called hardly busy below", bounded_by="fire_percent")
 
 
 @rule(

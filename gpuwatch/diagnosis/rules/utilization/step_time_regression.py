@@ -63,7 +63,7 @@ class Thresholds:
     fire_ratio: float = threshold(
         1.08, "of the step time to the best of this run: reported from here on", least=1.0, most=100.0
     )
-    clear_ratio: float = threshold(1.04, "until it is lower", beside="fire_ratio", least=1.0, most=100.0)
+    clear_ratio: float = threshold(1.04, "until it is lower", bounded_by="fire_ratio", least=1.0, most=100.0)
     # The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8 % at times.
     noise_ratio: float = threshold(4.0, "times the noise of the step time, at least, by which it grew")
 
@@ -176,8 +176,8 @@ def _clock_measures(gpus: tuple[GpuWindow, ...]) -> tuple[Measure, ...]:
 
 def _ruled_out(rank: RankWindow) -> tuple[RuledOut, ...]:
     batch = rank.train_loader.batch_size if rank.train_loader else None
-    looks = rank.train_loader.batch_looks if rank.train_loader else None
+    inspected = rank.train_loader.batches_inspected if rank.train_loader else None
     found = [RuledOut("another batch size", f"both at {batch} samples a batch")] if batch else []
-    if looks:
-        found.append(RuledOut("longer inputs", f"{looks} batches looked at had one shape"))
+    if inspected:
+        found.append(RuledOut("longer inputs", f"{inspected} inspected batches had one shape"))
     return tuple(found)

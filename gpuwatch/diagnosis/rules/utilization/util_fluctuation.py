@@ -46,11 +46,11 @@ class Thresholds:
     """What decides, as far as it may be set."""
 
     sigma_points: float = threshold(10.0, "standard deviation of the utilization: reported from here on")
-    clear_sigma_points: float = threshold(7.0, "until it is less", beside="sigma_points")
+    clear_sigma_points: float = threshold(7.0, "until it is less", bounded_by="sigma_points")
     swing_points: float = threshold(20.0, "between its 5th and 95th percentile: reported from here on")
-    clear_swing_points: float = threshold(15.0, "until it is less", beside="swing_points")
+    clear_swing_points: float = threshold(15.0, "until it is less", bounded_by="swing_points")
     lost_points: float = threshold(8.0, "between its 95th percentile and its mean at least")
-    clear_lost_points: float = threshold(5.0, "until it is less", beside="lost_points")
+    clear_lost_points: float = threshold(5.0, "until it is less", bounded_by="lost_points")
 
 
 @rule(
@@ -113,7 +113,7 @@ def _dips(case: GpuCase, stats: Stats) -> list[Measure]:
 
 
 def _steps(case: GpuCase) -> list[Measure]:
-    """The step stream beside it: what the sensor averages away shows there."""
+    """The step stream: what the sensor averages away shows there."""
     steps = step_swings(case.run.critical) if case.run is not None else None
     if steps is None:
         return []
