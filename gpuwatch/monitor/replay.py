@@ -120,9 +120,13 @@ def _put(timeline: Timeline, found: Mapping[tuple[str, str], MinuteColumns]) -> 
             figures = {name: minutes.column(name) for name in ("count", "mean", "min", "max")}
             tiers.minutes.fill(minutes.column("minute_ns"), figures)
             tiers.seconds.trimmed = True
-        elif metric == "step_seconds" and subject in timeline.trainers:
+    for subject in dict.fromkeys(subject for subject, _ in found):
+        trainer = timeline.trainers.get(subject)
+        if trainer is not None:
             own = partial(_own, found, subject)
-            timeline.trainers[subject].tiers.fill_minutes(minutes.column("minute_ns"), tier_columns(own))
+            times_ns, columns = tier_columns(own, trainer.train_loader(), is_exact=trainer.is_exact)
+            if times_ns:
+                trainer.tiers.fill_minutes(times_ns, columns)
 
 
 def _value_tiers(timeline: Timeline, subject: str, metric: str) -> ValueTiers | None:

@@ -6,6 +6,7 @@ Means, extremes and sums are of all minutes; what minutes do not hold is not kno
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import mul
@@ -15,7 +16,7 @@ from gpuwatch.recording import pooled
 from gpuwatch.recording.minutes import known_in
 from gpuwatch.recording.pooled import NO_MINUTES, MinuteColumns
 from gpuwatch.recording.reader import Recording
-from gpuwatch.samples import PhaseKind, PhaseSpan
+from gpuwatch.samples import LoaderFacts, PhaseKind, PhaseSpan
 from gpuwatch.timeline.columns import NAN
 from gpuwatch.timeline.figures import PARTS, StepSums, critical_rank, rank_figures, run_rate, sampled_sums
 from gpuwatch.timeline.gpu import THROTTLES
@@ -201,7 +202,7 @@ def _rank(rank: RankWindow, own: Own, span: Span) -> RankWindow:
     end_ns = span[1] if rank.ended is None else min(span[1], max(made, default=span[1]) + MINUTE_NS)
     window = start_ns, max(start_ns, end_ns)
     seconds = (window[1] - window[0]) / 1e9
-    if periods:
+    if periods or rank.facts.visibility == "exact":
         sums = replace(_step_sums(own), steps_wall=seconds)
     else:
         sums = _sampled_sums(own, loader is not None, loader.batch_size if loader is not None else None)
@@ -215,16 +216,53 @@ def _rank(rank: RankWindow, own: Own, span: Span) -> RankWindow:
     )
 
 
-def tier_columns(own: Own) -> dict[str, Sequence[float]]:
-    """What the timeline's minutes hold of hooked steps, of the minutes of "step_seconds"."""
-    periods, shares = own("step_seconds"), own("wait_share")
-    times = periods.column("minute_ns")
-    columns = {name: amounts for name, amounts in _step_columns(own).items() if name in STEP_SUMS}
-    columns |= {"period_min": periods.column("min"), "period_max": periods.column("max")}
+def tier_columns(
+    own: Own, loader: LoaderFacts | None, *, is_exact: bool
+) -> tuple[Sequence[int], dict[str, Sequence[float]]]:
+    """The minutes in which a trainer made steps or was sampled, and what the timeline's minutes hold of them."""
+    periods = own("step_seconds")
+    is_exact = is_exact or bool(periods)
+    times = (periods if is_exact else own("stack_seconds")).column("minute_ns")
+    found = _step_columns(own) if is_exact else _sampled_columns(own, loader)
+    shares = own("wait_share" if is_exact else "stack_wait_train_share")
+    columns = {name: amounts for name, amounts in found.items() if name in STEP_SUMS}
     for edge in ("min", "max"):
-        known = dict(zip(shares.column("minute_ns"), shares.column(edge), strict=True))
+        if is_exact:
+            columns[f"period_{edge}"] = periods.column(edge)
+        known = _by_minute(shares, edge)
         columns[f"share_{edge}"] = [known.get(at_ns, NAN) for at_ns in times]
-    return columns
+    return times, columns
+
+
+def _sampled_columns(own: Own, loader: LoaderFacts | None) -> dict[str, Sequence[float]]:
+    """The sums of `StepSums` minute by minute, of a run that was seen from outside."""
+    seconds, waits = own("stack_seconds"), own("stack_wait_train_share")
+    training, waited = _by_minute(waits, "count"), _by_minute(waits, "mean")
+    counted, paused = _totals(own("counted_batches")), Counter[int]()
+    for phase in NOT_TRAINING:
+        paused.update(_totals(own(f"stack_{phase}_share")))
+    times = seconds.column("minute_ns")
+    train = {
+        at_ns: amount * training[at_ns] / (training[at_ns] + paused[at_ns])
+        for at_ns, amount in _totals(seconds).items()
+        if training.get(at_ns)
+    }
+    wait = {at_ns: amount * waited[at_ns] for at_ns, amount in train.items()}
+    known = train if loader is not None and counted else {at_ns: train[at_ns] for at_ns in wait if wait[at_ns]}
+    batch_size = loader.batch_size if loader is not None else None
+    amounts = {
+        "steps": counted,
+        "train": train,
+        "wait": wait,
+        "wait_train": known,
+        "samples": {at_ns: steps * (batch_size or 0) for at_ns, steps in counted.items()},
+        "samples_train": {} if batch_size is None else train,
+    }
+    return {name: _at(times, of) for name, of in amounts.items()}
+
+
+def _by_minute(found: MinuteColumns, figure: str) -> dict[int, float]:
+    return dict(zip(found.column("minute_ns"), found.column(figure), strict=True))
 
 
 def _step_columns(own: Own) -> dict[str, Sequence[float]]:
@@ -238,8 +276,7 @@ def _step_columns(own: Own) -> dict[str, Sequence[float]]:
         amounts = own(metric)
         columns[name] = _at(times, _totals(amounts))
         columns[f"{name}_train"] = _at(times, _known_seconds(own, name, periods, amounts))
-    waits = own("wait_seconds")
-    columns["wait_steps"] = _at(times, dict(zip(waits.column("minute_ns"), waits.column("count"), strict=True)))
+    columns["wait_steps"] = _at(times, _by_minute(own("wait_seconds"), "count"))
     return columns
 
 

@@ -22,6 +22,7 @@ from gpuwatch.compare.measured import measured, measured_report
 from gpuwatch.export.samples import Axis, json_lines, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.export.trace import chrome_trace
+from gpuwatch.monitor.replay import fill_past
 from gpuwatch.monitor.run_now import run_now
 from gpuwatch.recording.long import LongStretch
 from gpuwatch.recording.reader import Recording
@@ -155,6 +156,27 @@ def test_stacks_minutes_and_long_reports_of_attached_runs_give_the_same_figures(
         for name, figure in tiers.items():
             _same(figure, getattr(expected, name), f"{name} of the timeline's seconds")
     _same(long_run.samples_per_second, run.samples_per_second, "samples/s of all ranks")
+
+
+@settings(max_examples=10, phases=_WITHOUT_SHRINKING)
+@given(st.one_of(SHAPES.map(Machine), ATTACHED_SHAPES.map(AttachedMachine)))
+def test_minutes_that_a_replay_fills_in_are_those_of_the_live_timeline(machine: Machine | AttachedMachine) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.gpuwatch"
+        live = recorded(machine, path)
+        end_ns = START_NS + MINUTES * 60 * SECOND_NS
+        with Recording(path) as recording:
+            filled = Timeline(started_ns=START_NS)
+            filled.extend(recording.facts_at(end_ns))
+            fill_past(filled, recording, end_ns)
+    for name, trainer in live.trainers.items():
+        sums, expected = (each.trainers[name].tiers.sums(START_NS - 120 * SECOND_NS, end_ns) for each in (filled, live))
+        assert expected.train > 0
+        amounts = ["steps", "train", "samples", "samples_train", "settled_wait", "settled_gap"]
+        if trainer.train_loader() is not None or trainer.is_exact:
+            amounts += ["wait", "wait_train"]  # of a loop without a loader, minutes without a wait say nothing of it
+        for amount in amounts:
+            _same(getattr(sums, amount), getattr(expected, amount), amount)
 
 
 _OF_REPORT = (

@@ -29,7 +29,7 @@ from gpuwatch.samples import (
     NvmlState,
     PhaseSpan,
     RunFacts,
-    RunMemory,
+    StackTally,
     StepEnd,
     TrainerEnded,
     XidEvent,
@@ -410,8 +410,9 @@ def test_the_minutes_of_an_hour_are_not_kept_in_memory(tmp_path: Path) -> None:
     try:
         for minute in range(65):
             now_ns = begin_ns + minute * MINUTE_NS
-            readings = [RunMemory(f"{minute}{n:02}.7", now_ns, 10**9 + n, 2 * 10**9, 8 * 10**9) for n in range(50)]
-            writer.add(readings, now_ns, wall_at(now_ns))
+            start_ns = now_ns - SECOND_NS
+            looks = [StackTally(f"{minute}{n:02}.7", start_ns, now_ns, 10, {"forward": 10}) for n in range(50)]
+            writer.add(looks, now_ns, wall_at(now_ns))
             sizes[minute] = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -421,7 +422,7 @@ def test_the_minutes_of_an_hour_are_not_kept_in_memory(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM rollup_1h").fetchone() == (1,)
     with Recording(path) as recording:
         found = recording.rollups(begin_ns - 1, begin_ns + HOUR_NS - 1)
-    assert len({row.subject for row in found if row.metric == "allocated_peak_bytes"}) == 60 * 50
+    assert len({row.subject for row in found if row.metric == "stack_seconds"}) == 60 * 50
 
 
 def test_rare_samples_of_a_long_recording_are_found_sealed_or_not(tmp_path: Path) -> None:
