@@ -15,6 +15,9 @@ from tests.scenarios.playing import play
 from tests.scenarios.random_jobs import RANDOM, page, scored_random
 from tests.scenarios.score import scored
 from tests.scenarios.table import markdown, text
+from tests.scenarios.unusual import JOBS
+from tests.scenarios.unusual_score import in_page, play_all, section_of
+from tests.scenarios.unusual_score import page as page_of_unusual
 
 SEEDS = 20
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "diagnosis-accuracy.md"
@@ -32,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in (asked.seeds or range(1, SEEDS + 1))
         if not ((asked.even and seed % 2) or (asked.odd and not seed % 2))
     ]
+    if asked.unusual:
+        return _play_unusual(asked.jobs, write=asked.write)
     names = asked.scenario or list(EVERY)
     began = time.monotonic()
     results = play(
@@ -46,9 +51,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unlabelled = _random_page(asked.random, asked.jobs) if asked.random else ""
     print(unlabelled)
     if asked.write:
-        DOCUMENT.write_text(f"{markdown(score, outside, seeds).rstrip()}\n\n{unlabelled}", encoding="utf-8")
-        print(f"wrote {DOCUMENT.relative_to(Path.cwd()) if DOCUMENT.is_relative_to(Path.cwd()) else DOCUMENT}")
+        unusual = section_of(DOCUMENT.read_text(encoding="utf-8"))
+        _write(f"{markdown(score, outside, seeds).rstrip()}\n\n{unlabelled.rstrip()}\n\n{unusual}")
     return 0
+
+
+def _play_unusual(jobs: int, *, write: bool) -> int:
+    section = page_of_unusual(play_all(JOBS, (1,), jobs))
+    print(section)
+    if write:
+        _write(in_page(DOCUMENT.read_text(encoding="utf-8"), section))
+    return 0
+
+
+def _write(document: str) -> None:
+    DOCUMENT.write_text(f"{document.rstrip()}\n", encoding="utf-8")
+    print(f"wrote {DOCUMENT.relative_to(Path.cwd()) if DOCUMENT.is_relative_to(Path.cwd()) else DOCUMENT}")
 
 
 def _random_page(count: int, jobs: int) -> str:
@@ -69,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="processes at a time"
     )
     parser.add_argument("--random", type=int, default=0, metavar="N", help="also play so many random jobs, each twice")
+    parser.add_argument("--unusual", action="store_true", help="play the unusual jobs instead, each in three ways")
     parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
     return parser
 

@@ -217,6 +217,19 @@ def perturbed(part: _Part, rng: random.Random) -> _Part:
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """What of a stretch its phase does not say: the line, whether it is in the training loop, what it moves."""
+
+    line: int
+    text: str
+    in_loop: bool = True
+    moves: bool = False  # from line to line: else the thread stands there all the time
+    read_bytes_per_second: float = 0.0
+    write_bytes_per_second: float = 0.0
+    state: str | None = None  # of the process, where a core does not say it: "T", "D"
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """What a thread did for a while, and how much of a core it used."""
 
@@ -224,6 +237,7 @@ class Stretch:
     end: float
     phase: str
     cores: float
+    about: About | None = None
 
 
 @dataclass(slots=True)

@@ -60,7 +60,13 @@ class Batch:
         """As the sensors see it."""
         end = now if self.end is None else self.end
         share = self.computed_seconds / (end - self.start) if end > self.start else self.computing_share
-        return Fetch(self.worker, self.start, math.inf if self.end is None else end, share, self.cpu_got)
+        return Fetch(
+            self.queue.first_worker + self.worker,
+            self.start,
+            math.inf if self.end is None else end,
+            share,
+            self.cpu_got,
+        )
 
 
 class Cores:
@@ -110,7 +116,7 @@ class Cores:
 
     def under_way(self, queue: BatchQueue) -> list[Fetch]:
         """A rank's batches in the making."""
-        return [batch.fetch(self.now) for batch in self._running if batch.queue is queue]
+        return [batch.fetch(self.now) for batch in self._running if batch.queue in queue.of_one_process]
 
     def stretch(self, at: float) -> float:
         """How much longer computing takes at a moment than on a core of its own."""
@@ -183,6 +189,8 @@ class BatchQueue:
     """
 
     def __init__(self, loading: Loading, cores: Cores, rng: random.Random, times: float = 1.0) -> None:
+        self.first_worker = 0
+        self.of_one_process: tuple[BatchQueue, ...] = (self,)
         self._loading = loading
         self._cores = cores
         self._rng = rng

@@ -53,6 +53,7 @@ class Looks:
         starts = [one.start for one in rank.log]
         phases: Counter[str] = Counter()
         apart: Counter[str] = Counter()
+        on_lines: Counter[tuple[str, tuple[int, str]]] = Counter()
         torn = receiving = 0
         for moment in self._moments(end, self._rate):
             place = bisect_right(starts, moment) - 1
@@ -66,6 +67,9 @@ class Looks:
             apart[phase] += 1
             phase = WAITS.get(phase, phase)
             phases[phase] += 1
+            line = (inside.about.line, inside.about.text) if inside.about is not None else LINES.get(phase)
+            if line is not None:
+                on_lines[phase, line] += 1
             receiving += phase == "wait" and moment >= inside.end - rank.job.loading.handover_seconds
         if not phases:
             return None
@@ -79,9 +83,7 @@ class Looks:
             at_work.update({"item": busy, "idle": len(moments) - busy})
             by_worker.append(WorkerCount(worker_pid(rank, worker), len(moments), len(moments) - busy))
         lines = tuple(
-            LineCount(phase, SCRIPT, LINES[phase][0], "main", count, LINES[phase][1])
-            for phase, count in phases.items()
-            if phase in LINES
+            LineCount(phase, SCRIPT, line, "main", count, text) for (phase, (line, text)), count in on_lines.items()
         )
         worker_lines = (
             (LineCount("item", "/simulated/data.py", 41, "__getitem__", at_work["item"], "image = augment(image)"),)

@@ -122,7 +122,7 @@ class Outside:
                 batch_shapes=None,
                 start_method=None,
                 loop_file=SCRIPT,
-                loop_line=loops[loader.loader],
+                loop_line=loops.get(loader.loader, loops[TRAIN_LOADER]),
             )
             for loader in known.loaders
         }

@@ -68,7 +68,7 @@ class StreamSource:
         count = len(job.gpus_of_one_process) or job.ranks
         self._gpus = [self._gpu(index) for index in range(count)]
         ranks = [self._gpus] if job.gpus_of_one_process else [[gpu] for gpu in self._gpus]
-        self.training = Training(job, seed, ranks, self._emit, self._ns)
+        self.training = self._play(seed, ranks)
         self._host = HostSensors(job, self._rng)
         self._looks = Looks(self._rng) if hooked else Looks(self._rng, rates(workers), TORN_SHARE)
         self._recent: dict[int, list[Fetch]] = {}
@@ -100,6 +100,9 @@ class StreamSource:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _play(self, seed: str, gpus: list[list[GpuModel]]) -> Training:
+        return Training(self._job, seed, gpus, self._emit, self._ns)
 
     def _ns(self, seconds: float) -> int:
         return self._start_ns + round(seconds * 1e9)
