@@ -31,6 +31,8 @@ def may_judge(rule: Rule, case: AnyCase) -> bool:
         return False
     if not rule.gated:
         return True
+    if is_outside(case.run):
+        return False
     if rule.early and is_early(case.run.critical) and has_some_steps(case.run.critical):
         return True
     return _settled(case.run, case.window_seconds) and (
@@ -51,6 +53,12 @@ def may_be_critical(rule: Rule, case: AnyCase) -> bool:
 def has_ended(run: RunWindow) -> bool:
     """Whether no rank of the run lives: what was found stays as it is, nothing new is said."""
     return all(rank.ended is not None for rank in run.ranks)
+
+
+def is_outside(run: RunWindow) -> bool:
+    """Whether no living rank is in a training loop: what its steps showed stays, nothing new is said of them."""
+    living = [rank for rank in run.ranks if rank.ended is None]
+    return bool(living) and all(rank.outside for rank in living)
 
 
 def steps_known(run: RunWindow) -> bool:
@@ -74,6 +82,8 @@ def have_spoken(rank: RankWindow, now_ns: int, started_ns: int) -> bool:
 def _may_judge_gpu(case: GpuCase) -> bool:
     """The GPU's own readings need no stacks: a run of which few come is judged by time, like one that gives none."""
     run = case.run
+    if run is not None and is_outside(run):
+        return False
     if run is None or _settled(run, case.window_seconds):
         return True
     return is_sampled(run.critical) and not has_ended(run) and case.window_seconds >= UNHOOKED_SECONDS

@@ -22,9 +22,9 @@ from gpuwatch.timeline.figures import (
 from gpuwatch.timeline.gpu import RAW_NS as GPU_RAW_NS
 from gpuwatch.timeline.gpu import GpuHistory
 from gpuwatch.timeline.host import ProcessHistory, with_batches
-from gpuwatch.timeline.phases import LOST_TIME, PAUSES, STOPPED, recompiles
+from gpuwatch.timeline.phases import LOST_TIME, OUTSIDE, PAUSES, STOPPED, recompiles
 from gpuwatch.timeline.runs import Run, gpus_of_trainer
-from gpuwatch.timeline.spans import Span, united
+from gpuwatch.timeline.spans import Span, covered_ns, united
 from gpuwatch.timeline.stacks import NOT_TRAINING
 from gpuwatch.timeline.stats import median, stats
 from gpuwatch.timeline.tiers import SECOND_NS
@@ -64,13 +64,15 @@ def run_window(
 
 
 def pauses_of(run: Run, start_ns: int, now_ns: int) -> list[Span]:
-    """When a GPU of this run has no training to show: warm-up, phases on any rank, and after the end.
+    """When a GPU of this run has no training to show: warm-up, phases on any rank, outside of its loop, after the end.
 
     A checkpoint of rank 0 holds up the others too. A run of which neither steps nor stacks are seen pauses never, as
     far as is known; one whose stacks are read may be in an evaluation before the first batch is counted.
     """
     spans: list[Span] = []
     for trainer in run.trainers:
+        spans += trainer.asides.spans(start_ns, now_ns)
+        spans += trainer.phases.stretches(OUTSIDE, start_ns, now_ns)
         if not trainer.steps_total and trainer.stacks.end_ns is not None and not trainer.is_exact:
             spans += trainer.phases.stretches(PAUSES, start_ns, now_ns)
     stepping = [trainer for trainer in run.trainers if trainer.steps_total]
@@ -172,6 +174,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         sums = replace(sums, steps_wall=bounds.seconds)
         if not steps.reaches(bounds.start_ns):
             sums = with_parts(sums, sums_of_rows(steps, rows))
+    asides = history.asides.spans(bounds.start_ns, bounds.end_ns)
     lasting = _lasting_sums(history, bounds.end_ns)
     train_loader = history.train_loader()
     return RankWindow(
@@ -188,6 +191,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         last_step_ns=history.last_step_ns,
         open_phase=history.phases.current(),
         outside=history.is_outside(now_ns),
+        aside_seconds=covered_ns(asides, bounds.start_ns, bounds.end_ns) / SECOND_NS,
         phase_spans=history.phases.newest(bounds.start_ns, bounds.end_ns, _MOST_SPANS),
         phases=history.phases.totals(bounds.start_ns, bounds.end_ns) if bounds.seconds > 0 else {},
         train_loader=train_loader,

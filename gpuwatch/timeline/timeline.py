@@ -104,7 +104,7 @@ class Timeline:
             TrainerEnded: self._add_end,
             LinkLoss: self._add_loss,
             StackTally: lambda sample: self._trainer(sample.trainer).add_tally(sample),
-            Standing: lambda sample: self._trainer(sample.trainer).stacks.see(sample),
+            Standing: lambda sample: self._trainer(sample.trainer).see_standing(sample),
             BatchCount: lambda sample: self._trainer(sample.trainer).add_count(sample),
             Candidates: self._add_candidates,
         }

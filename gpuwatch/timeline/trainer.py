@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -20,6 +21,7 @@ from gpuwatch.samples import (
     RunFacts,
     RunMemory,
     StackTally,
+    Standing,
     StepEnd,
     TrainerEnded,
     WorkerFetch,
@@ -28,6 +30,7 @@ from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.host import WorkerFetches
 from gpuwatch.timeline.phases import OUTSIDE, STOPPED_STATES, PhaseLog, StopLog
+from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.stacks import BatchCounts, StackLog
 from gpuwatch.timeline.stats import LogHistogram, known
 from gpuwatch.timeline.steps import (
@@ -57,8 +60,16 @@ _EARLY_STEPS = 100
 FRESH_NS = 10 * SECOND_NS
 """How long the line that a thread was last seen on counts as where it is."""
 
+ASIDE_SECONDS, ASIDE_STEPS = 5.0, 10.0
+"""So long, and so many slow steps (p99), code between two steps runs before it is no part of them."""
+_ASIDE_SHARE = 0.01
+_NEVER_ASIDE = frozenset({"wait", "start", "eval", "save"})
+"""Waits, however long; and what is a phase already."""
+_SLOW_SHARE = 0.99
+
 _USUAL_KEPT = 512
 _FIRSTS_KEPT = 256
+_ASIDES_KEPT = 64
 
 _FADING_NS = 60 * SECOND_NS
 _CLEARLY = 1.5  # times the waits of the one that was slowest: two that are alike would alternate
@@ -111,6 +122,7 @@ class TrainerHistory:
         self.counts = BatchCounts()
         self._may_wait = False
         self._outside_since_ns = 0
+        self.asides = Asides()
 
     def add_facts(self, facts: RunFacts) -> None:
         """The newest facts count, but nothing that is seen from outside counts against the hook while its link lives.
@@ -140,6 +152,7 @@ class TrainerHistory:
         if self.stops.within(step.start_ns, step.end_ns):
             self._mark_stop(self.stops.close(step.end_ns))
             step = without_stop(step, self.usual_step_seconds())
+        step = self._without_asides(step)
         training = (step.end_ns - step.start_ns) / SECOND_NS - step.phase_seconds
         if training < 0 or (self.steps.has(step.end_ns) and row_of(self.steps, step.number) is not None):
             return
@@ -211,6 +224,11 @@ class TrainerHistory:
         """A phase that opens or closes."""
         if self.phases.add(span, self.steps_total):
             self._see(span.start_ns, span.end_ns or span.start_ns)
+
+    def see_standing(self, standing: Standing) -> None:
+        """Where its thread stands: that alone shows from outside that it has left its loop, or does something else."""
+        self.stacks.see(standing)
+        self.asides.see(standing, lambda since_ns: self._is_aside(since_ns, standing.time_ns))
 
     def add_fetch(self, fetch: WorkerFetch) -> None:
         """A batch made by a worker."""
@@ -288,7 +306,7 @@ class TrainerHistory:
         """Whether no training loop runs, as its stack shows; where that is not read, as the end of its loader does."""
         standing = self.stacks.standing
         if standing is not None and standing.in_loop is not None and now_ns - standing.time_ns <= FRESH_NS:
-            return not standing.in_loop
+            return not standing.in_loop and now_ns - (self.last_step_ns or 0) > SECOND_NS
         return self.phases.is_open(OUTSIDE)
 
     @property
@@ -357,6 +375,35 @@ class TrainerHistory:
         if span is not None:
             self.phases.add(PhaseSpan(self.trainer, "stopped", *span), self.steps_total)
 
+    def _is_aside(self, since_ns: int, now_ns: int) -> bool:
+        """Whether what lasts since then, with no step, is none of what its steps are made of.
+
+        What comes oftener than once in a hundred steps is: the rollouts of reinforcement learning.
+        """
+        if self.asides.count + 1 > self.steps_total * _ASIDE_SHARE:
+            return False
+        since_ns = max(since_ns, self.last_step_ns or 0)
+        slow = self.session.quantile(_SLOW_SHARE) if self.is_exact else self.usual_step_seconds()
+        return (now_ns - since_ns) / SECOND_NS > max(ASIDE_SECONDS, ASIDE_STEPS * (slow or 0.0))
+
+    def _without_asides(self, step: StepEnd) -> StepEnd:
+        """The step less what the script did outside of its loop, or less all beyond a usual one where it took long.
+
+        Waits for data stay: however long, they are what they are.
+        """
+        if step.end_ns - step.start_ns <= ASIDE_SECONDS * SECOND_NS:
+            return step
+        spans, waited = self.asides.spans(step.start_ns, step.end_ns), step.wait_seconds or 0.0
+        training_ns = step.end_ns - step.start_ns - round((step.phase_seconds + waited) * SECOND_NS)
+        if waited * SECOND_NS > training_ns:
+            return step
+        if not spans and self._is_aside(step.end_ns - training_ns, step.end_ns):
+            self.asides.count += 1
+            self.asides.add(step.end_ns - training_ns, step.end_ns)
+            return without_stop(step, (self.usual_step_seconds() or 0.0) + waited)
+        aside_ns = min(covered_ns(spans, step.start_ns, step.end_ns), max(0, training_ns))
+        return without_stop(step, (training_ns - aside_ns) / SECOND_NS + waited)
+
     def _is_settled(self, end_ns: int, position: int, loader: int, samples: float) -> bool:
         if self.warm_up.over_ns is None or end_ns <= self.warm_up.over_ns:
             return False
@@ -365,6 +412,46 @@ class TrainerHistory:
     def _settle_again(self) -> None:
         """Judges the raw rows again; the tiers keep the first judgement."""
         settle(self.steps, self._is_settled)
+
+
+class Asides:
+    """Stretches in which the training thread was outside of its loop, or for very long at something that is no step.
+
+    The first call of a new graph, metrics after an epoch, a barrier at which others wait: what it does instead is known
+    where its stack is sampled, and that it is over when the step has ended.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Of those within the loop."""
+        self._open_ns: int | None = None
+        self._since_ns = 0  # when it was first sampled at what it does,
+        self._doing = ("", False)  # a phase, in its loop or outside
+        self._spans: deque[Span] = deque(maxlen=_ASIDES_KEPT)
+
+    def see(self, standing: Standing, is_aside: Callable[[int], bool]) -> None:
+        """Takes one sample; `is_aside` says whether a phase that lasts since then is no part of a step."""
+        left = standing.in_loop is False
+        if (standing.phase, left) != self._doing:
+            self._doing, self._since_ns = (standing.phase, left), min(standing.since_ns, standing.time_ns)
+        aside = left or (standing.phase not in _NEVER_ASIDE and is_aside(self._since_ns))
+        if aside and self._open_ns is None:
+            self.count += not left
+            self._open_ns = self._since_ns
+        elif not aside and self._open_ns is not None:
+            self.add(self._open_ns, standing.time_ns)
+            self._open_ns = None
+
+    def add(self, start_ns: int, end_ns: int) -> None:
+        """One that is over."""
+        self._spans.append((start_ns, end_ns))
+
+    def spans(self, start_ns: int, end_ns: int) -> list[Span]:
+        """Those that reach into the time between two moments."""
+        found = [span for span in self._spans if span[1] > start_ns and span[0] < end_ns]
+        if self._open_ns is not None and self._open_ns < end_ns:
+            found.append((self._open_ns, end_ns))
+        return found
 
 
 class EpochStarts:

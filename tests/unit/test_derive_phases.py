@@ -6,7 +6,7 @@ import pytest
 from record_stream import MS, RecordStream, derive, phases_of, steps_of
 
 from gpuwatch.hook import wire
-from gpuwatch.samples import PhaseSpan, RunMemory, Sample
+from gpuwatch.samples import PhaseSpan, RunMemory, Sample, StepEnd
 from gpuwatch.sources.hook_link.run import RunDerivation
 
 
@@ -281,6 +281,24 @@ def test_after_the_last_pass_over_its_loader_it_is_outside_until_something_follo
     samples += derivation.feed(loop.records, loop.now_ns)
     assert open_phases(samples) == []
     assert [(span.start_ns, span.end_ns) for span in phases_of(samples, "outside")][-1] == (ended, began)
+
+
+def test_what_lies_between_two_passes_is_no_part_of_the_step_behind_it() -> None:
+    derivation = RunDerivation("1.1")
+    loop = trained()
+    loop.stop()
+    samples = derivation.feed(loop.records, loop.now_ns)
+    samples += derivation.check(loop.now_ns + 2_000 * MS)
+    loop.records.clear()
+    loop.work(30_000)
+    loop.iter(iterator=1)
+    for _ in range(3):
+        loop.step(iterator=1)
+    samples += derivation.feed(loop.records, loop.now_ns)
+    ended = [sample for sample in samples if isinstance(sample, StepEnd)]
+    longest = max(ended, key=lambda step: step.end_ns - step.start_ns)
+    assert longest.end_ns - longest.start_ns > 30_000 * MS
+    assert longest.phase_seconds == pytest.approx(30.0, abs=0.1)
 
 
 def test_a_wait_within_the_loop_is_not_outside() -> None:

@@ -28,6 +28,12 @@ def test_no_verdict_before_the_warm_up_ends() -> None:
     assert said(scene(run(rank(warm=False))), gated=False) != ()
 
 
+def test_no_verdict_on_steps_or_gpu_outside_of_the_training_loop() -> None:
+    left = scene(run(replace(rank(), outside=True)), gpus=[gpu()])
+    assert said(left) == () and said(left, subject="gpu") == ()
+    assert said(left, gated=False) != ()
+
+
 def test_thirty_steps_are_enough_in_any_time() -> None:
     assert said(scene(run(rank(steps=29, window=20.0)), window=20.0)) == ()
     assert said(scene(run(rank(steps=30, window=20.0)), window=20.0)) != ()

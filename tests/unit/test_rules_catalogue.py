@@ -85,7 +85,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     "low-util": ("E0", {INFO}, {"fire_percent": 85, "clear_percent": 88, "hardly_percent": 30}),
     "util-fluctuation": (
         "E0",
-        {WARNING, INFO},
+        {INFO},
         {
             "sigma_points": 10, "clear_sigma_points": 7, "swing_points": 20, "clear_swing_points": 15,
             "lost_points": 8, "clear_lost_points": 5,
@@ -122,7 +122,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
         {CRITICAL},
         {"silence_seconds": 60, "busy_percent": 95, "power_share": 0.45, "usual_power_share": 0.60},
     ),
-    "step-stalled": ("E1", {CRITICAL, WARNING}, {"silence_seconds": 60, "idle_percent": 5}),
+    "step-stalled": ("E1", {CRITICAL, WARNING, INFO}, {"silence_seconds": 60, "idle_percent": 5}),
     "idle-gpu-allocated": ("E0", {INFO}, {"used_percent": 5}),
     "shared-gpu": ("E0", {INFO}, {"sm_percent": 5, "memory_share": 0.05}),
     "metrics-limited": ("E0", {INFO}, {}),

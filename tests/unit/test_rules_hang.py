@@ -1,5 +1,7 @@
 """The hang family: training that stopped, told apart from long steps, phases and stopped processes."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwatch.diagnosis.finding import Severity
@@ -37,6 +39,20 @@ def test_ranks_that_wait_for_one_whose_worker_computes_are_no_hang(lately, is_hu
     waiting = stuck(gpus=(1,), pid=11, process=build.process(tree_cores=1.0, tree_cores_lately=lately))
     run = build.run(stuck(gpus=(0,), pid=10), waiting)
     draft = build.check("collective-hang", build.run_case(build.scene(run, gpus=[spinning(0), idle(1)], at=NOW)))
+    assert (draft is not None) is is_hung
+
+
+@pytest.mark.parametrize(
+    ("since", "power", "is_hung"), [(60.0, 120.0, True), (199.0, 120.0, False), (60.0, 280.0, False)]
+)
+def test_ranks_that_wait_for_one_which_computes_alone_are_no_hang(since, power, is_hung):
+    lines = (standing(70, since=since, until=NOW, phase="eval"), standing(90, since=60.0, until=NOW, phase="backward"))
+    members = [
+        stuck(gpus=(index,), pid=10 + index, facts={"rank": index}, stacks=watched({"other": 1.0}, standing=line))
+        for index, line in enumerate(lines)
+    ]
+    gpus = [spinning(0, power_watts=power), spinning(1)]
+    draft = build.check("collective-hang", build.run_case(build.scene(build.run(*members), gpus=gpus, at=NOW)))
     assert (draft is not None) is is_hung
 
 
@@ -122,6 +138,23 @@ def test_a_run_whose_ranks_have_all_left_the_loop_is_not_stalled(outside, stalle
     members = [stuck(gpus=(i,), pid=10 + i, facts={"rank": i}, outside=out) for i, out in enumerate(outside)]
     moment = build.scene(build.run(*members), gpus=[idle(0), idle(1)], at=NOW)
     assert (build.check("step-stalled", build.run_case(moment)) is not None) is stalled
+
+
+@pytest.mark.parametrize(
+    ("text", "leaf", "is_stalled"),
+    [
+        ("batch = queue.get()", "queue.py:get", True),
+        ("time.sleep(POLL_SECONDS)", None, False),
+        ("breakpoint()", "bdb.py:trace_dispatch", False),
+        ("answer = input(question)", None, False),
+        ("loss.backward()", "pdb.py:interaction", False),
+    ],
+)
+def test_a_thread_that_stands_still_by_its_own_line_is_no_stall(text, leaf, is_stalled):
+    line = replace(standing(70, since=50.0, until=NOW), text=text, leaf=leaf)
+    member = stuck(stacks=watched({"other": 1.0}, standing=line))
+    draft = build.check("step-stalled", build.run_case(build.scene(build.run(member), gpus=[idle()], at=NOW)))
+    assert (draft is not None) is is_stalled
 
 
 class TestPhasesInWhichNothingMoves:

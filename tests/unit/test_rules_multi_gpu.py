@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from gpuwatch.diagnosis.finding import Severity
+from gpuwatch.timeline.windows import PhaseTotals
 from tests.unit import scene_builder as build
 from tests.unit.stack_windows import watched
 
@@ -73,6 +74,25 @@ def test_the_straggler_is_the_rank_that_waits_least_and_its_excess_is_the_cause(
     assert draft.fires and draft.severity is Severity.CRITICAL
     assert "Rank 2" in draft.summary and "loader" in draft.summary
     assert draft.gain.high == pytest.approx(1 / (1 - 0.35), abs=0.01)
+
+
+@pytest.mark.parametrize("kind", ["eval", "checkpoint"])
+def test_a_rank_that_saves_or_evaluates_for_all_is_no_straggler(kind):
+    members = ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,))
+    case = build.run_case(build.scene(build.run(*members)))
+    assert build.check("straggler-rank", case) is not None
+    waited = 0.07 * members[2].steps
+    members[2] = dataclasses.replace(members[2], phases={kind: PhaseTotals(kind, 1, waited, 0.35, waited)})
+    assert build.check("straggler-rank", build.run_case(build.scene(build.run(*members)))) is None
+
+
+@pytest.mark.parametrize(("in_training", "fires"), [(60, True), (20, False)])
+def test_power_of_a_window_that_was_mostly_a_pause_is_no_imbalance(in_training, fires):
+    gpus = [build.gpu(index, power=power) for index, power in enumerate((500, 280, 280, 280))]
+    trained = dataclasses.replace(gpus[0].utilization, count=round(gpus[0].utilization.count * in_training / 60))
+    gpus = [dataclasses.replace(each, train_utilization=trained) for each in gpus]
+    draft = build.check("gpu-imbalance", build.run_case(job(gpus)))
+    assert (draft is not None and draft.fires) is fires
 
 
 def test_a_slow_forward_pass_on_the_cpu_is_not_blamed_on_a_gpu():

@@ -24,7 +24,8 @@ IN_THE_LOOP = frozenset({"wait", "forward", "backward", "optimizer", "sync", "co
 def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) -> float | None:
     """Seconds since any rank's last step, if that is longer than so many and ten of its slow (p99) steps.
 
-    None while the run moves, is in a known phase or in no training loop, was stopped by a signal, has ended, or has
+    None while the run moves, is in a known phase or in no training loop, sleeps or stands in a debugger by
+    its own line, was stopped by a signal, has ended, or has
     made too few steps to know its pace. From outside the pace is not known: the thread must stand on one line for as
     long. A run that was found standing counts from then on, if it stands in a training loop.
     """
@@ -34,6 +35,8 @@ def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) 
     if all(rank.outside for rank in ranks):
         return None
     if any(rank.process is not None and rank.process.latest.state == "T" for rank in ranks):
+        return None
+    if any(stand.is_meant for stand in stands(case)):
         return None
     if all(is_sampled(rank) for rank in ranks):
         return _stood_seconds(case, ranks, least_seconds)

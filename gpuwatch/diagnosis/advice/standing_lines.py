@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.lines import place, quoted
@@ -11,6 +12,9 @@ from gpuwatch.diagnosis.wording import listed, seconds
 from gpuwatch.samples import Standing
 from gpuwatch.timeline.trainer import FRESH_NS
 from gpuwatch.timeline.windows import RankWindow
+
+_WAITING_CALL = re.compile(r"\b(sleep|input|breakpoint|set_trace|wait_for_client)\(")
+_DEBUGGERS = frozenset({"bdb.py", "pdb.py", "cmd.py", "pydevd.py"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,12 @@ class Stand:
     def who(self) -> str:
         """Rank 3, or the process where ranks are not known."""
         return process_words(self.rank)
+
+    @property
+    def is_meant(self) -> bool:
+        """Whether its line asks to stand still: a sleep, a prompt, a debugger."""
+        called = _WAITING_CALL.search(self.line.text or "") is not None
+        return called or (self.line.leaf or "").split(":")[0].rsplit("/", 1)[-1] in _DEBUGGERS
 
     @property
     def words(self) -> str:

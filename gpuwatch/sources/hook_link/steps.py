@@ -242,6 +242,7 @@ class StepMachine:
         self._is_inference = False  # nothing has trained so far
         self._over_ns = 0  # when a pass over a loader ended that nothing has followed yet, 0: none
         self._is_outside = False  # and that this was emitted
+        self._is_pass_over = False  # the training's own: behind an evaluation in its midst the loop goes on
 
     @property
     def reads_no_loader(self) -> bool:
@@ -272,7 +273,9 @@ class StepMachine:
         self._last_start = start
         if self._over_ns:
             self._end_outside(start)
-        if kind == STOP and self._trained:
+        if iterator.trains or iterator.loader.role == "train":
+            self._is_pass_over = kind == STOP
+        if kind == STOP and self._trained and self._is_pass_over:
             self._over_ns = end
         if iterator.step != writer.index:
             iterator.next_step(writer.index)
@@ -365,6 +368,7 @@ class StepMachine:
         """Something of the loop follows the end of a pass: what was called outside ended there."""
         if self._is_outside:
             self._out.append(PhaseSpan(self._trainer, "outside", self._over_ns, start))
+            self.writer.phase(self._over_ns, start)
         self._over_ns, self._is_outside = 0, False
 
     # ---- boundaries

@@ -6,8 +6,8 @@ Means:
 Evidence:
     No step on any rank for 60 s or ten of the slowest steps; utilization at least 95 % on all GPUs but at most one;
     power at most 45 % of the limit or below 60 % of what this run usually draws; no evaluation, checkpoint or
-    compilation going on. Where stacks can be read, the line each rank is at, and since when: one of them for at least
-    10 s, without a hook each for 60 s.
+    compilation going on. Where stacks can be read, the line each rank is at, and since when: each of them for at
+    least 10 s, without a hook for 60 s.
 Fires:
     All of that holds in two evaluations.
 Clears:
@@ -34,6 +34,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median_low
 
 from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds
 from gpuwatch.diagnosis.advice.sampled import is_sampled
@@ -54,6 +55,7 @@ from gpuwatch.timeline.windows import GpuWindow, RankWindow
 IDLE_PERCENT = 5.0
 LOADING_CORES = 0.8
 """Of the workers of the rank whose GPU idles: they make the batch that all wait for."""
+COMPUTING_TIMES = 1.3
 MOST_NAMED = 8
 
 
@@ -69,7 +71,7 @@ class Thresholds:
     busy_percent: float = threshold(95.0, "utilization of all GPUs but one at least")
     power_share: float = threshold(0.45, "of its power limit that a GPU draws at most")
     usual_power_share: float = threshold(0.60, "or of what it usually draws")
-    standing_seconds: float = threshold(10.0, "on its line, of one rank's thread at least, where stacks are read")
+    standing_seconds: float = threshold(10.0, "on its line, of each rank's thread, where stacks are read")
 
 
 @rule("collective-hang", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
@@ -83,7 +85,9 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
     if len(busy) < max(1, len(gpus) - 1) or not all(_draws_little(gpu, case, limits) for gpu in busy):
         return None
     idle, found = [gpu for gpu in gpus if gpu not in busy], stands(case)
-    if (found and found[0].seconds < limits.standing_seconds) or _is_loading(case, idle):
+    if any(stand.seconds < limits.standing_seconds for stand in found) or _is_loading(case, idle):
+        return None
+    if _computes_alone(busy):
         return None
     culprit = _culprit(case, idle, found)
     return Draft(
@@ -129,6 +133,12 @@ def _worker_cores(rank: RankWindow) -> float:
     lately = rank.process.tree_cores_lately if rank.process is not None else None
     cores = (rank.workers.cpu_cores or 0.0) * rank.workers.count if rank.workers is not None else 0.0
     return cores if lately is None else min(cores, lately)
+
+
+def _computes_alone(busy: list[GpuWindow]) -> bool:
+    """Whether one GPU draws clearly more than those that spin: its rank computes, and the others wait for that."""
+    watts = sorted(_watts(gpu) for gpu in busy)
+    return len(watts) > 1 and watts[-1] > COMPUTING_TIMES * median_low(watts)
 
 
 def _fix(case: RunCase, culprit: str, found: tuple[Stand, ...]) -> Fix:

@@ -9,13 +9,14 @@ Evidence:
     when; without a hook it must be there for 60 s. In an evaluation, a save or a compilation the same, for five
     minutes, where its stack is in there.
 Fires:
-    All of that holds in two evaluations.
+    All of that holds in two evaluations. Where neither its stack nor its processes show what it waits for, it may have
+    left its loop, or stand at a breakpoint: for information at first, a warning after a quarter of an hour.
 Clears:
     A step arrives.
 Not when:
     A known phase (evaluation, checkpoint, compilation) of less than five minutes, a process that computes, reads or
-    writes, a program that has left its training loop, a breakpoint, a process stopped by SIGSTOP: that one is shown as
-    stopped.
+    writes, a program that has left its training loop, a breakpoint, a prompt or a sleep that its line asks for, a
+    process stopped by SIGSTOP: that one is shown as stopped.
 Causes:
     The training thread waits for its loader: dead workers or full shared memory. It is blocked in a read: storage. It
     is at a line of its own: a lock, a debugger, the network.
@@ -47,6 +48,7 @@ from gpuwatch.timeline.windows import RankWindow
 LOADER_TIMEOUT_SECONDS = 120
 MOST_NAMED = 8
 WORKERS_SHARE = 0.5
+UNSEEN_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,14 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
     if stall is None or not _idle(case, limits):
         return None
     found = stands(case)
-    cause, fix = _cause(case, found)
+    known = _cause(case, found)
+    cause, fix = known or _unseen(case)
     loader = case.run.critical.train_loader
     waits_for_workers = bool(loader and loader.num_workers and (not found or found[0].line.phase == "wait"))
     file, line = _place(found) or place_of(loader)
     return Draft(
         summary=f"{case.run.title} has {stall.words} and does nothing: {cause}",
-        severity=stall.severity,
+        severity=stall.severity if known else _severity_unseen(stall.silence),
         level=Level.E2 if case.run.critical.facts.visibility == "exact" else Level.E1,
         evidence=(
             stall.measure,
@@ -108,13 +111,14 @@ class _Stall:
     measure: Measure
     severity: Severity
     ruled_out: tuple[RuledOut, ...] = ()
+    silence: float = 0.0
 
 
 def _stall(case: RunCase, limits: Thresholds) -> _Stall | None:
     silence = silent_seconds(case, limits.silence_seconds)
     if silence is not None:
         measure, no_phase = silence_measure(case, silence), RuledOut("an evaluation or checkpoint", "none is open")
-        return _Stall(f"made no step for {seconds(silence)}", measure, Severity.CRITICAL, (no_phase,))
+        return _Stall(f"made no step for {seconds(silence)}", measure, Severity.CRITICAL, (no_phase,), silence)
     phase = stuck_phase(case)
     if phase is None:
         return None
@@ -138,8 +142,8 @@ def _idle(case: RunCase, limits: Thresholds) -> bool:
     return bool(cores) and len(cores) == len(processes)
 
 
-def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
-    """What it waits for, in words, and what to do."""
+def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str] | None:
+    """What it waits for, in words, and what to do; None where neither its processes nor its stack show that."""
     where = f"; it is at {found[0].words}" if found else ""
     for rank in case.run.ranks:
         process = rank.process.latest if rank.process else None
@@ -166,10 +170,18 @@ def _cause(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
                 "/dev/shm is full",
                 "Give the container more shared memory (--shm-size) or lower prefetch_factor" + where,
             )
-    if found:
-        return _stands(case, found)
+    return _stands(case, found) if found else None
+
+
+def _unseen(case: RunCase) -> tuple[str, str]:
+    """The same words where its stack cannot be read: it may hang, or have left its loop, or wait for its user."""
     look = f"Look at its stack: gpuwatch stacks {case.run.critical.facts.pid}"
-    return "it waits for something that is not visible from outside", look
+    return "it hangs or waits for something that is not visible from outside", look
+
+
+def _severity_unseen(silence: float) -> Severity:
+    """Nothing shows that it is in its loop still: a prompt or a debugger seldom waits for so long."""
+    return Severity.WARNING if silence >= UNSEEN_SECONDS else Severity.INFO
 
 
 def _stands(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:

@@ -6,7 +6,8 @@ Means:
 Evidence:
     L = 1 - utilization - S: idle time in training that no wait for data explains, nor logging where stacks can be
     read, with a training thread that keeps a core busy on a machine that has cores to spare. The time in which that
-    thread copies batches to the GPU does not count, nor that in which it spins until the GPU is done (.item()).
+    thread copies batches to the GPU does not count, nor that in which it spins until the GPU is done (.item()), nor
+    that in which it runs the script's own code: no more idles for launches than the model and its optimizer take.
 Fires:
     L of 15 % or more and a main thread that uses at least 0.85 core.
 Clears:
@@ -35,7 +36,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.sampled import share_in, trains_on
+from gpuwatch.diagnosis.advice.sampled import is_sampled, share_in, trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -43,6 +44,8 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, share_measure
 from gpuwatch.samples import StackPhase
 from gpuwatch.timeline.windows import RankWindow
+
+LAUNCHING: tuple[StackPhase, ...] = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     if trains_on(case) != "cuda" or starvation is None or busy is None or thread is None:
         return None
     logging = _share_of(rank, "log")
-    idle = idle_outside_waits(rank, starvation, busy) - logging
+    idle = idle_outside_waits(rank, starvation, busy) - logging - _silent_share(case)
+    idle = min(idle, _launching_share(rank))
     pressure = case.host.pressure_cpu_percent if case.host else None
     delay = rank.process.run_delay_share if rank.process else None
     crowded = (pressure or 0.0) >= limits.pressure_percent or (delay or 0.0) >= limits.run_delay_share
@@ -112,6 +116,31 @@ def _launching_cores(rank: RankWindow) -> float | None:
         return None
     copying = _share_of(rank, "copy") or rank.copy_share or 0.0
     return cores - copying - _share_of(rank, "sync") - _share_of(rank, "log")
+
+
+def _launching_share(rank: RankWindow) -> float:
+    """Share of the window that the thread spends in what launches kernels: forward, backward and optimizer."""
+    if is_sampled(rank):
+        phases = rank.stacks.phases if rank.stacks is not None else {}
+        return sum(share_in(phases, phase) for phase in LAUNCHING)
+    known = rank.forward_share, rank.backward_share, rank.optimizer_share
+    if None in known:
+        return 1.0
+    paused = sum(total.seconds for total in rank.phases.values())
+    trained = rank.train_seconds / max(rank.window_seconds - paused, 1e-9)
+    return sum(share or 0.0 for share in known) * min(1.0, trained)
+
+
+def _silent_share(case: RunCase) -> float:
+    """Share of the window behind the last step, beyond a slow one: what the thread does there is no step yet.
+
+    From outside the samples of the stack show what it does.
+    """
+    rank = case.run.critical
+    if is_sampled(rank) or rank.last_step_ns is None or rank.window_seconds <= 0.0:
+        return 0.0
+    silence = (case.now_ns - rank.last_step_ns) / 1e9 - (rank.step_p99_session_seconds or 0.0)
+    return min(1.0, max(0.0, silence) / rank.window_seconds)
 
 
 def _share_of(rank: RankWindow, phase: StackPhase) -> float:

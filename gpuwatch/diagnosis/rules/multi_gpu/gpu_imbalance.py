@@ -39,6 +39,8 @@ from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
 from gpuwatch.timeline.windows import GpuWindow
 
+TRAINING_SHARE = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -148,8 +150,16 @@ def _memory_spread(gpus: list[GpuWindow], limits: Thresholds) -> float | None:
 
 
 def _power_variation(gpus: list[GpuWindow]) -> float | None:
+    if any(not _is_training(gpu) for gpu in gpus):
+        return None
     watts = [gpu.power_watts.mean for gpu in gpus if gpu.power_watts]
     return stdev(watts) / mean(watts) if len(watts) == len(gpus) and mean(watts) > 0 else None
+
+
+def _is_training(gpu: GpuWindow) -> bool:
+    """Whether nearly all of the window is training: power is known of the whole of it only."""
+    training, whole = gpu.train_utilization, gpu.utilization
+    return training is None or whole is None or training.count >= TRAINING_SHARE * whole.count
 
 
 def _sentence(

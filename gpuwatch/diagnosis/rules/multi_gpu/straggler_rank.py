@@ -20,7 +20,7 @@ Not when:
     minutes by chance, and nothing is won by what slows it down. So a rank that waits for its own loader has to do so
     more than the others in all parts of the window, its workers have to take longer for a batch, both beyond chance,
     and the others' workers have to have time to spare: no more than that is counted. Nor are a rank's waits for others
-    that wait for data, which show in any part of its step.
+    that wait for data, which show in any part of its step; nor one that saves or evaluates for all.
 Causes:
     Its loading, its copies, its forward pass or its GPU's clock, whichever it has more of than the others. The same
     rank in every epoch: hardware. Another one in each: data.
@@ -62,6 +62,7 @@ CAUSES = {
     "forward_share": ("computes its forward pass more slowly", "Check this GPU's clock and heat, and rank-only work"),
 }
 
+ALONE = frozenset({"eval", "checkpoint", "compile"})
 ON_THE_CPU = "Compare what only this rank does in it, its threads, and what else runs on its cores"
 
 PARTS, LEAST_PARTS = 8, 3
@@ -146,13 +147,21 @@ def _waited_for(rank: RankWindow, others: list[RankWindow], gpus: tuple[GpuWindo
     in_backward = median(seconds_per_step(other, other.backward_share) for other in others)
     in_backward -= seconds_per_step(rank, rank.backward_share)
     outside = median(_seconds_outside(other) for other in others) - _seconds_outside(rank)
-    return max(in_backward + max(0.0, outside), waited_for_gpu(rank, others, gpus))
+    paused = _seconds_paused(rank) - median(_seconds_paused(other) for other in others)
+    return max(in_backward + max(0.0, outside) - max(0.0, paused), waited_for_gpu(rank, others, gpus))
 
 
 def _seconds_outside(rank: RankWindow) -> float:
     """Seconds of each step in none of the known parts."""
     parts = (rank.wait_share, rank.copy_share, rank.forward_share, rank.backward_share, rank.optimizer_share)
-    return seconds_per_step(rank, max(0.0, 1.0 - sum(part or 0.0 for part in parts)))
+    seconds_outside = seconds_per_step(rank, max(0.0, 1.0 - sum(part or 0.0 for part in parts)))
+    aside = rank.aside_seconds / rank.steps if is_sampled(rank) else 0.0  # a hook's steps are without it
+    return max(0.0, seconds_outside - aside)
+
+
+def _seconds_paused(rank: RankWindow) -> float:
+    """Seconds per step of its evaluations and saves: one that does these alone is waited for, but is not slow."""
+    return sum(total.seconds for kind, total in rank.phases.items() if kind in ALONE) / rank.steps
 
 
 def _excess(straggler: RankWindow, others: list[RankWindow], name: str) -> float:

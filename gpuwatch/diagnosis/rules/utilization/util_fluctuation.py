@@ -7,7 +7,8 @@ Evidence:
     Utilization outside phases over the window: its standard deviation, its swing (95th less 5th percentile) and the
     points lost compared with its own 95th percentile.
 Fires:
-    (standard deviation of 10 points or swing of 20) and 8 points lost; a warning where utilization is low as well.
+    (standard deviation of 10 points or swing of 20) and 8 points lost. No warning: it describes, and what causes it
+    has a rule of its own.
 Clears:
     (standard deviation below 7 and swing below 15) or less than 5 points lost.
 Not when:
@@ -57,7 +58,7 @@ class Thresholds:
     "util-fluctuation",
     subject="gpu",
     level=Level.E0,
-    after=("low-util", *IDLE_GPU),
+    after=IDLE_GPU,
     behind=("data-starvation", "launch-bound", "epoch-start-stall", "checkpoint-stall", "gc-stall"),
     thresholds=Thresholds,
 )
@@ -84,7 +85,7 @@ def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
             f"{gpu_name(case.gpu)} swings between {stats.p5:.0f} and {stats.p95:.0f} %: "
             f"{stats.mean:.0f} ± {stats.sigma:.0f} % on average"
         ),
-        severity=Severity.WARNING if "low-util" in case.holding else Severity.INFO,
+        severity=Severity.INFO,
         level=Level.E0,
         evidence=tuple(measures),
         fires=(stats.sigma >= limits.sigma_points or swing >= limits.swing_points) and lost >= limits.lost_points,
