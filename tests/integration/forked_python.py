@@ -19,6 +19,7 @@ import site
 import socket
 import subprocess
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,7 @@ MODULES = ("torch", "torch._dynamo", "torch.distributed.checkpoint")
 _ROOM = 4096  # bytes of a command line, which a fork writes over that of the Python it comes from
 _REQUEST = 1 << 17
 _STATUS = 4
+_ASKING = threading.Lock()
 
 
 class ForkedPython(subprocess.Popen[Any]):
@@ -46,10 +48,11 @@ class ForkedPython(subprocess.Popen[Any]):
         }
         self._ended, status = os.pipe()
         streams = [given[name] if given[name] != -1 else usual for usual, name in enumerate(pipes)]
-        forking = _forking()
-        socket.send_fds(forking, [json.dumps(request).encode()], [*streams, status])
+        with _ASKING:
+            forking = _forking()
+            socket.send_fds(forking, [json.dumps(request).encode()], [*streams, status])
+            self.pid = int(forking.recv(_REQUEST))
         os.close(status)
-        self.pid = int(forking.recv(_REQUEST))
         self._child_created = True
         self._close_pipe_fds(*(given[n] for n in names if n[:2] in ("p2", "c2", "er")))  # type: ignore[attr-defined]
 

@@ -132,8 +132,8 @@ def outcome(process: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
 
 def test_every_way_to_end_looks_the_same(folder: Path) -> None:
     with listening(folder) as listener:
-        with started(folder, ENDINGS, "plain", hooked=False) as process:
-            hooked = finished(folder, ENDINGS, "hooked")
+        with started(folder, ENDINGS, "plain", hooked=False, forked=True) as process:
+            hooked = finished(folder, ENDINGS, "hooked", forked=True)
             stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
         listener.until_all_closed()
     assert outcome(hooked) == (process.returncode, stdout, stderr)

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.command_line import PATIENCE_SECONDS, ROOT, gpuwatch, lonely_environment
+from tests.integration.forked_python import ForkedPython
+from tests.integration.hook_programs import SITE
 from tests.integration.process_groups import kill_group
 
 SLOW_DATASET = ROOT / "benchmarks" / "scripts" / "slow_dataset.py"
@@ -70,11 +72,20 @@ for step, (images, labels) in enumerate(train_loader, 1):
 
 
 @contextmanager
-def training(folder: Path, script: Path, *arguments: str, steps: int = SETTLED_STEPS) -> Iterator[int]:
-    """The script under `gpuwatch run`, once it has done its first steps; gives its pid."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpuwatch", "run", sys.executable, str(script), *arguments],
-        env=lonely_environment(folder),
+def training(
+    folder: Path, script: Path, *arguments: str, steps: int = SETTLED_STEPS, forked: bool = False
+) -> Iterator[int]:
+    """The script under `gpuwatch run`, once it has done its first steps; gives its pid.
+
+    With `forked`, it comes from a Python that has imported torch already, and without the launcher.
+    """
+    environment = lonely_environment(folder)
+    if forked:
+        environment["PYTHONPATH"] = os.pathsep.join([str(SITE), environment["PYTHONPATH"]])
+    launcher = [] if forked else [sys.executable, "-m", "gpuwatch", "run"]
+    process = (ForkedPython if forked else subprocess.Popen)(
+        [*launcher, sys.executable, str(script), *arguments],
+        env=environment,
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
+from tests.integration.forked_python import ForkedPython
 from tests.integration.test_main_job import training
 
 DATASET = """\
@@ -132,7 +133,7 @@ def patched(folder: Path, name: str, source: str) -> str:
     """The script after the patch of the report about its training, with which it still runs."""
     script, patch = folder / name, folder / "fix.patch"
     script.write_text(source)
-    with training(folder, script, "100000") as pid:
+    with training(folder, script, "100000", forked=True) as pid:
         done = gpuwatch(folder, "report", "--attach", str(pid), "--duration", "20", "--patch", "-o", str(patch))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert patch.read_text().startswith(f"--- a/{script.name}\n"), done.stderr
@@ -154,14 +155,11 @@ def patched_at_once(folder: Path, scripts: Mapping[str, tuple[str, str]]) -> dic
 
 
 def still_runs(tmp_path: Path, script: Path) -> None:
-    subprocess.run(
-        [sys.executable, str(script), "6"],
-        cwd=tmp_path,
-        env=lonely_environment(tmp_path),
-        check=True,
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, str(script), "6"]
+    with ForkedPython(command, cwd=tmp_path, env=lonely_environment(tmp_path), text=True, **pipes) as process:
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, errors
 
 
 def added(before: str, after: str) -> list[str]:
@@ -215,7 +213,7 @@ def test_what_is_not_in_the_patch_is_reported_on_stderr(tmp_path: Path) -> None:
         script = folder / file
         script.write_text(source)
         # Of none more are advised on any machine; of one, where its cores are not busy.
-        with training(folder, script, "100000", "--workers", "0") as pid:
+        with training(folder, script, "100000", "--workers", "0", forked=True) as pid:
             if name == "changed":
                 script.write_text(source + "\n")
             return gpuwatch(folder, "report", "--attach", str(pid), "--duration", "20", "--patch")
