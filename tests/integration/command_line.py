@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import pty
 import re
 import select
@@ -13,6 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from gpuwatch.diagnosis import rules
+from tests.integration.forked_python import ForkedPython
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120  # only a command that hangs gets there
@@ -46,17 +50,39 @@ def lonely_environment(folder: Path, **more: str) -> dict[str, str]:
     )
 
 
-def gpuwatch(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end, without a terminal."""
-    environment = lonely_environment(folder, **options.pop("environment", {}))
-    return subprocess.run(
-        [sys.executable, "-m", "gpuwatch", *arguments],
-        env=environment,
+class ForkedCommand(ForkedPython):
+    """A `subprocess.Popen` of [sys.executable, "-m", "gpuwatch", *arguments], forked from one with its modules."""
+
+    modules = (
+        *(f"gpuwatch.cli.{name}" for name in ("dispatch", "config", "session", "report", "record")),
+        *(module.name for module in pkgutil.walk_packages(rules.__path__, f"{rules.__name__}.")),
+    )
+
+
+def gpuwatch(
+    folder: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    timeout: float = PATIENCE_SECONDS,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, without a terminal; with an environment of its own, which Python may read, afresh."""
+    command = [sys.executable, "-m", "gpuwatch", *arguments]
+    process = (subprocess.Popen if environment else ForkedCommand)(
+        command,
+        env=lonely_environment(folder, **(environment or {})),
         stdin=subprocess.DEVNULL,
         text=True,
         encoding="utf-8",
-        **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": PATIENCE_SECONDS} | options),
+        **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
     )
+    with process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
 WITHOUT_SOURCES = """\

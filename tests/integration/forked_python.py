@@ -1,8 +1,9 @@
-"""Programs that are forked from a Python which has imported torch already, where their start is not what is tested.
+"""Programs and commands, forked from a Python that has made their imports, where their start is not what is tested.
 
 An import of torch and of what its first optimizer imports is 3 s of a core, most programs here need 0.2 s after it. In
 a fork the hook is armed once torch is there, as where a script calls `gpuwatch.watch()` after its imports; what it does
-while torch is being imported is tested on programs with a start of their own, by subprocess.
+while torch is being imported is tested on programs with a start of their own, by subprocess. A command of gpuwatch's
+imports for 0.4 s, twice as long as most take to do what a test is about.
 
 Run as a script this is the Python that forks. It imports the modules named in its arguments.
 """
@@ -14,6 +15,7 @@ import importlib
 import inspect
 import json
 import os
+import runpy
 import select
 import site
 import socket
@@ -25,7 +27,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULES = ("torch", "torch._dynamo", "torch.distributed.checkpoint")
 _ROOM = 4096  # bytes of a command line, which a fork writes over that of the Python it comes from
 _REQUEST = 1 << 17
 _STATUS = 4
@@ -34,6 +35,8 @@ _ASKING = threading.Lock()
 
 class ForkedPython(subprocess.Popen[Any]):
     """A `subprocess.Popen` of [sys.executable, script, *arguments], whose process is a fork of one with torch."""
+
+    modules: tuple[str, ...] = ("torch", "torch._dynamo", "torch.distributed.checkpoint")
 
     def _execute_child(self, *arguments: Any) -> None:
         names = list(inspect.signature(subprocess.Popen._execute_child).parameters)  # type: ignore[attr-defined]
@@ -49,7 +52,7 @@ class ForkedPython(subprocess.Popen[Any]):
         self._ended, status = os.pipe()
         streams = [given[name] if given[name] != -1 else usual for usual, name in enumerate(pipes)]
         with _ASKING:
-            forking = _forking()
+            forking = _forking(self.modules)
             socket.send_fds(forking, [json.dumps(request).encode()], [*streams, status])
             self.pid = int(forking.recv(_REQUEST))
         os.close(status)
@@ -73,15 +76,15 @@ class ForkedPython(subprocess.Popen[Any]):
 
 
 @cache
-def _forking() -> socket.socket:
+def _forking(modules: tuple[str, ...]) -> socket.socket:
     """The connection to the Python that forks for this process, and ends with it."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        command = [sys.executable, __file__, str(its.fileno()), *MODULES]
+        command = [sys.executable, __file__, str(its.fileno()), *modules]
         subprocess.Popen(
             [*command, " " * _ROOM],
-            env=environment,
+            env=environment | {"LC_ALL": "C.UTF-8"},
             pass_fds=[its.fileno()],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
@@ -136,7 +139,7 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [*paths, *sys.path[1:]]
     site.execsitecustomize()
-    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    sys.path.insert(0, str(Path.cwd()) if sys.argv[0] == "-m" else str(Path(sys.argv[0]).parent))
 
 
 def _write_over_command_line(text: bytes) -> None:
@@ -157,9 +160,15 @@ def _main_module(script: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[2])
     for each in sys.argv[2:-1]:
         importlib.import_module(each)
     gc.collect()
     gc.freeze()  # what a fork collects is its own
     _become(*_serve(socket.socket(fileno=int(sys.argv[1]))))
-    exec(compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec"), _main_module(sys.argv[0]))
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        script = Path(sys.argv[0])
+        exec(compile(script.read_bytes(), str(script), "exec"), _main_module(str(script)))

@@ -88,18 +88,18 @@ def content(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def test_an_arm_that_steps_twice_as_often_is_called_faster(script: Path) -> None:
     """So much more often, and in so many runs, that one which a busy machine holds for seconds does not hide it."""
-    result = tried(script, "--arg", "pause=0.004", "--runs", "5", "--format", "json", behind=("--pause", "0.08"))
+    result = tried(script, "--arg", "pause=0.002", "--runs", "5", "--format", "json", behind=("--pause", "0.04"))
     assert result.returncode == 0, result.stderr
     told = content(result)
     first, arm = told["arms"]
-    assert (first["label"], arm["label"], arm["verdict"]) == ("as it is", "arg.pause=0.004", "faster")
+    assert (first["label"], arm["label"], arm["verdict"]) == ("as it is", "arg.pause=0.002", "faster")
     assert arm["interval"]["low"] > 1.5
     assert told["trial"]["metric"] == "samples_per_second"
     assert [each["place"] for each in first["runs"]] == [0, 3, 4, 7, 8]
     assert all(each["steps"] >= 40 for each in arm["runs"])
-    assert told["by_hand"] == ["start it with --pause 0.004"]
+    assert told["by_hand"] == ["start it with --pause 0.002"]
     assert "a first run as it is, not counted: " in result.stderr
-    assert "run 10 of 10: arg.pause=0.004: " in result.stderr
+    assert "run 10 of 10: arg.pause=0.002: " in result.stderr
     assert "KeyboardInterrupt" not in result.stderr
     pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]
     assert len(set(pids)) == 11
@@ -181,7 +181,7 @@ def test_what_nobody_can_change_is_refused_before_any_run(script: Path) -> None:
 
 
 def test_fail_if_makes_a_pull_request_fail(script: Path) -> None:
-    result = tried(script, "--arg", "pause=0.08", "--runs", "5", "--fail-if", "slower", behind=("--pause", "0.004"))
+    result = tried(script, "--arg", "pause=0.04", "--runs", "5", "--fail-if", "slower", behind=("--pause", "0.002"))
     assert result.returncode == 1, result.stdout
     assert "slower" in result.stdout
 
