@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpuwatch.recording.pooled import Level
-from gpuwatch.recording.summary import FindingSummary, GpuSummary, RunSummary, SessionSummary
+from gpuwatch.recording.summary import FindingSummary, GpuSummary, Level, RunSummary, SessionSummary
 from gpuwatch.report.model import Finding, Gpu, Memory, Report, Run
 
 _GIB = 1024**3

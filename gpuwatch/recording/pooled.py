@@ -30,14 +30,6 @@ class Swing:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """A mean and the greatest single value."""
-
-    mean: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """Some minutes one after the other: those from `first` to before `last` of longer columns.
 
@@ -190,17 +182,6 @@ def swing(minutes: Minutes) -> Swing | None:
         for amount, own, sigma in zip(counts, means, _column(minutes, "sigma"), strict=True)
     )
     return Swing(middle, math.sqrt(squares / (values - 1)) if values > 1 else 0.0)
-
-
-def level(minutes: Minutes) -> Level | None:
-    """Mean and greatest value."""
-    middle = mean(minutes)
-    return None if middle is None else Level(middle, greatest(minutes))
-
-
-def quantile(minutes: Minutes, share: float) -> float | None:
-    """The value below which `share` of all values lie; None without any. See `quantiles`."""
-    return quantiles(minutes, (share,))[0]
 
 
 def quantiles(minutes: Minutes, shares: Sequence[float]) -> tuple[float | None, ...]:

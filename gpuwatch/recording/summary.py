@@ -11,13 +11,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuwatch.recording.long import LONGEST_NS, LongStretch
-from gpuwatch.recording.pooled import Level, Swing
+from gpuwatch.recording.pooled import Swing
 from gpuwatch.recording.reader import Recording
 from gpuwatch.samples import GpuFacts, ProcessSample, RunFacts
 from gpuwatch.timeline.figures import joules_per_sample
 from gpuwatch.timeline.spans import Span
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import GpuWindow, RunWindow, Scene, Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A mean and the greatest single value."""
+
+    mean: float
+    max: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,7 @@ def test_percentiles_of_an_hour_are_those_of_its_values() -> None:
     assert whole.parts[0].marks is not None
     cuts = statistics.quantiles(every, n=100)
     for share in (5, 50, 95):
-        assert pooled.quantile(whole, share / 100) == pytest.approx(cuts[share - 1], abs=2.5)
+        assert pooled.quantiles(whole, (share / 100,))[0] == pytest.approx(cuts[share - 1], abs=2.5)
     swing = pooled.swing(whole)
     assert swing is not None
     assert swing.mean == pytest.approx(statistics.mean(every), rel=1e-6)
@@ -292,13 +292,13 @@ def test_percentiles_of_a_part_of_an_hour_are_those_of_its_minutes() -> None:
     hour = packed_hour(an_hour(random.Random(2))[0])
     part = columns(hour, "utilization_percent", BEGIN_NS + 45 * MINUTE_NS, BEGIN_NS + 55 * MINUTE_NS)["GPU-1"]
     assert part.parts[0].marks is None
-    assert pooled.quantile(part, 0.5) == pytest.approx(30, abs=1.5)
+    assert pooled.quantiles(part, (0.5,))[0] == pytest.approx(30, abs=1.5)
 
 
 def test_a_share_that_is_all_zero_has_a_percentile_of_zero() -> None:
     rows = [minute(BEGIN_NS + n * MINUTE_NS, *polls("G", BEGIN_NS, [0.0] * 3 + [70.0] * 7)) for n in range(20)]
     found = columns(packed_hour(rows), "utilization_percent", BEGIN_NS, BEGIN_NS + HOUR_NS)["G"]
-    assert pooled.quantile(found, 0.05) == 0.0
+    assert pooled.quantiles(found, (0.05,))[0] == 0.0
 
 
 def test_a_changed_byte_of_an_hour_is_noticed() -> None:
