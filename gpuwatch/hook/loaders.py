@@ -11,15 +11,26 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .quiet import Place, attributes, belongs_to, inherits, noting, own, quietly, type_name
 from .ring import pulse
 
+UNKNOWN_SIZE = -1
+_LOADERS_KEPT = 32
+_SHAPES_KEPT = 64
+_LOADER_KEY = "gpuwatch_loader"  # in what multiprocessing hands on to the processes that it starts
+_BATCH_DEPTH = 3
+_CANDIDATES = 8
+_COUNT_NAMES = ("_num_graphs", "num_graphs", "batch_size")
+"""Attributes in which batch types keep how many samples they hold; the first two are PyTorch Geometric's."""
 _PLAIN = (list, tuple, range, dict, str, bytes)
 _MAP, _ITERABLE = 0, 1  # torch.utils.data.dataloader._DatasetKind
 _START_METHODS = ("fork", "spawn", "forkserver")
+
+Measure = Callable[[Any], int]
 
 
 def read_settings(loader: Any) -> Dict[str, Any]:
@@ -174,26 +185,7 @@ def _start_method(held: Dict[str, Any]) -> Optional[str]:
     return name if name in _START_METHODS else None
 
 
-UNKNOWN_SIZE = -1
-_BATCH_DEPTH = 3
-_CANDIDATES = 8
-_COUNT_NAMES = ("_num_graphs", "num_graphs", "batch_size")
-"""Attributes in which batch types keep how many samples they hold; the first two are PyTorch Geometric's."""
-
-Measure = Callable[[Any], int]
-
-
-class _Nothing:
-    """A block like any other, for a torch without dispatch to the program's functions."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *failure: Any) -> None:
-        return None
-
-
-undispatched: Callable[[], Any] = _Nothing
+undispatched: Callable[[], Any] = nullcontext
 """A block in which no attribute of a tensor goes through a `__torch_function__` or mode of the program's."""
 _modes: Callable[[], int] = int
 
@@ -201,7 +193,7 @@ _modes: Callable[[], int] = int
 def prepare(torch: Any) -> None:
     """Takes what keeps calls from the program's modes from this torch."""
     global undispatched, _modes
-    undispatched = getattr(torch._C, "DisableTorchFunction", _Nothing)
+    undispatched = getattr(torch._C, "DisableTorchFunction", nullcontext)
     _modes = getattr(torch._C, "_len_torch_function_stack", int)
 
 
@@ -364,10 +356,6 @@ def _inside(batch: Any, key: Any, inner: Measure) -> Measure:
     return lambda batch: inner(_member(batch, key)) if type(batch) is kind else UNKNOWN_SIZE
 
 
-_LOADERS_KEPT = 32
-_SHAPES_KEPT = 64
-
-
 class LoaderEntry:
     """One DataLoader that was built, or found in use."""
 
@@ -491,20 +479,17 @@ def _place_of_the_original(loader: Any) -> Optional[Place]:
     return None
 
 
-_HANDED_ON = "gpuwatch_loader"
-
-
 def start_workers_of(loader: int) -> None:
     """The processes started from here on are workers of this loader; of none that is known where it is 0."""
     if loader:
-        _handed_on()[_HANDED_ON] = loader
+        _handed_on()[_LOADER_KEY] = loader
     else:
-        _handed_on().pop(_HANDED_ON, None)
+        _handed_on().pop(_LOADER_KEY, None)
 
 
 def take_loader() -> Optional[int]:
     """The loader whose worker this process was started as, once: what this one starts in turn is for no loader."""
-    loader: Optional[int] = _handed_on().pop(_HANDED_ON, None)
+    loader: Optional[int] = _handed_on().pop(_LOADER_KEY, None)
     return loader
 
 

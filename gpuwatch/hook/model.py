@@ -15,6 +15,15 @@ from .hidden import around
 from .quiet import Place, belongs_to, own, quietly, type_name
 from .ring import pulse
 
+_PARAMETER_LIMIT = 20_000
+_COUNTED_AGAIN = 2_000
+"""Parameters that are counted each time the facts are asked for, as layers may be unfrozen: 2 ms in 30 s."""
+_TENSOR_CORE_SIDE = 8
+_MATMUL_PRECISION = {"none": "highest", "ieee": "highest", "tf32": "high", "bf16": "medium"}
+
+_shape: Dict[str, Any] = {}
+_shape_of: Set[int] = set()
+_devices: List[Any] = []
 autocast_dtype: Optional[str] = None
 
 
@@ -42,17 +51,6 @@ def _note_autocast(autocast: Any, kind: type) -> None:
         raise AttributeError("autocast has no fast_dtype")
     autocast_dtype = str(dtype).replace("torch.", "")
     pulse.facts_changed = True
-
-
-_PARAMETER_LIMIT = 20_000
-_COUNTED_AGAIN = 2_000
-"""Parameters that are counted each time the facts are asked for, as layers may be unfrozen: 2 ms in 30 s."""
-_TENSOR_CORE_SIDE = 8
-_MATMUL_PRECISION = {"none": "highest", "ieee": "highest", "tf32": "high", "bf16": "medium"}
-
-_shape: Dict[str, Any] = {}
-_shape_of: Set[int] = set()
-_devices: List[Any] = []
 
 
 def look(torch: Any) -> None:

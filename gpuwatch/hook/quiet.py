@@ -23,6 +23,14 @@ _GPUWATCH = tuple(os.path.dirname(os.path.dirname(file)) + os.sep for file in _F
 _STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _NOT_THE_USERS = (*_GPUWATCH, _STANDARD_LIBRARY)
 _DEPTH = 100
+_NOTED = 20
+
+Result = TypeVar("Result")
+
+_mro: Callable[[type], Tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_namespace: Callable[[type], Dict[str, Any]] = type.__dict__["__dict__"].__get__
+_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+_arguments: Callable[[BaseException], Tuple[Any, ...]] = BaseException.__dict__["args"].__get__
 
 
 class Place(NamedTuple):
@@ -68,16 +76,6 @@ def _absolute(name: str) -> str:
         return os.path.abspath(name)
     except OSError:
         return name  # the working folder was removed under the process
-
-
-Result = TypeVar("Result")
-
-_NOTED = 20
-
-_mro: Callable[[type], Tuple[type, ...]] = type.__dict__["__mro__"].__get__
-_namespace: Callable[[type], Dict[str, Any]] = type.__dict__["__dict__"].__get__
-_name: Callable[[type], str] = type.__dict__["__name__"].__get__
-_arguments: Callable[[BaseException], Tuple[Any, ...]] = BaseException.__dict__["args"].__get__
 
 
 def attributes(thing: Any) -> Dict[str, Any]:
