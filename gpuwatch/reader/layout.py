@@ -230,88 +230,68 @@ OLDEST, FIRST_SELF_DESCRIBING, NEWEST = min(TABLES), (3, 13), max(TABLES)
 COOKIE = b"xdebugpy"
 _RELEASE_CANDIDATE = 0xC  # the level in PY_VERSION_HEX from which on the layout stands still
 
-_Sections = tuple[tuple[str, str], ...]
+_Sections = dict[str, str]
+"""The fields of each section, in their order."""
 
-_SECTIONS_3_13: _Sections = (
-    ("runtime", "size finalizing interpreters_head"),
-    (
-        "interpreter",
-        "size id next threads_head gc imports_modules sysdict builtins ceval_gil gil_state gil_enabled gil_locked "
-        "gil_holder",
-    ),
-    ("thread", "size prev next interp current_frame thread_id native_thread_id datastack_chunk status"),
-    ("frame", "size previous executable instr_ptr localsplus owner"),
-    (
-        "code",
-        "size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds co_code_adaptive",
-    ),
-    ("object", "size ob_type"),
-    ("type", "size tp_name tp_repr tp_flags"),
-    ("tuple", "size ob_item ob_size"),
-    ("list", "size ob_item ob_size"),
-    ("dict", "size ma_keys ma_values"),
-    ("float", "size ob_fval"),
-    ("int", "size lv_tag ob_digit"),
-    ("bytes", "size ob_size ob_sval"),
-    ("text", "size state length asciiobject_size"),
-)
-
-_SECTIONS_3_14: _Sections = (
-    ("runtime", "size finalizing interpreters_head"),
-    (
-        "interpreter",
-        "size id next threads_head threads_main gc imports_modules sysdict builtins ceval_gil gil_state gil_enabled "
-        "gil_locked gil_holder code_object_generation tlbc_generation",
-    ),
-    ("thread", "size prev next interp current_frame thread_id native_thread_id datastack_chunk status"),
-    ("frame", "size previous executable instr_ptr localsplus owner stackpointer tlbc_index"),
-    (
-        "code",
-        "size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds co_code_adaptive "
-        "co_tlbc",
-    ),
-    ("object", "size ob_type"),
-    ("type", "size tp_name tp_repr tp_flags"),
-    ("tuple", "size ob_item ob_size"),
-    ("list", "size ob_item ob_size"),
-    ("set", "size used table mask"),
-    ("dict", "size ma_keys ma_values"),
-    ("float", "size ob_fval"),
-    ("int", "size lv_tag ob_digit"),
-    ("bytes", "size ob_size ob_sval"),
-    ("text", "size state length asciiobject_size"),
-    ("gc", "size collecting"),
-    ("generator", "size gi_name gi_iframe gi_frame_state"),
-    ("llist_node", "next prev"),
-    (
-        "debugger",
-        "eval_breaker remote_debugger_support remote_debugging_enabled debugger_pending_call debugger_script_path "
-        "debugger_script_path_size",
-    ),
-)
-
-_CHANGED_IN_3_15 = {
-    "thread": "size prev next interp current_frame base_frame last_profiled_frame last_profiled_frame_seq thread_id "
-    "native_thread_id datastack_chunk status holds_gil gil_requested current_exception exc_state",
-    "type": "size tp_name tp_repr tp_flags tp_basicsize tp_dictoffset",
-    "text": "size state length asciiobject_size compactunicodeobject_size",
-    "gc": "size collecting frame generation_stats_size generation_stats",
+_SECTIONS_3_13: _Sections = {
+    "runtime": "size finalizing interpreters_head",
+    "interpreter": "size id next threads_head gc imports_modules sysdict builtins ceval_gil gil_state gil_enabled "
+    "gil_locked gil_holder",
+    "thread": "size prev next interp current_frame thread_id native_thread_id datastack_chunk status",
+    "frame": "size previous executable instr_ptr localsplus owner",
+    "code": "size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds "
+    "co_code_adaptive",
+    "object": "size ob_type",
+    "type": "size tp_name tp_repr tp_flags",
+    "tuple": "size ob_item ob_size",
+    "list": "size ob_item ob_size",
+    "dict": "size ma_keys ma_values",
+    "float": "size ob_fval",
+    "int": "size lv_tag ob_digit",
+    "bytes": "size ob_size ob_sval",
+    "text": "size state length asciiobject_size",
 }
-_NEW_IN_3_15 = {"thread": ("error", "exc_value"), "type": ("heap_type", "size ht_cached_keys")}
-"""Sections, each by the one it stands behind."""
 
 
-def _changed(sections: _Sections) -> _Sections:
-    found: list[tuple[str, str]] = []
-    for name, fields in sections:
-        found.append((name, _CHANGED_IN_3_15.get(name, fields)))
-        if name in _NEW_IN_3_15:
-            found.append(_NEW_IN_3_15[name])
-    return tuple(found)
+def _changed(sections: _Sections, changed: _Sections, inserted: Mapping[str, tuple[str, str]]) -> _Sections:
+    """The sections of the next version; the `inserted` ones each by the one it stands behind."""
+    found: _Sections = {}
+    for name, fields in sections.items():
+        found[name] = changed.get(name, fields)
+        if name in inserted:
+            found.update((inserted[name],))
+    return found
 
 
-_SECTIONS = {(3, 13): _SECTIONS_3_13, (3, 14): _SECTIONS_3_14, (3, 15): _changed(_SECTIONS_3_14)}
-SIZE = max(24 + 8 * sum(len(fields.split()) for _, fields in sections) for sections in _SECTIONS.values())
+_SECTIONS_3_14 = _changed(
+    _SECTIONS_3_13,
+    {
+        "interpreter": "size id next threads_head threads_main gc imports_modules sysdict builtins ceval_gil gil_state "
+        "gil_enabled gil_locked gil_holder code_object_generation tlbc_generation",
+        "frame": f"{_SECTIONS_3_13['frame']} stackpointer tlbc_index",
+        "code": f"{_SECTIONS_3_13['code']} co_tlbc",
+    },
+    {"list": ("set", "size used table mask")},
+) | {
+    "gc": "size collecting",
+    "generator": "size gi_name gi_iframe gi_frame_state",
+    "llist_node": "next prev",
+    "debugger": "eval_breaker remote_debugger_support remote_debugging_enabled debugger_pending_call "
+    "debugger_script_path debugger_script_path_size",
+}
+_SECTIONS_3_15 = _changed(
+    _SECTIONS_3_14,
+    {
+        "thread": "size prev next interp current_frame base_frame last_profiled_frame last_profiled_frame_seq "
+        "thread_id native_thread_id datastack_chunk status holds_gil gil_requested current_exception exc_state",
+        "type": "size tp_name tp_repr tp_flags tp_basicsize tp_dictoffset",
+        "text": "size state length asciiobject_size compactunicodeobject_size",
+        "gc": "size collecting frame generation_stats_size generation_stats",
+    },
+    {"thread": ("error", "exc_value"), "type": ("heap_type", "size ht_cached_keys")},
+)
+_SECTIONS = {(3, 13): _SECTIONS_3_13, (3, 14): _SECTIONS_3_14, (3, 15): _SECTIONS_3_15}
+SIZE = max(24 + 8 * sum(len(fields.split()) for fields in sections.values()) for sections in _SECTIONS.values())
 """Bytes from the start of `_PyRuntime` that hold all that is used."""
 
 
@@ -407,7 +387,7 @@ def remote_control_from(raw: bytes) -> RemoteControl:
         OffsetsError: They describe none, or none that can be right.
     """
     sections = _SECTIONS[version_of(raw) or NEWEST]
-    if "debugger" not in dict(sections):
+    if "debugger" not in sections:
         raise OffsetsError("it takes no scripts")
     fields = _fields(raw, sections)
     debugger, thread_bytes = fields["debugger"], fields["thread"]["size"]
@@ -432,7 +412,7 @@ def remote_control_from(raw: bytes) -> RemoteControl:
 def _fields(raw: bytes, sections: _Sections) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     position = 24
-    for name, fields in sections:
+    for name, fields in sections.items():
         names = fields.split()
         found[name] = dict(zip(names, struct.unpack_from(f"<{len(names)}Q", raw, position), strict=True))
         position += 8 * len(names)

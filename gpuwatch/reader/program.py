@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import BinaryIO
 
 from gpuwatch.foreign import use_foreign, use_mapped
-from gpuwatch.procfs import DELETED, Mapping
+from gpuwatch.procfs import DELETED, Mapping, link_target
 from gpuwatch.reader.layout import OLDEST
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import CannotReadError, Reason, not_ready
@@ -375,7 +375,7 @@ def _mapped_files(memory: Memory) -> list[Mapping]:
     for mapping in memory.maps():
         if mapping.inode and not mapping.offset:
             found.setdefault(mapping.path, mapping)
-    program = _link(memory.directory / "exe")
+    program = link_target(f"{memory.directory}/exe")
 
     def rank(mapping: Mapping) -> tuple[bool, bool, bool]:
         memory.budget.charge(0)
@@ -421,21 +421,14 @@ def _ways(memory: Memory, mapping: Mapping) -> Iterator[_Way]:
         )
 
     yield by_link(f"map_files/{mapping.name}")
-    if mapping.path == _link(memory.directory / "exe"):
+    if mapping.path == link_target(f"{memory.directory}/exe"):
         yield by_link("exe")
     path = mapping.path.removesuffix(os.fsdecode(DELETED))
     yield by_name(path)
     # The kernel shows a name as this process sees it where the target's root lies below this one's.
-    root = _link(memory.directory / "root")
+    root = link_target(f"{memory.directory}/root")
     if root is not None and root != "/" and path.startswith(f"{root}/"):
         yield by_name(path[len(root) :])
-
-
-def _link(path: Path) -> str | None:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return None
 
 
 def _check_machine(pid: int, image: Image) -> None:

@@ -283,7 +283,7 @@ def described(**changes: int) -> bytes:
         "type": [408, 24, 0, 0], "bytes": [40, 16, 32], "text": [64, 32, 16, 40],
     }  # fmt: skip
     raw = b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 0)
-    for name, fields in layout._SECTIONS[3, 13]:
+    for name, fields in layout._SECTIONS[3, 13].items():
         for index, field in enumerate(fields.split()):
             value = numbers.get(name, [])[index] if index < len(numbers.get(name, [])) else 0
             raw += struct.pack("<Q", changes.get(f"{name}__{field}", value))

@@ -26,13 +26,14 @@ from gpuwatch.procfs import (
     ProcessKey,
     ProcessStat,
     boot_ticks,
+    listed,
     mapped_paths,
     read_once,
     read_stat,
     read_status,
     shown,
 )
-from gpuwatch.sources.host.identify import is_python, is_python_program
+from gpuwatch.sources.host.identify import executable_of, is_python, is_python_program
 from gpuwatch.sources.host.run import WORKER_NAME
 
 _LAUNCHER_NAME = "pt_elastic"  # set by torch/distributed/run.py
@@ -228,11 +229,8 @@ def owner(proc_root: Path | str, pid: int) -> int | None:
 
 def runs_python(proc_root: Path | str, pid: int) -> bool:
     """Whether its program is named as interpreters are; also False where the program may not be known."""
-    try:
-        program = os.readlink(f"{proc_root}/{pid}/exe")  # noqa: PTH115 - kept as text
-    except OSError:
-        return False
-    return is_python_program(program.removesuffix(" (deleted)"))
+    program = executable_of(pid, proc_root)
+    return program is not None and is_python_program(program)
 
 
 def read_process(proc_root: Path | str, pid: int, before: Process | None = None) -> Process | None:
@@ -275,10 +273,7 @@ def _user(proc_root: Path | str, pid: int) -> int | None:
 
 def has_training_threads(proc_root: Path | str, pid: int) -> bool:
     """Whether torch itself started threads in it for gradients on a GPU or for talking to other ranks."""
-    try:
-        threads = os.listdir(f"{proc_root}/{pid}/task")  # noqa: PTH208 - names only
-    except OSError:
-        return False
+    threads = listed(f"{proc_root}/{pid}/task")
     names = (read_once(f"{proc_root}/{pid}/task/{thread}/comm", 64) for thread in threads[:_MOST_THREADS])
     return any(name is not None and name.startswith(_TRAINING_THREADS) for name in names)
 
@@ -656,10 +651,7 @@ class Census:
 
 def all_pids(proc_root: Path | str) -> set[int]:
     """The pids of all processes there are but this one."""
-    try:
-        names = os.listdir(proc_root)  # noqa: PTH208 - 3000 Path objects cost 10 times the listing
-    except OSError:
-        return set()
+    names = listed(str(proc_root))
     me = {os.getpid()} if str(proc_root) == "/proc" else set()
     return {int(name) for name in names if name.isdecimal() and name.isascii()} - me
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpuwatch.foreign import read_program
-from gpuwatch.procfs import ProcessKey, namespace_pids
+from gpuwatch.procfs import ProcessKey, link_target, namespace_pids
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates
 from gpuwatch.samples.run import Visibility
@@ -128,7 +128,7 @@ class GpuPids:
     def __init__(self, proc_root: Path | str) -> None:
         self._proc_root = proc_root
         self._level = len(namespace_pids("self", proc_root))
-        self.can_map = self._is_on_host() or self._level > 1
+        self.can_map = link_target(f"{proc_root}/self/ns/pid") == _FIRST_PID_NAMESPACE or self._level > 1
 
     def ours(self, by_host_pid: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
         """What is known by host pid, by our pid; without those that are gone or cannot be mapped."""
@@ -140,12 +140,6 @@ class GpuPids:
     def _own_pid(self, host_pid: int) -> int | None:
         pids = namespace_pids(host_pid, self._proc_root)
         return pids[self._level - 1] if len(pids) >= self._level > 0 else None
-
-    def _is_on_host(self) -> bool:
-        try:
-            return os.readlink(f"{self._proc_root}/self/ns/pid") == _FIRST_PID_NAMESPACE  # noqa: PTH115 - names no file
-        except OSError:
-            return False
 
 
 _PERIOD_NS: Final = 3_000_000_000

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwatch.foreign import read_arguments, read_of
-from gpuwatch.procfs import MAPS_LIMIT, PROC, TreeWalker, mapped_paths, read_once, read_stat, read_status, shown
+from gpuwatch.procfs import (
+    MAPS_LIMIT,
+    PROC,
+    TreeWalker,
+    link_target,
+    mapped_paths,
+    read_once,
+    read_stat,
+    read_status,
+    shown,
+)
 
 _PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*[a-z]{0,3}(-bin|-dbg)?")
 _PYTHON_LIBRARIES = (b"libpython", b"libpypy")
@@ -77,7 +87,7 @@ def identify(pid: int, proc_root: Path = PROC, my_uid: int | None = None) -> Pro
             f"Process {pid} ({command}) belongs to {user_name(uid)} and gpuwatch runs as {user_name(mine)}: "
             f"run gpuwatch as {f'{user_name(uid)} or as root' if uid else 'root'} (sudo).",
         )
-    executable = _executable(pid, proc_root)
+    executable = executable_of(pid, proc_root)
     if not is_python(pid, proc_root):
         raise CannotAttachError(_not_python(pid, proc_root, command, executable))
     return ProcessIdentity(pid, stat.start_ticks, uid, read_arguments(proc_root, pid), executable)
@@ -88,7 +98,7 @@ def is_python(pid: int, proc_root: Path = PROC) -> bool:
 
     The maps and the program, milliseconds to read, are read only where the name does not say so.
     """
-    executable = _executable(pid, proc_root)
+    executable = executable_of(pid, proc_root)
     arguments = read_arguments(proc_root, pid)
     names = [executable] if executable else list(arguments[:1])
     if any(map(is_python_program, names)):
@@ -165,12 +175,10 @@ def _short_command(pid: int, proc_root: Path, name: str) -> str:
     return command if len(command) <= _COMMAND_SHOWN else command[: _COMMAND_SHOWN - 1] + "…"
 
 
-def _executable(pid: int, proc_root: Path) -> str | None:
-    """The program file; the kernel appends " (deleted)" once an upgrade has replaced it."""
-    try:
-        return os.readlink(f"{proc_root}/{pid}/exe").removesuffix(" (deleted)")  # noqa: PTH115 - kept as text
-    except OSError:
-        return None
+def executable_of(pid: int, proc_root: Path | str) -> str | None:
+    """The program file, None where it may not be known; the kernel appends " (deleted)" once an upgrade replaced it."""
+    program = link_target(f"{proc_root}/{pid}/exe")
+    return None if program is None else program.removesuffix(" (deleted)")
 
 
 VARIABLES = (

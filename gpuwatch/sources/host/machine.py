@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpuwatch.foreign import in_time
-from gpuwatch.procfs import keyed_int, rate, read_all, read_int, read_once, shown
+from gpuwatch.procfs import keyed_int, listed, rate, read_all, read_int, read_once, shown
 from gpuwatch.samples import MachineFacts
 
 _MOUNTED_AT = PurePosixPath("/sys/fs/cgroup")
@@ -487,7 +487,7 @@ class NumaNodes:
     def __init__(self, sys_root: Path) -> None:
         self._sys_root = sys_root
         self._by_core: dict[int, int] = {}
-        for name in _listed(f"{sys_root}/devices/system/node"):
+        for name in listed(f"{sys_root}/devices/system/node"):
             node = _NODE.fullmatch(name)
             if node is not None:
                 cores = core_list(read_once(f"{sys_root}/devices/system/node/{name}/cpulist", 4096))
@@ -516,7 +516,7 @@ class NumaNodes:
     def of_gpus(self) -> tuple[tuple[str, int], ...]:
         """The node of each NVIDIA GPU by its PCI address; a GPU without one (-1) is left out."""
         folder = f"{self._sys_root}/bus/pci/drivers/nvidia"
-        found = ((name, read_int(f"{folder}/{name}/numa_node")) for name in sorted(_listed(folder)) if _is_pci(name))
+        found = ((name, read_int(f"{folder}/{name}/numa_node")) for name in sorted(listed(folder)) if _is_pci(name))
         return tuple((name.lower(), node) for name, node in found if node is not None and node >= 0)
 
 
@@ -532,13 +532,6 @@ def core_list(raw: bytes | None) -> list[int]:
 
 def _is_pci(name: str) -> bool:
     return _PCI_ADDRESS.fullmatch(name) is not None
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names only
-    except OSError:
-        return []
 
 
 _CONTAINER_GROUP = re.compile(rb"/(docker|kubepods|containerd|crio|libpod|lxc|machine\.slice/libpod)\b|docker-")

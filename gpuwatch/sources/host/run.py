@@ -19,6 +19,7 @@ from gpuwatch.procfs import (
     TreeWalker,
     boot_ticks,
     keyed_int,
+    listed,
     parse_stat,
     rate,
     read_once,
@@ -103,12 +104,8 @@ class Turns:
     def _threads(self, pid: int) -> dict[int, int]:
         """CPU ticks by thread."""
         folder = f"{self._proc_root}/{pid}/task"
-        try:
-            names = os.listdir(folder)  # noqa: PTH208 - 64 Path objects cost ten times the listing
-        except OSError:
-            return {}
         ticks = {}
-        for name in names[:_MOST_THREADS]:
+        for name in listed(folder)[:_MOST_THREADS]:
             stat = parse_stat(read_once(f"{folder}/{name}/stat", 1024))
             if stat is not None and name.isdecimal():
                 ticks[int(name)] = stat.own_ticks

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gpuwatch.foreign import read_foreign, read_of, read_program, whereabouts
-from gpuwatch.procfs import MAPS_LIMIT, mapped_paths, read_all
+from gpuwatch.procfs import MAPS_LIMIT, link_target, listed, mapped_paths, read_status
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples.run import LoaderFacts, RunFacts
 from gpuwatch.sources.hook_link.processes import Processes
@@ -42,7 +42,7 @@ class ProcessFacts:
         environment = Processes(proc_root).environment(pid) or {}
         self._group, self._ranks = ranks(environment)
         self._how_to_see_more = HOOK_SILENT if carries_hook(proc_root, pid) else None
-        self._cwd = _link(f"{self._folder}/cwd")
+        self._cwd = link_target(f"{self._folder}/cwd")
         self.device: str | None = None
         self.torch: str | None = None
         self._torch_mapped = False
@@ -122,17 +122,12 @@ class ProcessFacts:
 
     def _holds_gpu(self) -> bool:
         folder = f"{self._folder}/fd"
-        try:
-            descriptors = os.listdir(folder)  # noqa: PTH208 - as text, a trainer easily has a thousand
-        except OSError:
-            return False
-        opened = (_link(f"{folder}/{descriptor}") for descriptor in descriptors[:_MOST_DESCRIPTORS])
+        opened = (link_target(f"{folder}/{descriptor}") for descriptor in listed(folder)[:_MOST_DESCRIPTORS])
         return any(_GPU_DEVICES.fullmatch(path) for path in opened if path is not None)
 
     def _affinity(self) -> int | None:
-        status = read_all(f"{self._folder}/status") or b""
-        found = re.search(rb"^Cpus_allowed_list:\s*(\S+)", status, re.M)
-        return None if found is None else len(core_list(found[1]))
+        cores = read_status(self.pid, self._proc_root).get("Cpus_allowed_list")
+        return None if cores is None else len(core_list(cores.encode()))
 
 
 def ranks(environment: Mapping[str, str]) -> tuple[str | None, dict[str, int | None]]:
@@ -145,13 +140,6 @@ def ranks(environment: Mapping[str, str]) -> tuple[str | None, dict[str, int | N
 
     job = ":".join(filter(None, (address, port, environment.get("TORCHELASTIC_RUN_ID"))))
     return hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:16], numbers
-
-
-def _link(path: str) -> str | None:
-    try:
-        return os.readlink(path)  # noqa: PTH115 - kept as text
-    except OSError:
-        return None
 
 
 def _number(text: str | None) -> int | None:

@@ -18,7 +18,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from gpuwatch.foreign import read_arguments
-from gpuwatch.procfs import read_all, read_stat, to_int
+from gpuwatch.procfs import MOST_THREADS, children_of, listed, read_stat
 from gpuwatch.reader.attach import Interpreter
 from gpuwatch.reader.attach import attach as attach_to
 from gpuwatch.reader.codes import Code
@@ -39,7 +39,6 @@ _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MIN_AGE_NS: Final = 100_000_000
 _RETRY_NS: Final = 300_000_000
 _THOROUGH_NS: Final = 2_000_000_000
-_MOST_THREADS: Final = 4096
 _FORKSERVER: Final = "multiprocessing.forkserver"
 
 
@@ -222,20 +221,15 @@ class Workers:
 
     def _children(self, pid: int) -> set[int]:
         """The children of a process. Each hangs on the thread that forked it: all 200 are asked only now and then."""
-        folder = f"{self._proc_root}/{pid}/task"
         threads = {str(pid), *self._forkers}
         if self._thorough or pid != self._pid:
-            try:
-                listed = os.listdir(folder)  # noqa: PTH208 - 200 Path objects cost 10 times the listing
-                threads |= set(listed[:_MOST_THREADS])
-            except OSError:
-                return set()
+            threads |= set(listed(f"{self._proc_root}/{pid}/task")[:MOST_THREADS])
         found: set[int] = set()
         for thread in threads:
-            below = (read_all(f"{folder}/{thread}/children") or b"").split()
+            below = children_of(self._proc_root, pid, thread)
             if below and pid == self._pid:
                 self._forkers.add(thread)
-            found.update(child for word in below if (child := to_int(word)) is not None)
+            found |= below
         return found
 
     def _is_forkserver(self, pid: int) -> bool:
