@@ -324,7 +324,7 @@ class Count:
     """An iterator's count, and the pointers whose change shows that another iterator took its place.
 
     An iterator dies with its epoch and the next one is often made at its address, its dict and keys included. So
-    each read compares all that leads to the number with what stood there, and the objects that tell the loader
+    each read compares all that leads to the number with what stood there, and the objects that identify the loader
     (`identity`: its sampler and dataset). An int is immutable: adding one stores another object, as a rule one of
     two addresses in turn, so both are read along and a second call is needed only where the pointer is a new one.
     """
@@ -433,7 +433,7 @@ _NESTED = 3  # samplers in samplers
 
 
 class SettingsReader:
-    """Reads settings. Lengths that only a call of the target's own `__len__` could tell stay unknown."""
+    """Reads settings. Lengths that only a call of the target's own `__len__` could give stay unknown."""
 
     def __init__(self, objects: Objects, attributes: Attributes) -> None:
         self._objects = objects

@@ -69,7 +69,7 @@ class CodeShape:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where the slots of one frame lie; `top` is where it stands how many are used, None where nothing tells."""
+    """Where the slots of one frame lie; `top` is where it stands how many are used, None where that is not known."""
 
     address: int
     shape: CodeShape
@@ -108,7 +108,7 @@ class SlotReader:
         self._shapes.clear()
 
     def shape(self, address: int, code: Code | None = None) -> CodeShape | None:
-        """The shape of the code object there; `code`, as the stack has it, tells when another took its place."""
+        """The shape of the code object there; `code`, as the stack has it, shows when another took its place."""
         known = self._shapes.get(address)
         if known is None or known[0] is not code:
             known = self._shapes[address] = (code, self._read_shape(address))

@@ -172,7 +172,7 @@ class Memory:
         return found.split(b"\0", 1)[0].decode(errors="replace")
 
     def maps(self) -> list[Mapping]:
-        """The mappings of files, as far as 16 MiB of the list tell.
+        """The mappings of files, as far as 16 MiB of the list go.
 
         Raises:
             CannotReadError: The process is gone, or its map may not be read.

@@ -55,7 +55,7 @@ class TypeInfo:
 
 
 class TypeHead(NamedTuple):
-    """What tells whether the bytes are those of a class at all."""
+    """What shows whether the bytes are those of a class at all."""
 
     references: int
     metatype: int

@@ -260,7 +260,7 @@ _FIRST_EXPORTED_IN = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The interpreter of a process: where `_PyRuntime` is, and its version if its symbols tell (3.13+ tells itself)."""
+    """A process's interpreter: where `_PyRuntime` is, and its version if its symbols give it (3.13+ states its own)."""
 
     image: Image
     runtime: int

@@ -186,7 +186,7 @@ def explain(pid: int, access: Access, *, hooked: bool = False) -> tuple[str, str
 
 
 def access_to(pid: int, proc_root: Path) -> Access:
-    """What /proc tells about reading `pid` from here."""
+    """What /proc says about reading `pid` from here."""
     target = read_status(pid, proc_root)
     own = read_status("self", proc_root)
     target_uid = _first_number(target.get("Uid"))

@@ -229,7 +229,7 @@ KNOWN_ROOTS = frozenset(
     }
 )
 _MAX_KEPT_FRAMES = 8192
-_POINTER_BITS = ~7  # since 3.14 the low bits of a frame's code tell how it is counted
+_POINTER_BITS = ~7  # since 3.14 the low bits of a frame's code say how it is counted
 
 _SINGLES_KEPT_FOR = 16  # samples
 _MAX_SINGLES = 128

@@ -213,7 +213,7 @@ def test_a_loader_that_such_a_thread_reads_trains_and_its_batches_count() -> Non
     for second, batches in ((1, 3), (2, 5)):
         loops.feed(stack, loader_state(batches, frame_index=2), reader.read(stack.frames), second * SECOND)
     (site,) = loops.named()
-    assert (site.told_role, site.line, site.counter.batches) == ("train", 2, 2)
+    assert (site.reported_role, site.line, site.counter.batches) == ("train", 2, 2)
     now["count"] = 9
     loops.recount(3 * SECOND)
     assert site.counter.batches == 6

@@ -179,7 +179,7 @@ def test_looking_through_a_data_set_before_training_is_no_wait() -> None:
     training.look(NEXT, at=(MAIN, "statistics", 14), times=50)
     training.rest(2.1)
     assert training.told == {"other": 50}
-    assert training.site(1).told_role == "unknown"
+    assert training.site(1).reported_role == "unknown"
 
 
 def test_workers_that_start_for_the_evaluation_do_not_start_for_training() -> None:

@@ -46,7 +46,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was seen. `rejected` samples found a stack in change; `ended` tells that the process did not last."""
+    """What was seen. `rejected` samples found a stack in change; `ended`: the process did not last."""
 
     pid: int
     seconds: float

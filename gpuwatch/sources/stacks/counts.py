@@ -1,8 +1,8 @@
 """Batches and iterations: how often a loop went around since it was first sampled.
 
-Of a loop over loaders the counter of each iterator that it used tells. Of a training loop that reads none, the variable
-that it counts with: it is the innermost loop around the optimizer's step, or around the backward where no optimizer of
-torch's steps; its code tells the variable, the target's memory its value.
+A loop over loaders is counted by the counter of each iterator that it used; a training loop that reads none, by the
+variable that it counts with. It is the innermost loop around the optimizer's step, or around the backward where no
+optimizer of torch's steps; its code names the variable, the target's memory holds its value.
 """
 
 from __future__ import annotations

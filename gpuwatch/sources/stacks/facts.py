@@ -172,7 +172,7 @@ class LoaderCatalogue:
             loader=site.number or 0,
             file=file,
             line=line,
-            role=site.told_role,
+            role=site.reported_role,
             loop_file=site.code[0],
             loop_line=site.line,
         )

@@ -59,7 +59,7 @@ class Site:
         return state.type_name, its.dataset, its.batch_size, its.num_workers, its.batches_per_epoch
 
     @property
-    def told_role(self) -> Role:
+    def reported_role(self) -> Role:
         """The role as samples name it."""
         return self.role if self.role in ("train", "eval") else "unknown"
 

@@ -241,7 +241,7 @@ class FollowedTarget:
         self._exclusion_ns = _FIRST_EXCLUSION_NS
         self._began_ns = self._try_ns = now_ns
         self._retry_ns = _FIRST_RETRY_NS
-        self._is_silence_told = False
+        self._is_silence_reported = False
         self._reported: tuple[str, str | None] | None = None
         settings.agenda.add(now_ns, self._upkeep)
 
@@ -262,7 +262,7 @@ class FollowedTarget:
         """Says that the process, or its worker `pid`, keeps its own thread waiting; called from another one."""
         if self._facts is not None and not self.target.hooked and not self._closed:
             self._settings.emit(self._facts.unreadable(now_ns, silent(pid)))
-        self._is_silence_told = True
+        self._is_silence_reported = True
 
     def _upkeep(self, now_ns: int) -> int | None:
         if self._closed:
@@ -282,11 +282,11 @@ class FollowedTarget:
         return None if self.ended else now_ns + UPKEEP_NS
 
     def _follow(self, now_ns: int) -> None:
-        if self._is_silence_told:
-            self._is_silence_told = False
+        if self._is_silence_reported:
+            self._is_silence_reported = False
             self._reported = None
             if self._session is not None:
-                self._session.tell_facts_again()
+                self._session.emit_facts_again()
         stat = read_stat(self._settings.proc_root, self.target.pid)
         if self._facts is None:
             if stat is None or stat.has_ended:

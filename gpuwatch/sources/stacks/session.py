@@ -122,10 +122,10 @@ class Session:
         if not stopped:
             self._find_workers(now_ns)
             self._thread.check(now_ns)
-        self._tell(now_ns)
+        self._report(now_ns)
         self._charge(now_ns)
 
-    def tell_facts_again(self) -> None:
+    def emit_facts_again(self) -> None:
         """Takes back that the process could not be read: what is known of it is reported at the next upkeep."""
         self._sent_loaders = None
 
@@ -141,8 +141,8 @@ class Session:
                 self._settings.emit(self.facts.sampled(now_ns, self._process.version, ()))
             for span in self._spans.end(now_ns):
                 self._settings.emit(span)
-            self._tell_counts()
-        self._tell_tally(now_ns)
+            self._emit_counts()
+        self._emit_tally(now_ns)
         self._workers.close()
         self._process.close()
 
@@ -302,24 +302,24 @@ class Session:
             for span in self._spans.see(sample):
                 self._settings.emit(span)
 
-    def _tell(self, now_ns: int) -> None:
+    def _report(self, now_ns: int) -> None:
         if not self.hooked:
-            self._tell_facts(now_ns)
+            self._emit_facts(now_ns)
             if now_ns - self._counts_ns >= _COUNT_NS:
                 self._counts_ns = now_ns
-                self._tell_counts()
+                self._emit_counts()
         if self._tally.age_ns(now_ns) >= _TALLY_NS:
-            self._tell_tally(now_ns)
+            self._emit_tally(now_ns)
             standing = self._standing.now()
             if standing is not None and not self._stopped:
                 self._settings.emit(standing)
 
-    def _tell_tally(self, now_ns: int) -> None:
+    def _emit_tally(self, now_ns: int) -> None:
         tally = self._tally.take(now_ns, self._workers.count)
         if tally is not None:
             self._settings.emit(tally)
 
-    def _tell_counts(self) -> None:
+    def _emit_counts(self) -> None:
         # Asked again: on a busy machine the upkeep before it may have taken seconds, in which the count went on.
         now_ns = self._settings.agenda.now_ns()
         if not self.gone:
@@ -328,19 +328,19 @@ class Session:
             except CannotReadError as error:
                 self._lose(error)
         for site in self._loops.named():
-            self._tell_count(now_ns, site.number or NO_LOADER, site.told_role, site.counter)
+            self._emit_count(now_ns, site.number or NO_LOADER, site.reported_role, site.counter)
         if self._iterations.read_ns is not None and not self._reads_a_loader():
-            self._tell_count(self._iterations.read_ns, NO_LOADER, "train", self._iterations.counter)
+            self._emit_count(self._iterations.read_ns, NO_LOADER, "train", self._iterations.counter)
 
     def _reads_a_loader(self) -> bool:
         """Whether a loop over a loader was seen that may train: its batches are the steps then."""
         return any(site.role != "eval" for site in self._loops)
 
-    def _tell_count(self, time_ns: int, loader: int, role: Role, count: BatchCounter) -> None:
+    def _emit_count(self, time_ns: int, loader: int, role: Role, count: BatchCounter) -> None:
         trainer = self.facts.trainer
         self._settings.emit(BatchCount(trainer, time_ns, loader, role, count.batches, count.epochs, count.exact))
 
-    def _tell_facts(self, now_ns: int) -> None:
+    def _emit_facts(self, now_ns: int) -> None:
         changed = False
         if now_ns - self._facts_ns >= _FACTS_NS:
             self._facts_ns = now_ns

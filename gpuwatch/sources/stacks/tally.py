@@ -61,7 +61,7 @@ class HeldSamples:
         self._queue: deque[StackSample] = deque()
 
     def put(self, sample: StackSample) -> None:
-        """Adds the newest sample; one in a loop tells which loop the iter() before it began."""
+        """Adds the newest sample; one in a loop shows which loop the iter() before it began."""
         if sample.site is not None:
             for earlier in reversed(self._queue):
                 if earlier.starts_in is None:
