@@ -433,9 +433,9 @@ def test_one_that_was_started_with_the_hook_is_not_advised_to_be(scene: Scene, r
     ("maps", "open_file", "device"),
     [
         (b"", "/dev/null", None),
-        (b"7f00-7f01 r-xp 00000000 08:01 1 /env/torch/lib/libtorch_cpu.so\n", "/dev/null", "cpu"),
-        (b"7f00-7f01 r-xp 00000000 08:01 1 /env/torch/lib/libtorch_cpu.so\n", "/dev/nvidia-uvm", "cuda"),
-        (b"7f00-7f01 r-xp 00000000 08:01 1 /env/torch/lib/libtorch_cpu.so\n", "/dev/nvidiactl", "cpu"),
+        (b"7f00-7f01 r-xp 00000000 08:01 1 /env/torch/lib/libtorch_python.so\n", "/dev/null", "cpu"),
+        (b"7f00-7f01 r-xp 00000000 08:01 1 /env/torch/lib/libtorch_python.so\n", "/dev/nvidia-uvm", "cuda"),
+        (b"7f00-7f01 r-xp 00000000 08:01 1 /env/torch/lib/libtorch_python.so\n", "/dev/nvidiactl", "cpu"),
     ],
 )
 def test_the_device_is_what_the_process_holds(scene: Scene, maps: bytes, open_file: str, device: str | None) -> None:

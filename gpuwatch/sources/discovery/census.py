@@ -135,7 +135,8 @@ _TORCH: Final = (b"/libtorch_cpu.so", b"/libtorch_python.so")
 _TORCH_LIBRARIES: Final = b"/lib/libtorch_python.so"
 _OTHERS: Final = (("JAX", b"/jaxlib/"), ("TensorFlow", b"/tensorflow/"))
 _LIBRARY_END = re.compile(rb"\.so(?:\.\d{1,4})?\Z")
-_VERSION = re.compile(rb"__version__[^\n=]{0,80}=\s*['\"](\d{1,4})\.(\d{1,4})")
+_VERSION = re.compile(rb"__version__[^\n=]{0,80}=\s*['\"]([^'\"\n]{1,200})")
+_MINOR = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _VERSION_LIMIT: Final = 1 << 16
 
 
@@ -177,8 +178,8 @@ def _is_library_of(part: bytes, path: bytes) -> bool:
     return part in path and _LIBRARY_END.search(path, max(0, len(path) - 8)) is not None
 
 
-def torch_version(proc_root: Path | str, pid: int, library: Library) -> tuple[int, int] | None:
-    """(2, 4) of the torch that a process has loaded, from its version.py as that process sees it."""
+def torch_version(proc_root: Path | str, pid: int, library: Library) -> str | None:
+    """The version of the torch in a process ("2.4.1+cu121"), from its version.py as that process sees it."""
     if library.folder is None:
         return None
     try:
@@ -186,7 +187,7 @@ def torch_version(proc_root: Path | str, pid: int, library: Library) -> tuple[in
     except OSError:
         return None
     found = _VERSION.search(text)
-    return (int(found.group(1)), int(found.group(2))) if found else None
+    return found[1].decode("utf-8", "replace") if found else None
 
 
 _IMPORT_TICKS = os.sysconf("SC_CLK_TCK") // 5
@@ -584,9 +585,9 @@ class Census:
         """The version of its torch, where that can be read."""
         if process.key not in self._versions and process.library is not None:
             library = process.library
-            self._versions[process.key] = self.asked(
-                process.pid, lambda: torch_version(self._proc_root, process.pid, library), None
-            )
+            text = self.asked(process.pid, lambda: torch_version(self._proc_root, process.pid, library), None)
+            found = _MINOR.match(text or "")
+            self._versions[process.key] = (int(found[1]), int(found[2])) if found else None
         return self._versions.get(process.key)
 
     def _look(self, pid: int) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
-from gpuwatch.foreign import read_foreign, read_of, read_program, whereabouts
-from gpuwatch.procfs import MAPS_LIMIT, link_target, listed, mapped_paths, read_status
+from gpuwatch.foreign import read_program, whereabouts
+from gpuwatch.procfs import link_target, listed, read_status
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples.run import LoaderFacts, RunFacts
+from gpuwatch.sources.discovery.census import mapped_library, torch_version
 from gpuwatch.sources.hook_link.processes import Processes
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook
 from gpuwatch.sources.host.machine import core_list
@@ -22,10 +22,7 @@ from gpuwatch.sources.stacks.source_text import SourceText
 
 _GPU_DEVICES: Final = re.compile(r"/dev/(?:nvidia\d+|nvidia-uvm|dxg)")
 _MOST_DESCRIPTORS: Final = 65_536  # 0.1 s
-_TORCH: Final = b"/torch/lib/libtorch"
-_VERSION: Final = re.compile(r"__version__\s*=\s*['\"]([^'\"]+)")
 _RANKS: Final = ("rank", "local_rank", "world_size", "local_world_size")
-_VERSION_LIMIT: Final = 1 << 16
 
 
 class ProcessFacts:
@@ -105,20 +102,10 @@ class ProcessFacts:
         )
 
     def _find_torch(self) -> None:
-        paths = mapped_paths(read_of(self._proc_root, self.pid, "maps", MAPS_LIMIT) or b"")
-        library = next((path for path in sorted(paths) if _TORCH in path and b".so" in path), None)
-        if library is None:
-            return
-        self._torch_mapped = True
-        folder = library[: library.rindex(_TORCH)] + b"/torch"
-        try:
-            text = read_foreign(
-                self.pid, f"{os.fsdecode(folder)}/version.py", _VERSION_LIMIT, proc_root=self._proc_root
-            ).content
-        except OSError:
-            return
-        version = _VERSION.search(text.decode("utf-8", "replace"))
-        self.torch = version[1] if version is not None else None
+        library = mapped_library(self._proc_root, self.pid)
+        if library is not None and library.is_torch:
+            self._torch_mapped = True
+            self.torch = torch_version(self._proc_root, self.pid, library)
 
     def _holds_gpu(self) -> bool:
         folder = f"{self._folder}/fd"
