@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Literal
 
-from gpuwatch.diagnosis.finding import Draft, Level, Severity
+from gpuwatch.diagnosis.finding import Draft, Gain, Level, Severity
 from gpuwatch.diagnosis.settings import Settings
 from gpuwatch.diagnosis.tree import SYMPTOM, Cause, cause_of_rule, judged_before
 from gpuwatch.samples import MachineFacts
@@ -17,6 +17,8 @@ from gpuwatch.timeline.windows import GpuWindow, HostWindow, RunWindow, Scene
 _USUAL = Settings()
 LEAST_GAIN, LEAST_GAIN_LEFT = 1.05, 1.03
 """The high end of the gain from which a warning fires, and below which it ends: a twentieth of the time is a loss."""
+CERTAIN_GAIN, LIKELY_GAIN = 1.01, 1.05
+"""The low end and the middle of the gain that a warning needs: a change that may bring nothing is a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +122,13 @@ def rule(
     needs_gpu: bool = False,
     fades: bool = False,
     early: bool = False,
+    by_loss: bool = False,
     thresholds: type[Any] | None = None,
 ) -> Callable[[Callable[..., Draft | None]], Rule]:
     """Makes a Rule of the decorated function; family, title and page come from its module's place and docstring.
 
-    With `thresholds` the function takes an instance of them as its second argument, as the user set them.
+    With `thresholds` the function takes an instance of them as its second argument, as the user set them. A rule
+    `by_loss` warns of what is measured to be lost, whatever of it the change that it knows may win back.
     """
 
     def make(function: Callable[..., Draft | None]) -> Rule:
@@ -133,7 +137,7 @@ def rule(
         if cause is not None:
             check = _in_the_tree(check, cause)
         if subject == "run":
-            check = _worth_a_warning(check)
+            check = _worth_a_warning(check, by_loss)
         page = (sys.modules[check.__module__].__doc__ or "").strip()
         return Rule(
             id=id,
@@ -169,8 +173,11 @@ def _in_the_tree(function: Check, cause: Cause) -> Check:
     return check
 
 
-def _worth_a_warning(function: Check) -> Check:
-    """Drops warnings whose change brings next to nothing at best. Rules about GPUs report a fault whatever it costs."""
+def _worth_a_warning(function: Check, by_loss: bool) -> Check:
+    """Drops warnings whose change brings next to nothing at best, and makes notes of those that may bring nothing.
+
+    Rules about GPUs report a fault whatever it costs.
+    """
 
     @wraps(function)
     def check(case: Case) -> Draft | None:
@@ -179,9 +186,14 @@ def _worth_a_warning(function: Check) -> Check:
             return draft
         if draft.gain.high < LEAST_GAIN_LEFT:
             return None
-        return replace(draft, fires=draft.fires and draft.gain.high >= LEAST_GAIN)
+        severity = draft.severity if by_loss or _is_worth_it(draft.gain) else Severity.INFO
+        return replace(draft, severity=severity, fires=draft.fires and draft.gain.high >= LEAST_GAIN)
 
     return check
+
+
+def _is_worth_it(gain: Gain) -> bool:
+    return gain.low >= CERTAIN_GAIN and gain.low * gain.high >= LIKELY_GAIN**2
 
 
 def _with_thresholds(id: str, function: Callable[..., Draft | None], usual: Any) -> Check:

@@ -309,7 +309,13 @@ _BASE_NS = 3 * SECOND_NS  # a counter reading this long before the window may st
 
 
 def gpu_window(
-    history: GpuHistory, now_ns: int, window_ns: int, status: Status, pauses: Sequence[Span], xids: Sequence[XidEvent]
+    history: GpuHistory,
+    now_ns: int,
+    window_ns: int,
+    status: Status,
+    pauses: Sequence[Span],
+    training_ns: int,
+    xids: Sequence[XidEvent],
 ) -> GpuWindow:
     """One GPU over (now - window, now].
 
@@ -320,12 +326,13 @@ def gpu_window(
             of reason bits are those of the last 10 min.
         status: of the GPU.
         pauses: when the run on this GPU was not training.
+        training_ns: where the run's own window begins, which slow steps stretch: so does the utilization in training.
         xids: of this GPU, whole session.
     """
     assert history.facts is not None
     start_ns = now_ns - window_ns
     utilization = _utilization_series(history, start_ns, now_ns)
-    training = _training_series(history, utilization, pauses)
+    training = _training_series(history, now_ns, window_ns, utilization, training_ns, pauses)
     counters = _CounterDeltas(history, start_ns, now_ns)
     masks = _masks(history, start_ns, now_ns)
     health, facts = history.latest_health, history.facts
@@ -400,14 +407,24 @@ def _bucket_series(history: GpuHistory, name: str, start_ns: int, now_ns: int) -
 
 
 def _training_series(
-    history: GpuHistory, series: list[tuple[int, float]], pauses: Sequence[Span]
+    history: GpuHistory,
+    now_ns: int,
+    window_ns: int,
+    whole: list[tuple[int, float]],
+    training_ns: int,
+    pauses: Sequence[Span],
 ) -> list[tuple[int, float]]:
-    """Without the samples that a pause overlaps: each one looks back over one sensor window."""
+    """Over the run's own window, without the samples that a pause overlaps: each looks back over one sensor window.
+
+    A window that slow steps stretch to minutes is of one-second means.
+    """
+    is_stretched = training_ns < now_ns - window_ns
+    series = _bucket_series(history, "utilization_percent", training_ns, now_ns) if is_stretched else whole
     if not pauses:
         return series
     seconds = history.rings["utilization_percent"].sensor_window_seconds() or USUAL_SENSOR_SECONDS
-    window_ns = round(seconds * SECOND_NS)
-    masked = united((start, end + window_ns) for start, end in pauses)
+    sensor_ns = round(seconds * SECOND_NS)
+    masked = united((start, end + sensor_ns) for start, end in pauses)
     return [series[place] for place in outside([time_ns for time_ns, _ in series], masked)]
 
 

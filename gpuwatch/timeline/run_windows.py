@@ -85,6 +85,12 @@ def pauses_of(run: Run, start_ns: int, now_ns: int) -> list[Span]:
     return united((start, end) for start, end in spans if end > start)
 
 
+def training_start_ns(run: Run, now_ns: int, window_ns: int) -> int:
+    """Where the figures of a run's ranks begin, with which the utilization of its GPUs is compared."""
+    starts_ns = (bounds_of(trainer, now_ns, window_ns).start_ns for trainer in run.trainers)
+    return min(now_ns - window_ns, *starts_ns)
+
+
 def _usual_power(run: Run, gpus: Mapping[str, GpuHistory], gpu_uuids: tuple[str, ...]) -> Mapping[str, float]:
     """Median power of each GPU over the 10 min up to the run's last step, from the tier that reaches so far back."""
     ends = [trainer.last_step_ns for trainer in run.trainers if trainer.last_step_ns is not None]

@@ -40,7 +40,7 @@ from gpuwatch.samples import (
 from gpuwatch.timeline.charts import Chart, Grid, Series, lines_of
 from gpuwatch.timeline.gpu import GpuHistory, gpu_window, status_of
 from gpuwatch.timeline.host import HostHistory, ProcessHistory
-from gpuwatch.timeline.run_windows import pauses_of, run_window
+from gpuwatch.timeline.run_windows import pauses_of, run_window, training_start_ns
 from gpuwatch.timeline.runs import Identity, Run, gpus_of, grouped, holds, newest, unhooked
 from gpuwatch.timeline.spans import united
 from gpuwatch.timeline.tiers import SECOND_NS, Buckets
@@ -143,6 +143,7 @@ class Timeline:
             runs = self.runs(now_ns, window_ns, only_pids)
             used = {run.id: gpus_of(run, self.gpus, self.processes) for run in runs}
             gpus = self.gpus_in_order({uuid for uuids in used.values() for uuid in uuids} if only_pids else None)
+            training_ns = {uuid: training_start_ns(run, now_ns, window_ns) for run in runs for uuid in used[run.id]}
             return Scene(
                 now_ns=now_ns,
                 started_ns=started_ns,
@@ -159,8 +160,9 @@ class Timeline:
                             span
                             for run in runs
                             if gpu.uuid in used[run.id]
-                            for span in pauses_of(run, start_ns, now_ns)
+                            for span in pauses_of(run, training_ns[gpu.uuid], now_ns)
                         ),
+                        training_ns.get(gpu.uuid, start_ns),
                         self._xids_of(gpu, len(self.gpus)),
                     )
                     for gpu in gpus

@@ -61,7 +61,8 @@ class GpuWindow:
     """One GPU over the window.
 
     `utilization` is over all samples; `train_utilization` leaves out those that a phase of the run on this GPU
-    overlaps. Both use the driver's ring where it is drained (several values a second), else the polls.
+    overlaps, and is over that run's own window, which slow steps stretch to 15 min: only so can it be compared with
+    their waits. Both use the driver's ring where it is drained (several values a second), else the polls.
     """
 
     facts: GpuFacts

@@ -106,7 +106,7 @@ REMEDIES: dict[str, Change] = {
     "host-cpu-exhausted": lambda job, finding: (
         job.with_host(foreign_cores=0.3)
         if finding.summary.startswith("Other processes")
-        else job.with_host(cores=2 * job.host.cores)
+        else job.with_loading(cpu_seconds=0.5 * job.loading.cpu_seconds)
     ),
 }
 """By rule: the job without what the rule says is wrong, where it names no single value to set."""

@@ -32,6 +32,18 @@ def test_workers_that_still_fill_a_deep_queue_bound_nothing() -> None:
     assert within_loader(filling, HALF).high == HALF.high
 
 
+def test_what_workers_idle_is_no_room_while_the_run_waits_for_them_or_for_the_cores() -> None:
+    def bounded(busy_share: float, *, lost: float = 0.4, cores_full: bool = False) -> tuple[float, float]:
+        waiting = rank(wait=0.2 * lost, gap=0.2 * lost, workers=workers(4, busy_share=busy_share))
+        gain = within_loader(waiting, from_share(0.1, 0.5), cores_full=cores_full)
+        return gain.low, gain.high
+
+    assert bounded(0.9) == pytest.approx((1.0, 1.0 / 0.9), abs=0.001)
+    assert bounded(0.8) == pytest.approx((1.0 / 0.9, 1.25), abs=0.001)
+    assert bounded(0.8, cores_full=True) == pytest.approx((1.0, 1.25), abs=0.001)
+    assert bounded(0.9, lost=0.0, cores_full=True) == pytest.approx((1.0 / 0.9, 1.0 / 0.9), abs=0.001)
+
+
 @pytest.mark.parametrize(
     "unbounded", [rank(loader=loader(num_workers=0), workers=None), rank(workers=workers(4, busy_share=None))]
 )

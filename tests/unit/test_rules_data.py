@@ -26,7 +26,7 @@ from scene_builder import (
     workers,
 )
 
-from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
+from gpuwatch.diagnosis.finding import Draft, Finding, Gain, Level, Severity
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import GpuWindow, Scene
 
@@ -460,15 +460,25 @@ class TestCpu:
         assert draft.summary == "64 loader workers in 8 ranks share 16 CPU cores"
         assert draft.fix is not None and draft.fix.value == 2
 
-    def test_a_crowd_that_costs_little_of_the_run_is_no_warning(self) -> None:
-        def severity(wait: float) -> Severity:
-            moment = self.crowd(28, 0.79)
-            (trained,) = moment.runs[0].ranks
-            share = wait / 0.1
-            trained = replace(trained, wait_share=share, settled_wait_share=share, gap_share=share)
-            return drafted("too-many-workers", replace(moment, runs=(run(trained),))).severity
+    def test_a_crowd_is_a_note_for_fewer_workers_may_bring_nothing(self) -> None:
+        draft = drafted("too-many-workers", self.crowd(28, 0.79))
+        assert draft.fires and draft.severity is Severity.INFO
+        assert draft.gain is not None and draft.gain.low == 1.0 < 1.4 < draft.gain.high
 
-        assert (severity(0.05), severity(0.006)) == (Severity.WARNING, Severity.INFO)
+    def test_fewer_workers_leave_their_cores_to_other_programs(self) -> None:
+        """Four workers get 1.4 of 2 cores beside a program that keeps one busy: two would get the less."""
+        each = 0.36
+        made = workers(4, cpu_cores=each, batch_seconds=12.0, batch_cpu_seconds=4.3, run_delay_share=0.6)
+        trained = rank(
+            step=3.0,
+            wait=2.6,
+            gap=2.3,
+            loader=loader(num_workers=4),
+            workers=made,
+            process=process(cores=2, main_thread_cores=0.06, tree_cores=1.5),
+        )
+        shared = scene(run(trained), host=host(cpu_percent=100, pressure_cpu_percent=99), machine=machine(2))
+        assert "too-many-workers" not in fired(shared)
 
     def crowd(self, count: int, batch_cpu_seconds: float, steps: int = 600) -> Scene:
         """Workers that fill 8 cores, and a run that waits half of its time for them."""
@@ -543,6 +553,28 @@ class TestCpu:
         assert draft.fix is not None and draft.fix.value == 5 and draft.gain is not None
         assert draft.gain.low <= 5 / 4 <= draft.gain.high <= 1.06 * 5 / 4
 
+    def test_ranks_share_a_quota_and_what_it_is_raised_to(self) -> None:
+        limits = {"cpu_quota_cores": 4.0, "cpu_capacity_cores": 4.0}
+        throttled = process(cores=4, tree_cores=1.0, throttled_period_share=1.0, throttled_seconds=90.0, latest=limits)
+        made = workers(4, cpu_cores=0.24, batch_seconds=0.8, batch_cpu_seconds=0.2)
+        moment = replace(
+            starved_by_workers(4, 0.8, 0.1, process=throttled, workers=made, facts={"local_world_size": 4}),
+            machine=machine(64),
+        )
+        draft = drafted("cpu-quota-throttled", moment)
+        assert draft.fix is not None and draft.fix.value == 12, "2 cores of loading and one beside it, for each of 4"
+        small = drafted("cpu-quota-throttled", replace(moment, machine=machine(8)))
+        assert small.fix is not None and small.fix.value == 8, "the machine has no more"
+
+    def test_what_the_model_misses_of_a_step_no_limit_wins_back(self) -> None:
+        """Workers that wait for storage and are hardly throttled, in ranks that wait for each other."""
+        limits = {"cpu_quota_cores": 4.0, "cpu_capacity_cores": 4.0}
+        throttled = process(cores=4, tree_cores=0.5, throttled_period_share=0.34, throttled_seconds=9.0, latest=limits)
+        made = workers(1, cpu_cores=0.15, blocked_share=0.83, batch_seconds=3.4, batch_cpu_seconds=0.5)
+        slow = rank(step=3.9, wait=2.8, gap=2.7, loader=loader(num_workers=1), workers=made, process=throttled)
+        draft = drafted("cpu-quota-throttled", scene(run(slow), gpus=[gpu(utilization=30)]))
+        assert draft.gain is not None and draft.gain.high < 1.1 and not draft.fires
+
     def test_a_quota_is_not_said_where_workers_wait_for_storage(self) -> None:
         """What they wait for stays under any limit: of 0.97 busy they read 0.73 and compute 0.24."""
         limits = {"cpu_quota_cores": 4.0, "cpu_capacity_cores": 4.0}
@@ -584,6 +616,31 @@ class TestStorage:
         fix = drafted("io-bound", replace(waiting, host=host(pressure_io_percent=60))).fix
         assert fix is not None and "first epoch" in fix.text
 
+    def test_less_than_a_round_of_the_workers_promises_nothing(self) -> None:
+        """Nine steps of 32 workers, one of which waits for all: their mean is no pace."""
+        made = workers(32, cpu_cores=0.41, blocked_share=0.59, batch_seconds=80.0, batch_cpu_seconds=33.0)
+        waits = [80.0] + [0.0] * 8
+        few = rank(step=[1.0 + wait for wait in waits], wait=waits, gap=waits, steps=9, loader=loader(num_workers=32))
+        slow = replace(few, workers=made)
+        draft = drafted("io-bound", scene(run(slow), gpus=[gpu(utilization=10)], host=host(pressure_io_percent=99.0)))
+        assert draft.gain is not None and draft.gain.low == 1.0 and draft.severity is Severity.INFO
+
+    def test_faster_storage_brings_no_more_than_the_cores_then_carry(self) -> None:
+        def gain(cores: int) -> Gain:
+            made = workers(32, cpu_cores=0.41, blocked_share=0.59, batch_seconds=80.0, batch_cpu_seconds=33.0)
+            own = process(cores=cores, tree_cores=13.5)
+            slow = rank(
+                step=2.5, wait=1.3, gap=1.3, steps=100, loader=loader(num_workers=32), workers=made, process=own
+            )
+            busy = host(cpu_percent=1350 / cores, pressure_io_percent=99.0)
+            draft = drafted("io-bound", scene(run(slow), gpus=[gpu(utilization=48)], host=busy, machine=machine(cores)))
+            assert draft.gain is not None
+            assert (draft.severity is Severity.INFO) is (draft.gain.low < 1.01)
+            return draft.gain
+
+        assert gain(16).low == 1.0 < gain(16).high < 1.25, "33 CPU seconds a step of 2.5 s fill 13 of 15 cores"
+        assert 1.3 < gain(64).low < gain(64).high == pytest.approx(1.0 / 0.48, rel=0.01)
+
 
 class TestSlowSamples:
     def tail(self, **fields: object) -> Scene:
@@ -611,6 +668,10 @@ class TestSlowSamples:
         waits = ([0.0] * 83 + [0.9]) * 30
         moment = scene(run(rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=2520)))
         assert "13 of 1 024 steps wait about 900 ms each" in drafted("slow-samples", moment).summary
+
+    def test_nothing_can_pass_the_batch_of_the_only_worker(self) -> None:
+        fix = drafted("slow-samples", self.tail(loader=loader(num_workers=1, prefetch_factor=8))).fix
+        assert fix is not None and fix.edit is None and "no setting of the queue hides them" in fix.text
 
     def test_a_torch_without_in_order_gets_the_deeper_queue_alone(self) -> None:
         fix = drafted("slow-samples", self.tail(loader=loader(in_order=None))).fix

@@ -216,6 +216,38 @@ def test_ranks_that_wait_for_data_in_turn_are_no_imbalance():
     assert draft(*outside) is None, "from outside the waits of each second leave out the starts of epochs"
 
 
+def test_fewer_than_thirty_steps_say_nothing_of_how_work_is_divided():
+    """Of two steps of 30 s one rank waits in the first and the other in the second: the window holds one of the two."""
+    gpus = [build.gpu(0, utilization=90.0), build.gpu(1, utilization=0.0)]
+
+    def draft(steps):
+        members = [build.rank(step=2.0, gpus=(index,), pid=100 + index, steps=steps) for index in range(2)]
+        return build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus, at=60.0)))
+
+    assert draft(29) is None and draft(30).fires
+
+
+def test_waits_count_in_the_time_in_which_the_gpus_were_seen_training():
+    """Utilization is known of the newest 30 s, in which rank 0 waited 18; of a minute that would be 30 %."""
+    times = [build.START_NS + second * build.SECOND for second in range(30, 60)]
+
+    def seen(index, busy):
+        return build.gpu(index, utilization=busy, train_utilization_series=[(time_ns, busy) for time_ns in times])
+
+    outside = [
+        build.rank(
+            gpus=(index,),
+            pid=100 + index,
+            wait_share=0.0,
+            facts={"visibility": "sampled"},
+            stacks=watched({"wait": 0.3}, waits=[(1.0, 0.0)] * 30 + [(1.0, wait)] * 30),
+        )
+        for index, wait in enumerate((0.6, 0.0))
+    ]
+    moment = build.scene(build.run(*outside), gpus=[seen(0, 40.0), seen(1, 100.0)], at=60.0)
+    assert build.check("gpu-imbalance", build.run_case(moment)) is None
+
+
 def test_a_slowed_gpu_is_ruled_out_only_where_a_gpu_was_seen():
     def ruled_out(**fields):
         moment = build.scene(build.run(*ranks([0.10, 0.07])), **fields)

@@ -365,8 +365,8 @@ class TestTooManyWorkers:
         own = process(cores=4, tree_cores=3.9)
         crowd = sampled(
             watched({"wait": 0.3}, worker_phases={"item": 0.9}),
-            loader=from_outside(num_workers=12),
-            workers=workers(12, cpu_cores=0.28, busy_share=None),
+            loader=from_outside(num_workers=16),
+            workers=workers(16, cpu_cores=0.21, busy_share=None),
             process=own,
         )
         moment = scene(run(crowd), gpus=[gpu(utilization=60)], machine=machine(4), host=host(cpu_percent=99))

@@ -55,10 +55,21 @@ class TestSync:
         )
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
         assert any(note.startswith("likely") for note in finding.confidence_notes)
-        assert finding.gain is not None and finding.gain.low == 1.0
+        assert finding.gain is not None and finding.gain.low == pytest.approx(1 / (1 - 0.5 * 0.15), abs=0.002)
         assert finding.gain.high == pytest.approx(1 / 0.85, abs=0.002)
         assert finding.fix is not None and (finding.fix.file, finding.fix.line) == (SCRIPT, 70)
         assert finding.fix.code is not None and f"if step % {finding.fix.value} == 0:" in finding.fix.code
+
+    def test_nothing_is_sure_where_copies_or_other_ranks_make_the_thread_wait_too(self) -> None:
+        seen = watched({"sync": 0.3, "copy": 0.1, "forward": 0.3}, lines=[line("sync", 70, 0.3, text="loss.item()")])
+        pageable = on_gpu(seen, 85, loader=from_outside(pin_memory=False), copy_share=0.1)
+        draft = check("sync-per-step", run_case(pageable))
+        assert draft is not None and draft.gain is not None
+        assert (draft.severity, draft.gain.low) == (Severity.INFO, 1.0)
+        alone = on_gpu(seen, 85)
+        ranks = replace(alone, runs=(replace(alone.runs[0], ranks=alone.runs[0].ranks * 2),))
+        draft = check("sync-per-step", run_case(ranks))
+        assert draft is not None and (draft.severity, draft.gain and draft.gain.low) == (Severity.INFO, 1.0)
 
     def test_no_more_than_the_line_takes(self) -> None:
         finding = of(findings(on_gpu(self.asking(0.07), 40)), "sync-per-step")

@@ -361,3 +361,14 @@ def test_a_link_that_was_up_and_is_not_any_more_is_lost() -> None:
     again = healths({"nvlink_active": 18}, {"nvlink_active": 16}, {"nvlink_active": 18})
     links = gpu_at(timeline(gpu_facts(), again, poll(60)), 60).links
     assert links is not None and links.nvlink_lost == 0
+
+
+def test_slow_steps_stretch_the_utilization_in_training_as_they_do_the_waits() -> None:
+    """Steps of 7 s: thirty of them are judged, over 210 s, and the utilization with them; that of the minute stays."""
+    seconds = [second + 1.0 for second in range(300)]
+    busy = [poll(second, utilization_percent=80.0 if second <= 240 else 0.0) for second in seconds]
+    history = timeline(gpu_facts(), run_facts(gpu_uuids=(GPU,)), steps(42, period=7.0), busy)
+    window = gpu_at(history, 300)
+    assert window.utilization is not None and window.utilization.mean == 0.0
+    assert window.train_utilization is not None
+    assert window.train_utilization.mean == pytest.approx(80.0 * 150 / 210, rel=0.05)

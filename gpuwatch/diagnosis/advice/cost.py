@@ -174,6 +174,12 @@ class StepCost:
         left = 1.0 - min(max(share, 0.0), 1.0)
         return replace(self, blocks=tuple(replace(block, batch=block.batch * left) for block in self.blocks))
 
+    def reading_less(self, share: float) -> StepCost:
+        """The same for batches that wait a share of their time less for storage, and compute as much as they do."""
+        left = max(1.0 - min(max(share, 0.0), 1.0), self.batch_cpu_share, 1e-3)
+        computing = min(1.0, self.batch_cpu_share / left)
+        return replace(self.cheaper(1.0 - left), batch_cpu_share=computing, batch_demand_share=computing)
+
     def gain(self, workers: int) -> Gain:
         """The range of the speed-up with so many workers: by what the stretches of the window differ."""
         low, high = self._speed_up(workers, slow=True)[0], self._speed_up(workers, slow=False)[1]

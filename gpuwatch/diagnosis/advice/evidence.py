@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpuwatch.diagnosis.advice.sampled import WATCHED_SECONDS, batch_period, enough, is_sampled
 from gpuwatch.diagnosis.advice.starvation import Starvation, lost_seconds
-from gpuwatch.diagnosis.advice.stream import ratio_interval, settled
+from gpuwatch.diagnosis.advice.stream import begun, nothing_settled, ratio_interval, settled
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import RankWindow, Share
 
@@ -27,7 +27,9 @@ def is_early(rank: RankWindow) -> bool:
 
 def has_some_steps(rank: RankWindow) -> bool:
     """Whether there are enough steps for an interval; from outside, batches."""
-    return rank.warm and rank.steps >= EARLY_STEPS if is_sampled(rank) else sum(rank.columns.settled) >= EARLY_STEPS
+    if is_sampled(rank):
+        return rank.warm and rank.steps >= EARLY_STEPS
+    return sum(rank.columns.settled) >= EARLY_STEPS or (nothing_settled(rank) and len(begun(rank)) >= EARLY_STEPS)
 
 
 def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
@@ -45,7 +47,9 @@ def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
 
 def _by_steps(rank: RankWindow, starvation: Starvation) -> tuple[Sequence[tuple[float, ...]], int]:
     """(time, lost) of each settled step, and how many of them repeat."""
-    rows = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
+    rows: Sequence[tuple[float, ...]] = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
+    if nothing_settled(rank):
+        rows = begun(rank)
     workers = rank.train_loader.num_workers if rank.train_loader else None
     return rows, workers if workers and len(rows) >= EARLY_STEPS * workers else 1
 

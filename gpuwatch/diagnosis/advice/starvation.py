@@ -7,8 +7,10 @@ is the figure, exactly. Seen from outside the wait is a share of samples of the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from statistics import fmean
 
 from gpuwatch.diagnosis.advice.sampled import (
@@ -24,7 +26,7 @@ from gpuwatch.diagnosis.advice.sampled import (
     unended_wait_seconds,
     worker_busy,
 )
-from gpuwatch.diagnosis.advice.stream import ratio_reach, settled, stretches
+from gpuwatch.diagnosis.advice.stream import begun, nothing_settled, ratio_reach, settled, stretches
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.stacks import is_handed_over
@@ -39,6 +41,9 @@ UTILIZATION_SAMPLES = 30
 BUSY_BLOCKS = 12
 LEAST_TRAINED = 0.2
 """Of a stretch of the window: of less it is not known how busy the GPU was in it."""
+MOST_PAUSED = 0.9
+
+_time_ns = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def starvation_of(case: RunCase) -> Starvation | None:
     rank = case.run.critical
     if is_sampled(rank) or _is_unseen_by_hook(rank):
         return _sampled(case)
-    wait = rank.settled_wait_share if rank.settled_wait_share is not None else rank.wait_share
+    wait = rank.settled_wait_share if rank.settled_wait_share is not None else _begun_wait_share(rank)
     if rank.facts.device == "cpu":
         return None if wait is None else _of(rank, wait, Level.E3, on_gpu=False, wait=wait)
     if rank.facts.device is None and wait is not None and not case.scene.gpus:
@@ -80,6 +85,15 @@ def starvation_of(case: RunCase) -> Starvation | None:
     if wait is None or busy is None:
         return None
     return _of(rank, min(wait, 1.0 - busy / 100.0), Level.E2, on_gpu=True, wait=wait, busy=busy)
+
+
+def _begun_wait_share(rank: RankWindow) -> float | None:
+    """The waits of a run without a settled step, but for the first round of its workers."""
+    if rank.wait_share is None or not nothing_settled(rank):
+        return rank.wait_share
+    rows = begun(rank)
+    total = sum(period for period, _ in rows)
+    return sum(wait for _, wait in rows) / total if total > 0.0 else None
 
 
 def _is_unseen_by_hook(rank: RankWindow) -> bool:
@@ -111,25 +125,24 @@ def train_busy_percent(case: RunCase) -> float | None:
     """Utilization outside phases of the busiest of the critical rank's GPUs (of the run's, where it names none).
 
     The busiest one sets the pace of a process with several: while it computes, neither loading nor launching holds
-    the process up, however idle the others are.
+    the process up, however idle the others are. It is over the steps that the waits are of: a job of 7 s steps waited
+    73 % of four minutes and was busy 10 % of the last one, which left 17 % that no wait explained, and had none.
     """
     idle = idle_share(case)
     return None if idle is None else 100.0 * (1.0 - idle.value)
 
 
 def idle_share(case: RunCase) -> Share | None:
-    """What that leaves idle, with the interval that the swings within the window leave it.
-
-    From outside compilations are a share of samples, of which nobody knows when they were: the GPU idles in them.
-    """
+    """What that leaves idle, with the interval that the swings within the window leave it."""
     gpu = _busiest(case)
-    if gpu is None or gpu.train_utilization is None:
+    if gpu is None:
         return None
-    blocks = stretches([value / 100.0 for _, value in gpu.train_utilization_series], BUSY_BLOCKS)
-    training = 1.0 - _compiling(case.run.critical)
-    busy = min(1.0, gpu.train_utilization.mean / 100.0 / training)
-    reach = ratio_reach([(float(len(block)), sum(block)) for block in blocks], drifting=True) or 0.0
-    return Share(1.0 - busy, max(0.0, 1.0 - busy - reach), min(1.0, 1.0 - busy + reach))
+    rank = case.run.critical
+    series = [percent / 100.0 for _, percent in _in_steps(gpu, rank)]
+    training = 1.0 - _unseen_pauses(rank)
+    busy = min(1.0, _busy(gpu, rank) / training)
+    reach = ratio_reach([(float(len(block)), sum(block)) for block in stretches(series, BUSY_BLOCKS)], drifting=True)
+    return Share(1.0 - busy, max(0.0, 1.0 - busy - (reach or 0.0)), min(1.0, 1.0 - busy + (reach or 0.0)))
 
 
 def _compiling(rank: RankWindow) -> float:
@@ -137,21 +150,54 @@ def _compiling(rank: RankWindow) -> float:
 
 
 def _busiest(case: RunCase) -> GpuWindow | None:
-    own = set(case.run.critical.facts.gpu_uuids)
+    rank = case.run.critical
+    own = set(rank.facts.gpu_uuids)
     gpus: tuple[GpuWindow, ...] = tuple(gpu for gpu in case.gpus if gpu.facts.uuid in own) or case.gpus
     known = [(gpu.train_utilization, gpu) for gpu in gpus if gpu.train_utilization is not None]
     if not known or len(known) < len(gpus) or min(stats.count for stats, _ in known) < UTILIZATION_SAMPLES:
         return None
-    return max(known, key=lambda pair: pair[0].mean)[1]
+    return max((gpu for _, gpu in known), key=lambda gpu: _busy(gpu, rank))
+
+
+def _busy(gpu: GpuWindow, rank: RankWindow) -> float:
+    """The mean over the steps, 0..1; over all samples where too few fell into steps that were seen."""
+    series = _in_steps(gpu, rank)
+    if len(series) < UTILIZATION_SAMPLES and gpu.train_utilization is not None:
+        return gpu.train_utilization.mean / 100.0
+    return fmean(percent for _, percent in series) / 100.0
+
+
+def _in_steps(gpu: GpuWindow, rank: RankWindow) -> Sequence[tuple[int, float]]:
+    """The samples from the first step's beginning to the last one's end; all where steps are not seen one by one."""
+    columns, series = rank.columns, gpu.train_utilization_series
+    if not len(columns.end_ns) or is_sampled(rank):
+        return series
+    first_ns = columns.end_ns[0] - round(columns.period_seconds[0] * 1e9)
+    until = bisect_right(series, columns.end_ns[-1], key=_time_ns)
+    return series[bisect_right(series, first_ns, key=_time_ns) : until]
+
+
+def _unseen_pauses(rank: RankWindow) -> float:
+    """The part of the GPU's samples that fell into pauses which do not mask them: collections, compiling from outside.
+
+    Masking each collection would leave no sample where there are many a second.
+    """
+    if is_sampled(rank):
+        phases = rank.stacks.phases if rank.stacks is not None else {}
+        compiling = share_in(phases, "compile")
+        return min(MOST_PAUSED, compiling / max(1e-9, 1.0 - share_in(phases, "eval", "save")))
+    collecting = rank.phases["gc"].seconds if "gc" in rank.phases else 0.0
+    return min(MOST_PAUSED, collecting / max(1e-9, collecting + rank.train_seconds))
 
 
 def idle_outside_waits(rank: RankWindow, starvation: Starvation, busy_percent: float) -> float:
-    """Share of the training time in which the GPU idles without waiting for data, within epochs or at their start.
+    """Share of the training time in which the GPU idles neither for data, be it at an epoch's start, nor for logging.
 
     Each idle second has one cause: in a job that paused 0.95 s between epochs of 1.4 s the GPU idled 64 % of the time
     in those pauses, and calling `.item()` less often was worth nothing.
     """
-    return max(0.0, 1.0 - busy_percent / 100.0 - max(starvation.share, _idle_in_all_waits(rank)))
+    logging = share_in(rank.stacks.train_phases, "log") if rank.stacks is not None else 0.0
+    return max(0.0, 1.0 - busy_percent / 100.0 - max(starvation.share, _idle_in_all_waits(rank)) - logging)
 
 
 def idle_range(case: RunCase, starvation: Starvation) -> tuple[float, float] | None:
@@ -180,7 +226,7 @@ def idle_range(case: RunCase, starvation: Starvation) -> tuple[float, float] | N
 
 def _busy_and_waiting(rank: RankWindow, gpu: GpuWindow, *, exact: bool) -> list[tuple[float, float, float]]:
     """Of stretches of the window their samples of utilization, how busy the GPU was, and how long the thread waited."""
-    series = gpu.train_utilization_series
+    series = _in_steps(gpu, rank)
     found = []
     rows = rank.stacks.waits if is_sampled(rank) and rank.stacks is not None else ()
     for number, stretch in enumerate(stretches(series, BUSY_BLOCKS)):

@@ -29,6 +29,23 @@ def settled(rank: RankWindow, *columns: Sequence[float]) -> list[tuple[float, ..
     return [row for row in zip(*newest, strict=True) if not any(map(math.isnan, row))]
 
 
+def nothing_settled(rank: RankWindow) -> bool:
+    """Whether a hooked run has made steps and none of them is settled: its queue has never been full so far."""
+    return bool(len(rank.columns.settled)) and True not in rank.columns.settled
+
+
+def begun(rank: RankWindow) -> list[tuple[float, float]]:
+    """(time, waited) of the newest steps behind the first batch of each worker, settled or not.
+
+    All workers begin that one at once, when the epoch begins: a job that waited 5 s for them was told 18 s after its
+    start that its GPU idles 29 % of the time, and never waited again.
+    """
+    first = max(1, rank.train_loader.num_workers or 0) if rank.train_loader is not None else 1
+    columns = rank.columns
+    rows = zip(columns.period_seconds, columns.wait_seconds, columns.epoch_position, strict=True)
+    return [(period, wait) for period, wait, place in rows if wait == wait and not 0 <= place < first][-NEWEST:]
+
+
 def stretches(rows: Sequence[_T], count: int, rhythm: int = 1) -> list[Sequence[_T]]:
     """At most `count` equal stretches of rows, each of whole rhythms where rows repeat in one."""
     size = rhythm * max(1, math.ceil(len(rows) / count / rhythm))

@@ -115,8 +115,10 @@ def _gain(case: RunCase, starvation: Starvation, fix: Fix) -> Gain:
         return Gain(1.0, round(highest, 3), cap)
     raised = replace(cost.uncrowded(), cores=(least / ranks, most / ranks), allowed_cores=most / ranks)
     reached = raised.gain(cost.workers)
-    high = min(highest, max(1.0, (1.0 + MINUTE_ERROR) * reached.high))
-    low = min((1.0 - 2.0 * MINUTE_ERROR) * highest * least / most, (1.0 - MINUTE_ERROR) * reached.low)
+    # What the model misses of today's pace no limit explains: ranks that wait for each other, batches that differ.
+    missed = max(1.0, cost.gain(cost.workers).low)
+    high = min(highest, max(1.0, (1.0 + MINUTE_ERROR) * reached.high / missed))
+    low = min((1.0 - 2.0 * MINUTE_ERROR) * highest * least / most, (1.0 - MINUTE_ERROR) * reached.low / missed)
     return Gain(round(max(1.0, low), 3), round(high, 3), cap)
 
 
@@ -143,10 +145,13 @@ def _fix(case: RunCase, starvation: Starvation, quota: float | None, limits: Thr
     cost = step_cost(case, starvation)
     if quota is None:
         return Fix(text="Raise the container's CPU limit (docker --cpus, Kubernetes limits.cpu)")
-    wanted = math.ceil(max(quota, workers or 0)) + 1
+    ranks = local_ranks(case.run.critical)
+    wanted = math.ceil(max(quota, ranks * (workers or 0))) + ranks
     if cost is not None and cost.compute_seconds > 0.0:
-        wanted = max(math.ceil(quota) + 1, math.ceil(cost.batch_cpu_seconds / cost.compute_seconds) + 1)
-    fewer = max(1, math.floor(quota) - 1)
+        wanted = max(math.ceil(quota) + 1, ranks * (math.ceil(cost.batch_cpu_seconds / cost.compute_seconds) + 1))
+    if case.machine is not None and case.machine.cpu_count > quota:
+        wanted = min(wanted, case.machine.cpu_count)
+    fewer = max(1, math.floor(quota / ranks) - 1)
     text = f"Raise the CPU limit from {quota:g} to {wanted} cores (docker --cpus={wanted}; Kubernetes limits.cpu)"
     if workers is not None and workers > fewer:
         text += (

@@ -57,6 +57,7 @@ from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading, threa
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, who_waits
 from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
+from gpuwatch.diagnosis.advice.stream import nothing_settled
 from gpuwatch.diagnosis.advice.unexplained import how_to_find_out
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.registry import rule_by_id
@@ -81,7 +82,7 @@ class Thresholds:
     critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
 
 
-@rule("data-starvation", subject="run", level=Level.E3, early=True, thresholds=Thresholds)
+@rule("data-starvation", subject="run", level=Level.E3, early=True, by_loss=True, thresholds=Thresholds)
 def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that loses a tenth of its time to waits for data, and points to the cause's fix."""
     own = own_loading(case)
@@ -92,8 +93,9 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     share, interval = avoidable_share(rank, starvation), lost_interval(rank, starvation)
     is_certain = interval is not None and min(interval.low, share) >= limits.critical_share
-    if is_early(rank):
-        return _early(rank, starvation, interval, limits) if interval is not None and is_certain else None
+    if is_early(rank) or nothing_settled(rank):
+        is_lost = is_certain or (not is_early(rank) and interval is not None and interval.low >= limits.fire_share)
+        return _early(rank, starvation, interval, limits) if interval is not None and is_lost else None
     has_ended = share < limits.clear_share and not fluctuates(rank, starvation, share, limits.clear_share)
     if has_ended or (is_over(rank, starvation, share) and not _pauses_between_slow_items(case)):
         return None
@@ -123,7 +125,7 @@ def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Th
     """What a few steps show beyond doubt; what causes it takes more of them."""
     name, what = _figure(starvation)
     reach = f"{what} {percent(interval.low)} to {percent(interval.high)} of the time"
-    made, unit = (rank.steps, "batches") if is_sampled(rank) else (sum(rank.columns.settled), "steps")
+    made, unit = (rank.steps, "batches") if is_sampled(rank) else (sum(rank.columns.settled) or rank.steps, "steps")
     said = f"{made} {unit} so far: {reach}"
     file, line = place_of(rank.train_loader)
     return Draft(
@@ -132,11 +134,17 @@ def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Th
         level=starvation.level,
         evidence=(Measure(name, round(starvation.share, 4), said), *loading_measures(rank)),
         is_certain=True,
-        fix=Fix(text=f"What causes it is judged from {STEPS} {unit} on", file=file, line=line),
+        fix=Fix(text=_later(rank, unit), file=file, line=line),
         gain=from_share(0.0, starvation.share, "once the cause is found"),
         verify=_verify(limits),
         chart=_chart(starvation),
     )
+
+
+def _later(rank: RankWindow, unit: str) -> str:
+    if is_early(rank):
+        return f"What causes it is judged from {STEPS} {unit} on"
+    return "What causes it is judged once the queue of its workers has been filled"
 
 
 def _verify(limits: Thresholds) -> str:

@@ -122,9 +122,10 @@ def _fix(case: RunCase, cores: float, foreign_share: float) -> Fix:
         return Fix(text=f"{text}; else make {line.words} cheaper", file=line.file, line=line.line)
     where = f", first of all {line.words}" if line is not None else ""
     on_gpu = "augment on the GPU, " if trains_on(case) == "cuda" else ""
-    text = f"Make an item cheaper ({on_gpu}decode smaller, precompute){where}; or use more cores"
-    carried = filling_workers(cores)
-    if loader is not None and (loader.num_workers or 0) > carried:
+    carried, count = filling_workers(cores), (loader.num_workers if loader is not None else None) or 0
+    more = "more cores" if count > carried else "more cores with as many more workers"
+    text = f"Make an item cheaper ({on_gpu}decode smaller, precompute){where}; or use {more}"
+    if count > carried:
         text += f"; more than {carried} workers bring nothing on {cores:g} cores"
     file, number = (line.file, line.line) if line is not None else place_of(loader)
     return Fix(text=text, file=file, line=number)

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
-from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import with_interval
 from gpuwatch.diagnosis.advice.reading import Reading, reading_of
 from gpuwatch.diagnosis.advice.rivals import (
@@ -47,9 +47,10 @@ from gpuwatch.diagnosis.advice.rivals import (
     is_storage_bound,
     rivals,
 )
-from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.sampled import worker_busy
+from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import advise
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, share_measure
@@ -61,6 +62,8 @@ MEMORY_SHORT_SHARE = 0.10
 CROWDED_BLOCKED_SHARE = 0.5
 """Where all cores are busy, storage is the cause only if the workers wait for it this share of their time."""
 MEMORY_PRESSURE_PERCENT = 10.0
+LEAST_BUSY = 0.05
+CAP = "as far as storage can deliver more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +107,27 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=is_storage_bound(case, limits.blocked_share, limits.pressure_percent)
         or (reading is not None and reading.share.value >= limits.blocked_share),
         fix=_fix(case, step_cost(case, starvation), reading),
-        gain=from_share(0.0, starvation.share, "if storage can deliver more"),
+        gain=_gain(case, starvation, reading),
         ruled_out=rivals(case, "storage"),
         verify="I/O pressure below 10 %, workers blocked less than 15 %, the wait below 6 %",
         chart=("host.pressure_io_percent", "run.wait_share"),
     )
+
+
+def _gain(case: RunCase, starvation: Starvation, reading: Reading | None) -> Gain:
+    """From halving what batches wait for storage to its end, as far as the cores then carry the loading."""
+    rank, cost = case.run.critical, step_cost(case, starvation)
+    blocked = rank.workers.blocked_share if rank.workers is not None else None
+    busy = worker_busy(rank)
+    waiting = [blocked / max(busy.value, LEAST_BUSY)] if blocked is not None and busy is not None else []
+    waiting += [reading.share.low] if reading is not None else []
+    if cost is None or cost.workers < 1 or not waiting:
+        return from_share(0.0, starvation.share, CAP)
+    share = min(1.0, max(waiting))
+    halved, without_it = (cost.reading_less(share * part).gain(cost.workers) for part in (0.5, 1.0))
+    most = without(starvation.share)
+    low, high = (round(min(most, max(1.0, end)), 3) for end in (halved.low, without_it.high))
+    return Gain(low, high, CAP)
 
 
 def _summary(rank: RankWindow, reading: Reading | None) -> str:

@@ -204,8 +204,8 @@ def _remedy(case: RunCase, starvation: Starvation, tail: Tail) -> Remedy:
     """The queue that pays, and what it brings; where the model does not come to the measured loss, the usual one."""
     rank, depths = case.run.critical, deeper_prefetches(case)
     loader, model = rank.train_loader, queue_model(case, starvation)
-    # Older versions of torch have no in_order.
-    ordered = loader is not None and loader.in_order is True
+    # Older versions of torch have no in_order, and the only worker has nobody that could pass it.
+    ordered = loader is not None and loader.in_order is True and (loader.num_workers or 0) > 1
     if model is None:
         deepest = max(depths, default=None)
         gain = _usual_gain(rank, tail.held_share, lost_interval(rank, starvation)) if deepest or ordered else None

@@ -76,8 +76,7 @@ def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     thread = _launching_cores(rank)
     if trains_on(case) != "cuda" or starvation is None or busy is None or thread is None:
         return None
-    logging = _share_of(rank, "log")
-    idle = idle_outside_waits(rank, starvation, busy) - logging - _silent_share(case)
+    idle = idle_outside_waits(rank, starvation, busy) - _silent_share(case)
     idle = min(idle, _launching_share(rank))
     pressure = case.host.pressure_cpu_percent if case.host else None
     delay = rank.process.run_delay_share if rank.process else None

@@ -12,7 +12,8 @@ Clears:
 Not when:
     Different models of GPU, MIG slices, pipeline parallelism (each stage has its own load by design). Ranks that wait
     for data in turn: while one waits its GPU idles, and the others spin at 100 % until it has come. Idle time in which
-    a GPU's own rank waits for data counts as busy, and where these waits differ, power is not compared.
+    a GPU's own rank waits for data counts as busy, and where these waits differ, power is not compared. Ranks
+    that made fewer than 30 steps in the window: in a few steps one GPU may have had more work than another.
 Causes:
     nn.DataParallel (the first GPU does more), uneven shards, extra work of rank 0, or one GPU that is slower by heat
     or link.
@@ -37,6 +38,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Sev
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
+from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import GpuWindow
 
 TRAINING_SHARE = 0.8
@@ -58,6 +60,9 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose GPUs are unequally loaded."""
     gpus = [gpu for gpu in case.gpus if gpu.status == "live" and gpu.utilization is not None]
     if len(gpus) < 2 or len({gpu.facts.name for gpu in gpus}) > 1 or any(gpu.facts.mig for gpu in gpus):
+        return None
+    rank = case.run.critical
+    if len(case.run.ranks) > 1 and rank.steps_total and rank.steps < STEPS:
         return None
     by_load = sorted(gpus, key=_busy)
     waited = [_waited(case, gpu) for gpu in gpus]
@@ -115,13 +120,14 @@ def _waited(case: RunCase, gpu: GpuWindow) -> float:
     rank = next((rank for rank in ranks if gpu.facts.uuid in rank.facts.gpu_uuids), None)
     if len(ranks) < 2 or rank is None:
         return 0.0
-    window, waited = gpu.window_seconds, rank.wait_share or 0.0
+    series = gpu.train_utilization_series
+    since_ns = series[0][0] if series else case.now_ns - round(gpu.window_seconds * 1e9)
+    window, waited = max(1.0, (case.now_ns - since_ns) / 1e9), rank.wait_share or 0.0
     if rank.stacks is not None and rank.stacks.waits:
         newest = rank.stacks.waits[-math.ceil(window) :]
         lately = sum(wait for _, wait in newest) / max(sum(time for time, _ in newest), 1e-9)
         waited = max(waited, lately)  # which leaves out the starts of epochs
     elif rank.last_step_ns is not None and rank.columns.end_ns:
-        since_ns = case.now_ns - round(window * 1e9)
         steps = zip(rank.columns.end_ns, rank.columns.wait_seconds, strict=True)
         ended = sum(wait for end_ns, wait in steps if end_ns > since_ns and wait == wait)
         waited = (ended + max(0.0, (case.now_ns - rank.last_step_ns) / 1e9)) / window

@@ -84,7 +84,15 @@ class Thresholds:
     measured_share: float = threshold(0.80, "of the ranks that are measured at least")
 
 
-@rule("straggler-rank", subject="run", level=Level.E2, behind=("collective-hang",), fades=True, thresholds=Thresholds)
+@rule(
+    "straggler-rank",
+    subject="run",
+    level=Level.E2,
+    behind=("collective-hang",),
+    fades=True,
+    by_loss=True,
+    thresholds=Thresholds,
+)
 def straggler_rank(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a distributed run in which one rank keeps the others waiting."""
     ranks = [rank for rank in case.run.ranks if _is_measured(rank)]

@@ -40,6 +40,7 @@ from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import at, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
 from gpuwatch.diagnosis.advice.pauses import lost_to_pauses
+from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -99,6 +100,7 @@ def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             rank,
             Gain(round(from_rarer_phase(least, times), 3), round(without(most), 3)),
             total,
+            cores_full=is_cpu_exhausted(case),
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="Checkpoints below 3 % of the time",

@@ -42,6 +42,7 @@ from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, phase_
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
+from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
@@ -101,6 +102,7 @@ def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             if warns
             else _gain_of_rarer(total),
             total,
+            cores_full=is_cpu_exhausted(case),
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="The share of validation falls as predicted, and the training step stays what it was",

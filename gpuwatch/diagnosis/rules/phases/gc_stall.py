@@ -37,6 +37,7 @@ from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
 from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
 from gpuwatch.diagnosis.advice.pauses import lost_to_pauses
+from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -106,6 +107,7 @@ def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             case.run.critical,
             from_share((1.0 - REMAINING) * least, _times(case) * most),
             total,
+            cores_full=is_cpu_exhausted(case),
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="The pauses are gone and memory stays flat",

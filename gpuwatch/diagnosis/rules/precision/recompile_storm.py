@@ -36,6 +36,7 @@ from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import at
 from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
+from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
 from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -92,6 +93,7 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
                 "the computing itself",
             ),
             found,
+            cores_full=is_cpu_exhausted(case),
         ),
         ruled_out=(RuledOut("the beginning of the run", "compilations before the 100th step are not counted"),),
         verify="No compilation in 10 minutes",

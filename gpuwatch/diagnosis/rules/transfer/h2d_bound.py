@@ -72,6 +72,7 @@ class Thresholds:
     behind=("data-starvation", "pageable-transfer", "pcie-degraded"),
     needs_gpu=True,
     fades=True,
+    by_loss=True,
     thresholds=Thresholds,
 )
 def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:

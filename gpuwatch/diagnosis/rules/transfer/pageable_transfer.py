@@ -40,6 +40,7 @@ from gpuwatch.diagnosis.advice.edits import transfer_edit
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.lines import hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.loader_bound import within_loader
+from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, trains_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -83,7 +84,9 @@ def pageable_transfer(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=share >= limits.fire_share,
         fix=_fix(case),
-        gain=None if exposed is None else within_loader(rank, copies_gain(case, exposed)),
+        gain=None
+        if exposed is None
+        else within_loader(rank, copies_gain(case, exposed), cores_full=is_cpu_exhausted(case)),
         hint=None if exposed is not None else _unknown(share),
         ruled_out=(RuledOut("memory too short to pin", f"{percent(available)} is free"),) if available else (),
         verify="Copies below 3 % of the step",
