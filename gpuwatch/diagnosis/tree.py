@@ -1,8 +1,8 @@
 """Why a run waits for data, and why a GPU idles: the causes in the order in which they are asked.
 
-Of a run that waits the first cause that fires is the one that its starvation names. Faults that stop a run come first,
-then what a setting mends, then what is short (storage, cores, workers), then what is expensive. A cause further down is
-not judged while one of those in `unless` holds, which explains the same wait and is mended first.
+The first cause that fires is the one that a waiting run's starvation names. Faults that stop a run come first, then
+what a setting fixes, then what is short (storage, cores, workers), then what is expensive. A cause further down is not
+judged while one of those in `unless` holds, because that one explains the same wait and is fixed first.
 """
 
 from __future__ import annotations
