@@ -3,7 +3,7 @@
     python -m benchmarks.replay_seek [--minutes 1440] [--seeks 20] [--folder /tmp]
 
 The machine is that of `recording_cost` at 1 Hz: 8 GPUs, without runs and with 8 ranks that make 5 steps a second. A
-seek is what the player does: standing facts, 150 s of samples (75 s of a run with many steps), three evaluations, one
+seek is what the player does: facts in force, 150 s of samples (75 s of a run with many steps), three evaluations, one
 snapshot; then the charts' past is filled in from the minutes. Memory is the peak of a process that only replays.
 """
 

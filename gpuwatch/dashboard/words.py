@@ -12,7 +12,7 @@ from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, Pl
 from gpuwatch.diagnosis.wording import brings_something, factors, faster, plan_words
 from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
 from gpuwatch.monitor.verdict import STEPS_COUNTED, unhooked, window_of
-from gpuwatch.samples import Candidate, Standing
+from gpuwatch.samples import Candidate, CurrentLine
 from gpuwatch.timeline.runs import title_of
 from gpuwatch.timeline.stacks import hot_line
 from gpuwatch.timeline.windows import LineShare, RankWindow
@@ -284,17 +284,19 @@ def costly_line(rank: RankWindow, notable: float) -> CostlyLine | None:
     return CostlyLine(top, "of the time") if top is not None else None
 
 
-def standing_of(run: RunNow, snapshot: Snapshot) -> Standing | None:
+def current_line_of(run: RunNow, snapshot: Snapshot) -> CurrentLine | None:
     """Where the run's training thread stands, as far as stacks are read."""
-    if run.standing is not None:
-        return run.standing
+    if run.current_line is not None:
+        return run.current_line
     window = window_of(run.id, snapshot)
-    return window.critical.stacks.standing if window is not None and window.critical.stacks is not None else None
+    return window.critical.stacks.current_line if window is not None and window.critical.stacks is not None else None
 
 
-def standing_words(standing: Standing) -> str:
+def current_line_words(current_line: CurrentLine) -> str:
     """Where and for how long: "at train.py:140 for 3 min", in which no sample saw it elsewhere."""
-    return f"at {place(standing.file, standing.line)} for {say.age(standing.time_ns - standing.since_ns)}"
+    return (
+        f"at {place(current_line.file, current_line.line)} for {say.age(current_line.time_ns - current_line.since_ns)}"
+    )
 
 
 def line_place(line: LineShare) -> str:

@@ -15,10 +15,10 @@ from gpuwatch.diagnosis.cases import gpu_case_of, run_case_of
 from gpuwatch.diagnosis.fading import NewestHalf
 from gpuwatch.diagnosis.finding import Draft, Finding, Severity
 from gpuwatch.diagnosis.gates import may_be_critical, may_judge
+from gpuwatch.diagnosis.precedence import Placed, settle
 from gpuwatch.diagnosis.registry import all_rules, in_order
 from gpuwatch.diagnosis.rule import AnyCase, MachineCase, Rule, Subject
 from gpuwatch.diagnosis.settings import SYMPTOMS, Settings
-from gpuwatch.diagnosis.standing import Placed, settle
 from gpuwatch.diagnosis.track import Track
 from gpuwatch.timeline.windows import Scene
 

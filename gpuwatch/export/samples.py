@@ -18,7 +18,7 @@ from gpuwatch.text.escape import encodable, json_text
 
 
 def samples_of(recording: Recording, start_ns: int, end_ns: int) -> Iterator[Any]:
-    """The standing facts, the samples in the order in which they came, then the findings.
+    """The facts at the beginning, the samples in the order in which they came, then the findings.
 
     Facts keep the time they were read at, which may lie before the stretch.
     """

@@ -16,9 +16,9 @@ import msgspec
 
 from gpuwatch._version import __version__
 from gpuwatch.diagnosis.finding import Edit, Finding, Fix, Severity
+from gpuwatch.diagnosis.precedence import in_order
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.settings import Settings
-from gpuwatch.diagnosis.standing import in_order
 from gpuwatch.monitor.snapshot import ReplayMark
 from gpuwatch.recording.types import FindingRecord, FindingSpan
 from gpuwatch.timeline.trainer import RAW_NS
@@ -169,15 +169,15 @@ class RecordedFindings:
 
     def at(self, now_ns: int) -> list[Finding]:
         """Those that were active at a moment, as they were last written: once a minute."""
-        standing = {place.stretch for place in self._places if _covers(place, now_ns)}
-        if not standing <= self._read.keys():
-            spans = [span for span in self._recording.findings(now_ns, now_ns) if _stretch(span) in standing]
-            self._read = dict.fromkeys(standing) | {_stretch(span): _finding(span) for span in spans}
+        active = {place.stretch for place in self._places if _covers(place, now_ns)}
+        if not active <= self._read.keys():
+            spans = [span for span in self._recording.findings(now_ns, now_ns) if _stretch(span) in active]
+            self._read = dict.fromkeys(active) | {_stretch(span): _finding(span) for span in spans}
         ignored = self._settings.ignored
         return [
             replace(finding, behind=None) if finding.behind in ignored else finding
             for stretch, finding in self._read.items()
-            if finding is not None and stretch in standing
+            if finding is not None and stretch in active
         ]
 
     def _is_set_aside(self, rule: str) -> bool:

@@ -64,7 +64,7 @@ def _of_gpu(gpu: GpuHistory) -> Iterator[Sample | None]:
 
 def _of_trainer(trainer: TrainerHistory) -> Iterator[Sample | None]:
     yield trainer.facts
-    yield trainer.stacks.standing
+    yield trainer.stacks.current_line
     yield from (span for span in trainer.phases.spans(trainer.seen_ns) if span.end_ns is None)
     yield trainer.ended
 

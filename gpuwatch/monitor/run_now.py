@@ -169,7 +169,7 @@ def run_now(
         batches_of_loader=stacks.batches_of_loader if stacks else True,
         batches_exact=stacks.batches_exact if stacks else True,
         samples=stacks.samples if stacks else 0,
-        standing=critical.trainer.stacks.standing,
+        current_line=critical.trainer.stacks.current_line,
         top_line=stacks.lines[0] if stacks and stacks.lines else None,
         phases=_bands(run, now_ns),
         how_to_see_more=critical.facts.how_to_see_more or _HOW_TO_SEE_MORE.get(critical.facts.visibility),
@@ -215,10 +215,10 @@ def state_of(trainer: TrainerHistory, process: ProcessHistory | None, now_ns: in
 
 def _stands_in(trainer: TrainerHistory, now_ns: int) -> RunState | None:
     """The pause of the last stack sample, where no hook says so: spans are known once a few samples agree."""
-    standing = trainer.stacks.standing
-    if trainer.is_exact or standing is None or now_ns - standing.time_ns > _STANDING_NS:
+    current_line = trainer.stacks.current_line
+    if trainer.is_exact or current_line is None or now_ns - current_line.time_ns > _STANDING_NS:
         return None
-    return _STANDING_STATES.get(standing.phase)
+    return _STANDING_STATES.get(current_line.phase)
 
 
 def _stepless(trainer: TrainerHistory, now_ns: int) -> RunState:

@@ -9,6 +9,7 @@ from typing import Literal
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.samples import (
     Candidate,
+    CurrentLine,
     GpuFacts,
     GpuHealth,
     GpuSample,
@@ -18,7 +19,6 @@ from gpuwatch.samples import (
     NvmlState,
     PhaseSpan,
     RunFacts,
-    Standing,
 )
 from gpuwatch.timeline.wall_times import Anchor, wall_time_at
 from gpuwatch.timeline.windows import LineShare, Scene
@@ -128,7 +128,7 @@ class RunNow:
     batches_exact: bool = True  # read from the loader's own counter; else entries into next(), which miss short ones
     pause_seconds: float | None = None  # how long the pause lasts that its state is of
     samples: int = 0  # stack samples of the training thread
-    standing: Standing | None = None  # the line at which the training thread is, wherever stacks are read
+    current_line: CurrentLine | None = None  # the line at which the training thread is, wherever stacks are read
     top_line: LineShare | None = None  # of the training thread: the line of the user's code that was seen most
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
     how_to_see_more: str | None = None  # one line, where visibility is not "exact"

@@ -30,6 +30,7 @@ from gpuwatch.recording.tiers import HOUR_NS, Hour, unpack_minute
 from gpuwatch.recording.types import CannotOpenError, FindingSpan, RecordingMeta, Rollup
 from gpuwatch.samples import (
     BatchCount,
+    CurrentLine,
     GpuFacts,
     GpuHealth,
     GpuStatus,
@@ -37,7 +38,6 @@ from gpuwatch.samples import (
     PhaseSpan,
     RunMemory,
     Sample,
-    Standing,
     XidEvent,
 )
 from gpuwatch.timeline.tiers import MINUTE_NS, SECOND_NS
@@ -55,7 +55,7 @@ _MALFORMED = (DamagedError, ValueError, TypeError, KeyError, IndexError, Attribu
 _MANY_STRETCHES = 8
 """Of time, beyond which it is asked first which of them hold the kinds that are wanted."""
 _RECENT_NS = 120 * SECOND_NS
-_RECENT = (NvmlState, GpuStatus, GpuHealth, BatchCount, RunMemory, Standing)
+_RECENT = (NvmlState, GpuStatus, GpuHealth, BatchCount, RunMemory, CurrentLine)
 """Reported every 30 s at least, so the last two minutes hold the newest."""
 _SPAN = re.compile(r'"kind": "(\w+)", "start_ns": (-?\d+), "end_ns": (null|-?\d+)')
 

@@ -120,7 +120,7 @@ def from_plain(plain: Any) -> Shape:
         case {"maybe": inner}:
             return Maybe(from_plain(inner))
         case {"record": [str(name), [*fields]]}:
-            return Record(name, tuple((field, from_plain(each)) for field, each in fields))
+            return Record(RENAMED_KINDS.get(name, name), tuple((field, from_plain(each)) for field, each in fields))
     raise ValueError("not a shape")
 
 
@@ -146,6 +146,8 @@ _RENAMED = {
     "feeder_looks": "feeder_rounds",
 }
 """Fields of recordings of version 1."""
+RENAMED_KINDS = {"Standing": "CurrentLine"}
+"""Kinds of samples of recordings of version 1."""
 
 
 def built(name: str, fields: Mapping[str, Any]) -> Any:

@@ -286,7 +286,7 @@ class HotLine(Line, frozen=True):
     ]
 
 
-class Standing(Struct, frozen=True):
+class CurrentLine(Struct, frozen=True):
     """The line on which the training thread has been for 5 s or more, at the last sample."""
 
     file: str
@@ -344,7 +344,7 @@ class Rank(Struct, frozen=True):
     step_seconds_p50: float | None
     data_wait_share: float | None
     gpu_idle_from_wait_share: float | None
-    standing: Standing | None
+    current_line: CurrentLine | None
 
 
 class Run(Struct, frozen=True):
@@ -385,7 +385,7 @@ class Run(Struct, frozen=True):
     step_shares: StepShares
     phases: dict[str, Phase]
     hot_line: Annotated[HotLine | None, _note("null: the threads that load were not read")]
-    standing: Standing | None
+    current_line: CurrentLine | None
     stacks: Stacks | None
     loaders: list[Loader]
     ranks: list[Rank]

@@ -72,7 +72,7 @@ def collapsed(profile: Profile) -> Iterator[str]:
 
 
 def speedscope(profile: Profile) -> dict[str, Any]:
-    """The document; weights are seconds, each sample standing for the time to the next.
+    """The document; weights are seconds, each sample current_line for the time to the next.
 
     The thread with the most samples was there all the time. One with fewer, such as a worker of one epoch, was not:
     its samples weigh no more, so that it lasts for its part of the profile.

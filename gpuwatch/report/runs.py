@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from gpuwatch.monitor.snapshot import ENDS, RunNow
 from gpuwatch.report import model
 from gpuwatch.report.observation import Observation
-from gpuwatch.samples import ModelFacts, Standing
+from gpuwatch.samples import CurrentLine, ModelFacts
 from gpuwatch.text.escape import encodable
 from gpuwatch.timeline.figures import joules_per_sample
 from gpuwatch.timeline.stacks import hot_line
@@ -70,7 +70,7 @@ def _run(run: RunWindow, shown: RunNow | None, scene: Scene) -> model.Run:
         ),
         phases={kind: model.like(model.Phase, totals) for kind, totals in rank.phases.items()},
         hot_line=hot_line_section(rank),
-        standing=standing_section(rank, scene.now_ns),
+        current_line=current_line_section(rank, scene.now_ns),
         stacks=stack_section(rank.stacks),
         loaders=[model.like(model.Loader, loader) for loader in rank.facts.loaders],
         ranks=[_rank(each, scene.now_ns) for each in run.ranks],
@@ -153,7 +153,7 @@ def _rank(rank: RankWindow, now_ns: int) -> model.Rank:
         step_seconds_p50=rank.step_seconds.p50 if rank.step_seconds else None,
         data_wait_share=rank.wait_share,
         gpu_idle_from_wait_share=rank.gap_share,
-        standing=standing_section(rank, now_ns),
+        current_line=current_line_section(rank, now_ns),
     )
 
 
@@ -195,13 +195,13 @@ def hot_line_section(rank: RankWindow) -> model.HotLine | None:
     )
 
 
-def standing_section(rank: RankWindow, now_ns: int) -> model.Standing | None:
+def current_line_section(rank: RankWindow, now_ns: int) -> model.CurrentLine | None:
     """Where a trainer has stood on one line for long."""
-    standing = rank.stacks.standing if rank.stacks is not None else None
-    if standing is None or rank.ended is not None:
+    current_line = rank.stacks.current_line if rank.stacks is not None else None
+    if current_line is None or rank.ended is not None:
         return None
-    seconds = (standing.time_ns - standing.since_ns) / 1e9
-    return _standing(standing, seconds, now_ns) if seconds >= STANDS_FROM_SECONDS else None
+    seconds = (current_line.time_ns - current_line.since_ns) / 1e9
+    return _current_line(current_line, seconds, now_ns) if seconds >= STANDS_FROM_SECONDS else None
 
 
 def _steps_source(rank: RankWindow) -> model.StepsSource | None:
@@ -214,16 +214,16 @@ def _steps_source(rank: RankWindow) -> model.StepsSource | None:
     return "loader counter" if stacks is None or stacks.batches_exact else "estimated from stacks"
 
 
-def _standing(standing: Standing, seconds: float, now_ns: int) -> model.Standing:
-    return model.Standing(
-        file=standing.file,
-        line=standing.line,
-        function=standing.function,
-        text=_code(standing.text),
-        leaf=standing.leaf,
-        phase=standing.phase,
+def _current_line(current_line: CurrentLine, seconds: float, now_ns: int) -> model.CurrentLine:
+    return model.CurrentLine(
+        file=current_line.file,
+        line=current_line.line,
+        function=current_line.function,
+        text=_code(current_line.text),
+        leaf=current_line.leaf,
+        phase=current_line.phase,
         seconds=seconds,
-        seen_seconds_ago=max(0, now_ns - standing.time_ns) / 1e9,
+        seen_seconds_ago=max(0, now_ns - current_line.time_ns) / 1e9,
     )
 
 

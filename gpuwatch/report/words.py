@@ -292,10 +292,10 @@ def _sentences(run: model.Run) -> Iterator[str]:
         if hot.callee is not None:
             what = f"function of loading: {hot.callee}(), called in {_place(hot, run)}"
         yield f"slowest {what}, {_with_error(hot)} {of}{code}"
-    stands: list[tuple[model.Standing | None, int | None]] = [(run.standing, None)]
+    stands: list[tuple[model.CurrentLine | None, int | None]] = [(run.current_line, None)]
     if len(run.ranks) > 1:
-        stands += [(rank.standing, rank.rank) for rank in run.ranks]
-    yield from (_standing(standing, run, rank) for standing, rank in stands if standing is not None)
+        stands += [(rank.current_line, rank.rank) for rank in run.ranks]
+    yield from (_current_line(current_line, run, rank) for current_line, rank in stands if current_line is not None)
     if run.how_to_see_more:
         yield run.how_to_see_more
 
@@ -365,14 +365,14 @@ def _line_rows(run: model.Run, lines: Sequence[model.Line]) -> tuple[tuple[str, 
     return tuple(rows)
 
 
-def _standing(standing: model.Standing, run: model.Run, rank: int | None) -> str:
+def _current_line(current_line: model.CurrentLine, run: model.Run, rank: int | None) -> str:
     who = "" if rank is None else f"rank {rank} "
-    code = f": {_shortened(standing.text)}" if standing.text else ""
-    below = f", in {standing.leaf}" if standing.leaf else ""
-    return f"{who}has been at {_place(standing, run)} for {number(standing.seconds)} s{below}{code}"
+    code = f": {_shortened(current_line.text)}" if current_line.text else ""
+    below = f", in {current_line.leaf}" if current_line.leaf else ""
+    return f"{who}has been at {_place(current_line, run)} for {number(current_line.seconds)} s{below}{code}"
 
 
-def _place(line: model.Line | model.Standing, run: model.Run) -> str:
+def _place(line: model.Line | model.CurrentLine, run: model.Run) -> str:
     """file:line, from the training's folder where the file lies below it."""
     folder = f"{run.cwd.rstrip('/')}/" if run.cwd else None
     file = line.file

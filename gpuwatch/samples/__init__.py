@@ -38,11 +38,11 @@ from gpuwatch.samples.stacks import (
     CallCount,
     Candidate,
     Candidates,
+    CurrentLine,
     FeederPhase,
     LineCount,
     StackPhase,
     StackTally,
-    Standing,
     WorkerCount,
     WorkerPhase,
 )
@@ -68,7 +68,7 @@ Sample = (
     | TrainerEnded
     | LinkLoss
     | StackTally
-    | Standing
+    | CurrentLine
     | BatchCount
     | Candidates
 )
@@ -80,6 +80,7 @@ __all__ = [
     "CallCount",
     "Candidate",
     "Candidates",
+    "CurrentLine",
     "FeederPhase",
     "GpuFacts",
     "GpuGap",
@@ -104,7 +105,6 @@ __all__ = [
     "Sample",
     "StackPhase",
     "StackTally",
-    "Standing",
     "StepEnd",
     "TrainerEnded",
     "WorkerCount",

@@ -118,7 +118,7 @@ class StackTally:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CurrentLine:
     """Where the training thread was in the last sample, and since when it is at that line."""
 
     trainer: str

@@ -16,12 +16,12 @@ from typing import Any, Literal, get_args
 from gpuwatch.samples import (
     BatchCount,
     CallCount,
+    CurrentLine,
     FeederPhase,
     LineCount,
     Role,
     StackPhase,
     StackTally,
-    Standing,
     WorkerPhase,
 )
 from gpuwatch.samples.stacks import NO_LOADER
@@ -153,7 +153,7 @@ class StackLog:
     """Tallies one by one for 2 min, then merged to 15 s each: 180 blocks of at most 64 lines, however long it runs."""
 
     def __init__(self) -> None:
-        self.standing: Standing | None = None
+        self.current_line: CurrentLine | None = None
         self._singles: list[_Block] = []
         self._merged: dict[int, _Block] = {}
         self._newest_ns = 0
@@ -191,10 +191,10 @@ class StackLog:
         insort(self._singles, block)
         self._compact()
 
-    def see(self, standing: Standing) -> None:
+    def see(self, current_line: CurrentLine) -> None:
         """Where the training thread stands, unless it is known better."""
-        if self.standing is None or standing.time_ns >= self.standing.time_ns:
-            self.standing = standing
+        if self.current_line is None or current_line.time_ns >= self.current_line.time_ns:
+            self.current_line = current_line
 
     def reaches(self, start_ns: int) -> bool:
         """Whether everything since then is still here."""
@@ -229,11 +229,11 @@ class StackLog:
         if not total.span_ns:
             return None
         counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
-        is_fresh = self.standing is not None and start_ns < self.standing.time_ns <= end_ns + SECOND_NS
-        return self._summed(total, blocks, counted, self.standing if is_fresh else None)
+        is_fresh = self.current_line is not None and start_ns < self.current_line.time_ns <= end_ns + SECOND_NS
+        return self._summed(total, blocks, counted, self.current_line if is_fresh else None)
 
     def _summed(
-        self, total: _Block, blocks: Sequence[_Block], counted: Counted | None, standing: Standing | None
+        self, total: _Block, blocks: Sequence[_Block], counted: Counted | None, current_line: CurrentLine | None
     ) -> StackWindow:
         """The figures of a window from the sum of its blocks."""
         training = total.samples - sum(total.phases[phase] for phase in NOT_TRAINING)
@@ -270,7 +270,7 @@ class StackLog:
             feeder_lines=self._lines(total.feeder_lines, fed),
             feeder_calls=self._lines(total.feeder_calls, fed),
             by_worker=self._by_worker(total),
-            standing=standing,
+            current_line=current_line,
             batches_per_second=counted.per_second if counted else None,
             batches_exact=counted.exact if counted else True,
             batches_of_loader=counted.of_loader if counted else True,

@@ -13,6 +13,7 @@ from statistics import median
 from gpuwatch.samples import (
     BatchCount,
     BatchWait,
+    CurrentLine,
     GpuGap,
     LinkLoss,
     LoaderFacts,
@@ -21,7 +22,6 @@ from gpuwatch.samples import (
     RunFacts,
     RunMemory,
     StackTally,
-    Standing,
     StepEnd,
     TrainerEnded,
     WorkerFetch,
@@ -225,10 +225,10 @@ class TrainerHistory:
         if self.phases.add(span, self.steps_total):
             self._see(span.start_ns, span.end_ns or span.start_ns)
 
-    def see_standing(self, standing: Standing) -> None:
+    def see_standing(self, current_line: CurrentLine) -> None:
         """Where its thread stands: that alone shows from outside that it has left its loop, or does something else."""
-        self.stacks.see(standing)
-        self.asides.see(standing, lambda since_ns: self._is_aside(since_ns, standing.time_ns))
+        self.stacks.see(current_line)
+        self.asides.see(current_line, lambda since_ns: self._is_aside(since_ns, current_line.time_ns))
 
     def add_fetch(self, fetch: WorkerFetch) -> None:
         """A batch made by a worker."""
@@ -304,9 +304,9 @@ class TrainerHistory:
 
     def is_outside(self, now_ns: int) -> bool:
         """Whether no training loop runs, as its stack shows; where that is not read, as the end of its loader does."""
-        standing = self.stacks.standing
-        if standing is not None and standing.in_loop is not None and now_ns - standing.time_ns <= FRESH_NS:
-            return not standing.in_loop and now_ns - (self.last_step_ns or 0) > SECOND_NS
+        current_line = self.stacks.current_line
+        if current_line is not None and current_line.in_loop is not None and now_ns - current_line.time_ns <= FRESH_NS:
+            return not current_line.in_loop and now_ns - (self.last_step_ns or 0) > SECOND_NS
         return self.phases.is_open(OUTSIDE)
 
     @property
@@ -429,17 +429,17 @@ class Asides:
         self._doing = ("", False)  # a phase, in its loop or outside
         self._spans: deque[Span] = deque(maxlen=_ASIDES_KEPT)
 
-    def see(self, standing: Standing, is_aside: Callable[[int], bool]) -> None:
+    def see(self, current_line: CurrentLine, is_aside: Callable[[int], bool]) -> None:
         """Takes one sample; `is_aside` says whether a phase that lasts since then is no part of a step."""
-        left = standing.in_loop is False
-        if (standing.phase, left) != self._doing:
-            self._doing, self._since_ns = (standing.phase, left), min(standing.since_ns, standing.time_ns)
-        aside = left or (standing.phase not in _NEVER_ASIDE and is_aside(self._since_ns))
+        left = current_line.in_loop is False
+        if (current_line.phase, left) != self._doing:
+            self._doing, self._since_ns = (current_line.phase, left), min(current_line.since_ns, current_line.time_ns)
+        aside = left or (current_line.phase not in _NEVER_ASIDE and is_aside(self._since_ns))
         if aside and self._open_ns is None:
             self.count += not left
             self._open_ns = self._since_ns
         elif not aside and self._open_ns is not None:
-            self.add(self._open_ns, standing.time_ns)
+            self.add(self._open_ns, current_line.time_ns)
             self._open_ns = None
 
     def add(self, start_ns: int, end_ns: int) -> None:

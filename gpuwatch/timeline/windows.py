@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gpuwatch.samples import (
     Candidate,
+    CurrentLine,
     GpuFacts,
     GpuHealth,
     GpuSample,
@@ -22,7 +23,6 @@ from gpuwatch.samples import (
     PhaseSpan,
     ProcessSample,
     RunFacts,
-    Standing,
     XidEvent,
 )
 
@@ -256,7 +256,7 @@ class StackWindow:
     feeder_lines: tuple[LineShare, ...] = ()
     feeder_calls: tuple[LineShare, ...] = ()
     by_worker: tuple[WorkerShare, ...] = ()
-    standing: Standing | None = None
+    current_line: CurrentLine | None = None
     batches_per_second: float | None = None  # of the training loader, over training time and phases alike
     batches_exact: bool = True
     batches_of_loader: bool = True  # else iterations of a loop without one, by its own count

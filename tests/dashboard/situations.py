@@ -271,8 +271,8 @@ def attached(workers: int = 0, **changes: object) -> Snapshot:
 def stuck() -> Snapshot:
     """Attached to a run that stands on one line."""
     since = NOW_NS - 180 * SECOND_NS
-    at = replace(seen.standing(0), time_ns=NOW_NS, since_ns=since)
-    return replace(attached(state="silent", standing=at, last_step_ns=since, batches_per_second=0.0), findings=())
+    at = replace(seen.current_line(0), time_ns=NOW_NS, since_ns=since)
+    return replace(attached(state="silent", current_line=at, last_step_ns=since, batches_per_second=0.0), findings=())
 
 
 def monitor(of: Snapshot) -> FakeMonitor:

@@ -95,13 +95,13 @@ def test_a_silent_run_says_where_it_stands() -> None:
 
 
 def test_where_it_stands_comes_from_the_judged_window_too() -> None:
-    standing = seen.standing(60)
-    about = of_window(build.rank(stacks=seen.stacks(standing=standing)), state="silent")
+    current_line = seen.current_line(60)
+    about = of_window(build.rank(stacks=seen.stacks(current_line=current_line)), state="silent")
     assert verdicts(View(about))[0].because == "at train.py:140 for 60 s: dist.barrier()"
 
 
 def test_a_run_that_steps_does_not_stand() -> None:
-    assert not any("stands" in line for line in panel(situations.attached(standing=seen.standing(60))))
+    assert not any("stands" in line for line in panel(situations.attached(current_line=seen.current_line(60))))
 
 
 async def test_a_finding_shows_the_lines_it_is_about_with_their_code() -> None:
@@ -120,7 +120,9 @@ async def test_a_finding_shows_the_lines_it_is_about_with_their_code() -> None:
 async def test_a_hang_shows_the_line_of_each_rank() -> None:
     ranks = [
         seen.sampled_rank(
-            seen.stacks(standing=seen.standing(180, line=140 + number)), pid=4711 + number, facts={"rank": number}
+            seen.stacks(current_line=seen.current_line(180, line=140 + number)),
+            pid=4711 + number,
+            facts={"rank": number},
         )
         for number in range(2)
     ]
@@ -139,8 +141,8 @@ async def test_code_that_is_hostile_is_shown_as_what_it_is() -> None:
     line = seen.line("wait", 41, 900, text=nasty, file="/home/user/[b]\x1b]0;owned\x07.py", leaf=nasty)
     window = build.run(seen.sampled_rank(seen.stacks(lines=(line,)), pid=5000))
     about = replace(situations.attached(), scene=situations.scene(runs=(window,)))
-    standing = seen.standing(60, text=nasty, file="\x1b[2J.py")
-    for snapshot in (about, replace(about, runs=(replace(about.runs[0], state="silent", standing=standing),))):
+    current_line = seen.current_line(60, text=nasty, file="\x1b[2J.py")
+    for snapshot in (about, replace(about, runs=(replace(about.runs[0], state="silent", current_line=current_line),))):
         async with driven(snapshot, (100, 50)) as driver:
             for keys in ((), ("enter",)):
                 await driver.press(*keys)

@@ -69,7 +69,7 @@ def test_training_without_a_hook_is_followed_from_attaching_to_its_end(folder: P
             assert run.steps_total >= 10 and run.batches_exact
             assert run.samples_per_second is not None and run.batches_per_second is not None
             assert run.samples_per_second == pytest.approx(4 * run.batches_per_second)
-            assert run.standing is not None and run.how_to_see_more is not None
+            assert run.current_line is not None and run.how_to_see_more is not None
             window = watch.monitor.final_scene(60).runs[0].critical
             assert window.stacks is not None and window.stacks.cpu_share is not None
             assert window.process is not None and window.process.latest.pid == training.pid
@@ -108,5 +108,5 @@ def test_training_whose_memory_is_denied_is_watched_in_proc(folder: Path, monkey
         finally:
             watch.monitor.stop()
     assert (run.pid, run.title, run.state, run.steps_total) == (training.pid, "train.py", "not hooked", 0)
-    assert (run.wait_share, run.samples, run.standing) == (None, 0, None)
+    assert (run.wait_share, run.samples, run.current_line) == (None, 0, None)
     assert scene.runs[0].critical.process is not None

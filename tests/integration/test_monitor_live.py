@@ -94,7 +94,7 @@ def test_hooked_training_says_where_it_stands_and_which_line_costs(folder: Path)
         watch = Watch()
         try:
             run = watch.run_until(
-                lambda run: run.standing is not None and run.samples >= 100 and place_of(run.top_line) == hot
+                lambda run: run.current_line is not None and run.samples >= 100 and place_of(run.top_line) == hot
             )
         finally:
             watch.monitor.stop()

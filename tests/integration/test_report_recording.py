@@ -144,8 +144,8 @@ def test_utilization_while_training_is_that_of_the_whole_long_part(long: Path, t
 def test_finding_that_is_over_is_reported_with_how_long_it_stood(long: Path) -> None:
     with Recording(long) as recording:
         seen = observe(recording, recording.start_ns, recording.end_ns, with_curves=False)
-    standing = next(each for each in seen.snapshot.findings if each.rule == "eval-stall")
-    key = (standing.rule, standing.run, standing.gpu)
+    current_line = next(each for each in seen.snapshot.findings if each.rule == "eval-stall")
+    key = (current_line.rule, current_line.run, current_line.gpu)
     over = replace(seen.durations[key], is_over=True, seconds=600.0)
     document = as_json(build_report(replace(seen, durations={key: over})))
     found = next(each for each in document["findings"] if each["rule"] == "eval-stall")

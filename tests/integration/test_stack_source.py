@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.samples import BatchCount, PhaseSpan, RunFacts, Sample, StackTally, Standing, TrainerEnded
+from gpuwatch.samples import BatchCount, CurrentLine, PhaseSpan, RunFacts, Sample, StackTally, TrainerEnded
 from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.sources.stacks.source import StackTarget
 from tests.integration.command_line import PATIENCE_SECONDS
@@ -102,9 +102,9 @@ def test_of_a_hooked_trainer_only_looks_are_reported(tmp_path: Path) -> None:
         Log(process).wait()
         with watching(StackTarget(process.pid, hooked=True)) as source:
             samples = collect_until(
-                source, lambda seen: looks_of(seen) >= 20 and any(isinstance(sample, Standing) for sample in seen)
+                source, lambda seen: looks_of(seen) >= 20 and any(isinstance(sample, CurrentLine) for sample in seen)
             )
-    assert {type(sample) for sample in samples} == {StackTally, Standing}
+    assert {type(sample) for sample in samples} == {StackTally, CurrentLine}
 
 
 def test_the_end_of_a_training_is_reported_once_and_its_pid_followed_no_more(tmp_path: Path) -> None:

@@ -209,8 +209,8 @@ def link_errors() -> Scene:
 
 
 def warmup_long() -> Scene:
-    standing = stacks.standing(12, since=0, phase="other", text="index(files)")
-    seen = stacks.watched({"other": 1.0}, standing=standing)
+    current_line = stacks.current_line(12, since=0, phase="other", text="index(files)")
+    seen = stacks.watched({"other": 1.0}, current_line=current_line)
     starting = build.rank(
         process=build.process(latest={"age_seconds": 700.0}), steps=1, steps_total=0, warm=False, stacks=seen
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from gpuwatch.samples import ProcessSample, RunFacts, Sample, StackTally, Standing, TrainerEnded, WorkerFetch
+from gpuwatch.samples import CurrentLine, ProcessSample, RunFacts, Sample, StackTally, TrainerEnded, WorkerFetch
 from gpuwatch.sources.hook_link.facts import with_roles
 from gpuwatch.sources.hook_link.run import RunDerivation
 from gpuwatch.sources.simulator.gpu import GpuModel
@@ -191,9 +191,9 @@ class ProgramSource(StreamSource):
     def _read_host(self, end: float) -> None:
         if not self._ended:
             for rank in self.player.ranks if self._has_stacks else ():
-                standing = self._standing(rank, end)
-                if standing is not None:
-                    self._put(end, standing)
+                current_line = self._current_line(rank, end)
+                if current_line is not None:
+                    self._put(end, current_line)
         super()._read_host(end)
 
     def _parts(self, rank: Actor, end: float) -> Iterable[Stretch]:
@@ -217,7 +217,7 @@ class ProgramSource(StreamSource):
                 state = one.about.state if one.about.state is not None and one.end >= end - 0.01 else state
         return replace(sample, read_bytes_per_second=read, write_bytes_per_second=write, state=state)
 
-    def _standing(self, rank: Actor, end: float) -> Standing | None:
+    def _current_line(self, rank: Actor, end: float) -> CurrentLine | None:
         """Where the last sample of a second found the thread, and since when no sample found it elsewhere."""
         stands = self._stands.setdefault(rank.index, _Stands())
         last: Stretch | None = None
@@ -239,7 +239,7 @@ class ProgramSource(StreamSource):
         in_loop: bool | None = None
         if stands.has_trained or (self._infers and end > INFERS_SECONDS):
             in_loop = last.about is None or last.about.in_loop
-        return Standing(
+        return CurrentLine(
             trainer_name(rank.index),
             self._ns(end),
             self._ns(stands.since),

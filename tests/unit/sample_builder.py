@@ -10,6 +10,7 @@ from gpuwatch.samples import (
     BatchCount,
     Candidate,
     Candidates,
+    CurrentLine,
     GpuFacts,
     GpuProcess,
     GpuSample,
@@ -22,7 +23,6 @@ from gpuwatch.samples import (
     ProcessSample,
     RunFacts,
     StackTally,
-    Standing,
     StepEnd,
     TrainerEnded,
     WorkerFetch,
@@ -162,10 +162,10 @@ def counts(seconds: int, per_second: float, *, start: float = 0.0, **fields: Any
     return [count(start + second, int(second * per_second), **fields) for second in range(seconds + 1)]
 
 
-def standing(seconds: float, phase: str = "forward", *, since: float = 0.0, **fields: Any) -> Standing:
+def current_line(seconds: float, phase: str = "forward", *, since: float = 0.0, **fields: Any) -> CurrentLine:
     """Where the training thread stood."""
     usual: dict[str, Any] = {"file": "/home/user/train.py", "line": 20, "function": "main"}
-    return Standing(
+    return CurrentLine(
         **({"trainer": TRAINER, "time_ns": at(seconds), "since_ns": at(since), "phase": phase} | usual | fields)
     )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpuwatch.samples import Standing
+from gpuwatch.samples import CurrentLine
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
 from tests.unit import scene_builder as build
 
@@ -72,7 +72,7 @@ def worker_stacks(**fields: Any) -> StackWindow:
     return stacks(**(usual | fields))
 
 
-def standing(seconds: float, at: float = 120.0, **fields: Any) -> Standing:
+def current_line(seconds: float, at: float = 120.0, **fields: Any) -> CurrentLine:
     """The main thread on train.py:140 for so long, seen `at` seconds after the scene's start."""
     now_ns = build.START_NS + round(at * build.SECOND)
     usual: dict[str, Any] = {
@@ -86,7 +86,7 @@ def standing(seconds: float, at: float = 120.0, **fields: Any) -> Standing:
         "text": "dist.barrier()",
         "leaf": "torch/distributed/distributed_c10d.py:barrier",
     }
-    return Standing(**(usual | fields))
+    return CurrentLine(**(usual | fields))
 
 
 def sampled_rank(seen: StackWindow | None = None, *, num_workers: int | None = 0, **fields: Any) -> RankWindow:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from gpuwatch.samples import LoaderFacts, StackPhase, Standing, WorkerPhase
+from gpuwatch.samples import CurrentLine, LoaderFacts, StackPhase, WorkerPhase
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow, StepColumns
 from tests.unit.scene_builder import SCRIPT, START_NS, rank
 from tests.unit.scene_builder import loader as a_loader
@@ -127,7 +127,7 @@ def from_outside(**fields: Any) -> LoaderFacts:
     return a_loader(**(usual | fields))
 
 
-def standing(number: int, *, since: float, until: float = 200.0, phase: str = "wait", **fields: Any) -> Standing:
+def current_line(number: int, *, since: float, until: float = 200.0, phase: str = "wait", **fields: Any) -> CurrentLine:
     """The training thread on one line of train.py, from so many seconds after the start to the last look."""
     since_ns, until_ns = (START_NS + int(seconds * 1e9) for seconds in (since, until))
     usual: dict[str, Any] = {
@@ -139,7 +139,7 @@ def standing(number: int, *, since: float, until: float = 200.0, phase: str = "w
         "line": number,
         "function": "main",
     }
-    return Standing(**(usual | fields))
+    return CurrentLine(**(usual | fields))
 
 
 def _line(given: tuple[float, dict[str, Any]], samples: int, of: int) -> LineShare:

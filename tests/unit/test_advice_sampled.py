@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scene_builder import START_NS, gpu, host, machine, process, quality, rank, run, run_case, scene, workers
 from scene_builder import loader as hooked_loader
-from stack_windows import from_outside, line, sampled, standing, watched
+from stack_windows import current_line, from_outside, line, sampled, watched
 
 from gpuwatch.diagnosis.advice.cores import batch_cpu_share, worker_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
@@ -65,13 +65,13 @@ class TestTheWait:
         # 20 s of training at 50 looks a second, a tenth of them waits, then 40 s of one wait at 100 looks a second.
         waits = ((1.0, 0.1),) * 20 + ((1.0, 1.0),) * 40
         phases = {"wait": (100 + 4000) / 5000, "forward": 900 / 5000}
-        stalled = watched(phases, samples=5000, seconds=60.0, waits=waits, standing=standing(60, since=160.0))
+        stalled = watched(phases, samples=5000, seconds=60.0, waits=waits, current_line=current_line(60, since=160.0))
         found = starvation_of(case_of(sampled(stalled, device="cpu", last_step_ns=START_NS + 160 * SECOND_NS)))
         assert found is not None and found.wait_share == pytest.approx(0.1, abs=0.001)
         moves = starvation_of(case_of(sampled(stalled, device="cpu", last_step_ns=START_NS + 200 * SECOND_NS)))
         assert moves is not None and moves.wait_share == pytest.approx(0.82)
         since_the_start = sampled(stalled, device="cpu", last_step_ns=START_NS + 140 * SECOND_NS)
-        waiting = replace(stalled, standing=standing(60, since=140.0))
+        waiting = replace(stalled, current_line=current_line(60, since=140.0))
         assert starvation_of(case_of(replace(since_the_start, stacks=waiting))) is None
 
     def test_six_hundred_samples_must_be_of_training(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import GpuNow, Origin, RunNow, Snapshot
-from gpuwatch.samples import GpuGap, GpuLost, Standing
+from gpuwatch.samples import CurrentLine, GpuGap, GpuLost
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (
     GPU,
@@ -16,6 +16,7 @@ from tests.unit.sample_builder import (
     candidates,
     count,
     counts,
+    current_line,
     ended,
     gpu_facts,
     gpu_processes,
@@ -27,7 +28,6 @@ from tests.unit.sample_builder import (
     ring,
     run_facts,
     sampled_facts,
-    standing,
     steps,
     tallies,
     timeline,
@@ -91,7 +91,7 @@ def test_run_is_silent_after_ten_usual_steps_but_not_before_five_seconds() -> No
 )
 def test_a_run_outside_any_loop_is_not_training_and_its_stack_knows_best(in_loop: bool | None, state: str) -> None:
     history = timeline(run_facts(), steps(50), phase("outside", 5.1, None))
-    history.add(Standing(TRAINER, at(59), at(6), "other", "/train.py", 80, "main", in_loop=in_loop))
+    history.add(CurrentLine(TRAINER, at(59), at(6), "other", "/train.py", 80, "main", in_loop=in_loop))
     assert run(history, 60).state == state
     assert run(history, 80).state == "not training", "a sample that is older than 10 s says nothing of now"
 
@@ -333,7 +333,7 @@ LOOP = {
 
 
 def test_sampled_run_shows_its_figures() -> None:
-    history = timeline(sampled_facts(), tallies(60, LOOP), counts(60, 4), standing(60, "wait", since=58))
+    history = timeline(sampled_facts(), tallies(60, LOOP), counts(60, 4), current_line(60, "wait", since=58))
     now = run(history, 60)
     assert (now.visibility, now.state, now.samples) == ("sampled", "training", 6_000)
     assert (now.steps_total, now.last_step_ns) == (240, at(60))
@@ -343,7 +343,7 @@ def test_sampled_run_shows_its_figures() -> None:
     assert (now.step_seconds_p50, now.step_seconds_p95) == (None, None)
     assert now.samples_per_second == pytest.approx(128, rel=0.02)
     assert now.wait_share == pytest.approx(0.4)
-    assert now.standing is not None and (now.standing.phase, now.standing.since_ns) == ("wait", at(58))
+    assert now.current_line is not None and (now.current_line.phase, now.current_line.since_ns) == ("wait", at(58))
     assert now.how_to_see_more == "restart it with `gpuwatch run`"
     (rank,) = now.ranks
     assert (rank.state, rank.steps_total) == ("training", 240)
@@ -389,7 +389,7 @@ def test_hottest_lines_are_named_of_hooked_and_of_sampled_runs() -> None:
     lines = {"lines": (line(20, 30), line(9, 50)), "worker_lines": (line(31, 70, phase="item"),), "worker_samples": 100}
     for history in (
         timeline(sampled_facts(), tallies(60, LOOP, **lines), counts(60, 4)),
-        timeline(run_facts(), steps(600, wait=0.05), tallies(60, LOOP, **lines), standing(60, since=58)),
+        timeline(run_facts(), steps(600, wait=0.05), tallies(60, LOOP, **lines), current_line(60, since=58)),
     ):
         now = run(history, 60)
         assert now.top_line is not None and now.top_line.line == 9
@@ -398,9 +398,9 @@ def test_hottest_lines_are_named_of_hooked_and_of_sampled_runs() -> None:
 
 def test_hooked_run_keeps_its_figures_and_says_where_it_stands() -> None:
     exact = run(timeline(run_facts(), steps(600, wait=0.05)), 60)
-    now = run(timeline(run_facts(), steps(600, wait=0.05), tallies(60, LOOP), standing(60, "sync")), 60)
+    now = run(timeline(run_facts(), steps(600, wait=0.05), tallies(60, LOOP), current_line(60, "sync")), 60)
     assert (now.visibility, now.how_to_see_more, now.samples) == ("exact", None, 6_000)
-    assert now.standing is not None and now.standing.phase == "sync"
+    assert now.current_line is not None and now.current_line.phase == "sync"
     assert now.wait_share == exact.wait_share
     assert (now.step_seconds_p50, now.steps_total) == (exact.step_seconds_p50, exact.steps_total)
     assert now.step_seconds == pytest.approx(0.1)
@@ -409,7 +409,7 @@ def test_hooked_run_keeps_its_figures_and_says_where_it_stands() -> None:
 
 def test_hooked_run_without_stacks_stands_nowhere() -> None:
     now = run(timeline(run_facts(), steps(600)), 60)
-    assert (now.standing, now.top_line, now.samples) == (None, None, 0)
+    assert (now.current_line, now.top_line, now.samples) == (None, None, 0)
 
 
 def test_state_follows_the_batches_and_the_phases() -> None:
@@ -436,7 +436,7 @@ def test_state_follows_the_batches_and_the_phases() -> None:
 
 @pytest.mark.parametrize(("phase_now", "state"), [("eval", "evaluating"), ("save", "saving"), ("forward", "training")])
 def test_last_look_says_what_a_run_does_while_it_is_fresh(phase_now: str, state: str) -> None:
-    history = timeline(sampled_facts(), tallies(60, LOOP), counts(60, 4), standing(60, phase_now))
+    history = timeline(sampled_facts(), tallies(60, LOOP), counts(60, 4), current_line(60, phase_now))
     assert run(history, 60.5).state == state
     assert run(history, 63).state == "training"
 
@@ -454,7 +454,7 @@ def test_process_whose_stacks_cannot_be_read_says_how_to_see_more() -> None:
     )
     now = run(history, 60)
     assert (now.visibility, now.state, now.how_to_see_more) == ("process", "not hooked", "run gpuwatch as root")
-    assert (now.samples, now.wait_share, now.standing) == (0, None, None)
+    assert (now.samples, now.wait_share, now.current_line) == (0, None, None)
 
 
 def test_sampled_run_without_a_hint_of_its_own_says_the_usual_one() -> None:

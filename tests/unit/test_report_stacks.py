@@ -109,11 +109,14 @@ def test_the_pace_says_where_it_comes_from(rank: RankWindow, pace: float | None,
 
 
 def test_a_run_that_stands_says_where_and_for_how_long() -> None:
-    standing = run_of(seen.sampled_rank(seen.stacks(standing=seen.standing(180, at=117))))["standing"]
-    assert (standing["file"], standing["line"], standing["text"]) == (build.SCRIPT, 140, "dist.barrier()")
-    assert (standing["seconds"], standing["seen_seconds_ago"]) == (180, 3)
-    assert run_of(seen.sampled_rank(seen.stacks(standing=seen.standing(2))))["standing"] is None
-    assert run_of(seen.sampled_rank(seen.stacks(standing=seen.standing(180)), ended="killed"))["standing"] is None
+    current_line = run_of(seen.sampled_rank(seen.stacks(current_line=seen.current_line(180, at=117))))["current_line"]
+    assert (current_line["file"], current_line["line"], current_line["text"]) == (build.SCRIPT, 140, "dist.barrier()")
+    assert (current_line["seconds"], current_line["seen_seconds_ago"]) == (180, 3)
+    assert run_of(seen.sampled_rank(seen.stacks(current_line=seen.current_line(2))))["current_line"] is None
+    assert (
+        run_of(seen.sampled_rank(seen.stacks(current_line=seen.current_line(180)), ended="killed"))["current_line"]
+        is None
+    )
 
 
 def test_how_to_see_more_is_said_below_exact_only_the_process_own_way_first() -> None:
@@ -130,7 +133,7 @@ def test_how_to_see_more_is_said_below_exact_only_the_process_own_way_first() ->
     "rank",
     [
         seen.sampled_rank(),
-        seen.sampled_rank(seen.worker_stacks(standing=seen.standing(60)), num_workers=2),
+        seen.sampled_rank(seen.worker_stacks(current_line=seen.current_line(60)), num_workers=2),
         seen.sampled_rank(seen.stacks({}, samples=0, lines=(), batches_per_second=None), num_workers=None),
         build.rank(stacks=seen.stacks()),
         build.rank(facts={"visibility": "process", "how_to_see_more": "sudo"}, wait_share=None, step_seconds=None),
@@ -219,8 +222,10 @@ def test_code_of_a_hostile_or_endless_line_stays_in_its_place(render: Callable[[
         "wait", 1, 900, file=f"/home/user/{HOSTILE}", text=f"x = '{HOSTILE}'", function=HOSTILE, leaf=HOSTILE
     )
     endless = seen.line("wait", 2, 100, text="y" * 100_000)
-    standing = seen.standing(60, file=HOSTILE, text=HOSTILE, leaf=HOSTILE)
-    document = report(build.scene(build.run(seen.sampled_rank(seen.stacks(lines=(nasty, endless), standing=standing)))))
+    current_line = seen.current_line(60, file=HOSTILE, text=HOSTILE, leaf=HOSTILE)
+    document = report(
+        build.scene(build.run(seen.sampled_rank(seen.stacks(lines=(nasty, endless), current_line=current_line))))
+    )
     check_schema(as_json(document))
     json.dumps(as_json(document), ensure_ascii=False).encode()
     text = render(document)

@@ -38,7 +38,7 @@ LOADER = loader(file=FILE, line=line_of(SCRIPT, "DataLoader(d"), num_workers=12,
 INSTALLED = "/env/lib/python3.11/site-packages/accelerate/data_loader.py"
 
 
-def standing_in(phase_name: str, share: float, text: str, **fields: object) -> RankWindow:
+def current_line_in(phase_name: str, share: float, text: str, **fields: object) -> RankWindow:
     """A hooked rank whose stacks stand in the line with that text for a share of the time."""
     hot = line(phase_name, line_of(SCRIPT, text), share, file=FILE, text=text)
     return rank(stacks=watched({phase_name: share}, lines=[hot]), loader=LOADER, **fields)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def of_phase(rule: str, kind: str, text: str, **fields: object) -> tuple[Edit, .
 
 
 def test_copies_are_pinned_where_the_loader_is_made_and_do_not_block_where_they_are() -> None:
-    moment = scene(run(standing_in("copy", 0.3, 'images.to("cuda")', copy_share=0.3)), gpus=[gpu(utilization=70)])
+    moment = scene(run(current_line_in("copy", 0.3, 'images.to("cuda")', copy_share=0.3)), gpus=[gpu(utilization=70)])
     assert sorted(changed(of("pageable-transfer", moment), SCRIPT)) == [
         '+        images = images.to("cuda", non_blocking=True)',
         "+loader = DataLoader(data, batch_size=32, num_workers=12, pin_memory=True)",
@@ -75,13 +75,13 @@ def test_a_copy_of_a_library_is_the_librarys() -> None:
 
 
 def test_asking_for_numbers_and_logging_come_under_an_interval_or_a_longer_one() -> None:
-    asked = of("sync-per-step", scene(run(standing_in("sync", 0.3, "loss.item()")), gpus=[gpu(utilization=70)]))
+    asked = of("sync-per-step", scene(run(current_line_in("sync", 0.3, "loss.item()")), gpus=[gpu(utilization=70)]))
     assert changed(asked, SCRIPT) == [
         '-        print(f"step {step}: {loss.item():.3f}")',
         "+        if step % 30 == 0:",
         '+            print(f"step {step}: {loss.item():.3f}")',
     ]
-    logged = of("log-stall", scene(run(standing_in("log", 0.2, "add_histogram")), gpus=[gpu(utilization=70)]))
+    logged = of("log-stall", scene(run(current_line_in("log", 0.2, "add_histogram")), gpus=[gpu(utilization=70)]))
     assert changed(logged, SCRIPT) == ["-        if step % 5 == 0:", "+        if step % 100 == 0:"]
 
 
@@ -128,7 +128,7 @@ def test_arrow_has_a_call_for_it_too() -> None:
 
 def test_loading_that_a_wait_for_the_gpu_exposes_is_hidden_again_for_the_most_part() -> None:
     def gain(workers: int) -> tuple[float, float]:
-        trained = standing_in("sync", 0.3, "loss.item()")
+        trained = current_line_in("sync", 0.3, "loss.item()")
         trained = replace(trained, train_loader=replace(LOADER, num_workers=workers))
         draft = check("sync-per-step", run_case(scene(run(trained), gpus=[gpu(utilization=80)])))
         assert draft is not None and draft.gain is not None

@@ -7,7 +7,7 @@ import pytest
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.samples import PhaseSpan, WorkerSample
 from tests.unit import scene_builder as build
-from tests.unit.stack_windows import standing, watched
+from tests.unit.stack_windows import current_line, watched
 
 NOW = 200.0
 
@@ -46,9 +46,12 @@ def test_ranks_that_wait_for_one_whose_worker_computes_are_no_hang(lately, is_hu
     ("since", "power", "is_hung"), [(60.0, 120.0, True), (199.0, 120.0, False), (60.0, 280.0, False)]
 )
 def test_ranks_that_wait_for_one_which_computes_alone_are_no_hang(since, power, is_hung):
-    lines = (standing(70, since=since, until=NOW, phase="eval"), standing(90, since=60.0, until=NOW, phase="backward"))
+    lines = (
+        current_line(70, since=since, until=NOW, phase="eval"),
+        current_line(90, since=60.0, until=NOW, phase="backward"),
+    )
     members = [
-        stuck(gpus=(index,), pid=10 + index, facts={"rank": index}, stacks=watched({"other": 1.0}, standing=line))
+        stuck(gpus=(index,), pid=10 + index, facts={"rank": index}, stacks=watched({"other": 1.0}, current_line=line))
         for index, line in enumerate(lines)
     ]
     gpus = [spinning(0, power_watts=power), spinning(1)]
@@ -151,8 +154,8 @@ def test_a_run_whose_ranks_have_all_left_the_loop_is_not_stalled(outside, stalle
     ],
 )
 def test_a_thread_that_stands_still_by_its_own_line_is_no_stall(text, leaf, is_stalled):
-    line = replace(standing(70, since=50.0, until=NOW), text=text, leaf=leaf)
-    member = stuck(stacks=watched({"other": 1.0}, standing=line))
+    line = replace(current_line(70, since=50.0, until=NOW), text=text, leaf=leaf)
+    member = stuck(stacks=watched({"other": 1.0}, current_line=line))
     draft = build.check("step-stalled", build.run_case(build.scene(build.run(member), gpus=[idle()], at=NOW)))
     assert (draft is not None) is is_stalled
 
@@ -160,7 +163,7 @@ def test_a_thread_that_stands_still_by_its_own_line_is_no_stall(text, leaf, is_s
 class TestPhasesInWhichNothingMoves:
     def draft(self, kind="eval", at=400, *, since=50.0, stands_in="eval", **process):
         open_phase = PhaseSpan("1.1", kind, build.START_NS + 40 * build.SECOND, None)
-        seen = watched({stands_in: 1.0}, standing=standing(70, since=since, until=at, phase=stands_in))
+        seen = watched({stands_in: 1.0}, current_line=current_line(70, since=since, until=at, phase=stands_in))
         fields = {"process": build.process(**process)} if process else {}
         member = stuck(open_phase=open_phase, stacks=seen, **fields)
         return build.check("step-stalled", build.run_case(build.scene(build.run(member), gpus=[idle()], at=at)))

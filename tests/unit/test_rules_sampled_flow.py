@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from scene_builder import SCRIPT, check, findings, fired, gpu, phase, process, rank, run, run_case, scene
-from stack_windows import from_outside, line, sampled, standing, watched
+from stack_windows import current_line, from_outside, line, sampled, watched
 
 from gpuwatch.diagnosis.cases import gpu_case_of, run_case_of
 from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
@@ -240,7 +240,7 @@ WINDOWS: tuple[StackWindow | None, ...] = (
     watched({"wait": 1.0}, batches_per_second=0.0),
     watched({"eval": 1.0}),
     watched({"wait": 0.5}, worker_phases={"item": 1.0}, worker_samples=1),
-    watched({"wait": 0.5}, lines=[ITEM, WANDB], standing=standing(70, since=0)),
+    watched({"wait": 0.5}, lines=[ITEM, WANDB], current_line=current_line(70, since=0)),
     StackWindow(seconds=0.0, samples=0, rejected=5, phases={}, train_phases={}),
     StackWindow(seconds=9.0, samples=700, rejected=5, phases={}, train_phases={}),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from scene_builder import START_NS, check, gpu, process, rank, run, run_case, scene
-from stack_windows import line, sampled, standing, watched
+from stack_windows import current_line, line, sampled, watched
 
 from gpuwatch.diagnosis.finding import Draft, Level
 from gpuwatch.samples import PhaseSpan, WorkerSample
@@ -21,7 +21,9 @@ ALIVE = process(latest={"workers": tuple(WorkerSample(pid, state="S") for pid in
 
 def stood(number: int = 60, since: float = 30.0, phase: str = "wait", **fields: Any) -> RankWindow:
     where = {key: fields.pop(key) for key in ("text", "leaf", "until") if key in fields}
-    seen = watched({phase: 1.0}, batches_per_second=None, standing=standing(number, since=since, phase=phase, **where))
+    seen = watched(
+        {phase: 1.0}, batches_per_second=None, current_line=current_line(number, since=since, phase=phase, **where)
+    )
     usual: dict[str, Any] = {
         "steps": 0,
         "steps_total": 500,
@@ -64,14 +66,14 @@ class TestStalled:
             "See what that line waits for: train.py:60 `for x, y in loader:` for 2.8 min (in queue.py:get)"
         )
         assert draft.fix.code == "DataLoader(..., timeout=120)"
-        place = next(measure for measure in draft.evidence if measure.name.startswith("standing"))
+        place = next(measure for measure in draft.evidence if measure.name.startswith("current_line"))
         assert place.value == "/home/user/train.py:60"
 
     def test_workers_that_do_not_get_past_a_line_are_named(self) -> None:
         seen = watched(
             {"wait": 1.0},
             batches_per_second=0.0,
-            standing=standing(60, since=30, text="for x, y in loader:"),
+            current_line=current_line(60, since=30, text="for x, y in loader:"),
             worker_phases={"item": 1.0},
             worker_lines=[line("item", 31, 0.95, text="item = queue.get()")],
         )
@@ -122,7 +124,7 @@ class TestStalled:
         assert stalled(stood(device="cpu", process=process(tree_cores=1.5)), gpus=()) is None
 
     def test_beside_a_hook_the_line_is_added(self) -> None:
-        seen = watched({"wait": 1.0}, batches_per_second=None, standing=standing(60, since=30))
+        seen = watched({"wait": 1.0}, batches_per_second=None, current_line=current_line(60, since=30))
         draft = stalled(rank(step=0.2, gap=0.0, window=30, process=ALIVE, stacks=seen))
         assert draft is not None and draft.level is Level.E2 and draft.summary.endswith("it is at train.py:60")
 
@@ -137,7 +139,7 @@ class TestHang:
         assert draft is not None and draft.level is Level.E1 and draft.fix is not None
         assert "No rank stands out" in draft.fix.text
         assert all(f"ank {index} is at train.py:63 for 2.8 min" in draft.fix.text for index in range(3))
-        assert len([measure for measure in draft.evidence if measure.name.startswith("standing")]) == 3
+        assert len([measure for measure in draft.evidence if measure.name.startswith("current_line")]) == 3
 
     def test_the_rank_that_stands_elsewhere_is_to_be_looked_at_first(self) -> None:
         draft = hung((63, 63, 71))
@@ -169,7 +171,7 @@ class TestHang:
                 gpus=(index,),
                 pid=10 + index,
                 facts={"rank": index},
-                stacks=watched({"other": 1.0}, standing=standing(63, since=since, phase="other")),
+                stacks=watched({"other": 1.0}, current_line=current_line(63, since=since, phase="other")),
             )
             for index in range(2)
         ]

@@ -19,7 +19,7 @@ from scene_builder import (
     run_case,
     scene,
 )
-from stack_windows import from_outside, line, sampled, standing, watched
+from stack_windows import current_line, from_outside, line, sampled, watched
 
 from gpuwatch.diagnosis.finding import Draft, Finding, Severity
 from gpuwatch.samples import GpuProcess, GpuStatus, PhaseSpan
@@ -184,7 +184,7 @@ class TestWarmupLong:
         draft = drafted("warmup-long", self.starting(700.0, open_phase=compiling))
         assert draft.summary.endswith("it is in the phase compile")
         assert draft.fix is not None and draft.fix.code == "TORCHINDUCTOR_CACHE_DIR=/path/that/stays"
-        seen = watched({"other": 1.0}, standing=standing(12, since=0, phase="other", text="index(files)"))
+        seen = watched({"other": 1.0}, current_line=current_line(12, since=0, phase="other", text="index(files)"))
         draft = drafted("warmup-long", self.starting(700.0, stacks=seen))
         assert "train.py:12 `index(files)`" in draft.summary
         assert draft.fix is not None and draft.fix.line == 12

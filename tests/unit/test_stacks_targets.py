@@ -12,7 +12,7 @@ from stack_samples import BACKWARD, MAIN, NEXT, STDLIB, Place, frame, loader_sta
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.samples import BatchCount, RunFacts, Sample, StackTally, Standing, TrainerEnded
+from gpuwatch.samples import BatchCount, CurrentLine, RunFacts, Sample, StackTally, TrainerEnded
 from gpuwatch.sources.stacks.facts import ProcessFacts, ranks
 from gpuwatch.sources.stacks.sampler import FollowedTarget
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
@@ -133,7 +133,7 @@ def looks(scene: Scene) -> int:
 def test_a_process_that_can_be_read_is_reported_with_facts_counts_and_tallies(scene: Scene) -> None:
     scene.follow()
     scene.run(5.1)
-    assert scene.told() == {"RunFacts", "BatchCount", "StackTally", "Standing"}
+    assert scene.told() == {"RunFacts", "BatchCount", "StackTally", "CurrentLine"}
     facts = scene.of(RunFacts)[-1]
     assert isinstance(facts, RunFacts)
     assert (facts.trainer, facts.visibility, facts.command, facts.python) == (
@@ -176,7 +176,7 @@ def test_a_process_that_the_kernel_takes_apart_has_ended(scene: Scene) -> None:
 def test_a_hooked_process_is_looked_at_less_and_only_its_looks_are_reported(scene: Scene) -> None:
     scene.follow(hooked=True)
     scene.run(5.1)
-    assert scene.told() == {"StackTally", "Standing"}
+    assert scene.told() == {"StackTally", "CurrentLine"}
     assert 120 <= scene.process.looks <= 130
 
 
@@ -199,18 +199,18 @@ def test_a_process_that_stands_on_one_line_is_reported_since_when(scene: Scene) 
     scene.counters.state = lambda stack: loader_state(7, len(stack.frames) - 2)  # type: ignore[method-assign]
     scene.follow()
     scene.run(8.1)
-    standing = scene.of(Standing)[-1]
-    assert isinstance(standing, Standing)
-    assert (standing.file, standing.line, standing.phase) == (MAIN, 4, "backward")
-    assert standing.time_ns - standing.since_ns > 7 * SECOND
+    current_line = scene.of(CurrentLine)[-1]
+    assert isinstance(current_line, CurrentLine)
+    assert (current_line.file, current_line.line, current_line.phase) == (MAIN, 4, "backward")
+    assert current_line.time_ns - current_line.since_ns > 7 * SECOND
 
 
 def test_a_line_that_is_passed_again_and_again_does_not_stand(scene: Scene) -> None:
     scene.follow()
     scene.run(8.1)
-    standing = scene.of(Standing)[-1]
-    assert isinstance(standing, Standing)
-    assert standing.time_ns == standing.since_ns
+    current_line = scene.of(CurrentLine)[-1]
+    assert isinstance(current_line, CurrentLine)
+    assert current_line.time_ns == current_line.since_ns
 
 
 def test_a_framework_that_moves_on_below_one_line_of_the_users_does_not_stand(scene: Scene) -> None:
@@ -223,10 +223,10 @@ def test_a_framework_that_moves_on_below_one_line_of_the_users_does_not_stand(sc
     scene.run(4.0)
     scene.process.now = hangs[1]
     scene.run(4.0)
-    standing = scene.of(Standing)[-1]
-    assert isinstance(standing, Standing)
-    assert (standing.file, standing.line) == (MAIN, 9)
-    assert 3 * SECOND < standing.time_ns - standing.since_ns < 5 * SECOND
+    current_line = scene.of(CurrentLine)[-1]
+    assert isinstance(current_line, CurrentLine)
+    assert (current_line.file, current_line.line) == (MAIN, 9)
+    assert 3 * SECOND < current_line.time_ns - current_line.since_ns < 5 * SECOND
 
 
 def test_a_process_that_ends_is_reported_once(scene: Scene) -> None:

@@ -10,6 +10,7 @@ from tests.unit.sample_builder import (
     at,
     count,
     counts,
+    current_line,
     gpu_at,
     gpu_facts,
     gpu_processes,
@@ -17,7 +18,6 @@ from tests.unit.sample_builder import (
     rank_at,
     run_facts,
     sampled_facts,
-    standing,
     steps,
     timeline,
 )
@@ -75,7 +75,7 @@ def test_steps_that_are_all_long_are_steps() -> None:
 @pytest.mark.parametrize("hooked", [True, False])
 def test_a_thread_that_has_left_its_loop_trains_no_gpu(hooked: bool) -> None:
     trained = steps(300) if hooked else COUNTED
-    seen = [standing(float(second), in_loop=second <= 30, since=second - 0.1) for second in range(1, 61)]
+    seen = [current_line(float(second), in_loop=second <= 30, since=second - 0.1) for second in range(1, 61)]
     facts = run_facts(gpu_uuids=(GPU,)) if hooked else sampled_facts()
     on_gpu = gpu_processes(1.0, 4711)
     history = timeline(gpu_facts(), on_gpu, facts, trained, seen, polls(range(1, 61), utilization_percent=50.0))
@@ -87,7 +87,7 @@ def test_a_thread_that_has_left_its_loop_trains_no_gpu(hooked: bool) -> None:
 def test_seen_from_outside_own_code_in_the_loop_is_no_training_and_a_wait_is() -> None:
     def busy(phase: str) -> int:
         seen = [
-            standing(float(second), "forward" if second <= 30 else phase, in_loop=True, since=second - 0.1)
+            current_line(float(second), "forward" if second <= 30 else phase, in_loop=True, since=second - 0.1)
             for second in range(1, 61)
         ]
         history = timeline(

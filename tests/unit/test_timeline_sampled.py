@@ -16,6 +16,7 @@ from tests.unit.sample_builder import (
     candidates,
     count,
     counts,
+    current_line,
     ended,
     gpu_facts,
     line,
@@ -27,7 +28,6 @@ from tests.unit.sample_builder import (
     run_facts,
     sampled_facts,
     scene,
-    standing,
     steps,
     tallies,
     timeline,
@@ -41,7 +41,7 @@ def chart(history: Timeline, name: str, start: float, end: float, buckets: int) 
 
 
 def test_figures_come_from_looks_and_from_the_counter() -> None:
-    history = timeline(sampled_facts(), tallies(60, LOOP, lines=(line(20, 40),)), counts(60, 8), standing(60))
+    history = timeline(sampled_facts(), tallies(60, LOOP, lines=(line(20, 40),)), counts(60, 8), current_line(60))
     rank = rank_at(history, 60)
     assert rank.stacks is not None
     assert rank.facts.visibility == "sampled"
@@ -56,7 +56,7 @@ def test_figures_come_from_looks_and_from_the_counter() -> None:
     assert rank.window_seconds == pytest.approx(60)
     assert rank.last_step_ns == at(60)
     assert rank.warm
-    assert rank.stacks.standing is not None
+    assert rank.stacks.current_line is not None
 
 
 def test_what_only_a_hook_can_tell_stays_unknown() -> None:
@@ -150,7 +150,7 @@ def test_training_loader_is_the_one_whose_counter_grows() -> None:
 
 def test_hooked_trainer_keeps_its_figures_and_gains_its_stacks() -> None:
     exact = rank_at(timeline(run_facts(), steps(600, wait=0.02)), 60)
-    history = timeline(run_facts(), steps(600, wait=0.02), tallies(60, LOOP), standing(60), counts(60, 8))
+    history = timeline(run_facts(), steps(600, wait=0.02), tallies(60, LOOP), current_line(60), counts(60, 8))
     rank = rank_at(history, 60)
     assert rank.stacks is not None
     assert rank.stacks.phases["wait"].value == pytest.approx(0.4)

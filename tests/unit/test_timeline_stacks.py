@@ -10,7 +10,7 @@ from gpuwatch.samples import BatchCount, CallCount, StackTally, WorkerCount
 from gpuwatch.timeline.stacks import BatchCounts, Counted, StackLog
 from gpuwatch.timeline.stats import wilson
 from gpuwatch.timeline.windows import StackWindow
-from tests.unit.sample_builder import TRAINER, at, count, counts, line, standing, tallies, tally
+from tests.unit.sample_builder import TRAINER, at, count, counts, current_line, line, tallies, tally
 
 DAY = 24 * 3600
 
@@ -286,13 +286,13 @@ def test_crowded_tallies_are_bounded_by_their_most_frequent_lines() -> None:
 
 def test_standing_is_the_newest_look_and_only_of_the_window() -> None:
     made = log(*tallies(60, {"forward": 100}))
-    made.see(standing(50, since=20))
-    made.see(standing(40, "wait"))
-    seen = window(made, 0, 60).standing
+    made.see(current_line(50, since=20))
+    made.see(current_line(40, "wait"))
+    seen = window(made, 0, 60).current_line
     assert seen is not None
     assert (seen.time_ns, seen.phase) == (at(50), "forward")
     made.add(tally(200, {"forward": 100}))
-    assert window(made, 140, 200).standing is None
+    assert window(made, 140, 200).current_line is None
 
 
 def test_tally_without_a_duration_is_ignored() -> None:

@@ -17,12 +17,12 @@ from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import (
     VISIBILITIES,
     costly_line,
+    current_line_of,
+    current_line_words,
     gpus_of,
     line_place,
     place,
     run_name,
-    standing_of,
-    standing_words,
 )
 from gpuwatch.monitor.snapshot import ACCUMULATES, STEPLESS, RankNow, RunNow, Snapshot
 from gpuwatch.monitor.verdict import STEPS_COUNTED, window_of
@@ -136,13 +136,13 @@ def line_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[
     return [words([*parts, (say.escape((found.line.text or "").strip()), look.text)], width, look)]
 
 
-def standing_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[Line]:
+def current_line_lines(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> list[Line]:
     """Where a run that makes no steps stands, and since when."""
-    standing = standing_of(run, snapshot) if run.state in STEPLESS else None
-    if standing is None:
+    current_line = current_line_of(run, snapshot) if run.state in STEPLESS else None
+    if current_line is None:
         return []
-    code = say.escape((standing.text or "").strip())
-    return [words([(f"{standing_words(standing)}  ", look.warning), (code, look.text)], width, look)]
+    code = say.escape((current_line.text or "").strip())
+    return [words([(f"{current_line_words(current_line)}  ", look.warning), (code, look.text)], width, look)]
 
 
 def how_to_see_more_lines(run: RunNow, width: int, most: int, style: Style, look: Look) -> list[Line]:
@@ -304,7 +304,7 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
         lines.append(stacked_bar(parts, width, look))
     elif run.how_to_see_more:
         lines += how_to_see_more_lines(run, width, 2, look.warning, look)
-    lines += standing_lines(run, snapshot, width, look)
+    lines += current_line_lines(run, snapshot, width, look)
     lines.append(_speed(run, snapshot, width, look))
     lines += line_lines(run, snapshot, width, look)
     lines.append(_steps(run, view, snapshot, width, look))

@@ -16,6 +16,8 @@ from gpuwatch.dashboard.words import (
     believed,
     candidate_name,
     change_words,
+    current_line_of,
+    current_line_words,
     gain_words,
     gpu_count,
     gpu_index,
@@ -24,8 +26,6 @@ from gpuwatch.dashboard.words import (
     offer,
     place_of,
     run_name,
-    standing_of,
-    standing_words,
 )
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.monitor.snapshot import STEPLESS, RunNow, Snapshot
@@ -128,11 +128,11 @@ def _wait_words(run: RunNow) -> str:
 
 def _stands(run: RunNow, snapshot: Snapshot) -> str:
     """Where a run that makes no steps stands, with the code of that line."""
-    standing = standing_of(run, snapshot) if run.state in STEPLESS else None
-    if standing is None:
+    current_line = current_line_of(run, snapshot) if run.state in STEPLESS else None
+    if current_line is None:
         return ""
-    code = f": {say.escape(standing.text.strip())}" if standing.text else ""
-    return f"{standing_words(standing)}{code}"
+    code = f": {say.escape(current_line.text.strip())}" if current_line.text else ""
+    return f"{current_line_words(current_line)}{code}"
 
 
 def _of_finding(finding: Finding, snapshot: Snapshot, run: RunNow | None = None) -> Verdict:

@@ -22,12 +22,12 @@ from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.words import (
     LEVELS,
     change_words,
+    current_line_words,
     gain_words,
     gpu_index,
     line_place,
     plan_sentence,
     run_name,
-    standing_words,
 )
 from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
 from gpuwatch.metrics import BY_SERIES
@@ -71,7 +71,7 @@ def finding_lines(page: Page, finding: Finding, run: RunWindow | None) -> None:
     """A section of the lines, where stacks were read and show some."""
     stacks = run.critical.stacks if run is not None else None
     if run is not None and finding.rule in _STANDING:
-        _standing(page, run)
+        _current_line(page, run)
     phases = _PHASES.get(finding.rule, ())
     if run is None or stacks is None or not phases:
         return
@@ -108,19 +108,19 @@ def _row(line: LineShare, place_width: int, width: int, look: Look) -> Line:
     return writer.put(below if len(below) <= writer.room else "", look.dim).line()
 
 
-def _standing(page: Page, run: RunWindow) -> None:
+def _current_line(page: Page, run: RunWindow) -> None:
     """The line that each rank is at: the others wait for the one that is elsewhere."""
-    ranks = [(rank, rank.stacks.standing) for rank in run.ranks if rank.stacks is not None]
-    if not any(standing for _, standing in ranks):
+    ranks = [(rank, rank.stacks.current_line) for rank in run.ranks if rank.stacks is not None]
+    if not any(current_line for _, current_line in ranks):
         return
     page.heading("Where it is")
-    for rank, standing in ranks:
+    for rank, current_line in ranks:
         name = "" if rank.facts.rank is None else f"rank {rank.facts.rank}"
-        if standing is None:
+        if current_line is None:
             continue
         writer = LineWriter(page.width, page.look).to(MARGIN)
-        writer.put(f"{name} ".lstrip(), page.look.dim).put(f"{standing_words(standing)}  ", page.look.warning)
-        page.lines.append(writer.put(say.escape((standing.text or "").strip()), page.look.text).line())
+        writer.put(f"{name} ".lstrip(), page.look.dim).put(f"{current_line_words(current_line)}  ", page.look.warning)
+        page.lines.append(writer.put(say.escape((current_line.text or "").strip()), page.look.text).line())
 
 
 BASES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.sampled import is_sampled
-from gpuwatch.diagnosis.advice.standing_lines import stands
+from gpuwatch.diagnosis.advice.stalled_lines import stands
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import seconds
@@ -27,7 +27,7 @@ def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) 
     None while the run moves, is in a known phase or in no training loop, sleeps or stands in a debugger by
     its own line, was stopped by a signal, has ended, or has
     made too few steps to know its pace. From outside the pace is not known: the thread must stand on one line for as
-    long. A run that was found standing counts from then on, if it stands in a training loop.
+    long. A run that was found at its line counts from then on, if it stands in a training loop.
     """
     ranks = [rank for rank in case.run.ranks if rank.ended is None]
     if not ranks or any(rank.open_phase is not None for rank in ranks):
@@ -83,7 +83,7 @@ def _stood_seconds(case: RunCase, ranks: list[RankWindow], least_seconds: float)
 
 
 def silence_measure(case: RunCase, silence: float) -> Measure:
-    """The silence as evidence; of a run that was found standing, when its last step was is not known."""
+    """The silence as evidence; of a run that was found current_line, when its last step was is not known."""
     known = any(rank.last_step_ns is not None for rank in case.run.ranks)
     text = (
         f"last step {seconds(silence)} ago"

@@ -103,10 +103,10 @@ def unended_wait_seconds(rank: RankWindow) -> float:
     It began after the last batch at the earliest. A thread that waits nearly always is seen on one line for many.
     """
     stacks, last_ns = rank.stacks, rank.last_step_ns
-    standing = stacks.standing if stacks is not None else None
-    if standing is None or standing.phase != "wait" or last_ns is None:
+    current_line = stacks.current_line if stacks is not None else None
+    if current_line is None or current_line.phase != "wait" or last_ns is None:
         return 0.0
-    return max(0.0, (standing.time_ns - max(standing.since_ns, last_ns)) / 1e9)
+    return max(0.0, (current_line.time_ns - max(current_line.since_ns, last_ns)) / 1e9)
 
 
 def epoch_start_share(stacks: StackWindow) -> float:

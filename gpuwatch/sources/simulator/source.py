@@ -18,6 +18,7 @@ from gpuwatch.samples import (
     BatchWait,
     Candidate,
     Candidates,
+    CurrentLine,
     GpuGap,
     LineCount,
     ModelFacts,
@@ -25,7 +26,6 @@ from gpuwatch.samples import (
     RunMemory,
     Sample,
     StackTally,
-    Standing,
     StepEnd,
     WorkerFetch,
 )
@@ -161,7 +161,7 @@ class OutsideView:
             )
             line = parts[-1].line
             if line is not None:
-                yield Standing(
+                yield CurrentLine(
                     self._trainer,
                     end_ns,
                     end_ns - 10_000_000,

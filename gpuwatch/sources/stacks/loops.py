@@ -67,9 +67,9 @@ class Site:
 def read_elsewhere(group: Sequence[Site], outer: Sequence[Frame], waits: bool) -> Site | None:
     """The loop whose next() is called a function away from the loop itself (transformers' get_batch_samples)."""
     if waits:
-        standing = {(frame.address, code_key(frame)) for frame in outer[1:]}
+        current_line = {(frame.address, code_key(frame)) for frame in outer[1:]}
         open_ones = (site for site in group if site.explicit or not site.confirmed)
-        return next((site for site in open_ones if site.anchors[0] in standing), None)
+        return next((site for site in open_ones if site.anchors[0] in current_line), None)
     here = outer[0].address, code_key(outer[0])
     return next((site for site in group if site.explicit and here in site.anchors[1:]), None)
 
@@ -355,9 +355,9 @@ class Loops:
 
     def _credit_by_anchor(self, frames: Sequence[Frame]) -> None:
         """Training without a loop in sight: the loader was read a call or two away, in the same outer frames."""
-        standing = {(frame.address, code_key(frame)) for frame in frames}
+        current_line = {(frame.address, code_key(frame)) for frame in frames}
         site = self._last
-        if site is not None and not site.no_gradients and standing.intersection(site.anchors):
+        if site is not None and not site.no_gradients and current_line.intersection(site.anchors):
             site.trained += 1
             self.decide(site)
 

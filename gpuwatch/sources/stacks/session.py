@@ -22,7 +22,7 @@ from gpuwatch.sources.stacks.facts import LoaderCatalogue, ProcessFacts
 from gpuwatch.sources.stacks.loops import Loops, TrainingLoops
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter, Ration
 from gpuwatch.sources.stacks.source_text import SourceText
-from gpuwatch.sources.stacks.tally import HeldSamples, Spans, StackSample, StandingLine, TallyBuilder
+from gpuwatch.sources.stacks.tally import HeldSamples, LineTracker, Spans, StackSample, TallyBuilder
 from gpuwatch.sources.stacks.threads import Feeders, TrainingThread
 from gpuwatch.sources.stacks.workers import Attach, Worker, WorkerClassifier, Workers
 
@@ -89,7 +89,7 @@ class Session:
         self._held = HeldSamples(self._loops)
         self._tally = TallyBuilder(facts.trainer, now_ns)
         self._spans = Spans(facts.trainer)
-        self._standing = StandingLine(facts.trainer)
+        self._current_line = LineTracker(facts.trainer)
         self._thread = TrainingThread(process, self._classifier)
         self._feeders = Feeders(process, self._classifier, self._text)
         self._workers = Workers(
@@ -199,7 +199,7 @@ class Session:
         self._held.put(sample)
         if not self.hooked and not self._reads_a_loader():
             self._iterations.see(stack.frames, reading, now_ns)
-        self._standing.see(stack, sample, in_loop)
+        self._current_line.see(stack, sample, in_loop)
 
     def _sample_feeders(self, trainer: Stack, now_ns: int, *, waits: bool) -> None:
         """Samples the threads that the training thread waits for, as often as workers, and counts their batches."""
@@ -310,9 +310,9 @@ class Session:
                 self._emit_counts()
         if self._tally.age_ns(now_ns) >= _TALLY_NS:
             self._emit_tally(now_ns)
-            standing = self._standing.now()
-            if standing is not None and not self._stopped:
-                self._settings.emit(standing)
+            current_line = self._current_line.now()
+            if current_line is not None and not self._stopped:
+                self._settings.emit(current_line)
 
     def _emit_tally(self, now_ns: int) -> None:
         tally = self._tally.take(now_ns, self._workers.count)
@@ -345,7 +345,7 @@ class Session:
         if now_ns - self._facts_ns >= _FACTS_NS:
             self._facts_ns = now_ns
             changed = self.facts.refresh()
-        loaders = self._catalogue.facts(self._loops.named(), self._standing.main_file)
+        loaders = self._catalogue.facts(self._loops.named(), self._current_line.main_file)
         notes = (self._text.problem,) if self._text.problem else ()
         if changed or loaders != self._sent_loaders or notes != self._sent_notes:
             self._sent_loaders, self._sent_notes = loaders, notes

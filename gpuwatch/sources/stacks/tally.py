@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from gpuwatch.reader.stacks import Stack
 from gpuwatch.samples.run import PhaseSpan
-from gpuwatch.samples.stacks import CallCount, LineCount, StackPhase, StackTally, Standing, WorkerCount
+from gpuwatch.samples.stacks import CallCount, CurrentLine, LineCount, StackPhase, StackTally, WorkerCount
 from gpuwatch.sources.stacks.classify import Call, CodeKey, Culprit, Reading
 from gpuwatch.sources.stacks.loops import Loops, Site
 from gpuwatch.sources.stacks.threads import FeederSample
@@ -201,7 +201,7 @@ def _same_loader(span: PhaseSpan, sample: StackSample) -> bool:
     return None in (number, span.loader) or number == span.loader
 
 
-class StandingLine:
+class LineTracker:
     """The line of the last sample. It stands there only as long as no batch is taken and no caller moves on."""
 
     def __init__(self, trainer: str) -> None:
@@ -226,12 +226,12 @@ class StandingLine:
         self._sample, self._leaf, self._in_loop = sample, culprit, in_loop
         self.main_file = stack.frames[-1].code.file
 
-    def now(self) -> Standing | None:
+    def now(self) -> CurrentLine | None:
         """The last stack, as a sample."""
         if self._sample is None or self._leaf is None:
             return None
         line = self._leaf
-        return Standing(
+        return CurrentLine(
             self._trainer,
             self._sample.time_ns,
             self._since_ns,

@@ -38,12 +38,12 @@ from statistics import median_low
 
 from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds
 from gpuwatch.diagnosis.advice.sampled import is_sampled
-from gpuwatch.diagnosis.advice.standing_lines import (
+from gpuwatch.diagnosis.advice.stalled_lines import (
     Stand,
     apart,
     apart_words,
+    current_line_measures,
     process_words,
-    standing_measures,
     stands,
 )
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
@@ -71,7 +71,7 @@ class Thresholds:
     busy_percent: float = threshold(95.0, "utilization of all GPUs but one at least")
     power_share: float = threshold(0.45, "of its power limit that a GPU draws at most")
     usual_power_share: float = threshold(0.60, "or of what it usually draws")
-    standing_seconds: float = threshold(10.0, "on its line, of each rank's thread, where stacks are read")
+    line_seconds: float = threshold(10.0, "on its line, of each rank's thread, where stacks are read")
 
 
 @rule("collective-hang", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
@@ -85,7 +85,7 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
     if len(busy) < max(1, len(gpus) - 1) or not all(_draws_little(gpu, case, limits) for gpu in busy):
         return None
     idle, found = [gpu for gpu in gpus if gpu not in busy], stands(case)
-    if any(stand.seconds < limits.standing_seconds for stand in found) or _is_loading(case, idle):
+    if any(stand.seconds < limits.line_seconds for stand in found) or _is_loading(case, idle):
         return None
     if _computes_alone(busy):
         return None
@@ -108,7 +108,7 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
                 for gpu in gpus
                 if gpu.latest and gpu.latest.power_watts is not None
             ),
-            *standing_measures(found),
+            *current_line_measures(found),
             Measure("culprit", culprit, culprit),
         ),
         fix=_fix(case, culprit, found),

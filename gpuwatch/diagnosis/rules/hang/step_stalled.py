@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.code import place_of
 from gpuwatch.diagnosis.advice.lines import MAKING, HotLine, hottest_of_workers, place
 from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds, stuck_phase
-from gpuwatch.diagnosis.advice.standing_lines import Stand, standing_measures, stands
+from gpuwatch.diagnosis.advice.stalled_lines import Stand, current_line_measures, stands
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -83,7 +83,7 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
         level=Level.E2 if case.run.critical.facts.visibility == "exact" else Level.E1,
         evidence=(
             stall.measure,
-            *standing_measures(found),
+            *current_line_measures(found),
             *_workers_measure(found),
             *_idle_measures(case),
         ),

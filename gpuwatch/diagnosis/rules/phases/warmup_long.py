@@ -83,18 +83,18 @@ def _waited_seconds(rank: RankWindow) -> float | None:
 def _doing(rank: RankWindow) -> str | None:
     if rank.open_phase is not None:
         return f"it is in the phase {rank.open_phase.kind}"
-    standing = rank.stacks.standing if rank.stacks is not None else None
-    if standing is None:
+    current_line = rank.stacks.current_line if rank.stacks is not None else None
+    if current_line is None:
         return None
-    return f"it is at {quoted(standing.file, standing.line, standing.text)} ({standing.phase})"
+    return f"it is at {quoted(current_line.file, current_line.line, current_line.text)} ({current_line.phase})"
 
 
 def _fix(rank: RankWindow) -> Fix:
-    standing = rank.stacks.standing if rank.stacks is not None else None
-    compiles = (standing is not None and standing.phase == "compile") or (
+    current_line = rank.stacks.current_line if rank.stacks is not None else None
+    compiles = (current_line is not None and current_line.phase == "compile") or (
         rank.open_phase is not None and rank.open_phase.kind == "compile"
     )
-    file, line = (standing.file, standing.line) if standing is not None else (None, None)
+    file, line = (current_line.file, current_line.line) if current_line is not None else (None, None)
     if compiles:
         text = "Keep what is compiled for the next start: the cache on a disk that outlasts the job"
         return Fix(text=text, code="TORCHINDUCTOR_CACHE_DIR=/path/that/stays", file=file, line=line)

@@ -9,7 +9,7 @@ from gpuwatch.diagnosis.advice.lines import place, quoted
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import listed, seconds
-from gpuwatch.samples import Standing
+from gpuwatch.samples import CurrentLine
 from gpuwatch.timeline.trainer import FRESH_NS
 from gpuwatch.timeline.windows import RankWindow
 
@@ -22,7 +22,7 @@ class Stand:
     """One rank's training thread, on one line for so long."""
 
     rank: RankWindow
-    line: Standing
+    line: CurrentLine
     seconds: float
 
     @property
@@ -51,18 +51,18 @@ def process_words(rank: RankWindow) -> str:
 def stands(case: RunCase) -> tuple[Stand, ...]:
     """Every living rank whose stack is read, the one that stands longest first."""
     found = [
-        Stand(rank, rank.stacks.standing, _stood_seconds(rank.stacks.standing, case.now_ns))
+        Stand(rank, rank.stacks.current_line, _stood_seconds(rank.stacks.current_line, case.now_ns))
         for rank in case.run.ranks
-        if rank.ended is None and rank.stacks is not None and rank.stacks.standing is not None
+        if rank.ended is None and rank.stacks is not None and rank.stacks.current_line is not None
     ]
     return tuple(sorted(found, key=lambda stand: -stand.seconds))
 
 
-def standing_measures(found: tuple[Stand, ...]) -> tuple[Measure, ...]:
+def current_line_measures(found: tuple[Stand, ...]) -> tuple[Measure, ...]:
     """Where each rank stands, as evidence."""
     return tuple(
         Measure(
-            f"standing_{stand.rank.trainer}",
+            f"current_line_{stand.rank.trainer}",
             f"{stand.line.file}:{stand.line.line}",
             f"{stand.who} is at {stand.words}",
         )
@@ -87,7 +87,7 @@ def apart_words(others: tuple[Stand, ...]) -> str:
     return f"{who[0].upper()}{who[1:]} {'is' if len(others) == 1 else 'are'} at another line than the others"
 
 
-def _stood_seconds(line: Standing, now_ns: int) -> float:
+def _stood_seconds(line: CurrentLine, now_ns: int) -> float:
     """Until now where it was just sampled, else until the last sample."""
     until_ns = now_ns if now_ns - line.time_ns <= FRESH_NS else line.time_ns
     return max(0.0, (until_ns - line.since_ns) / 1e9)
