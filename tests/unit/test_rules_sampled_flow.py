@@ -74,7 +74,8 @@ class TestSync:
     def test_no_more_than_the_line_takes(self) -> None:
         finding = of(findings(on_gpu(self.asking(0.07), 40)), "sync-per-step")
         assert finding.severity is Severity.INFO
-        assert finding.gain is not None and finding.gain.high == pytest.approx(1 / 0.93, abs=0.002)
+        # 105 of 1 500 samples are between 5.8 and 8.4 %.
+        assert finding.gain is not None and finding.gain.high == pytest.approx(1 / (1 - 0.084), abs=0.001)
 
     def test_no_warning_where_the_loader_keeps_what_could_be_won(self) -> None:
         """Workers that are busy 97 % of the time cannot deliver faster."""
