@@ -489,16 +489,13 @@ class Census:
     Args:
         proc_root: /proc, or a recorded one.
         user: whose processes are read; root reads all.
-        cpu_clock: this thread's CPU time in nanoseconds.
     """
 
     def __init__(
         self,
         proc_root: Path | str = "/proc",
         user: int | None = None,
-        cpu_clock: Callable[[], int] = cpu_time_ns,
     ) -> None:
-        self._cpu_clock = cpu_clock
         self._proc_root = str(proc_root)
         self._user = os.geteuid() if user is None else user
         self.processes: dict[int, Process] = {}
@@ -544,9 +541,9 @@ class Census:
             turn = self._turns.get(pid)
             if turn is None or turn.due_ns != due_ns:
                 continue
-            began_ns = self._cpu_clock()
+            began_ns = cpu_time_ns()
             self._look(pid)
-            spent_ns = self._cpu_clock() - began_ns
+            spent_ns = cpu_time_ns() - began_ns
             pause_ns = max(_PAUSES_NS[min(turn.reads, len(_PAUSES_NS) - 1)], _REST_PER_COST * spent_ns)
             self._turns[pid] = _Turn(now_ns + pause_ns, turn.reads + 1)
             heapq.heappush(self._queue, (now_ns + pause_ns, pid))

@@ -57,7 +57,6 @@ class HostSource:
             since pytorch#128448 (2024).
         affinity_cores: how many cores a pid may run on.
         cpu_clock: this thread's CPU time in nanoseconds, to hold the source's own cost down.
-        seed: of the jitter that keeps the reads from locking to the training's period.
     """
 
     name = "host"
@@ -73,7 +72,6 @@ class HostSource:
         known_workers: Callable[[int], Collection[int]] = lambda pid: (),
         affinity_cores: Callable[[int], int | None] = affinity_core_count,
         cpu_clock: Callable[[], int] = cpu_time_ns,
-        seed: int = 0,
         sys_root: Path = Path("/sys"),
     ) -> None:
         self._interval_ns = int(max(interval_seconds, _SHORTEST_INTERVAL_SECONDS) * 1e9)
@@ -82,7 +80,7 @@ class HostSource:
         self._targets = targets
         self._known_workers = known_workers
         self._proc_root = proc_root
-        self._random = random.Random(seed)
+        self._random = random.Random(0)  # jitter keeps the reads from locking to the training's period
         self._closed = False
         self._runs: dict[int, Run] = {}
         self._facts: MachineFacts | None = None

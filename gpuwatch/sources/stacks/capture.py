@@ -68,7 +68,6 @@ class Capture:
         workers: the pids of its workers now.
         clock: seconds, monotonic.
         sleep: waits so many seconds.
-        seed: of the jitter that keeps the samples from locking to the training's period.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class Capture:
         workers: Callable[[int], Iterable[int]],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        seed: int = 0,
     ) -> None:
         self._pid = pid
         self._interval = 1.0 / rate_hz
@@ -90,7 +88,7 @@ class Capture:
         self._workers = workers
         self._clock = clock
         self._sleep = sleep
-        self._random = random.Random(seed)
+        self._random = random.Random(0)  # jitter keeps the samples from locking to the training's period
         self._open: dict[int, Interpreter] = {pid: attach(pid)}
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._unreadable: dict[int, str] = {}
