@@ -518,7 +518,7 @@ def cpu_time_ns() -> int:
 def answered(pid: int, work: Callable[[], _Result]) -> _Result:
     """What `work` reads of a process's memory, or of a file in /proc for which the kernel takes a lock of that memory.
 
-    A process may keep such a read waiting for ever: by userfaultfd(2), by a file system that does not answer, by a
+    A process may keep such a read waiting forever: by userfaultfd(2), by a file system that does not answer, by a
     system call that holds the lock. It is therefore done by another thread, which is given up after 2 s; the process
     gets no other until that one ends. One read costs about 50 us of CPU time more for it.
 

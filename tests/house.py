@@ -17,8 +17,13 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
+GENERATED = "docs/diagnosis-accuracy.md"
+"""Written by a run of hours: its words follow the next time."""
+RENAMED = '"rung": "visibility",\n    "climb": "how_to_see_more",'
+"""Names that recordings of version 1 hold."""
 DIALECT = re.compile(
-    r"\b(told|anew|dear|dearest|rungs?|by turns|held against|so manieth|homecoming|scribe|leash|heeds?)\b",
+    r"\b(told|anew|dear|dearest|rungs?|climbs?|by turns|held against|so manieth|homecoming|scribe|leash|heeds?|warmth"
+    r"|beside|afresh|un(?:say|says|said)|wavers|seldom|for ever|thereof|whereof|in vain|at hand|of whom)\b",
     re.IGNORECASE,
 )
 
@@ -26,10 +31,12 @@ DIALECT = re.compile(
 def main() -> int:
     files = tracked("gpuwatch/*.py")
     texts = [path.read_text(encoding="utf-8") for path in files]
-    documents = [path.read_text(encoding="utf-8") for path in tracked("docs/*.md", "README.md")]
+    documents = [path.read_text(encoding="utf-8") for path in tracked("docs/*.md", "README.md", f":!{GENERATED}")]
     graph = grimp.build_graph("gpuwatch", exclude_type_checking_imports=True, cache_dir=None)
     imports = {name: set(graph.find_modules_directly_imported_by(name)) for name in graph.modules}
-    words = Counter(match.group().lower() for text in (*texts, *documents) for match in DIALECT.finditer(text))
+    words = Counter(
+        match.group().lower() for text in (*texts, *documents) for match in DIALECT.finditer(text.replace(RENAMED, ""))
+    )
     print(f"{len(files):6} files (at most 300)")
     print(f"{sum(text.count(chr(10)) for text in texts):6} lines (at most 58000)")
     found = circles(imports)

@@ -17,7 +17,7 @@ async def in_background(
 ) -> _Result:
     """The function's result, from a thread that quitting does not wait for.
 
-    A disk, a parser or another process's memory may take seconds to answer, or for ever; `asyncio.to_thread` keeps the
+    A disk, a parser or another process's memory may take seconds to answer, or forever; `asyncio.to_thread` keeps the
     loop from ending until it has.
     """
     loop = asyncio.get_running_loop()

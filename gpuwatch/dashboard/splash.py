@@ -28,7 +28,7 @@ _shown = False
 _lock = threading.Lock()
 """Numbers are painted by other threads than the one that hands the screen to Textual."""
 _LOCK_SECONDS = 0.1
-"""A handler would wait for ever for what it has interrupted."""
+"""A handler would wait forever for what it has interrupted."""
 
 
 def show_splash(

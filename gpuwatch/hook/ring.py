@@ -144,7 +144,7 @@ def take(in_order: bool) -> List[bytes]:
 
 
 def period_ns(records: int, elapsed_ns: int) -> int:
-    """When to flush next, after that many records in that time: seldom where steps are short."""
+    """When to flush next, after that many records in that time: rarely where steps are short."""
     if records < _FEW:
         return PACKET_PERIOD_NS
     return min(max(elapsed_ns * FLUSH_RECORDS // records, PACKET_PERIOD_NS), FLUSH_PERIOD_NS)

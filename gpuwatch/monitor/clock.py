@@ -114,7 +114,7 @@ class VirtualClock:
     def wait(self, files: Collection[int], until_ns: int | None) -> frozenset[int]:
         """Jumps; without an end, nothing would ever happen again."""
         if until_ns is None:
-            raise RuntimeError("nothing is due: waiting on a virtual clock would last for ever")
+            raise RuntimeError("nothing is due: waiting on a virtual clock would last forever")
         self._now_ns = max(self._now_ns, until_ns)
         return frozenset()
 

@@ -370,7 +370,7 @@ class Monitor:
         on_tick: Subscriber | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> None:
-        """Watches in the caller's thread up to a moment, for ever where it is None, or until it is asked to stop.
+        """Watches in the caller's thread up to a moment, forever where it is None, or until it is asked to stop.
 
         Args:
             deadline_ns: by the monitor's clock.
@@ -394,7 +394,7 @@ class Monitor:
         """Waits for whatever comes first, and does all that is due then."""
         now_ns = self._clock.now_ns()
         files, due_ns = self._feed.plan(now_ns)
-        # What is not to be shown yet must not be waited for either: its moment would be past, for ever.
+        # What is not to be shown yet must not be waited for either: its moment would be past, forever.
         show_ns = max(self._published_ns + self._snapshot_pause_ns(), self._quiet_until_ns)
         moments = (due_ns, deadline_ns, self._evaluation_due_ns, show_ns)
         ready = self._clock.wait(

@@ -220,7 +220,7 @@ class Interpreter:
             self._sample_count += 1
             stack = None if self._main is None else self._stack(self._main)
             if stack is not None and stack.frames[-1].code.name == _THREAD_ROOT:
-                # Seldom the main thread's, after a fork in another thread: as a rule the list was torn.
+                # Rarely the main thread's, after a fork in another thread: as a rule the list was torn.
                 found, self._main = self._main, self._find_main()
                 stack = stack if self._main == found else None
             return stack

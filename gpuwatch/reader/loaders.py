@@ -130,7 +130,7 @@ class LoaderReader:
 
     @contained
     def recheck(self, state: LoaderState) -> int | None:
-        """The same iterator's count now, by one system call (seldom two) and without a stack.
+        """The same iterator's count now, by one system call (rarely two) and without a stack.
 
         None once the iterator died with its epoch, another one took its place, or its attributes moved: ask
         `state` again. An iterator kept alive after its loop (persistent workers, a variable) still gives its

@@ -118,7 +118,7 @@ class Memory:
         """Waits for the lock of the process's memory in such a way that this program can be ended meanwhile.
 
         process_vm_readv waits for it uninterruptibly: a thread left behind there would keep this program from ending.
-        A process may hold the lock for ever, in a system call that waits for a file system. Where it is free this
+        A process may hold the lock forever, in a system call that waits for a file system. Where it is free this
         takes 2 us.
         """
         with suppress(OSError):  # another user's, or a kernel without pagemap
@@ -227,7 +227,7 @@ class _Alive:
     """Whether the process that had a pid when this was made still lives.
 
     A pidfd becomes readable when its process ends, and asking takes half a microsecond. Before Linux 5.3, and
-    where a sandbox refuses pidfd_open, an open /proc/PID/stat does it: it fails with ESRCH for ever once the
+    where a sandbox refuses pidfd_open, an open /proc/PID/stat does it: it fails with ESRCH forever once the
     process is reaped.
     """
 

@@ -1,4 +1,4 @@
-"""What changes seldom, in rows of its own: facts and events, which outlive the samples, and stretches of findings."""
+"""What changes rarely, in rows of its own: facts and events, which outlive the samples, and stretches of findings."""
 
 from __future__ import annotations
 

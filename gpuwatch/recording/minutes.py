@@ -149,7 +149,7 @@ class _Metrics:
 
 
 def _growth(values: list[float]) -> float:
-    """The sum of all steps upwards; a counter seldom steps down, and sorting what is sorted takes a fifth as long."""
+    """The sum of all steps upwards; a counter rarely steps down, and sorting what is sorted takes a fifth as long."""
     if values == sorted(values):
         return values[-1] - values[0]
     grown: float = sum(step for step in map(sub, values[1:], values) if step > 0)

@@ -144,7 +144,7 @@ def open_recording(path: Path) -> Opened:
 
 def _head(path: Path) -> bytes:
     try:
-        # Opening a pipe would wait for a writer, for ever; opening some devices does something.
+        # Opening a pipe would wait for a writer, forever; opening some devices does something.
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise CannotOpenError(f"{path} is {_kind(mode)}: a recording is read from a file.")

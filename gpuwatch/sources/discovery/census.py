@@ -1,6 +1,6 @@
 """All Python processes of this machine, and those of one tree: what each is, and which of them train.
 
-Most never change what they are, so they are read seldom: a new process once, and again after 2, 10 and 60 s, because a
+Most never change what they are, so they are read rarely: a new process once, and again after 2, 10 and 60 s, because a
 script first imports and a shell first execs; then every minute. What is no Python costs one readlink, 5 us, at each
 reading. Which of them train is judged without any file or clock.
 """

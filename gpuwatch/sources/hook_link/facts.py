@@ -199,7 +199,7 @@ def merge(older: Json, newer: Json) -> Json:
 
 
 def known_facts(content: Mapping[str, Any]) -> Json:
-    """The keys of the protocol with values cut to their limits: a peer may send others, and new ones, for ever.
+    """The keys of the protocol with values cut to their limits: a peer may send others, and new ones, forever.
 
     What has the wrong type stays wrong, so that it is counted, but small.
     """

@@ -251,7 +251,7 @@ def run_delay_ns(proc_root: Path | str, pid: int) -> int | None:
     return to_int(words[1]) if has_account else None
 
 
-_SLOW_LANE_NS = 5_000_000_000  # limits, command line, all threads' children: what seldom changes
+_SLOW_LANE_NS = 5_000_000_000  # limits, command line, all threads' children: what rarely changes
 _STARTED_WITH_NS = 60_000_000_000
 
 

@@ -1,6 +1,6 @@
 """NVML through a child process, so that no driver can crash or hang the monitor.
 
-NVML calls segfault after a GPU is lost (nvitop#139) and block for ever in state D (open-gpu-kernel-modules#1333).
+NVML calls segfault after a GPU is lost (nvitop#139) and block forever in state D (open-gpu-kernel-modules#1333).
 
 The monitor loads `source` (the GPUs as a source of samples), `process` (one child, from outside) and `wire`, never
 pynvml. The child is `child`, run as a program: it reads GPUs and writes JSON lines to its standard output until that

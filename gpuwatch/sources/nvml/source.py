@@ -73,7 +73,7 @@ class Roster:
         self._indices: dict[str, int] = {}
         self._lost: set[str] = set()
         self._unopened: list[tuple[int, str]] = []
-        self._known: set[str] = set()  # in any sample; a child that makes up names is not followed for ever
+        self._known: set[str] = set()  # in any sample; a child that makes up names is not followed forever
         self._earlier = NvmlState(0, "")
         self._current = NvmlState(0, "")
         self.restarts = 0

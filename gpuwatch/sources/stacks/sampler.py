@@ -324,7 +324,7 @@ class FollowedTarget:
         self._session = Session(facts, self.target.hooked, process, counters, settings, now_ns)
 
     def _exclude(self, error: Exception, now_ns: int) -> None:
-        """Tries no more for five minutes, then for ever longer: what failed once would fail again."""
+        """Tries no more for five minutes, then at growing intervals: what failed once would fail again."""
         refusal = error if isinstance(error, CannotReadError) else malformed(self.target.pid, error)
         self._lose(refusal, now_ns)
         self._try_ns = now_ns + self._exclusion_ns

@@ -19,7 +19,7 @@ Causes:
 Fix:
     num_workers = cores / ranks on this machine, less one for the training thread from four cores on.
 Gain:
-    The cores that fewer workers get beside the training thread and other programs, which share what they leave, over
+    The cores that fewer workers get next to the training thread and other programs, which share what they leave, over
     those that loading uses now, times up to 1.37 for two workers per core, 1.74 for three, 2.11 for four or more. On 2
     cores a step took 140 ms with 2 workers, 176 with 3, 218 with 4 and 234 with 8; in another measurement 2, 4, 8 and
     16 workers made 58, 59, 58 and 60 batches a second, which is why the range begins at 1.0.
@@ -171,10 +171,10 @@ def _faster_loading(case: RunCase, starvation: Starvation | None, advised: int) 
 
 
 def _others(case: RunCase) -> float:
-    """Threads beside the workers that want a core of this rank: its training thread, and those of other programs.
+    """Threads other than the workers' that want a core of this rank: its training thread, and those of other programs.
 
     The scheduler divides full cores among all that want one, so what fewer workers leave is not theirs alone: in a
-    simulated job of 4 workers beside other programs on 2 cores, 2 of them made it 0.86 times as fast.
+    simulated job of 4 workers next to other programs on 2 cores, 2 of them made it 0.86 times as fast.
     """
     rank = case.run.critical
     in_line = max(line_factor(rank), worker_line_factor(rank))

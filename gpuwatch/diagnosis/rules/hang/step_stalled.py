@@ -180,7 +180,7 @@ def _unseen(case: RunCase) -> tuple[str, str]:
 
 
 def _severity_unseen(silence: float) -> Severity:
-    """Nothing shows that it is in its loop still: a prompt or a debugger seldom waits for so long."""
+    """Nothing shows that it is in its loop still: a prompt or a debugger rarely waits for so long."""
     return Severity.WARNING if silence >= UNSEEN_SECONDS else Severity.INFO
 
 
