@@ -34,6 +34,7 @@ STOPPED: frozenset[PhaseKind] = frozenset({"stopped"})
 
 STOPPED_STATES = frozenset({"T", "t"})
 _STOPS_KEPT = 64
+_CYCLES_OF, _CYCLES_FROM, _CYCLES_NS, _OVERDUE_TIMES = 8, 3, 900 * SECOND_NS, 1.5
 
 _RECOMPILES_NS = 600 * SECOND_NS
 COMPILE: frozenset[PhaseKind] = frozenset({"compile"})
@@ -142,6 +143,23 @@ class PhaseLog:
             kind: self._total(kind, found, start_ns, end_ns, () if kind in STOPPED else stops)
             for kind, found in sorted(by_kind.items())
         }
+
+    def cycles(self, kind: PhaseKind, end_ns: int) -> PhaseTotals | None:
+        """The newest ones of a kind, from the start of the first to that of the last: whole cycles only.
+
+        A window of a minute holds all of an evaluation that comes every two minutes, or none. None before three of them
+        within 15 min, and where one is long overdue.
+        """
+        spans = [span for span, _ in self._closed.get(kind, ())][-_CYCLES_OF:]
+        known = [(span.start_ns, span.end_ns or 0) for span in spans if span.start_ns > end_ns - _CYCLES_NS]
+        if len(known) < _CYCLES_FROM:
+            return None
+        longest_ns = max(after - end for (_, end), (after, _) in pairwise(known))
+        if end_ns - known[-1][1] > _OVERDUE_TIMES * longest_ns and not self.is_open({kind}):
+            return None
+        start_ns, last_ns = known[0][0], known[-1][0]
+        found = [span for span in spans if start_ns <= span.start_ns < last_ns]
+        return self._total(kind, found, start_ns, last_ns, self.stretches(STOPPED, start_ns, last_ns))
 
     def _total(
         self, kind: PhaseKind, found: list[PhaseSpan], start_ns: int, end_ns: int, stops: Sequence[Span]

@@ -196,6 +196,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         wait_cpu_share=quotient(*_paired(steps["wait_cpu"][rows], steps["wait"][rows])),
         last_step_ns=history.last_step_ns,
         open_phase=history.phases.current(),
+        eval_cycles=history.phases.cycles("eval", bounds.end_ns),
         outside=history.is_outside(now_ns),
         aside_seconds=covered_ns(asides, bounds.start_ns, bounds.end_ns) / SECOND_NS,
         phase_spans=history.phases.newest(bounds.start_ns, bounds.end_ns, _MOST_SPANS),

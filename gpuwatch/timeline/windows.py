@@ -384,6 +384,7 @@ class RankWindow:
     outside: bool = False  # no training loop runs
     aside_seconds: float = 0.0  # of the window, in which it was outside of its loop, or for long at no part of a step
     phases: Mapping[str, PhaseTotals] = field(default_factory=dict)
+    eval_cycles: PhaseTotals | None = None  # the newest evaluations over whole cycles, however long; None before three
     phase_spans: Sequence[tuple[str, int, int]] = ()  # kind, start and end, at most the newest 512 of the window
     train_loader: LoaderFacts | None = None
     eval_loaders: tuple[LoaderFacts, ...] = ()

@@ -513,7 +513,12 @@ def _downloads(p: Player) -> Acts:
     yield from forever(p)
 
 
-@job("lazy-import", "workers import for half a minute before their first batch", job=Job(Loading(start_seconds=30.0)))
+@job(
+    "lazy-import",
+    "workers import for half a minute and more before their first batch",
+    job=Job(Loading(workers=4, cpu_seconds=0.3, start_seconds=30.0)),
+    seconds=900,
+)
 def _lazy_import(p: Player) -> Acts:
     yield from forever(p)
 

@@ -261,7 +261,8 @@ def lines_of(streams: Sequence[Stream]) -> list[str]:
     rows = []
     for name in names:
         found = [
-            ", ".join(dict.fromkeys(cells[one.outcome] for one in by_view[view] if one.job == name)) for view in VIEWS
+            ", ".join(dict.fromkeys(cells[one.outcome] for one in by_view[view] if one.job == name)) or "-"
+            for view in VIEWS
         ]
         rows.append(f"| {JOBS[name].title} | {' | '.join(found)} |")
     return [

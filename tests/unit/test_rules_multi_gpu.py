@@ -95,6 +95,14 @@ def test_power_of_a_window_that_was_mostly_a_pause_is_no_imbalance(in_training, 
     assert (draft is not None and draft.fires) is fires
 
 
+def test_power_before_the_first_step_is_no_imbalance():
+    gpus = [build.gpu(index, power=power) for index, power in enumerate((500, 280, 280, 280))]
+    started = job(gpus)
+    waiting = dataclasses.replace(started.runs[0].critical, steps=0)
+    assert build.check("gpu-imbalance", build.run_case(started)) is not None
+    assert build.check("gpu-imbalance", build.run_case(build.scene(build.run(waiting), gpus=gpus))) is None
+
+
 def test_a_slow_forward_pass_on_the_cpu_is_not_blamed_on_a_gpu():
     members = [
         dataclasses.replace(member, facts=dataclasses.replace(member.facts, device="cpu", gpu_uuids=()))
@@ -305,3 +313,9 @@ class TestSlowGpuInALoopThatRunsAhead:
     def test_a_wait_that_only_shows_elsewhere_is_no_straggler(self):
         assert build.check("straggler-rank", self.moment()) is None
         assert build.check("straggler-rank", self.moment(power=625.0, utilization=80.0)) is None
+
+    def test_power_of_a_window_that_was_mostly_a_pause_tells_nothing(self):
+        case = self.moment(power=625.0)
+        trained = dataclasses.replace(case.gpus[2].utilization, count=10)
+        paused = tuple(dataclasses.replace(each, train_utilization=trained) for each in case.gpus)
+        assert build.check("straggler-rank", dataclasses.replace(case, gpus=paused)) is None

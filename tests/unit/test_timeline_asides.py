@@ -14,6 +14,7 @@ from tests.unit.sample_builder import (
     gpu_at,
     gpu_facts,
     gpu_processes,
+    phase,
     polls,
     rank_at,
     run_facts,
@@ -102,3 +103,23 @@ def test_seen_from_outside_own_code_in_the_loop_is_no_training_and_a_wait_is() -
 
     assert busy("other") < 35
     assert busy("wait") > 50
+
+
+def evaluated(until: float, *, length: float = 60.0, every: float = 100.0) -> Timeline:
+    """Steps of 0.1 s with an evaluation at the end of each so many seconds."""
+    starts = [start for start in (every * place + every - length for place in range(9)) if start + length <= until]
+    spans = [phase("eval", start, start + length) for start in starts]
+    return timeline(run_facts(), steps(round(10 * until)), spans)
+
+
+def test_an_evaluation_takes_its_share_of_whole_cycles_wherever_the_window_lies() -> None:
+    for until in (300.0, 310.0, 330.0, 355.0):
+        cycles = rank_at(evaluated(until), until).eval_cycles
+        assert cycles is not None and cycles.share == pytest.approx(0.6)
+    assert rank_at(evaluated(250.0), 250.0).eval_cycles is None, "two are no cycle that repeats"
+
+
+def test_evaluations_that_stay_away_make_no_cycle() -> None:
+    history = timeline(run_facts(), steps(4000), [phase("eval", start, start + 60.0) for start in (40.0, 140.0, 240.0)])
+    assert rank_at(history, 350.0).eval_cycles is not None
+    assert rank_at(history, 365.0).eval_cycles is None

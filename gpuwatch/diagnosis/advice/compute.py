@@ -9,6 +9,7 @@ BUSY_PERCENT = 85.0
 LOW_POWER_SHARE = 0.60
 LOW_POWER_CLEAR_SHARE = 0.70
 SLOWED_SHARE = 0.05
+TRAINING_SHARE = 0.8
 
 
 def power_share(gpu: GpuWindow) -> float | None:
@@ -86,3 +87,9 @@ def torch_version(text: str | None) -> tuple[int, int] | None:
     """(2, 13) of "2.13.0+cu130"."""
     parts = (text or "").split(".")
     return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
+
+
+def trains_throughout(gpu: GpuWindow) -> bool:
+    """Whether nearly all of the window is training: power is known of the whole of it only."""
+    training, whole = gpu.train_utilization, gpu.utilization
+    return training is None or whole is None or training.count >= TRAINING_SHARE * whole.count

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from gpuwatch.diagnosis.advice.compute import trains_throughout
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
 PARTS = ("forward_share", "backward_share", "optimizer_share")
@@ -34,6 +35,8 @@ def waited_for_gpu(rank: RankWindow, others: Sequence[RankWindow], gpus: Sequenc
     theirs = [gpu for gpu in (_gpu_of(other, gpus) for other in others) if gpu is not None]
     if own is None or not theirs or not _is_never_idle(own) or not _differs(own, theirs):
         return 0.0
+    if not all(map(trains_throughout, (own, *theirs))):
+        return 0.0  # power and clock are known of the whole window only
     step = rank.train_seconds / rank.steps
     factors = []
     for part in PARTS:

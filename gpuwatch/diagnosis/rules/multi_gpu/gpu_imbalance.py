@@ -34,14 +34,13 @@ import math
 from dataclasses import dataclass
 from statistics import mean, stdev
 
+from gpuwatch.diagnosis.advice.compute import trains_throughout
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import gpu_name, percent
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import GpuWindow
-
-TRAINING_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,8 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
     spread = min(_busy(by_load[-1]) - _busy(by_load[0]), max(loads) - min(loads))
     memory_spread = _memory_spread(gpus, limits)
     waits_differ = max(waited) - min(waited) >= limits.clear_utilization_points
-    power_variation = None if waits_differ else _power_variation(gpus)
+    compares_power = not waits_differ and case.run.critical.steps > 0  # what idles or starts up draws what it likes
+    power_variation = _power_variation(gpus) if compares_power else None
     memory, power = memory_spread or 0.0, power_variation or 0.0
     if (
         spread < limits.clear_utilization_points
@@ -156,16 +156,10 @@ def _memory_spread(gpus: list[GpuWindow], limits: Thresholds) -> float | None:
 
 
 def _power_variation(gpus: list[GpuWindow]) -> float | None:
-    if any(not _is_training(gpu) for gpu in gpus):
+    if not all(map(trains_throughout, gpus)):
         return None
     watts = [gpu.power_watts.mean for gpu in gpus if gpu.power_watts]
     return stdev(watts) / mean(watts) if len(watts) == len(gpus) and mean(watts) > 0 else None
-
-
-def _is_training(gpu: GpuWindow) -> bool:
-    """Whether nearly all of the window is training: power is known of the whole of it only."""
-    training, whole = gpu.train_utilization, gpu.utilization
-    return training is None or whole is None or training.count >= TRAINING_SHARE * whole.count
 
 
 def _sentence(

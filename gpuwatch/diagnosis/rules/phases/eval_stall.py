@@ -76,8 +76,10 @@ class Thresholds:
 def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run that spends a quarter of its time in evaluation, or evaluates while waiting for data."""
     rank = case.run.critical
-    total = rank.phases.get("eval")
-    if total is None or total.count < limits.evaluations or has_ceased(case, rank, total):
+    total = rank.eval_cycles or rank.phases.get("eval")
+    if total is None or total.count < limits.evaluations:
+        return None
+    if rank.eval_cycles is None and has_ceased(case, rank, total):
         return None
     waiting = _waiting(rank, total)
     starved = total.share >= limits.clear_starved_share and (waiting or 0.0) >= limits.clear_wait_share

@@ -32,7 +32,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.compute import LOW_POWER_CLEAR_SHARE, LOW_POWER_SHARE, power_share, works_lightly
+from gpuwatch.diagnosis.advice.compute import (
+    LOW_POWER_CLEAR_SHARE,
+    LOW_POWER_SHARE,
+    power_share,
+    trains_throughout,
+    works_lightly,
+)
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -86,7 +92,7 @@ def low_power_high_util(case: GpuCase, limits: Thresholds) -> Draft | None:
         severity=Severity.INFO,
         level=Level.E0,
         evidence=tuple(measures),
-        fires=works_lightly(gpu, limits.fire_share),
+        fires=works_lightly(gpu, limits.fire_share) and trains_throughout(gpu),
         fix=Fix(text="Try 16-bit arithmetic first, then TF32, torch.compile and a larger batch; measure each alone"),
         hint="power is not speed: prove each change with samples per second",
         ruled_out=(
