@@ -57,7 +57,7 @@ class TestNoisyNeighbour:
         shown |= fields.pop("shown", {})
         fields.setdefault("workers", workers(busy_share=0.6))
         trained = rank(step=0.1, wait=0.001, gap=0.001, process=process(**shown), **fields)
-        return scene(run(trained), gpus=[gpu(utilization=busy)], host=seen)
+        return scene(run(trained), gpus=[gpu(utilization=busy)], host=seen, at=60.0)
 
     def test_foreign_work_keeps_the_training_thread_from_its_core(self) -> None:
         finding = of(findings(self.crowded()), "noisy-neighbour")
