@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -88,9 +91,7 @@ def applied(edit: Edit, name: str, data: bytes, folder: Path) -> tuple[bytes | N
     if not patch.data:
         assert path.read_bytes() == data
         return None, patch.reasons[0]
-    arguments = ["git", "apply", "--whitespace=nowarn", "--check", "-"]
-    subprocess.run(arguments, input=patch.data, cwd=folder, check=True, capture_output=True)
-    arguments.remove("--check")
+    arguments = ["git", "apply", "--whitespace=nowarn", "-"]
     subprocess.run(arguments, input=patch.data, cwd=folder, check=True, capture_output=True)
     return path.read_bytes(), None
 
@@ -175,19 +176,18 @@ CALLS = {
 }
 
 
-def real_files(word: bytes, most: int) -> Iterator[Path]:
-    """Files of installed packages that hold a word, a few of each package, small ones first."""
-    import importlib.util
+@cache
+def files_of(package: str) -> list[Path]:
+    """The files of an installed package, none of one that is not installed."""
+    spec = importlib.util.find_spec(package)
+    return [] if spec is None or spec.origin is None else sorted(Path(spec.origin).parent.rglob("*.py"))
 
+
+def real_files(word: bytes, most: int) -> Iterator[Path]:
+    """Files of installed packages that hold a word, a few of each package."""
     for package in REAL_PACKAGES:
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            continue
-        found = 0
-        for path in sorted(Path(spec.origin).parent.rglob("*.py")):
-            if found < most and path.stat().st_size < 200_000 and word in path.read_bytes():
-                found += 1
-                yield path
+        holding = (path for path in files_of(package) if path.stat().st_size < 200_000 and word in path.read_bytes())
+        yield from islice(holding, most)
 
 
 @pytest.mark.parametrize("kind", CALLS)
