@@ -18,7 +18,7 @@ from gpuwatch.reader.attach import Interpreter, attach
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.command_line import PATIENCE_SECONDS, ROOT, lonely_environment
 from tests.integration.forked_python import ForkedPython
-from tests.integration.process_groups import kill_group
+from tests.integration.process_groups import killed_after
 
 TARGETS = Path(__file__).parent / "attach_targets"
 STEPS = TARGETS / "steps.py"
@@ -53,11 +53,8 @@ def running(
         text=True,
         start_new_session=True,
     )
-    try:
+    with killed_after(process):
         yield process
-    finally:
-        kill_group(process)
-        process.communicate()
 
 
 STOPS_ITSELF = """\

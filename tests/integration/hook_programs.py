@@ -12,7 +12,7 @@ from typing import Any
 
 import gpuwatch
 from tests.integration.forked_python import ForkedPython
-from tests.integration.process_groups import kill_group
+from tests.integration.process_groups import killed_after
 
 ROOT = Path(gpuwatch.__file__).resolve().parent.parent
 SITE = ROOT / "gpuwatch" / "hook" / "site"
@@ -87,11 +87,8 @@ def started(
         text=True,
         start_new_session=True,
     )
-    try:
+    with killed_after(process):
         yield process
-    finally:
-        kill_group(process)
-        process.communicate()
 
 
 def finished(folder: Path, source: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.process_groups import ended_by_its_input
+
 TARGETS = Path(__file__).parent / "reader_targets"
 MINORS = range(8, 16)
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -120,18 +122,8 @@ def running(command: Sequence[str], **options: object) -> Iterator[subprocess.Po
     process: subprocess.Popen[str] = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
     )
-    try:
+    with ended_by_its_input(process):
         yield process
-    finally:
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from gpuwatch.reader.loaders import LoaderReader, LoaderState
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from tests.integration.forked_python import ForkedPython
 from tests.integration.interpreters import Python, require_reading
-from tests.integration.process_groups import kill_group
+from tests.integration.process_groups import killed_after
 
 TARGETS = Path(__file__).parent / "loader_targets"
 LOOPS = TARGETS / "loops.py"
@@ -196,11 +196,8 @@ def running(
     process = (ForkedPython if forked else subprocess.Popen)(
         [str(part) for part in command], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
     )
-    try:
+    with killed_after(process):
         yield process
-    finally:
-        kill_group(process)
-        process.wait()
 
 
 def attached(process: subprocess.Popen[bytes]) -> Interpreter:

@@ -9,11 +9,38 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from contextlib import suppress
-from typing import AnyStr
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, AnyStr
 
 
 def kill_group(process: subprocess.Popen[AnyStr]) -> None:
     """Kills a process that was started with `start_new_session`, and what it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def killed_after(process: subprocess.Popen[AnyStr]) -> Iterator[subprocess.Popen[AnyStr]]:
+    """Kills a process that was started with `start_new_session`, and what it started, behind the block."""
+    try:
+        yield process
+    finally:
+        kill_group(process)
+        process.communicate()
+
+
+@contextmanager
+def ended_by_its_input(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+    """Closes its standard input behind the block: the orderly way, by which its own children end too."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()

@@ -17,7 +17,7 @@ import pytest
 from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
 from tests.integration.forked_python import ForkedPython
 from tests.integration.live_watch import needs_reading
-from tests.integration.process_groups import kill_group
+from tests.integration.process_groups import killed_after
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process be read from outside"),
@@ -73,13 +73,9 @@ def training(folder: Path) -> Iterator[int]:
     script = folder / "train.py"
     script.write_text(TRAINING)
     process = ForkedPython([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "ready\n"
+    with killed_after(process):
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
         yield process.pid
-    finally:
-        kill_group(process)
-        process.communicate()
 
 
 def only_run(document: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from nvml_sim import SimulatedDriver
 
 from tests.integration.command_line import PATIENCE_SECONDS, gpuwatch, lonely_environment
 from tests.integration.forked_python import ForkedPython
+from tests.integration.process_groups import ended_by_its_input
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc, which only Linux has"),
@@ -34,9 +35,9 @@ sys.stdin.read()
 """
 
 PATIENT = """\
-import functools, sys
+import sys
 from gpuwatch.cli import attach
-attach._gpus = functools.partial(attach._gpus, patience_seconds=60.0)
+attach._DRIVER_SECONDS = 60.0
 from gpuwatch.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -65,19 +66,10 @@ def training(folder: Path, *launcher: str) -> Iterator[int]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert process.stdin is not None
     assert process.stdout is not None
-    try:
+    with ended_by_its_input(process):
         assert process.stdout.readline() == "ready\n"
         yield process.pid
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(timeout=20)  # the orderly way, by which its workers end too
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
 
 
 def among(folder: Path, pids: set[int], *arguments: str) -> subprocess.CompletedProcess[str]:

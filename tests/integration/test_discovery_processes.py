@@ -15,6 +15,7 @@ from gpuwatch.procfs import TreeWalker
 from gpuwatch.samples import Candidate
 from gpuwatch.sources.discovery.census import TreeTrainers
 from gpuwatch.sources.discovery.source import DiscoverySource
+from tests.integration.process_groups import ended_by_its_input
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc, which only Linux has"),
@@ -73,20 +74,11 @@ def running(*arguments: str, ready: int = 1) -> Iterator[tuple[int, list[int]]]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert process.stdin is not None
     assert process.stdout is not None
-    try:
+    with ended_by_its_input(process):
         lines = [process.stdout.readline().split() for _ in range(ready)]
         assert all(line[:1] == ["ready"] for line in lines), f"the process did not start: {lines}"
         yield process.pid, [int(word) for line in lines for word in line[1:]]
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(timeout=20)  # the orderly way, by which its own children end too
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
 
 
 def candidates_in_tree(root: int) -> dict[int, Candidate]:

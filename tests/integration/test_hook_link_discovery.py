@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from link_monitor import LinkMonitor
 from link_peer import start_ticks
-from process_groups import kill_group
+from process_groups import killed_after
 
 from gpuwatch.samples import RunFacts, TrainerEnded
 from gpuwatch.sources.hook_link.source import HookLinkSource
@@ -57,13 +57,9 @@ def trainer(*prefix: str, mode: str = "", **environment: str) -> Iterator[subpro
         text=True,
         start_new_session=True,
     )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().strip()
+    with killed_after(process):
+        assert process.stdout is not None and process.stdout.readline().strip()
         yield process
-    finally:
-        kill_group(process)
-        process.communicate()
 
 
 def proc_with(root: Path, *pids: int) -> Path:

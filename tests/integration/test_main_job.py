@@ -183,7 +183,7 @@ def test_slow_validation_is_not_blamed_on_the_training_loader(tmp_path: Path) ->
         scripts.append(folder / "train.py")
         scripts[-1].write_text(EVALUATING.replace("{held}", held_out))
     with ExitStack() as trainings, ThreadPoolExecutor() as pool:
-        pids = [trainings.enter_context(training(script.parent, script, steps=60)) for script in scripts]
+        pids = [trainings.enter_context(training(each.parent, each, steps=60, forked=True)) for each in scripts]
         documents = list(pool.map(lambda script, pid: report(script.parent, pid, seconds=20), scripts, pids))
     for script, document in zip(scripts, documents, strict=True):
         (run,) = document["runs"]
