@@ -37,8 +37,8 @@ def nothing_settled(rank: RankWindow) -> bool:
 def begun(rank: RankWindow) -> list[tuple[float, float]]:
     """(time, waited) of the newest steps behind the first batch of each worker, settled or not.
 
-    All workers begin that one at once, when the epoch begins: a job that waited 5 s was reported 18 s after its
-    start that its GPU idles 29 % of the time, and never waited again.
+    All workers begin that one at once, when the epoch begins: a job that waited 5 s for them was called starved
+    18 s after its start (GPU idle 29 % of the time) and never waited again.
     """
     first = max(1, rank.train_loader.num_workers or 0) if rank.train_loader is not None else 1
     columns = rank.columns
