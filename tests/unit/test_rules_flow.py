@@ -184,6 +184,12 @@ class TestLaunchBound:
         )
         assert "launch-bound" in fired(self.tiny_kernels(forward_share=0.3, backward_share=0.4, optimizer_share=0.1))
 
+    def test_an_optimizer_that_computes_on_the_cpu_launches_nothing(self) -> None:
+        """Half a second of each step is more than launching an optimizer takes, 0.05 s is not."""
+        shares = {"forward_share": 0.02, "backward_share": 0.02, "optimizer_share": 0.5}
+        assert "launch-bound" not in fired(self.tiny_kernels(step=1.0, **shares))
+        assert "launch-bound" in fired(self.tiny_kernels(step=0.1, **shares))
+
     def test_a_thread_that_is_busy_long_after_its_last_step_launches_nothing(self) -> None:
         moment = self.tiny_kernels()
         silent = replace(moment.runs[0].critical, last_step_ns=moment.now_ns - 50 * 1_000_000_000)

@@ -7,7 +7,8 @@ Evidence:
     L = 1 - utilization - S: idle time in training that no wait for data explains, nor logging where stacks can be
     read, with a training thread that keeps a core busy on a machine that has cores to spare. The time in which that
     thread copies batches to the GPU does not count, nor that in which it spins until the GPU is done (.item()), nor
-    that in which it runs the script's own code: no more idles for launches than the model and its optimizer take.
+    that in which it runs the script's own code: no more idles for launches than the model and its optimizer take. Of
+    an optimizer's step 0.1 s count: one that takes longer computes on the CPU.
 Fires:
     L of 15 % or more and a main thread that uses at least 0.85 core.
 Clears:
@@ -46,6 +47,9 @@ from gpuwatch.samples import StackPhase
 from gpuwatch.timeline.windows import RankWindow
 
 LAUNCHING: tuple[StackPhase, ...] = ("forward", "backward", "optimizer")
+OPTIMIZER_LAUNCH_SECONDS = 0.1
+"""What launching an optimizer's step takes at most: 12 kernels of 6 us for each of 1400 tensors. One that takes longer
+computes on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +124,22 @@ def _launching_cores(rank: RankWindow) -> float | None:
 def _launching_share(rank: RankWindow) -> float:
     """Share of the window that the thread spends in what launches kernels: forward, backward and optimizer."""
     if is_sampled(rank):
-        phases = rank.stacks.phases if rank.stacks is not None else {}
-        return sum(share_in(phases, phase) for phase in LAUNCHING)
-    known = rank.forward_share, rank.backward_share, rank.optimizer_share
-    if None in known:
-        return 1.0
-    paused = sum(total.seconds for total in rank.phases.values())
-    trained = rank.train_seconds / max(rank.window_seconds - paused, 1e-9)
-    return sum(share or 0.0 for share in known) * min(1.0, trained)
+        stacks = rank.stacks
+        if stacks is None:
+            return 0.0
+        forward, backward, optimizer = (share_in(stacks.phases, phase) for phase in LAUNCHING)
+        steps_per_second = stacks.batches_per_second
+    else:
+        if rank.forward_share is None or rank.backward_share is None or rank.optimizer_share is None:
+            return 1.0
+        paused = sum(total.seconds for total in rank.phases.values())
+        trained = min(1.0, rank.train_seconds / max(rank.window_seconds - paused, 1e-9))
+        shares = rank.forward_share, rank.backward_share, rank.optimizer_share
+        forward, backward, optimizer = (share * trained for share in shares)
+        steps_per_second = rank.steps / rank.train_seconds * trained if rank.train_seconds else None
+    if steps_per_second:
+        optimizer = min(optimizer, OPTIMIZER_LAUNCH_SECONDS * steps_per_second)
+    return forward + backward + optimizer
 
 
 def _silent_share(case: RunCase) -> float:
