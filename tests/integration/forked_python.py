@@ -138,6 +138,7 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
     _write_over_command_line(b"\0".join(os.fsencode(word) for word in sys.orig_argv))
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [*paths, *sys.path[1:]]
+    sys.modules.pop("sitecustomize", None)  # Debian's own, which this Python imported at its start
     site.execsitecustomize()
     sys.path.insert(0, str(Path.cwd()) if sys.argv[0] == "-m" else str(Path(sys.argv[0]).parent))
 
