@@ -82,12 +82,13 @@ def _forking(modules: tuple[str, ...]) -> socket.socket:
     with its:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [sys.executable, __file__, str(its.fileno()), *modules]
-        subprocess.Popen(
+        subprocess.run(
             [*command, " " * _ROOM],
             env=environment | {"LC_ALL": "C.UTF-8"},
             pass_fds=[its.fileno()],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
+            check=True,
         )
     assert ours.recv(_REQUEST) == b"ready"
     return ours
@@ -161,6 +162,8 @@ def _main_module(script: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # no child of the tests, some of which attach to all of theirs
     sys.path[0] = str(Path(__file__).parents[2])
     for each in sys.argv[2:-1]:
         importlib.import_module(each)

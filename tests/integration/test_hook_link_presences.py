@@ -123,7 +123,7 @@ def test_more_files_than_are_read_are_said_once(folder: Path) -> None:
         (folder / f"trainer-{9_000_000 + number}.json").write_text("{}")
     _, losses = named(folder)
     assert len(losses) == 1
-    assert f"{folder} holds more presence files than are read" in losses[0].detail
+    assert f"{folder} holds more presence files than gpuwatch reads" in losses[0].detail
 
 
 def test_what_the_hook_writes_is_short_enough_to_be_read(folder: Path) -> None:

@@ -54,7 +54,7 @@ def test_the_snapshot_says_how_the_recording_stands_until_it_is_ended(tmp_path: 
 def test_one_recording_at_a_time(tmp_path: Path) -> None:
     monitor = simulated_monitor("starved", virtual=True)
     monitor.record(tmp_path / "one.gpuwatch")
-    with pytest.raises(ValueError, match=r"one\.gpuwatch is being recorded already"):
+    with pytest.raises(ValueError, match=r"one\.gpuwatch is already being recorded"):
         monitor.record(tmp_path / "two.gpuwatch")
     monitor.stop()
     assert not (tmp_path / "two.gpuwatch").exists()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -216,6 +218,8 @@ def test_what_is_not_in_the_patch_is_reported_on_stderr(tmp_path: Path) -> None:
         with training(folder, script, "100000", "--workers", "0", forked=True) as pid:
             if name == "changed":
                 script.write_text(source + "\n")
+                later = time.time() + 60
+                os.utime(script, (later, later))
             return gpuwatch(folder, "report", "--attach", str(pid), "--duration", "20", "--patch")
 
     with ThreadPoolExecutor() as pool:
