@@ -23,7 +23,7 @@ RENAMED = '"rung": "visibility",\n    "climb": "how_to_see_more",'
 """Names that recordings of version 1 hold."""
 DIALECT = re.compile(
     r"\b(told|anew|dear|dearest|rungs?|climbs?|by turns|held against|so manieth|homecoming|scribe|leash|heeds?|warmth"
-    r"|beside|afresh|un(?:say|says|said)|wavers|seldom|for ever|thereof|whereof|in vain|at hand|of whom)\b",
+    r"|beside|afresh|un(?:say|says|said)|wavers|seldom|for ever|thereof|whereof|in vain|at hand|of whom|so many)\b",
     re.IGNORECASE,
 )
 

@@ -192,7 +192,7 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
 
 
 def _wait(child: Child, seconds: float | None) -> int | None:
-    """The exit code; None where the command outlives so many seconds."""
+    """The exit code; None where the command outlives this many seconds."""
     deadline = None if seconds is None else time.monotonic() + seconds
     code, left = child.exit_code, seconds
     while code is None and (left is None or left > 0):

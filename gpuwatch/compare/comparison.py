@@ -76,7 +76,7 @@ class Likeness:
 class Change:
     """One metric on both sides. `ratio` is after/before; an interval takes two runs a side in which it is known.
 
-    `detectable` is the relative change that so many runs, scattered like these, would have shown.
+    `detectable` is the relative change that this many runs, scattered like these, would have shown.
     `withheld`: it is known, but would be compared with what it is not like.
     """
 

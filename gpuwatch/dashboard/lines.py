@@ -74,7 +74,7 @@ class LineWriter:
         return self
 
     def gap(self, cells: int, style: Style | None = None) -> LineWriter:
-        """Appends so many blanks."""
+        """Appends this many blanks."""
         return self.to(self._cells + cells, style)
 
     def left(self, text: str, width: int, style: Style) -> LineWriter:

@@ -146,7 +146,7 @@ class Player(MonitorLike, Protocol):
         """The next faster or slower speed."""
 
     def seek(self, seconds: float) -> object:
-        """Jumps by so many recorded seconds."""
+        """Jumps by this many recorded seconds."""
 
     def seek_to(self, time_ns: int) -> object:
         """Jumps to a recorded moment."""

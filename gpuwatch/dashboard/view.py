@@ -17,7 +17,7 @@ WINDOWS_SECONDS = (30, 60, 120, 300, 900, 3600, 4 * 3600, 24 * 3600)
 DEFAULT_WINDOW_SECONDS = 120
 
 HOLD_INTERVALS = 2.5
-"""A chart's value holds for so many polls or steps until the next one; later is a gap."""
+"""A chart's value holds for this many polls or steps until the next one; later is a gap."""
 
 OLD_STATUS_NS = 30_000_000_000
 """A GPU's status (processes, link, fan) is read every 10 s at most: one this old says what was, not what is."""

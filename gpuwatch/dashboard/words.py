@@ -324,7 +324,7 @@ def recorded_words(recording: RecordingNow, verb: str = "Recorded") -> str:
 
 
 def length(seconds: float, minutes: int = 1) -> str:
-    """A length as players show it: "0:12", "1:02:03"; minutes with at least so many digits."""
+    """A length as players show it: "0:12", "1:02:03"; minutes with at least this many digits."""
     whole = round(seconds)
     hours, rest = divmod(whole, 3600)
     if hours:

@@ -126,12 +126,12 @@ class AutocastEdit:
 
 @dataclass(frozen=True, slots=True)
 class IntervalEdit:
-    """The statement at file:line to run every so many passes of its loop only.
+    """The statement at file:line to run every n passes of its loop only.
 
     Per step: what it does must be logging (`if step % 50 == 0:`). Per epoch: evaluation or a checkpoint, at the end
     of every k-th (`if (epoch + 1) % 5 == 0:`).
 
-    With `times` an interval that is there already becomes so many times as long instead of `every`, if it is one of
+    With `times` an interval that is there already becomes n times as long instead of `every`, if it is one of
     `present`: what the run was seen to do, in steps, batches and epochs. `what` is for trainers of libraries, which
     take the interval as a setting.
     """

@@ -42,9 +42,9 @@ class SetElsewhereError(CannotEditError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A keyword that is to have a value; `present` is the running process's, where it is known.
+    """A keyword to be set; `present` is the running process's, where it is known.
 
-    With `times` it is to have so many times what is written, if that is one of `intervals` (where any is known), and
+    With `times` the value becomes n times the one written, if that is one of `intervals` (where any is known), and
     `text` says so.
     """
 
@@ -70,7 +70,7 @@ class Setting:
 
 
 def rarer(name: str, times: int, intervals: tuple[int, ...] = ()) -> Setting:
-    """An interval that is to become so many times as long."""
+    """An interval to be made n times as long."""
     return Setting(name, f"{times} times as much", None, times, intervals)
 
 

@@ -278,7 +278,7 @@ def trainer_changes(edit: IntervalEdit, statement: ast.stmt, module: Module, fil
 
 
 def scaled(value: ast.expr, name: str, edit: IntervalEdit, module: Module, files: Files) -> list[Change]:
-    """The interval where it is written, so many times as long."""
+    """The interval where it is written, n times as long."""
     if not isinstance(value, ast.Constant | SOURCES):
         raise CannotEditError(f"{name} in line {value.lineno} of {module.file} is computed")
     return followed(value, rarer(name, edit.times or edit.every, edit.present), module, files)

@@ -387,7 +387,7 @@ class Monitor:
                     on_tick(self._snapshot)
 
     def final_scene(self, window_seconds: float) -> Scene:
-        """The scene of the last so many seconds."""
+        """The scene of the last `window_seconds`."""
         return self._scene(self._clock.now_ns(), window_seconds)
 
     def _turn(self, deadline_ns: int | None) -> None:

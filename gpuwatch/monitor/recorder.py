@@ -243,7 +243,7 @@ class WriterThread:
             self._handed.set()
 
     def close(self, seconds: float) -> bool:
-        """Has everything written and the file ended; False where the disk does not let it within so many seconds.
+        """Waits until everything is written and the file is closed; False where the disk takes longer than `seconds`.
 
         What is written by then can be read: the thread is left behind, and dies with the process.
         """

@@ -374,7 +374,7 @@ class ReplayMonitor:
         self._tell()
 
     def seek(self, seconds: float) -> None:
-        """Jumps by so many recorded seconds; keys that come faster than it can add up."""
+        """Jumps by this many recorded seconds; keys that come faster than it can add up."""
         with self._lock:
             towards_ns = self._jumping_ns if self._target_ns is None else self._target_ns
             from_ns = self._stage.clock.now_ns() if towards_ns is None else towards_ns

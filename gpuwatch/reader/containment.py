@@ -60,7 +60,7 @@ class Budget:
         self._before()
 
     def charge(self, size: int) -> None:
-        """Counts one read of so many bytes, or one step of as much work as a read.
+        """Counts one read of this many bytes, or one step of as much work as a read.
 
         Raises:
             BudgetExceededError: The operation has used up its CPU time or its bytes.

@@ -173,7 +173,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When each row of a segment came: so many at this time, so many at that."""
+    """When each row of a segment came: how many came at each time."""
 
     times_ns: Sequence[int]
     counts: Sequence[int]

@@ -74,7 +74,7 @@ class ColumnReader:
         return self._data[begin : self._at]
 
     def read(self, count: int) -> Sequence[Any]:
-        """The next column, of so many values.
+        """The next column, of this many values.
 
         Raises:
             DamagedError: there is none.

@@ -222,7 +222,7 @@ def _of_minutes(rows: Iterable[tuple[float, ...]]) -> Iterator[Marks]:
 
 
 def _reached(edges: Sequence[tuple[float, float, float]], goal: float) -> float:
-    """Where so many values lie below."""
+    """The value that this many lie below."""
     below, density, at = 0.0, 0.0, -math.inf
     for value, change, mass in edges:
         reached = below + density * (value - at) if density > 0 else below

@@ -48,7 +48,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A tuple of so many values, each with a shape of its own."""
+    """A tuple of this many values, each with a shape of its own."""
 
     items: tuple[Shape, ...]
 

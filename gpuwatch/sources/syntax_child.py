@@ -72,7 +72,7 @@ def scopes_of(tree: ast.Module) -> list[tuple[int, int]]:
 
 
 def loops_of(tree: ast.Module, most: int) -> list[Loop]:
-    """The loops of a file, at most so many."""
+    """The loops of a file, at most this many."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
     return [_loop(node) for node in nodes[:most]]
 

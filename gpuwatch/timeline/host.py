@@ -233,7 +233,7 @@ class GrowthLog:
             self._points.append((sample.time_ns, own, sample.rss_bytes))
 
     def growth(self, now_ns: int, workers: int) -> MemoryGrowth | None:
-        """The line, for so many workers; None before nearly ten minutes of points, or where nothing changes."""
+        """The line, for this many workers; None before nearly ten minutes of points, or where nothing changes."""
         points = [point for point in self._points if now_ns - _GROWTH_NS < point[0] <= now_ns]
         if len(points) < _FEWEST_POINTS or points[-1][0] - points[0][0] < _LEAST_GROWTH_NS:
             return None

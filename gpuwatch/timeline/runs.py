@@ -102,7 +102,7 @@ def grouped(trainers: Iterable[TrainerHistory]) -> list[Run]:
 
 
 def newest(trainers: Collection[TrainerHistory], count: int) -> set[str]:
-    """The trainers of so many runs, living ones first, and as many that have not introduced themselves."""
+    """The trainers of `count` runs, living ones first, and as many that have not introduced themselves."""
     runs = sorted(grouped(trainers), key=lambda run: (run.has_ended, -run.seen_ns))
     ids = {run.id for run in runs[:count]}
     nameless = sorted((each for each in trainers if each.facts is None), key=lambda each: -each.seen_ns)

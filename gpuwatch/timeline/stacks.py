@@ -387,7 +387,7 @@ def _longer_at_starts(total: _Block, counted: Counted | None) -> int:
         return first
     waited_seconds = total.span_ns / SECOND_NS * first / max(1, total.samples)
     if not counted.epochs and waited_seconds >= _LONG_START_SECONDS:
-        return 0  # so many workers with such batches that the first round of them is no start
+        return 0  # the first round of that many workers takes too long to be a start
     firsts = counted.epochs * _usual(total.workers)
     later = counted.batches - firsts
     if later <= firsts:

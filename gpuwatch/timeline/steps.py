@@ -187,7 +187,7 @@ class Settling:
         return self._epoch_heads.get(loader, 1)
 
     def holds(self, position: int, loader: int, samples: float) -> bool:
-        """Whether a step at this place of its epoch, with so many samples, speaks of the pace."""
+        """Whether a step at this place of its epoch, with this many samples, speaks of the pace."""
         if 0 <= position < self._heads.get(loader, 1):
             return False
         return not samples < _PARTIAL_BATCH * self._usual_batch

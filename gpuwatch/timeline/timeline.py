@@ -217,7 +217,7 @@ class Timeline:
             return sorted(known, key=lambda gpu: (gpu.facts.index if gpu.facts else 0, gpu.uuid))
 
     def trainers_with_steps(self, count: int) -> frozenset[str]:
-        """The trainers of which at least so many steps are known, one by one or counted from outside."""
+        """The trainers of which at least this many steps are known, one by one or counted from outside."""
         return frozenset(
             name
             for name, each in self.trainers.items()

@@ -61,7 +61,7 @@ FRESH_NS = 10 * SECOND_NS
 """How long the line that a thread was last seen on counts as where it is."""
 
 ASIDE_SECONDS, ASIDE_STEPS = 5.0, 10.0
-"""So long, and so many slow steps (p99), code between two steps runs before it is no part of them."""
+"""Code between two steps that runs for this long, and for this many slow (p99) steps, is part of neither."""
 _ASIDE_SHARE = 0.01
 _NEVER_ASIDE = frozenset({"wait", "start", "eval", "save"})
 """Waits, however long; and what is a phase already."""
@@ -549,7 +549,7 @@ class MemoryLog:
         self._rows = Table(columns, max_age_ns=RAW_NS, max_rows=_MOST_READINGS)
 
     def add(self, memory: RunMemory, steps: int = 0) -> None:
-        """Takes one reading, made after so many steps."""
+        """Takes one reading, made after this many steps."""
         self._latest = memory
         row = (number(memory.alloc_retries), number(memory.allocated_peak_bytes), steps)
         self._rows.add(memory.time_ns, row)

@@ -13,7 +13,7 @@ from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.trial.results import Steady
 
 LEAST_STEPS = 10
-"""However long they take, so many steps make a figure."""
+"""However long they take, this many steps make a figure."""
 SETTLED_AT_LATEST = 100
 """The step from which on a run counts, settled or not."""
 

@@ -83,7 +83,7 @@ class Judgement:
     """What may be said of an arm's speed against the first arm's.
 
     `interval` is that of one comparison by itself; where there are several arms, the verdict asks for more (Holm).
-    `detectable` is the least change, 0.03 for 3 %, that so many runs with such scatter show in four of five trials.
+    `detectable` is the least change, 0.03 for 3 %, that this many runs with such scatter show in four of five trials.
     """
 
     verdict: Verdict

@@ -124,7 +124,7 @@ class Runner:
 PATIENCE_SECONDS = 600.0
 """Without a step for so long, a run counts as failed: models and data sets of terabytes take minutes to load."""
 ENOUGH_STEPS = 30
-"""A run that ends before its time counts if it has made so many settled steps."""
+"""A run that ends before its time counts if it has made this many settled steps."""
 _LAST_WORDS_NS = SECOND_NS
 _HARMFUL = frozenset({"heat", "hardware brake"})
 """What slows a GPU down because of how it was before; a power limit slows all arms alike."""

@@ -116,7 +116,7 @@ def _sampled(rank: RankWindow, starvation: Starvation, wait: Share, workers: int
 
 
 def _sampled_wait(rank: RankWindow, starvation: Starvation, wait: Share) -> Share:
-    """The wait's share with the interval of so many seconds, or else of so many batches.
+    """The wait's share with an interval over blocks of that many seconds, or else batches.
 
     Samples that were taken in one wait are one wait.
     """

@@ -25,7 +25,7 @@ def allowed_cores(case: RunCase) -> float:
 
 
 def cores_limit(case: RunCase) -> str | None:
-    """What keeps them to so many, in words: a CPU quota, the affinity, other ranks; None where they are all."""
+    """What limits them to that number, in words: a CPU quota, the affinity, other ranks; None where they are all."""
     rank = case.run.critical
     latest, ranks = rank.process.latest if rank.process else None, local_ranks(rank)
     quota, affinity = (latest.cpu_quota_cores, latest.affinity_cores) if latest else (None, None)

@@ -106,7 +106,7 @@ class StepCost:
         return max(self.pace_seconds, cores, 1e-6)
 
     def limits(self, block: Block, workers: int, *, slow: bool) -> dict[str, float]:
-        """Each bound on the step's seconds with so many workers, by what sets it: "compute", "workers", "cores".
+        """Each bound on the step's seconds with this many workers, by what sets it: "compute", "workers", "cores".
 
         The cores bound: what loading and, without a GPU, computing need of them per step. Loading next to a
         computation costs more than its own seconds, because threads that work in lockstep wait for the one that
@@ -128,7 +128,7 @@ class StepCost:
         }
 
     def _rounds_kept(self, workers: int) -> float:
-        """Of the rounds in which present workers make an epoch, the part that so many still take; 0 of many rounds.
+        """The rounds of an epoch with this many workers over those with the present ones; 0 where rounds are many.
 
         Workers begin an epoch together: with 8 or with 9 of them 31 batches take four times as long as one.
         """
@@ -181,7 +181,7 @@ class StepCost:
         return replace(self.cheaper(1.0 - left), batch_cpu_share=computing, batch_demand_share=computing)
 
     def gain(self, workers: int) -> Gain:
-        """The range of the speed-up with so many workers: by what the stretches of the window differ."""
+        """The range of the speed-up with this many workers: from the spread of the blocks of its window."""
         low, high = self._speed_up(workers, slow=True)[0], self._speed_up(workers, slow=False)[1]
         return Gain(round(low, 3), round(max(low, high), 3), self.bound(workers))
 

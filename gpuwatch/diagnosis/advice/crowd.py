@@ -48,8 +48,8 @@ def uncrowded(case: RunCase, starvation: Starvation, cost: StepCost | None, crow
     What computing needs is measured, and nearly always what is left to set the pace; what a batch waits for storage
     stays. How long a batch takes a thread that has its core for itself cannot be known while threads compete, not by
     their CPU time either, for they spin: four processes with two OpenBLAS threads each took 0.48 CPU seconds for an SVD
-    of 1.8 ms and 26 ms for a product of 2.4 ms, on two cores that others kept busy as well. It was at least so many
-    times as fast wherever it was measured. Where that leaves the range open there is no promise.
+    of 1.8 ms and 26 ms for a product of 2.4 ms, on two cores that others kept busy too. It was `LEAST_SEEN` times as
+    fast or more wherever others measured it. Where that leaves the range open there is no promise.
     """
     needed = needed_share(case, starvation)
     high = min(MOST_SEEN, 1.0 / needed)

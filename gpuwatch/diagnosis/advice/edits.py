@@ -49,7 +49,7 @@ def transfer_edit(line: HotLine | None) -> TransferEdit | None:
 
 
 def logging_edit(line: HotLine | None, times: int, loader: LoaderFacts | None = None) -> IntervalEdit | None:
-    """The line that logs or asks for a number, so many times as rarely."""
+    """The line that logs or asks for a number, n times as rarely."""
     if line is None:
         return None
     file, number = _own_place(line.file, line.line, loader)
@@ -59,7 +59,7 @@ def logging_edit(line: HotLine | None, times: int, loader: LoaderFacts | None = 
 def rarer_edit(
     rank: RankWindow, what: Literal["evaluate", "save"], total: PhaseTotals, line: HotLine | None, times: int
 ) -> IntervalEdit | None:
-    """Evaluating or saving so many times as rarely, where the hook or the stacks saw it happen."""
+    """Evaluating or saving n times as rarely, where the hook or the stacks saw it happen."""
     file, number = total.file, total.line
     if file is None and line is not None:
         file, number = line.file, line.line

@@ -138,7 +138,7 @@ def beat_of(
 ) -> Beat | None:
     """The rhythm of events, in seconds and in the steps of a run; None of too few, or where neither is steady.
 
-    Checkpoints come every k steps, and every so many seconds only as far as steps take equally long.
+    Checkpoints come every k steps, and every n seconds only as far as steps take equally long.
     """
     if len(starts_ns) < events:
         return None

@@ -39,7 +39,7 @@ def wait_seconds(
         queue: its settings.
         batch_seconds: what one worker takes for each batch, in turn.
         compute_seconds: what the training takes for each.
-        lead: so many batches come before those that count; None: as many as fill the queue.
+        lead: this many batches come before those that count; None: as many as fill the queue.
     """
     waits = (_in_order if queue.in_order else _as_ready)(queue, batch_seconds, compute_seconds)
     return fmean(waits[queue.depth if lead is None else lead :] or waits)

@@ -41,7 +41,7 @@ def is_over(rank: RankWindow, starvation: Starvation, avoidable: float, over_sec
 
 
 def _is_over_outside(rank: RankWindow, most: float, over_seconds: float) -> bool:
-    """The same of waits that samples show: so many blocks with a loss would hardly all lie so far back by chance.
+    """The same of waits that samples show: this many blocks with a loss would hardly all be so old by chance.
 
     Steps are not seen one by one, so slow items that come at random are distinguished from other waits by that alone.
     """

@@ -22,7 +22,7 @@ IN_THE_LOOP = frozenset({"wait", "forward", "backward", "optimizer", "sync", "co
 
 
 def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) -> float | None:
-    """Seconds since any rank's last step, if that is longer than so many and ten of its slow (p99) steps.
+    """Seconds since any rank's last step, if that is longer than `least_seconds` and ten of its slow (p99) steps.
 
     None while the run moves, is in a known phase or in no training loop, sleeps or stands in a debugger by
     its own line, was stopped by a signal, has ended, or has

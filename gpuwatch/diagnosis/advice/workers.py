@@ -117,7 +117,7 @@ def advise(case: RunCase, cost: StepCost, *, at_least: int = 1, earlier: int | N
     Args:
         case: the run.
         cost: of its steps and batches.
-        at_least: so many in any case.
+        at_least: this many in any case.
         earlier: what was advised before: it stays while the new number differs by no more than its uncertainty.
     """
     rounding = _Rounding(earlier, _error(cost))

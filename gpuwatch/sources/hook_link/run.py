@@ -351,7 +351,7 @@ class EarlyRecords:
         self.records: deque[wire.Record] = deque(maxlen=_EARLY_KEPT)
 
     def show_no_optimizer(self, backwards: int, *, optimizer_known: bool, reads: bool) -> bool:
-        """Whether so many backwards went by that no optimizer will come.
+        """Whether enough backward passes went by to expect no optimizer.
 
         An optimizer that the script has built is waited for longer, and a loop that reads no loader longer still:
         nothing tells its backwards of one batch from those of several.

@@ -49,7 +49,7 @@ class Message:
 
     `next_seconds` is within how long it promises the next line. `found` is the index and UUID of a GPU whose
     facts come next, `enumerated` the UUIDs of all devices. `restart_in` means that it ends now and wants
-    a successor after so many seconds.
+    a successor after this many seconds.
     """
 
     next_seconds: float

@@ -67,7 +67,7 @@ class Capture:
         attach: opens one process; the first failure for `pid` itself is the caller's.
         workers: the pids of its workers now.
         clock: seconds, monotonic.
-        sleep: waits so many seconds.
+        sleep: waits this many seconds.
     """
 
     def __init__(

@@ -185,7 +185,7 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int, limits: Thresh
 
 
 def _have_ceased(periods: list[float], lost: list[float], worst: list[float]) -> bool:
-    """Whether so many late steps would hardly all lie so far back by chance: then what made all steps late has passed.
+    """Whether this many late steps would hardly all be so old by chance: then what made all steps late has passed.
 
     A window that holds the end of any starvation has the shape of a tail too, until the calm in it prevails. Slow items
     pause by chance, 40 s and more where one comes in 15: no shorter calm tells their end.
@@ -204,7 +204,7 @@ def _remedy(case: RunCase, starvation: Starvation, tail: Tail) -> Remedy:
     """The queue that pays, and what it brings; where the model does not come to the measured loss, the usual one."""
     rank, depths = case.run.critical, deeper_prefetches(case)
     loader, model = rank.train_loader, queue_model(case, starvation)
-    # Older versions of torch have no in_order, and the only worker has nobody that could pass it.
+    # Older versions of torch have no in_order, and the only worker cannot be passed by another.
     ordered = loader is not None and loader.in_order is True and (loader.num_workers or 0) > 1
     if model is None:
         deepest = max(depths, default=None)

@@ -26,7 +26,7 @@ Fix:
     stays until a new one differs by more than its uncertainty: 5 % before rounding, more where the parts of the window
     differ by more.
 Gain:
-    Today's step time over that with workers: the longest of computing a step, loading a batch by so many workers, and
+    Today's step time over that with workers: the longest of computing a step, loading a batch by that many workers, and
     the CPU seconds of both over the cores. The range is that of the parts of the window, or the interval of the
     samples.
 Verify:

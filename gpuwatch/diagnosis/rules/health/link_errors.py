@@ -8,7 +8,7 @@ Evidence:
     minute; which links were up earlier in this session.
 Fires:
     100 CRC errors a second, a replay or a recovery on NVLink, a link that was up and no longer is while the GPU works,
-    or more PCIe replays than a bit error rate of 1e-12 makes on so many lanes. Information: some links are up and
+    or more PCIe replays than a bit error rate of 1e-12 makes on those lanes. Information: some links are up and
     others never were.
 Clears:
     Clean for 10 minutes.

@@ -17,7 +17,7 @@ Not when:
 Causes:
     A loss summed up with its graph, outputs that are kept, or hooks that keep what they see.
 Fix:
-    total_loss += loss.detach() (or .item() every so many steps); outputs.append(out.detach().cpu()); evaluation under
+    total_loss += loss.detach() (or .item() every n steps); outputs.append(out.detach().cpu()); evaluation under
     torch.no_grad().
 Gain:
     No speed; it prevents an out-of-memory error. Given is the time until then.

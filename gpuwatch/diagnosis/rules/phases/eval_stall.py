@@ -55,7 +55,7 @@ from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 TARGET_SHARE = 0.10
 WAIT_SAMPLES = 100
-"""Half of so many samples is 40 to 60 %."""
+"""Half of this many samples is 40 to 60 %."""
 MOST_WORKERS = 8
 
 

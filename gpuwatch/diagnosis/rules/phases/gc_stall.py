@@ -16,7 +16,7 @@ Not when:
 Causes:
     Millions of Python objects in the training process, such as the dataset's index in lists and dicts.
 Fix:
-    After set-up: gc.collect(), gc.freeze(), gc.disable(), and gc.collect(1) every so many steps at the same step on
+    After set-up: gc.collect(), gc.freeze(), gc.disable(), and gc.collect(1) every n steps at the same step on
     all ranks. Better, keep the dataset's index in an array instead of millions of objects.
 Gain:
     1 / (1 - g), with several ranks for as much of the time as any of them collects, less what the steps after a pause

@@ -6,7 +6,7 @@ Means:
     connection itself.
 Evidence:
     Link width and generation as the driver reports them under load, compared with the most that card and slot allow;
-    and replays a minute compared with what the specification's bit error rate of 1e-12 makes on so many lanes (15.4 at
+    and replays a minute compared with what the specification's bit error rate of 1e-12 makes on those lanes (15.4 at
     generation 4 x16, 30.7 at 5 x16).
 Fires:
     Narrower, slower or more replays than that for 30 s while utilization is above 50 %.
