@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from gpuwatch.reader.containment import contained
-from gpuwatch.samples.run import LoaderFacts
+from gpuwatch.samples import LoaderFacts
 
 if TYPE_CHECKING:
     from gpuwatch.reader.attach import Interpreter

@@ -19,15 +19,9 @@ from typing import Any, Union
 
 import gpuwatch.samples as vocabulary
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
-from gpuwatch.samples import gpu, host, run, stacks
 
 _INT64 = 2**63
-_CLASSES: dict[str, Any] = {
-    name: value
-    for module in (vocabulary, gpu, host, run, stacks)
-    for name, value in vars(module).items()
-    if dataclasses.is_dataclass(value)
-}
+_CLASSES: dict[str, Any] = {name: value for name, value in vars(vocabulary).items() if dataclasses.is_dataclass(value)}
 EXACT = frozenset({"energy_joules", "call_seconds", "cgroup_throttled_seconds"})
 """Counters that only grow: what matters is the difference of two, so these are never rounded to single precision."""
 

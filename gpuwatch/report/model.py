@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from gpuwatch.samples.run import Visibility
+from gpuwatch.samples import Visibility
 from gpuwatch.text.escape import encodable
 
 Json = dict[str, Any]

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, Literal, get_args
 
 from gpuwatch.samples import (
+    NO_LOADER,
     BatchCount,
     CallCount,
     CurrentLine,
@@ -24,7 +25,6 @@ from gpuwatch.samples import (
     StackTally,
     WorkerPhase,
 )
-from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.timeline.columns import Table
 from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.stats import wilson

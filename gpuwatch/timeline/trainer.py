@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 
 from gpuwatch.samples import (
+    NO_LOADER,
     BatchCount,
     BatchWait,
     CurrentLine,
@@ -26,7 +27,6 @@ from gpuwatch.samples import (
     TrainerEnded,
     WorkerFetch,
 )
-from gpuwatch.samples.stacks import NO_LOADER
 from gpuwatch.timeline.columns import Table, number
 from gpuwatch.timeline.host import WorkerFetches
 from gpuwatch.timeline.phases import OUTSIDE, STOPPED_STATES, PhaseLog, StopLog

@@ -11,8 +11,7 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.summary import RunSummary, SessionSummary, summarize
 from gpuwatch.recording.types import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
-from gpuwatch.samples import BatchCount, LoaderFacts, ProcessSample, RunFacts, Sample, StackTally, StepEnd
-from gpuwatch.samples.stacks import NO_LOADER
+from gpuwatch.samples import NO_LOADER, BatchCount, LoaderFacts, ProcessSample, RunFacts, Sample, StackTally, StepEnd
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import Scene
 from tests.integration.recorded_files import of_minutes

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.samples import BatchCount, CurrentLine, PhaseSpan, RunFacts, Sample, StackTally, TrainerEnded
-from gpuwatch.samples.stacks import NO_LOADER
+from gpuwatch.samples import NO_LOADER, BatchCount, CurrentLine, PhaseSpan, RunFacts, Sample, StackTally, TrainerEnded
 from gpuwatch.sources.stacks.source import StackTarget
 from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.stack_training import (

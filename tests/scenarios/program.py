@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gpuwatch.hook import wire
-from gpuwatch.samples import BatchCount, BatchWait, PhaseSpan, Sample
-from gpuwatch.samples.stacks import NO_LOADER
+from gpuwatch.samples import NO_LOADER, BatchCount, BatchWait, PhaseSpan, Sample
 from gpuwatch.sources.simulator.gpu import GpuModel
 from tests.scenarios.job import About, Job, Loading, Stretch
 from tests.scenarios.loading import BatchQueue, Cores

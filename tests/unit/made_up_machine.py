@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from gpuwatch.samples import (
+    NO_LOADER,
     BatchCount,
     GpuFacts,
     GpuGap,
@@ -21,7 +22,6 @@ from gpuwatch.samples import (
     StackTally,
     StepEnd,
 )
-from gpuwatch.samples.stacks import NO_LOADER
 
 SECOND_NS = 1_000_000_000
 START_NS = 7_200 * SECOND_NS

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gpuwatch.reader.codes import Code
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.samples.run import LoaderFacts
+from gpuwatch.samples import LoaderFacts
 from gpuwatch.sources.stacks.classify import Classifier, Places, Reading
 from gpuwatch.sources.stacks.source_text import SourceFile
 from gpuwatch.sources.syntax import Loop, Request

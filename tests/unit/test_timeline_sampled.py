@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpuwatch.samples import LoaderFacts
-from gpuwatch.samples.stacks import NO_LOADER
+from gpuwatch.samples import NO_LOADER, LoaderFacts
 from gpuwatch.timeline.charts import Series
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.sample_builder import (

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 from gpuwatch.foreign import read_program
 from gpuwatch.procfs import ProcessKey, link_target, namespace_pids
 from gpuwatch.reader.refusals import CannotReadError, Reason
-from gpuwatch.samples import Candidate, Candidates
-from gpuwatch.samples.run import Visibility
+from gpuwatch.samples import Candidate, Candidates, Visibility
 from gpuwatch.sources.discovery.census import Census, Process, Signs, Verdict, all_pids, judge
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook, login_name, user_name
 

@@ -17,7 +17,7 @@ from typing import Final
 from gpuwatch.reader.codes import Code
 from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.stacks import Frame
-from gpuwatch.samples.stacks import StackPhase
+from gpuwatch.samples import StackPhase
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.syntax import request_in_text
 

@@ -15,7 +15,7 @@ from typing import Final
 from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.loaders import LoaderReader, LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.samples.run import LoaderFacts
+from gpuwatch.samples import LoaderFacts
 from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Mark, Owner, Reading, code_key
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.syntax import Loop

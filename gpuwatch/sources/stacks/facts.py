@@ -11,7 +11,7 @@ from typing import Final, Literal
 from gpuwatch.foreign import read_program, whereabouts
 from gpuwatch.procfs import link_target, listed, read_status
 from gpuwatch.reader.refusals import CannotReadError, Reason
-from gpuwatch.samples.run import LoaderFacts, RunFacts
+from gpuwatch.samples import LoaderFacts, RunFacts
 from gpuwatch.sources.discovery.census import mapped_library, torch_version
 from gpuwatch.sources.hook_link.processes import Processes
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook

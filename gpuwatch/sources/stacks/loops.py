@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.samples.run import Role
+from gpuwatch.samples import Role
 from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Mark, Owner, Places, Reading, code_key
 from gpuwatch.sources.stacks.counts import BatchCounter
 from gpuwatch.sources.stacks.source_text import SourceText

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gpuwatch.procfs import PROC, read_stat
 from gpuwatch.reader.containment import Watch, read_here
 from gpuwatch.reader.refusals import CannotReadError, Reason, access_to, explain, malformed, silent
-from gpuwatch.samples import Sample
-from gpuwatch.samples.run import TrainerEnded
+from gpuwatch.samples import Sample, TrainerEnded
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
 from gpuwatch.sources.stacks.session import Session, Settings

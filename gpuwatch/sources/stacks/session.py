@@ -13,9 +13,7 @@ from gpuwatch.reader.attach import Interpreter
 from gpuwatch.reader.loaders import LoaderReader, LoaderState
 from gpuwatch.reader.refusals import CannotReadError, expensive
 from gpuwatch.reader.stacks import Stack
-from gpuwatch.samples import BatchCount, Sample
-from gpuwatch.samples.run import LoaderFacts, Role
-from gpuwatch.samples.stacks import NO_LOADER
+from gpuwatch.samples import NO_LOADER, BatchCount, LoaderFacts, Role, Sample
 from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Places, Reading, code_key
 from gpuwatch.sources.stacks.counts import BatchCounter, Iterations, SteadyCounters, first_round
 from gpuwatch.sources.stacks.facts import LoaderCatalogue, ProcessFacts

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from gpuwatch.reader.stacks import Stack
-from gpuwatch.samples.run import PhaseSpan
-from gpuwatch.samples.stacks import CallCount, CurrentLine, LineCount, StackPhase, StackTally, WorkerCount
+from gpuwatch.samples import CallCount, CurrentLine, LineCount, PhaseSpan, StackPhase, StackTally, WorkerCount
 from gpuwatch.sources.stacks.classify import Call, CodeKey, Culprit, Reading
 from gpuwatch.sources.stacks.loops import Loops, Site
 from gpuwatch.sources.stacks.threads import FeederSample

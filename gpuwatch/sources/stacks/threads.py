@@ -14,7 +14,7 @@ from typing import Final
 from gpuwatch.reader.attach import Interpreter
 from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.samples.stacks import FeederPhase, StackPhase
+from gpuwatch.samples import FeederPhase, StackPhase
 from gpuwatch.sources.stacks.classify import Classifier, Owner, Place, Reading
 from gpuwatch.sources.stacks.source_text import SourceText
 

@@ -26,7 +26,7 @@ from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.loaders import LoaderReader
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.reader.stacks import Frame, Stack
-from gpuwatch.samples.stacks import WorkerPhase
+from gpuwatch.samples import WorkerPhase
 from gpuwatch.sources.host.run import WORKER_NAME
 from gpuwatch.sources.stacks.classify import Call, Culprit, Owner, Place, Places, name_calls, name_culprit
 from gpuwatch.sources.stacks.schedule import Jitter, Ration
