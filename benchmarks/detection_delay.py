@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.gain import SCRIPT, start, stop
-from gpuwatch.diagnosis.advice.evidence import EARLY_STEPS as STEP
+from gpuwatch.diagnosis.advice.starvation import EARLY_STEPS as STEP
 
 LIMIT_SECONDS = 8.0
 PATIENCE_SECONDS = 60.0

@@ -7,8 +7,8 @@ weighs its figure by an interval is asked from eight settled steps on.
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.evidence import has_some_steps, is_early
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, WATCHED_SECONDS, enough, is_sampled
+from gpuwatch.diagnosis.advice.starvation import has_some_steps, is_early
 from gpuwatch.diagnosis.rule import AnyCase, GpuCase, MachineCase, Rule
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.timeline.figures import STEPS

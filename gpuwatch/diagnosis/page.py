@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.evidence import EARLY_STEPS
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
+from gpuwatch.diagnosis.advice.starvation import EARLY_STEPS
 from gpuwatch.diagnosis.gates import GPU_SAMPLES, UNHOOKED_SECONDS
 from gpuwatch.diagnosis.precedence import LEVEL_WORDS
 from gpuwatch.diagnosis.rule import Rule

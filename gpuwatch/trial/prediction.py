@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import middle
-from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue
-from gpuwatch.diagnosis.advice.queue_gain import queue_model
+from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, queue_model
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import LEAST_PROMISE, advise
 from gpuwatch.diagnosis.cases import run_case_of

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.edits import model_edit, setup_edit
+from gpuwatch.diagnosis.advice.fixes import loader_fix, model_edit, setup_edit
 from gpuwatch.diagnosis.finding import Edit
 from gpuwatch.edits.source import process_started
 from gpuwatch.samples import LoaderFacts

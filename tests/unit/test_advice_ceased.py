@@ -8,7 +8,7 @@ import pytest
 from scene_builder import START_NS, later, phase, rank, run, run_case, scene
 from stack_windows import sampled, watched
 
-from gpuwatch.diagnosis.advice.ceased import has_ceased, has_stopped_logging
+from gpuwatch.diagnosis.advice.pauses import has_ceased, has_stopped_logging
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.registry import rule_by_id
 from gpuwatch.timeline.windows import RankWindow

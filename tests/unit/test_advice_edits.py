@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwatch.diagnosis.advice import edits
+from gpuwatch.diagnosis.advice import fixes
 from gpuwatch.diagnosis.finding import AutocastEdit, CallEdit, ModelEdit, SetupEdit
 from gpuwatch.samples import ModelFacts, RunFacts
 
@@ -15,21 +15,21 @@ RUN = RunFacts(0, "7.1", 7, 1, ("python", "-u", "train.py", "--lr", "1"), model=
 
 
 def test_edits_stand_where_the_hook_saw_the_lines() -> None:
-    assert edits.autocast_edit(MODEL, "torch.float16") == AutocastEdit("/t/loop.py", 9, "torch.float16")
-    assert edits.optimizer_edit(MODEL, fused="True") == CallEdit("AdamW", "/t/opt.py", 5, {"fused": "True"})
-    assert edits.model_edit(MODEL, "{model}.compile()") == ModelEdit("/t/opt.py", 5, "{model}.compile()")
+    assert fixes.autocast_edit(MODEL, "torch.float16") == AutocastEdit("/t/loop.py", 9, "torch.float16")
+    assert fixes.optimizer_edit(MODEL, fused="True") == CallEdit("AdamW", "/t/opt.py", 5, {"fused": "True"})
+    assert fixes.model_edit(MODEL, "{model}.compile()") == ModelEdit("/t/opt.py", 5, "{model}.compile()")
 
 
 def test_set_up_goes_to_the_script_that_was_started_or_to_the_optimizers_file() -> None:
-    assert edits.setup_edit(RUN, "f()") == SetupEdit("train.py", "f()")
-    assert edits.setup_edit(replace(RUN, command=("python", "-m", "train")), "f()") == SetupEdit("/t/opt.py", "f()")
+    assert fixes.setup_edit(RUN, "f()") == SetupEdit("train.py", "f()")
+    assert fixes.setup_edit(replace(RUN, command=("python", "-m", "train")), "f()") == SetupEdit("/t/opt.py", "f()")
 
 
 def test_no_line_is_no_edit() -> None:
     unknown = ModelFacts()
-    assert edits.autocast_edit(unknown, "torch.bfloat16") is None
-    assert edits.optimizer_edit(unknown, fused="True") is None
-    assert edits.model_edit(unknown, "{model}.compile()") is None
-    assert edits.setup_edit(replace(RUN, command=("python", "-c", "x"), model=unknown), "f()") is None
-    assert edits.transfer_edit(None) is None
-    assert edits.logging_edit(None, 50) is None
+    assert fixes.autocast_edit(unknown, "torch.bfloat16") is None
+    assert fixes.optimizer_edit(unknown, fused="True") is None
+    assert fixes.model_edit(unknown, "{model}.compile()") is None
+    assert fixes.setup_edit(replace(RUN, command=("python", "-c", "x"), model=unknown), "f()") is None
+    assert fixes.transfer_edit(None) is None
+    assert fixes.logging_edit(None, 50) is None

@@ -7,8 +7,7 @@ import random
 import pytest
 from scene_builder import check, later, loader, rank, run, run_case, scene
 
-from gpuwatch.diagnosis.advice.evidence import EARLY_STEPS, lost_interval
-from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.starvation import EARLY_STEPS, lost_interval, starvation_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.diagnosis.rule import RunCase

@@ -9,8 +9,13 @@ import pytest
 from scene_builder import SECOND, START_NS, check, gpu, loader, phase, rank, run, run_case, scene, workers
 from stack_windows import watched
 
-from gpuwatch.diagnosis.advice.evidence import has_some_steps, lost_interval
-from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
+from gpuwatch.diagnosis.advice.starvation import (
+    has_some_steps,
+    idle_outside_waits,
+    lost_interval,
+    starvation_of,
+    train_busy_percent,
+)
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 

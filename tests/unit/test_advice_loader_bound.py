@@ -6,8 +6,7 @@ import pytest
 from scene_builder import check, findings, gpu, loader, phase, rank, run, run_case, scene, workers
 from stack_windows import watched
 
-from gpuwatch.diagnosis.advice.gains import from_share
-from gpuwatch.diagnosis.advice.loader_bound import CAP, pauses_within_loader, within_loader
+from gpuwatch.diagnosis.advice.gains import LOADER_CAP, from_share, pauses_within_loader, within_loader
 from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.timeline.windows import RankWindow
@@ -17,7 +16,7 @@ PAUSES = phase("eval", count=2, seconds=12.0, share=0.2)
 
 
 def test_busy_workers_leave_nothing_to_win() -> None:
-    assert within_loader(rank(workers=workers(4, busy_share=1.0)), HALF) == Gain(1.0, 1.0, CAP)
+    assert within_loader(rank(workers=workers(4, busy_share=1.0)), HALF) == Gain(1.0, 1.0, LOADER_CAP)
 
 
 def test_workers_with_time_to_spare_deliver_as_much_faster() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.diagnosis.advice.lull import fluctuates, is_over
-from gpuwatch.diagnosis.advice.starvation import starvation_of
+from gpuwatch.diagnosis.advice.starvation import fluctuates, is_over, starvation_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.timeline.windows import RankWindow
 from tests.unit.scene_builder import later, rank, run, run_case, scene

@@ -10,10 +10,9 @@ from scene_builder import START_NS, gpu, host, machine, process, quality, rank, 
 from scene_builder import loader as hooked_loader
 from stack_windows import current_line, from_outside, line, sampled, watched
 
-from gpuwatch.diagnosis.advice.cores import batch_cpu_share, worker_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
-from gpuwatch.diagnosis.advice.items import cheaper, work_of
-from gpuwatch.diagnosis.advice.lines import HotLine, hottest, loading_line, place
+from gpuwatch.diagnosis.advice.lines import HotLine, cheaper, hottest, loading_line, place, work_of
+from gpuwatch.diagnosis.advice.resources import batch_cpu_share, worker_cores
 from gpuwatch.diagnosis.advice.sampled import batch_period, settled_wait, share_of, trains_on, worker_busy
 from gpuwatch.diagnosis.advice.starvation import avoidable_share, is_at_handover_floor, starvation_of
 from gpuwatch.diagnosis.finding import Level

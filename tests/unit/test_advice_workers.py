@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from scene_builder import gpu, host, loader, machine, phase, process, rank, run, run_case, scene, workers
 
-from gpuwatch.diagnosis.advice.cores import cores_left, foreign_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, middle, phase_shares, without
+from gpuwatch.diagnosis.advice.resources import cores_left, foreign_cores
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import autocorrelation, comb, robust_sigma, stretches
 from gpuwatch.diagnosis.advice.workers import advise, cpu_workers, filling_workers

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpuwatch.diagnosis.advice.code import loader_fix
+from gpuwatch.diagnosis.advice.fixes import loader_fix
 from gpuwatch.diagnosis.finding import LoopEdit, SettingsEdit
 from gpuwatch.samples import LoaderFacts
 from tests.unit import scene_builder as build

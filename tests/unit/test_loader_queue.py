@@ -11,8 +11,7 @@ import pytest
 from queued_runs import queued, waits
 from scene_builder import host, loader, machine, process, run, run_case, scene, workers
 
-from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, wait_seconds
-from gpuwatch.diagnosis.advice.queue_gain import QueueModel, deeper_prefetches, queue_model
+from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, QueueModel, deeper_prefetches, queue_model, wait_seconds
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.timeline.windows import Scene
 

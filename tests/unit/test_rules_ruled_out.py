@@ -21,7 +21,7 @@ from scene_builder import (
     workers,
 )
 
-from gpuwatch.diagnosis.advice.idle_rivals import CAUSE_OF, idle_rivals
+from gpuwatch.diagnosis.advice.rivals import CAUSE_OF, idle_rivals
 from gpuwatch.diagnosis.cases import gpu_case_of
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.samples import GpuHealth, GpuProcess, GpuStatus

@@ -10,8 +10,7 @@ from scene_builder import gpu, host, loader, machine, process, rank, run, scene
 
 from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import middle
-from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue
-from gpuwatch.diagnosis.advice.queue_gain import QueueModel, queue_model
+from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, QueueModel, queue_model
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.cases import run_case_of
 from gpuwatch.diagnosis.finding import (

@@ -1,4 +1,8 @@
-"""What a batch and a step cost on this machine, and how long a step takes with a given number of workers."""
+"""What a batch and a step cost on this machine, and how fast a run is with other workers or without rival threads.
+
+The window is cut into stretches, each with the length of a step, its computing and the making of its batches; each
+predicts its own gain, and their spread is the range that is given.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,33 @@ import math
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from gpuwatch.diagnosis.advice.blocks import Block, batches_per_step, blocks_of
-from gpuwatch.diagnosis.advice.cores import (
+from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE, from_share, without
+from gpuwatch.diagnosis.advice.resources import (
     allowed_cores,
     batch_cpu_share,
     batch_demand_share,
     batch_threads,
     cores_left,
     is_shared,
+    line_factor,
+    worker_line_factor,
 )
-from gpuwatch.diagnosis.advice.sampled import is_sampled, worker_busy
-from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, train_busy_percent
-from gpuwatch.diagnosis.advice.stream import ratio_reach
+from gpuwatch.diagnosis.advice.sampled import (
+    batch_period,
+    epoch_start_share,
+    is_sampled,
+    share_of,
+    train_share,
+    worker_busy,
+    worker_load,
+)
+from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, lost_interval, train_busy_percent
+from gpuwatch.diagnosis.advice.stream import batches_per_step, quartiles, ratio_reach, settled, stretches
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores
-from gpuwatch.timeline.windows import RankWindow
+from gpuwatch.timeline.stacks import is_fed, making_threads
+from gpuwatch.timeline.windows import RankWindow, Share
 
 SHIPPING_SECONDS = (0.001, 0.003)
 """What a worker spends on a batch beyond loading it: 0.8-2.8 ms over six runs with one and two workers."""
@@ -39,6 +54,24 @@ HIGHEST_REACH = 0.5
 """Of a speed-up: stretches that differ by more say that it is not known."""
 ONE_THREAD = 0.2
 """What a training of one thread may seem to keep busy beyond its core, where its threads are not known."""
+
+BLOCKS = 12
+"""The window in as many stretches, each of which predicts its own gain: their spread is the range given."""
+MINUTE_ERROR = 0.05
+"""Of what the GPU is busy, a minute's figure against that of four: within 5 % in 12 of 13 simulated crowds."""
+ERRORS = (1.0, 1.0 + MINUTE_ERROR)
+AWAKE = 0.45
+"""Threads that sleep through every wait get their cores back slowly on a busy machine. Kept busy by workers, the mean
+computing time fell to 0.42-0.68 of what it was in four runs under heavy foreign load; on a quiet machine it stays."""
+
+SWITCHING, MOST_CROWDED = 0.37, 4.0
+"""Share of the cores' work lost to switching, at most, per worker per core beyond the first; and the workers per core
+up to which that was measured."""
+LEAST_SEEN, MOST_SEEN = 4.0, 10.0
+"""How much faster loading became with one thread per worker where threads fought: 4x (mmdetection#6867), 6.9x
+(np.linalg.svd in 4 workers on 2 cores, measured), up to 10x (transferable-samplers#12)."""
+OPEN_RATIO = 1.25
+"""A range whose ends lie further apart has no middle that is known: it is a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +325,200 @@ def _contention(threads: int, on_gpu: bool) -> tuple[float, float]:
     if on_gpu:
         return 1.0, 1.2
     return (1.2, 2.4) if threads > 1 else (1.05, 1.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of the window: mean seconds of a step, of its computing, and of one worker making its batches."""
+
+    period: float
+    compute_low: float
+    compute_high: float
+    batch: float
+
+
+def blocks_of(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[tuple[Block, ...], float]:
+    """The stretches, and the pace of computing."""
+    if starvation.wait is not None:
+        return _sampled_blocks(rank, starvation, starvation.wait, workers)
+    return _measured_blocks(rank, starvation, workers)
+
+
+def _measured_blocks(rank: RankWindow, starvation: Starvation, workers: int) -> tuple[tuple[Block, ...], float]:
+    """The stretches, and the pace of computing; none before each worker has had its turn.
+
+    Of 32 workers that are too slow one step in a round waits, for all of them: nine steps with that one took 19 s on
+    average, 32 of them 2.5 s.
+    """
+    columns = rank.columns
+    exact_gpu = starvation.on_gpu and starvation.level is Level.E3
+    lost = columns.gap_seconds if exact_gpu else columns.wait_seconds
+    rows = settled(rank, columns.period_seconds, columns.wait_seconds, lost)
+    if len(rows) < workers:
+        return (), 0.0
+    made = rank.workers.batch_seconds if rank.workers is not None else None
+    batches = batches_per_step(rank)
+    found, paces = [], []
+    for stretch in stretches(rows, BLOCKS, max(1, workers)):
+        period, wait, idle = (fmean(column) for column in zip(*stretch, strict=True))
+        if period <= 0.0:
+            continue
+        # While starved every worker is busy all the time, so one makes a step's batches in `workers` periods.
+        batch = wait if workers == 0 else made * batches if made is not None else workers * period
+        pace = None
+        if starvation.level < Level.E3:
+            low, high = (period * _computing_share(starvation, 0.0, wait / period, error) for error in ERRORS)
+        elif starvation.on_gpu:
+            # A GPU's queue moves its idle time into other steps than the wait's: only stretches of steps add up.
+            low = high = max(period - idle, 0.0)
+        else:
+            computing = sorted(max(step - waited, 0.0) for step, waited, _ in stretch)
+            pace, high = fmean(computing[: (len(computing) + 1) // 2]), fmean(computing)
+            low = max(pace, AWAKE * high)
+        paces.append(low if pace is None else pace)
+        found.append(Block(period, low, high, batch))
+    return tuple(found), quartiles(paces)[0] if paces else 0.0
+
+
+def _sampled_blocks(
+    rank: RankWindow, starvation: Starvation, wait: Share, workers: int
+) -> tuple[tuple[Block, ...], float]:
+    """One stretch as the samples say, and the two ends of what they leave open.
+
+    Batches stand for steps. What the starts of epochs take is left out, as it is of measured steps. Samples do not
+    tell fast steps from slow ones, so computing is taken to stay what it is.
+    """
+    stacks = rank.stacks
+    period = batch_period(stacks) if stacks else None
+    if period is None and rank.step_seconds is not None:
+        period = rank.step_seconds.mean
+    if stacks is None or not period:
+        return (), 0.0
+    edge = epoch_start_share(stacks)
+    busy = worker_load(rank) or Share(1.0, 1.0, 1.0)
+    wall = period / train_share(stacks)
+    found = []
+    lost = _sampled_wait(rank, starvation, wait)
+    for waited, worked, reach in (
+        (lost.low, busy.high, starvation.busy_reach),
+        (lost.value, busy.value, 0.0),
+        (lost.high, busy.low, -starvation.busy_reach),
+    ):
+        low = high = period * _computing_share(starvation, edge, waited, reach=reach)
+        if workers:
+            batch = workers * worked * wall
+        else:
+            # A thread makes batches while the training computes as well.
+            batch = wall * making_threads(stacks) if is_fed(stacks) else period * waited
+        found.append(Block(period * (1.0 - edge), low, high, batch))
+    return tuple(found), found[1].compute_low
+
+
+def _sampled_wait(rank: RankWindow, starvation: Starvation, wait: Share) -> Share:
+    """The wait's share with an interval over blocks of that many seconds, or else batches.
+
+    Samples that were taken in one wait are one wait.
+    """
+    stacks, by_seconds = rank.stacks, lost_interval(rank, starvation)
+    if by_seconds is None and (stacks is None or not stacks.waits or not stacks.batches):
+        return wait
+    if by_seconds is None and stacks is not None:
+        by_seconds = share_of(round(wait.value * stacks.batches), stacks.batches)
+    assert by_seconds is not None
+    return Share(wait.value, min(wait.low, by_seconds.low), max(wait.high, by_seconds.high))
+
+
+def _computing_share(
+    starvation: Starvation, edge: float, waited: float, error: float = 1.0, reach: float = 0.0
+) -> float:
+    """What is left of the time without the waits: the thread's own part, or the GPU's where that is more.
+
+    The thread launches ahead of the GPU, so whichever has more to do sets the pace: 1 - min(wait, idle), within 2 % in
+    31 of 36 simulated jobs, within 9 % in four that pause.
+
+    Args:
+        starvation: with the utilization, where a GPU computes.
+        edge: the starts of epochs, in which the thread does not compute either.
+        waited: for data.
+        error: of the utilization, as a factor.
+        reach: of it too, as a share.
+    """
+    thread = max(0.0, 1.0 - edge - waited)
+    busy = (1.0 - starvation.idle_share) * error + reach if starvation.on_gpu else 0.0
+    return max(thread, min(busy, 1.0 - edge))
+
+
+@dataclass(frozen=True, slots=True)
+class Uncrowded:
+    """What one thread per worker brings: a promise, or where too little is known for one what there is, in words."""
+
+    gain: Gain | None
+    hint: str | None
+
+
+def needed_share(case: RunCase, starvation: Starvation) -> float:
+    """The part of today's time that computing needs at most: what the GPU is busy, else all that is no wait."""
+    busy = train_busy_percent(case) if starvation.on_gpu else None
+    return max(0.02, min(1.0 - starvation.share, 1.0 if busy is None else busy / 100.0))
+
+
+def uncrowded(case: RunCase, starvation: Starvation, cost: StepCost | None, crowd: float) -> Uncrowded:
+    """The range with one thread per worker, where now `crowd` threads compete for each core.
+
+    What computing needs is measured, and nearly always what is left to set the pace; what a batch waits for storage
+    stays. How long a batch takes a thread that has its core for itself cannot be known while threads compete, not by
+    their CPU time either, for they spin: four processes with two OpenBLAS threads each took 0.48 CPU seconds for an SVD
+    of 1.8 ms and 26 ms for a product of 2.4 ms, on two cores that others kept busy too. It was `LEAST_SEEN` times as
+    fast or more wherever others measured it. Where that leaves the range open there is no promise.
+    """
+    needed = needed_share(case, starvation)
+    high = min(MOST_SEEN, 1.0 / needed)
+    if cost is None or cost.workers < 1:
+        low = min(high, without(0.5 * starvation.share))
+    else:
+        making = cost.batch_seconds / cost.workers / cost.period_seconds
+        reading = cost.batch_blocked_share
+        least, most = (reading + (1.0 - reading) / times for times in (min(LEAST_SEEN, max(1.0, crowd)), MOST_SEEN))
+        low, high = (max(1.0, min(high, 1.0 / max(needed, making * left))) for left in (least, most))
+    if high > OPEN_RATIO * low:
+        unknown = "how long one thread takes for a batch is not known while they compete"
+        return Uncrowded(None, f"no promise: {low:.1f}x by what others measured, {high:.1f}x at most; {unknown}")
+    least, most = min(low, (1.0 - MINUTE_ERROR) * high), min(MOST_SEEN, (1.0 + MINUTE_ERROR) * high)
+    return Uncrowded(Gain(round(max(1.0, least), 3), round(most, 3), COMPUTING_CAP), None)
+
+
+def alone(case: RunCase, starvation: Starvation, launching: tuple[float, float], cap: str) -> Gain:
+    """The range without the other programs on this machine, which slow down launches and workers alike.
+
+    Workers are slowed down as much as the training thread is at least, and by all the time in which they neither
+    compute nor wait for storage at most; a crowd also costs CPU seconds by itself.
+
+    Args:
+        case: the run.
+        starvation: its waits for data.
+        launching: the least and the most of the training time that launches on time win back.
+        cap: what limits it then, where its workers do not.
+    """
+    rank, cost = case.run.critical, step_cost(case, starvation)
+    busy, factor = worker_busy(rank), max(line_factor(rank), worker_line_factor(rank))
+    if cost is None or cost.workers < 1 or busy is None:
+        least, most = launching
+        itself = starvation.share if cost is not None and cost.workers < 1 else 0.0  # its own thread makes the batches
+        return from_share(least, most + itself * (1.0 - 1.0 / factor), cap)
+    if not cost.sampled and rank.workers is not None and rank.workers.batch_seconds is None:
+        cost = cost.cheaper(1.0 - busy.value)
+    period = cost.period_seconds
+    free = replace(cost.uncrowded(), cores=(cost.allowed_cores, cost.allowed_cores))
+    crowd = min(cost.batch_seconds / max(free.batch_seconds, 1e-9), MOST_CROWDED)
+    ends = (
+        (launching[0], max(free.batch_seconds, cost.batch_seconds / factor)),
+        (launching[1], free.batch_seconds / (1.0 + SWITCHING * (crowd - 1.0))),
+    )
+    low, high = (
+        max(1.0, period / max((1.0 - min(starvation.share + won, HIGHEST_SHARE)) * period, made / cost.workers))
+        for won, made in ends
+    )
+    return Gain(round(low, 3), round(max(low, high), 3), cap)
+
+
+COMPUTING_CAP = "then limited by what computing itself needs"

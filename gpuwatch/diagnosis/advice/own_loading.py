@@ -11,10 +11,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest, loading_line
-from gpuwatch.diagnosis.advice.rivals import free_cores
+from gpuwatch.diagnosis.advice.resources import allowed_cores, free_cores
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, train_samples, trains_on
 from gpuwatch.diagnosis.advice.starvation import Starvation, train_busy_percent
 from gpuwatch.diagnosis.advice.workers import MARGIN

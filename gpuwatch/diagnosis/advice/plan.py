@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.advice.edges import epoch_edges
 from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE
+from gpuwatch.diagnosis.advice.pauses import epoch_edges
 from gpuwatch.diagnosis.advice.sampled import is_sampled, train_share
 from gpuwatch.diagnosis.finding import Finding, Gain, PlanStep
 from gpuwatch.diagnosis.tree import SYMPTOM, WAITS

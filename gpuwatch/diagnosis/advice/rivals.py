@@ -1,20 +1,16 @@
-"""Competing explanations of a wait for data, each with the number that speaks against it."""
+"""Competing explanations of a wait for data, or of a GPU that idles, each with the number that speaks against it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gpuwatch.diagnosis.advice.cores import allowed_cores
+from gpuwatch.diagnosis.advice.resources import BLOCKED_SHARE, CPU_PERCENT, PRESSURE_IO_PERCENT, allowed_cores
 from gpuwatch.diagnosis.finding import RuledOut
-from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.diagnosis.rule import GpuCase, RunCase
+from gpuwatch.diagnosis.wording import listed, percent
+from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 
-BLOCKED_SHARE = 0.30
-PRESSURE_IO_PERCENT = 20.0
-QUEUE_LENGTH = 10.0
 THROTTLED_SHARE = 0.25
-CPU_PERCENT = 90.0
-PRESSURE_CPU_PERCENT = 40.0
 SWITCHES_PER_WORKER = 200.0
 """Times a second that a worker is put off its core: from here on they compete for it."""
 FREE_CORES = 2.0
@@ -22,13 +18,37 @@ CALM_THREADS_PER_CORE = 1.2
 FREE_MEMORY_SHARE = 0.20
 LEAST_PHASE_SHARE = 0.005
 
+LEAST_SHARE = 0.05
+"""A phase, copies, or clocks that are held back count from here on, as their own rules have it."""
+WAIT_SHARE = 0.10
+THREAD_CORES = 0.85
+CAUSE_OF = {
+    "data-starvation": "waiting for data",
+    "epoch-start-stall": "waiting for data",
+    "eval-stall": "phases",
+    "checkpoint-stall": "phases",
+    "log-stall": "phases",
+    "gc-stall": "phases",
+    "pageable-transfer": "transfer",
+    "h2d-bound": "transfer",
+    "launch-bound": "launches",
+    "shared-gpu": "another process",
+    "thermal-throttle": "heat and power",
+    "power-capped": "heat and power",
+    "hw-slowdown": "heat and power",
+    "xid-error": "hardware errors",
+    "ecc-or-remap": "hardware errors",
+}
+"""By rule, the explanation that is not ruled out while it holds."""
+PHASES = {"eval": "evaluation", "checkpoint": "checkpoints", "log": "logging", "gc": "garbage collection"}
+
 
 def rivals(case: RunCase, *but: str) -> tuple[RuledOut, ...]:
     """What else could make the run wait and does not; unknown numbers rule out nothing."""
-    return tuple(rival for rival in _all(case) if rival.cause not in but)
+    return tuple(rival for rival in _of_waits(case) if rival.cause not in but)
 
 
-def _all(case: RunCase) -> Iterator[RuledOut]:
+def _of_waits(case: RunCase) -> Iterator[RuledOut]:
     rank, host = case.run.critical, case.host
     workers, process = rank.workers, rank.process
     if workers is not None and workers.blocked_share is not None and workers.blocked_share < BLOCKED_SHARE:
@@ -64,37 +84,44 @@ def _of_workers(case: RunCase) -> Iterator[RuledOut]:
         yield RuledOut("pinned workers", f"the {workers.count} workers were seen on {workers.cores_seen} cores")
 
 
-def is_storage_bound(
-    case: RunCase, blocked_share: float = BLOCKED_SHARE, pressure_percent: float = PRESSURE_IO_PERCENT
-) -> bool:
-    """Whether workers are mostly blocked on storage that the machine too sees as slow."""
-    workers, host = case.run.critical.workers, case.host
-    if workers is None or workers.blocked_share is None or workers.blocked_share < blocked_share:
+def idle_rivals(case: RunCase | GpuCase, *but: str) -> tuple[RuledOut, ...]:
+    """What else could make the GPUs idle and does not; unknown numbers and rules that hold rule out nothing."""
+    gpus = case.gpus if isinstance(case, RunCase) else (case.gpu,)
+    found = [*(_of_rank(case.run.critical) if case.run is not None else ()), *_of_gpus(case.run, gpus)]
+    explained = {cause for rule, cause in CAUSE_OF.items() if rule in case.holding}
+    return tuple(rival for rival in found if rival.cause not in but and rival.cause not in explained)
+
+
+def _of_rank(rank: RankWindow) -> Iterator[RuledOut]:
+    idle = rank.gap_share if rank.gap_share is not None else rank.settled_wait_share
+    if idle is not None and idle < WAIT_SHARE:
+        yield RuledOut("waiting for data", f"it takes {percent(idle)} of the training time")
+    known = {kind: total.share for kind, total in rank.phases.items() if kind in PHASES}
+    if known and max(known.values()) < LEAST_SHARE:
+        said = listed(f"{PHASES[kind]} {percent(share)}" for kind, share in known.items())
+        yield RuledOut("phases", f"of the time {said}")
+    if rank.copy_share is not None and rank.copy_share < LEAST_SHARE and rank.facts.device != "cpu":
+        yield RuledOut("transfer", f"copies to the GPU take {percent(rank.copy_share)}")
+    cores = rank.process.main_thread_cores if rank.process is not None else None
+    if cores is not None and cores < THREAD_CORES:
+        yield RuledOut("launches", f"the training thread keeps {cores:.1f} of a core busy")
+
+
+def _of_gpus(run: RunWindow | None, gpus: Sequence[GpuWindow]) -> Iterator[RuledOut]:
+    if gpus and all(_is_own(run, gpu) for gpu in gpus):
+        yield RuledOut("another process", "no other process computes on this GPU")
+    held = [max(gpu.throttle_shares.values()) for gpu in gpus if gpu.throttle_shares]
+    if gpus and len(held) == len(gpus) and max(held) < LEAST_SHARE:
+        yield RuledOut("heat and power", f"they hold the clocks back {percent(max(held))} of the time")
+    errors = [gpu.latest_health.ecc_uncorrected_volatile if gpu.latest_health is not None else None for gpu in gpus]
+    if gpus and all(count == 0 for count in errors) and not any(gpu.xids for gpu in gpus):
+        yield RuledOut("hardware errors", "the driver counts no uncorrected memory error and reported no XID")
+
+
+def _is_own(run: RunWindow | None, gpu: GpuWindow) -> bool:
+    """Whether the list of processes is known, and holds none but the run's."""
+    processes = gpu.latest_status.processes if gpu.latest_status is not None else None
+    if run is None or not processes:
         return False
-    if workers.cpu_cores is not None and workers.cpu_cores >= 0.5:
-        return False
-    pressure = host.pressure_io_percent if host else None
-    queue = host.disk_queue_length if host else None
-    return (pressure or 0.0) >= pressure_percent or (queue or 0.0) > QUEUE_LENGTH
-
-
-def is_cpu_exhausted(
-    case: RunCase, cpu_percent: float = CPU_PERCENT, pressure_percent: float = PRESSURE_CPU_PERCENT
-) -> bool:
-    """Whether the cores that the run may use are all busy."""
-    host = case.host
-    if host is None:
-        return False
-    return (host.cpu_percent or 0.0) >= cpu_percent or (host.pressure_cpu_percent or 0.0) >= pressure_percent
-
-
-def free_cores(case: RunCase) -> float | None:
-    """Cores of the run's share that nothing uses; None where that is not known."""
-    host, machine = case.host, case.machine
-    process = case.run.critical.process
-    if host is None or host.cpu_percent is None or machine is None:
-        return None
-    idle = (1.0 - host.cpu_percent / 100.0) * machine.cpu_count
-    capacity = process.latest.cpu_capacity_cores if process else None
-    own = [rank.process.tree_cores for rank in case.run.ranks if rank.process and rank.process.tree_cores is not None]
-    return idle if capacity is None or not own else max(0.0, min(idle, capacity - sum(own)))
+    own = {rank.facts.pid for rank in run.ranks}
+    return all(process.pid in own for process in processes)

@@ -1,4 +1,4 @@
-"""S, the share of training time in which the GPU idles because the next batch is not ready.
+"""S, the share of training time in which the GPU idles because the next batch is not ready: its size and interval.
 
 Never the time the CPU spends in `next()`: GPU work is queued, so that wait can be free. In simulation a job that
 waited 59 % of its time had a GPU idle of 0 %. Where training computes on the CPU nothing is queued and the wait
@@ -7,15 +7,19 @@ is the figure, exactly. Seen from outside the wait is a share of samples of the 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import itemgetter
 from statistics import fmean
 
 from gpuwatch.diagnosis.advice.sampled import (
     SAMPLES,
+    WATCHED_SECONDS,
     batch_period,
+    enough,
     epoch_start_share,
     is_sampled,
     phase_samples,
@@ -26,9 +30,10 @@ from gpuwatch.diagnosis.advice.sampled import (
     unended_wait_seconds,
     worker_busy,
 )
-from gpuwatch.diagnosis.advice.stream import begun, nothing_settled, ratio_reach, settled, stretches
+from gpuwatch.diagnosis.advice.stream import begun, nothing_settled, ratio_interval, ratio_reach, settled, stretches
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.stacks import is_handed_over
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, Share
 
@@ -44,6 +49,20 @@ LEAST_TRAINED = 0.2
 MOST_PAUSED = 0.9
 
 _time_ns = itemgetter(0)
+
+EARLY_STEPS = 8
+"""From here on a share is judged by its interval."""
+
+BLOCK_SECONDS = 5.0
+CLEAN_SHARE = 0.02
+OVER_SECONDS, CHANGED_SECONDS = 20.0, 10.0
+"""Without a loss: the end of one, or soon the end, where the window mixes two times that are alike in no shape."""
+TIMES_PAUSED = 3.0
+CALM_SHARE = 5.0 / 6.0
+"""Of the clearing threshold, over five minutes: a run that loses 8 % there, 10 % in its worst minutes and 6 % in its
+best, was reported and cleared 3.8 times an hour by its minutes alone, once by this (20 simulated hours)."""
+FALLEN_SHARE = 0.5
+UNLIKELY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,3 +345,105 @@ def _of(
         steps=rank.steps,
         seconds=rank.window_seconds,
     )
+
+
+def is_early(rank: RankWindow) -> bool:
+    """Whether too few steps were measured for their figures to be judged as they are."""
+    if not is_sampled(rank):
+        return not (rank.warm and rank.steps >= STEPS)
+    stacks = enough(rank)
+    if stacks is None or (stacks.batches_per_second is None and not rank.steps_total):
+        return False  # batches that nothing counts will never be enough
+    return rank.steps < STEPS and stacks.seconds < WATCHED_SECONDS
+
+
+def has_some_steps(rank: RankWindow) -> bool:
+    """Whether there are enough steps for an interval; from outside, batches."""
+    if is_sampled(rank):
+        return rank.warm and rank.steps >= EARLY_STEPS
+    return sum(rank.columns.settled) >= EARLY_STEPS or (nothing_settled(rank) and len(begun(rank)) >= EARLY_STEPS)
+
+
+def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
+    """The share of time that the settled steps lose, with its 95 % interval; None of fewer than eight of them.
+
+    Workers that are too slow make waits repeat in their number: there a stretch
+    of as many steps is left out at a time, where that leaves eight of them. Of samples it is the time of a batch, for
+    those taken during one wait are one wait.
+    """
+    rows, size = _by_steps(rank, starvation) if not is_sampled(rank) else _by_seconds(rank)
+    stretches = [rows[start : start + size] for start in range(0, len(rows) - size + 1, size)]
+    parts = [(sum(period for period, _ in rows), sum(lost for _, lost in rows)) for rows in stretches]
+    return ratio_interval(parts) if len(parts) >= EARLY_STEPS else None
+
+
+def _by_steps(rank: RankWindow, starvation: Starvation) -> tuple[Sequence[tuple[float, ...]], int]:
+    """(time, lost) of each settled step, and how many of them repeat."""
+    rows: Sequence[tuple[float, ...]] = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
+    if nothing_settled(rank):
+        rows = begun(rank)
+    workers = rank.train_loader.num_workers if rank.train_loader else None
+    return rows, workers if workers and len(rows) >= EARLY_STEPS * workers else 1
+
+
+def _by_seconds(rank: RankWindow) -> tuple[Sequence[tuple[float, ...]], int]:
+    """(time, waited) of each second of samples, and how many of them a batch takes."""
+    rows = rank.stacks.waits if rank.stacks else ()
+    period = batch_period(rank.stacks) if rank.stacks else None
+    trained = sum(seconds for seconds, _ in rows)
+    return rows, max(1, math.ceil(period * len(rows) / trained)) if period and trained else 1
+
+
+def is_over(rank: RankWindow, starvation: Starvation, avoidable: float, over_seconds: float = OVER_SECONDS) -> bool:
+    """Whether nothing is lost any more: for 20 s of training, and three times as long as it ever paused before.
+
+    After a cause has gone a minute's mean still holds it: a run that lost half of its time falls below 6 % after 53 s.
+    Where single items take long, the time without a loss is no end but the usual pause.
+    """
+    most = CLEAN_SHARE + starvation.share - avoidable
+    if starvation.wait is not None:
+        return _is_over_outside(rank, most, over_seconds)
+    lost = rank.columns.gap_seconds if _is_of_gpu(starvation) else rank.columns.wait_seconds
+    clean = [share <= most for share in _block_shares(settled(rank, rank.columns.period_seconds, lost))]
+    runs = [(is_clean, len(list(run))) for is_clean, run in groupby(clean)]
+    if not runs or not runs[-1][0]:
+        return False
+    paused = max((length for is_clean, length in runs[:-1] if is_clean), default=0)
+    return runs[-1][1] * BLOCK_SECONDS >= over_seconds and runs[-1][1] >= TIMES_PAUSED * paused
+
+
+def _is_over_outside(rank: RankWindow, most: float, over_seconds: float) -> bool:
+    """The same of waits that samples show: this many blocks with a loss would hardly all be so old by chance.
+
+    Steps are not seen one by one, so slow items that come at random are distinguished from other waits by that alone.
+    """
+    lost = [share > most for share in _block_shares(rank.stacks.waits if rank.stacks else ())]
+    if True not in lost:
+        return bool(lost) and len(lost) * BLOCK_SECONDS >= over_seconds
+    calm = lost[::-1].index(True)
+    chance = (1.0 - calm / len(lost)) ** sum(lost)
+    return calm * BLOCK_SECONDS >= over_seconds and chance < UNLIKELY
+
+
+def fluctuates(rank: RankWindow, starvation: Starvation, avoidable: float, clear_share: float) -> bool:
+    """Whether a minute below the threshold is one of the better ones of a run that loses as much as before."""
+    lasting = rank.lasting_gap_share if _is_of_gpu(starvation) else rank.lasting_wait_share
+    if lasting is None or starvation.level < Level.E3:
+        return False
+    lasting -= starvation.share - avoidable
+    return lasting >= CALM_SHARE * clear_share and avoidable >= FALLEN_SHARE * lasting
+
+
+def _is_of_gpu(starvation: Starvation) -> bool:
+    return starvation.on_gpu and starvation.level is Level.E3
+
+
+def _block_shares(rows: Sequence[tuple[float, ...]]) -> list[float]:
+    """What was lost of each stretch of 5 s of training, oldest first; the newest steps fill the last one."""
+    shares, trained, lost = [], 0.0, 0.0
+    for period, wait in reversed(rows):
+        trained, lost = trained + period, lost + wait
+        if trained >= BLOCK_SECONDS:
+            shares.append(lost / trained)
+            trained = lost = 0.0
+    return shares[::-1]

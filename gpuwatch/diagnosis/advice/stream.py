@@ -22,6 +22,13 @@ MOST_ALIKE = 0.6
 _T = TypeVar("_T")
 
 
+def batches_per_step(rank: RankWindow) -> int:
+    """How many batches a step takes: more than one where gradients are accumulated."""
+    size = rank.train_loader.batch_size if rank.train_loader else None
+    known = [samples for (samples,) in settled(rank, rank.columns.samples)]
+    return max(1, round(median(known) / size)) if size and known else 1
+
+
 def settled(rank: RankWindow, *columns: Sequence[float]) -> list[tuple[float, ...]]:
     """The newest settled steps as rows of these columns; rows with an unknown value are left out."""
     keep = rank.columns.settled[-NEWEST:]

@@ -11,18 +11,18 @@ the new one differs by more than that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.advice.cores import cores_limit
 from gpuwatch.diagnosis.advice.cost import StepCost
-from gpuwatch.diagnosis.advice.shm import USUAL_PREFETCH, local_ranks
+from gpuwatch.diagnosis.advice.lines import HotLine
+from gpuwatch.diagnosis.advice.resources import SHM_SHARE, USUAL_PREFETCH, cores_limit, local_ranks
 from gpuwatch.diagnosis.advice.stream import quartiles
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores, gibibytes, percent, seconds
 from gpuwatch.text.numbers import grouped
-from gpuwatch.timeline.windows import RankWindow
+from gpuwatch.timeline.windows import RankWindow, WorkerShare
 
 MARGIN = 1.2
 LEAST_CPU_SHARE = 0.1
@@ -31,7 +31,6 @@ SPARE_CORE_FROM = 4
 """With at least this many cores, one is left to the training thread (Lightning does the same). With fewer that costs
 too much: with two cores and loading that computes, 2 workers took 140 ms a step, 1 worker 226 ms."""
 MEMORY_SHARE = 0.5
-SHM_SHARE = 0.8
 LARGEST_WORKER_BYTES = 2**30
 LEAST_PROMISE = 1.05
 LEAST_ERROR = 0.05
@@ -41,6 +40,10 @@ COMPUTING_SHARE = 0.3
 """Items that want a core for so much of their time compute: more of them than cores only wait for one."""
 ALL_COMPUTING_SHARE = 0.85
 """Items that do nothing else. Those that wait for a third of their time or more got what was predicted on 2 cores."""
+
+LEAST_WORKER_SAMPLES = 60
+"""Of each worker's stack: a busy share of 73 % and of 97 % have intervals that do not meet."""
+LEAST_BATCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,3 +260,38 @@ def batch_against_step(cost: StepCost) -> str:
     if cost.sampled:
         return f"a batch takes {seconds(cost.batch_seconds)} to load and {seconds(cost.compute_seconds)} to train on"
     return f"a batch takes {seconds(cost.batch_seconds)} to load, a step {seconds(cost.compute_seconds)} to compute"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """One worker. `batch_seconds`, the median, is known by its own records only."""
+
+    pid: int
+    busy: float
+    batch_seconds: float | None = None
+    line: HotLine | None = None
+
+
+def worker_loads(rank: RankWindow) -> list[WorkerLoad]:
+    """The training loader's, by their own records or by their stacks; none where not just these were seen enough."""
+    count = rank.train_loader.num_workers if rank.train_loader else None
+    shown = {each.pid: each for each in rank.stacks.by_worker} if rank.stacks is not None else {}
+    measured = [each for each in (rank.workers.by_worker if rank.workers else ()) if each.batches >= LEAST_BATCHES]
+    if measured:
+        found = [WorkerLoad(each.pid, each.busy_share, each.batch_seconds) for each in measured]
+    else:
+        seen = [each for each in shown.values() if each.samples >= LEAST_WORKER_SAMPLES]
+        found = [WorkerLoad(each.pid, each.busy.value) for each in seen]
+    if len(found) < 2 or len(found) != count:
+        return []
+    return [_with_line(each, shown) for each in found]
+
+
+def _with_line(worker: WorkerLoad, shown: Mapping[int, WorkerShare]) -> WorkerLoad:
+    seen = shown.get(worker.pid)
+    line = seen.line if seen is not None else None
+    if seen is None or line is None:
+        return worker
+    of = round(seen.samples * seen.busy.value)
+    hot = HotLine(line.phase, line.file, line.line, line.function, line.share, of, text=line.text, leaf=line.leaf)
+    return replace(worker, line=hot)

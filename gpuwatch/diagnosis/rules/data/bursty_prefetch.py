@@ -38,16 +38,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.cores import worker_line_factor
 from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.fixes import loader_fix
 from gpuwatch.diagnosis.advice.gains import without
-from gpuwatch.diagnosis.advice.lull import CHANGED_SECONDS, is_over
-from gpuwatch.diagnosis.advice.queue_gain import deeper_prefetches, most_prefetch, queue_model
+from gpuwatch.diagnosis.advice.loader_queue import deeper_prefetches, most_prefetch, queue_model
+from gpuwatch.diagnosis.advice.resources import USUAL_PREFETCH, worker_line_factor
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
-from gpuwatch.diagnosis.advice.shm import USUAL_PREFETCH
-from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
+from gpuwatch.diagnosis.advice.starvation import (
+    CHANGED_SECONDS,
+    Starvation,
+    avoidable_share,
+    is_at_handover_floor,
+    is_over,
+    starvation_of,
+)
 from gpuwatch.diagnosis.advice.stream import batch_deviation, comb, settled
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule

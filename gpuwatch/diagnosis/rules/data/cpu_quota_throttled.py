@@ -33,14 +33,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.advice.blocks import MINUTE_ERROR
-from gpuwatch.diagnosis.advice.code import call_code
-from gpuwatch.diagnosis.advice.cores import allowed_cores, foreign_cores
-from gpuwatch.diagnosis.advice.cost import step_cost
-from gpuwatch.diagnosis.advice.crowd import needed_share
+from gpuwatch.diagnosis.advice.cost import MINUTE_ERROR, needed_share, step_cost
+from gpuwatch.diagnosis.advice.fixes import call_code
 from gpuwatch.diagnosis.advice.gains import middle
+from gpuwatch.diagnosis.advice.resources import allowed_cores, foreign_cores, local_ranks
 from gpuwatch.diagnosis.advice.rivals import THROTTLED_SHARE, rivals
-from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule

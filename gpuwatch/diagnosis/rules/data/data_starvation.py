@@ -48,17 +48,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.evidence import is_early, lost_interval
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
-from gpuwatch.diagnosis.advice.lull import fluctuates, is_over
 from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading, thread_fix
+from gpuwatch.diagnosis.advice.pauses import EPOCHS
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.sampled import is_sampled, who_waits
-from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, is_at_handover_floor, starvation_of
+from gpuwatch.diagnosis.advice.sampled import is_sampled, who_waits, worker_busy
+from gpuwatch.diagnosis.advice.starvation import (
+    Starvation,
+    avoidable_share,
+    fluctuates,
+    is_at_handover_floor,
+    is_early,
+    is_over,
+    lost_interval,
+    starvation_of,
+)
 from gpuwatch.diagnosis.advice.stream import nothing_settled
-from gpuwatch.diagnosis.advice.unexplained import how_to_find_out
+from gpuwatch.diagnosis.advice.workers import worker_loads
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.registry import rule_by_id
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -71,6 +79,10 @@ from gpuwatch.text.numbers import grouped
 from gpuwatch.text.numbers import rate as rate_words
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import RankWindow, Share
+
+BUSY_SHARE = 0.85
+SHORT_SECONDS = 2.0
+"""Workers are attached to once they are 0.1 s old, 6 a second: of shorter lives little is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,7 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
         evidence=(*_evidence(case, starvation), Measure("cause", cause, f"cause: {cause or 'not found'}")),
         fires=share >= limits.fire_share,
         is_certain=is_certain,
-        fix=draft.fix if draft is not None else by_thread or how_to_find_out(case, is_complete=_asks_all(case)),
+        fix=draft.fix if draft is not None else by_thread or _how_to_find_out(case, is_complete=_asks_all(case)),
         gain=draft.gain if draft is not None else from_share(0.0, starvation.share, _cap(by_thread)),
         hint=draft.hint if draft is not None else None,
         ruled_out=draft.ruled_out if draft is not None else rivals(case),
@@ -280,4 +292,76 @@ def _made_by_the_loop(case: RunCase, own: OwnLoading, limits: Thresholds) -> Dra
         ruled_out=rivals(case),
         verify=f"{'Utilization up, and ' if on_gpu else ''}{own.function} gone from the training thread's stack",
         chart=("gpu.utilization_percent",) if on_gpu else ("run.step_seconds",),
+    )
+
+
+def _how_to_find_out(case: RunCase, *, is_complete: bool = True) -> Fix:
+    """The next step: the line that loading spends its time in, where stacks name it.
+
+    `is_complete`: whether all causes were asked; of those that the user ignores nothing is said.
+    """
+    rank = case.run.critical
+    line, lived = loading_line(rank), _lifetime_seconds(rank)
+    if is_complete and lived is not None and lived < SHORT_SECONDS:
+        text = (
+            f"Its workers live for {seconds(lived)}, one epoch: they start, make a few batches and end, too soon to be "
+            "sampled often. Keep them, and join short epochs into longer ones with a repeating sampler"
+        )
+        if line is not None:
+            text += f"; {_where(line)}"
+        return loader_fix(rank.train_loader, {"persistent_workers": "True"}, text, "True")
+    unknown = _unknown(rank) if is_complete else "No enabled rule explains it; some rules are ignored"
+    file, number = place_of(rank.train_loader)
+    if line is not None:
+        return Fix(text=f"{unknown}; {_where(line)}", file=line.file, line=line.line)
+    look = "" if rank.stacks is not None else f": look at its stacks for a minute (gpuwatch stacks {rank.facts.pid})"
+    return Fix(text=f"{unknown}{look}", file=file, line=number)
+
+
+def _lifetime_seconds(rank: RankWindow) -> float | None:
+    """How long workers live that are started for each epoch: about as long as one takes; None of those that persist."""
+    loader, stacks, epochs = rank.train_loader, rank.stacks, rank.epochs
+    if loader is None or not loader.num_workers or loader.persistent_workers is not False:
+        return None
+    if epochs is not None:
+        long = rank.watched_seconds
+        return long / epochs.count if long is not None and epochs.count >= EPOCHS else None
+    return stacks.seconds / stacks.epochs if stacks is not None and stacks.epochs >= EPOCHS else None
+
+
+def _unknown(rank: RankWindow) -> str:
+    loader, busy = rank.train_loader, worker_busy(rank)
+    if loader is None and rank.facts.visibility == "exact":
+        return "Its batches come from no DataLoader that the hook sees, but from what the loop does before each step"
+    if loader is not None and loader.num_workers is None and rank.facts.visibility == "exact":
+        return (
+            "Its batches come from an iterator that is no DataLoader: if it makes each batch only on request, "
+            "have the workers of a DataLoader, or a thread, make them ahead"
+        )
+    if loader is None or loader.num_workers is None:
+        return "Its loader's settings are not known: start the script with gpuwatch run, so that the hook sees them"
+    if loader.num_workers == 0:
+        return (
+            "Loading in workers would not be faster here, because training needs the same CPU cores: "
+            "make an item cheaper (decode smaller, cache, precompute)"
+        )
+    if busy is None:
+        return "It is not known what its workers do"
+    loads = sorted(worker_loads(rank), key=lambda each: each.busy)
+    if loads and loads[-1].busy >= BUSY_SHARE > 2.0 * loads[-2].busy:
+        return (
+            f"One worker, process {loads[-1].pid}, is busy {percent(loads[-1].busy)} of the time and the others at "
+            f"most {percent(loads[-2].busy)}: it is slow, or it got the slow items, and the others wait for it"
+        )
+    if busy.value < BUSY_SHARE:
+        return (
+            f"Its workers are busy only {percent(busy.value)} of the time, so the time goes into collating or "
+            "shipping batches, or into bursts"
+        )
+    return "Its workers are busy, and no limit of the machine explains the wait"
+
+
+def _where(line: HotLine) -> str:
+    return (
+        f"{percent(line.share.value)} of {line.whose} {'are' if line.phase == 'wait' else 'is'} spent in {line.words}"
     )

@@ -35,9 +35,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix, place_of
-from gpuwatch.diagnosis.advice.edges import EpochEdges, edges_gain, epoch_edges
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
+from gpuwatch.diagnosis.advice.pauses import EpochEdges, edges_gain, epoch_edges
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity

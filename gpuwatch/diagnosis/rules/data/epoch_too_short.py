@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.edges import epoch_edges
+from gpuwatch.diagnosis.advice.fixes import loader_fix
+from gpuwatch.diagnosis.advice.pauses import epoch_edges
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity

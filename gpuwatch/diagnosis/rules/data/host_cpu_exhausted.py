@@ -29,20 +29,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.cores import (
+from gpuwatch.diagnosis.advice.fixes import place_of
+from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.lines import loading_line, loading_measures
+from gpuwatch.diagnosis.advice.resources import (
+    CPU_PERCENT,
     FOREIGN_SHARE,
+    PRESSURE_CPU_PERCENT,
     allowed_cores,
     batch_cpu_share,
     crowd_measures,
     foreign_cores,
     foreign_measures,
+    is_cpu_exhausted,
     line_factor,
     worker_line_factor,
 )
-from gpuwatch.diagnosis.advice.gains import without
-from gpuwatch.diagnosis.advice.lines import loading_line, loading_measures
-from gpuwatch.diagnosis.advice.rivals import CPU_PERCENT, PRESSURE_CPU_PERCENT, is_cpu_exhausted, rivals
+from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers

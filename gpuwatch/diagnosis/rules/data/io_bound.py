@@ -37,19 +37,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix, place_of
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import from_share, without
-from gpuwatch.diagnosis.advice.lines import with_interval
-from gpuwatch.diagnosis.advice.reading import Reading, reading_of
-from gpuwatch.diagnosis.advice.rivals import (
+from gpuwatch.diagnosis.advice.lines import READS, HotLine, hottest, with_interval
+from gpuwatch.diagnosis.advice.resources import (
     BLOCKED_SHARE,
     PRESSURE_IO_PERCENT,
+    batch_cpu_share,
     is_cpu_exhausted,
     is_storage_bound,
-    rivals,
+    line_factor,
+    worker_line_factor,
 )
-from gpuwatch.diagnosis.advice.sampled import worker_busy
+from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, THROTTLED_SHARE, rivals
+from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, phase_samples, share_of, worker_busy
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
@@ -57,7 +59,7 @@ from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.wording import percent, share_measure
 from gpuwatch.text.numbers import grouped
-from gpuwatch.timeline.windows import RankWindow
+from gpuwatch.timeline.windows import LineShare, RankWindow, Share
 
 PREFETCH = 4
 MEMORY_SHORT_SHARE = 0.10
@@ -66,6 +68,9 @@ CROWDED_BLOCKED_SHARE = 0.5
 MEMORY_PRESSURE_PERCENT = 10.0
 LEAST_BUSY = 0.05
 CAP = "as far as storage can deliver more"
+
+COMPUTING_SHARE = 0.5
+"""Items that compute less of their time than this are waiting in the lines where they are seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     starvation = starvation_of(case)
     if starvation is None:
         return None
-    reading = reading_of(case, on_gpu=starvation.on_gpu)
+    reading = _reading_of(case, on_gpu=starvation.on_gpu)
     blocked = rank.workers.blocked_share if rank.workers else None
     pressure = case.host.pressure_io_percent if case.host else None
     if reading is None and (blocked or 0.0) < CROWDED_BLOCKED_SHARE and is_cpu_exhausted(case):
@@ -116,7 +121,7 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     )
 
 
-def _gain(case: RunCase, starvation: Starvation, reading: Reading | None) -> Gain:
+def _gain(case: RunCase, starvation: Starvation, reading: _Reading | None) -> Gain:
     """From halving what batches wait for storage to its end, as far as the cores then carry the loading."""
     rank, cost = case.run.critical, step_cost(case, starvation)
     blocked = rank.workers.blocked_share if rank.workers is not None else None
@@ -132,7 +137,7 @@ def _gain(case: RunCase, starvation: Starvation, reading: Reading | None) -> Gai
     return Gain(low, high, CAP)
 
 
-def _summary(rank: RankWindow, reading: Reading | None) -> str:
+def _summary(rank: RankWindow, reading: _Reading | None) -> str:
     blocked = rank.workers.blocked_share if rank.workers else None
     if reading is None or (blocked or 0.0) > reading.share.value:
         return f"Workers wait for storage {percent(blocked or 0.0)} of their time instead of preparing batches"
@@ -142,7 +147,7 @@ def _summary(rank: RankWindow, reading: Reading | None) -> str:
     return f"Loading spends {share} of its time in reading files, {most}, and computes little meanwhile"
 
 
-def _evidence(case: RunCase, reading: Reading | None) -> tuple[Measure, ...]:
+def _evidence(case: RunCase, reading: _Reading | None) -> tuple[Measure, ...]:
     workers, host, measures = case.run.critical.workers, case.host, []
     if reading is not None:
         what = "the workers' work" if reading.in_workers else "the waits"
@@ -165,7 +170,7 @@ def _evidence(case: RunCase, reading: Reading | None) -> tuple[Measure, ...]:
     return tuple(measures)
 
 
-def _fix(case: RunCase, cost: StepCost | None, reading: Reading | None) -> Fix:
+def _fix(case: RunCase, cost: StepCost | None, reading: _Reading | None) -> Fix:
     loader = case.run.critical.train_loader
     notes = "Read large pieces instead of many small files: shards (WebDataset, streaming), or a copy on a local disk"
     no_workers = loader is not None and loader.num_workers == 0
@@ -202,3 +207,44 @@ def _memory_short(case: RunCase) -> bool:
         return False
     available, pressure = host.memory_available_share, host.pressure_memory_percent
     return (available is not None and available < MEMORY_SHORT_SHARE) or (pressure or 0.0) >= MEMORY_PRESSURE_PERCENT
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The lines that read, as a share of the `of` samples of loading, and the first of them."""
+
+    share: Share
+    of: int
+    line: HotLine
+    in_workers: bool
+
+
+def _reading_of(case: RunCase, *, on_gpu: bool) -> _Reading | None:
+    """The share, where stacks tell it and making a batch leaves its core idle; None otherwise."""
+    rank = case.run.critical
+    stacks, count = rank.stacks, rank.train_loader.num_workers if rank.train_loader else None
+    if stacks is None or count is None or _lacks_cores(case, count):
+        return None
+    computing = batch_cpu_share(rank, count, on_gpu=on_gpu)
+    of = busy_worker_samples(stacks) if count else phase_samples(stacks, "wait")
+    in_line = max(line_factor(rank), worker_line_factor(rank) if count else 1.0)
+    if computing is None or computing * in_line >= COMPUTING_SHARE or of < WORKER_SAMPLES:
+        return None
+    phases = ("item",) if count else ("wait",)
+    lines = [line for line in (stacks.worker_lines if count else stacks.lines) if line.phase in phases and _reads(line)]
+    chief = hottest(lines, of, *phases)
+    if chief is None:
+        return None
+    return _Reading(share_of(sum(line.samples for line in lines), of), of, chief, bool(count))
+
+
+def _lacks_cores(case: RunCase, workers: int) -> bool:
+    """Whether a line may wait for a core: all are busy, a quota stops the run, or workers push each other off."""
+    process = case.run.critical.process
+    throttled = (process.throttled_period_share if process else None) or 0.0
+    switches = (process.involuntary_switches_per_second if process else None) or 0.0
+    return is_cpu_exhausted(case) or throttled > THROTTLED_SHARE or switches >= SWITCHES_PER_WORKER * max(1, workers)
+
+
+def _reads(line: LineShare) -> bool:
+    return bool(READS.search(f"{line.leaf or ''} {line.text or ''}"))

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix, place_of
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.sampled import batch_period, enough, is_sampled, rests_on, settled_wait, worker_busy
 from gpuwatch.diagnosis.advice.starvation import FLOOR_BUSY_SHARE, FLOOR_WAIT_SECONDS
 from gpuwatch.diagnosis.advice.stream import settled

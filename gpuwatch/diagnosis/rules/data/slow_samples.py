@@ -47,11 +47,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from gpuwatch.diagnosis.advice.code import loader_fix, place_of
-from gpuwatch.diagnosis.advice.evidence import lost_interval
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import from_share, without
-from gpuwatch.diagnosis.advice.queue_gain import deeper_prefetches, queue_model
-from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, starvation_of
+from gpuwatch.diagnosis.advice.loader_queue import deeper_prefetches, queue_model
+from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, lost_interval, starvation_of
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, batch_deviation, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule

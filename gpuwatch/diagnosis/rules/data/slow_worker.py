@@ -38,12 +38,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from gpuwatch.diagnosis.advice.code import loader_fix, place_of
-from gpuwatch.diagnosis.advice.evidence import lost_interval
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE, without
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
-from gpuwatch.diagnosis.advice.worker_loads import WorkerLoad, worker_loads
+from gpuwatch.diagnosis.advice.starvation import Starvation, lost_interval, starvation_of
+from gpuwatch.diagnosis.advice.workers import WorkerLoad, worker_loads
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

@@ -43,14 +43,12 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.cores import allowed_cores
-from gpuwatch.diagnosis.advice.cost import step_cost
-from gpuwatch.diagnosis.advice.crowd import Uncrowded, uncrowded
+from gpuwatch.diagnosis.advice.cost import Uncrowded, step_cost, uncrowded
+from gpuwatch.diagnosis.advice.fixes import place_of, worker_init_fix
 from gpuwatch.diagnosis.advice.lines import hottest_of_workers, loading_measures
+from gpuwatch.diagnosis.advice.resources import allowed_cores
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
-from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

@@ -33,13 +33,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.cores import allowed_cores, foreign_cores, line_factor, worker_line_factor
-from gpuwatch.diagnosis.advice.cost import step_cost
-from gpuwatch.diagnosis.advice.crowd import MOST_CROWDED, SWITCHING
+from gpuwatch.diagnosis.advice.cost import MOST_CROWDED, SWITCHING, step_cost
+from gpuwatch.diagnosis.advice.fixes import loader_fix
 from gpuwatch.diagnosis.advice.gains import from_share, middle, without
+from gpuwatch.diagnosis.advice.resources import (
+    allowed_cores,
+    foreign_cores,
+    line_factor,
+    local_ranks,
+    worker_line_factor,
+)
 from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, rivals
-from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity

@@ -35,12 +35,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.cores import worker_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.fixes import place_of
 from gpuwatch.diagnosis.advice.gains import middle, without
-from gpuwatch.diagnosis.advice.items import cheaper, work_of
-from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, with_interval
+from gpuwatch.diagnosis.advice.lines import HotLine, cheaper, loading_line, loading_measures, with_interval, work_of
+from gpuwatch.diagnosis.advice.resources import worker_cores
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import batch_against_step, cpu_workers

@@ -33,8 +33,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import place_of
-from gpuwatch.diagnosis.advice.shm import local_ranks
+from gpuwatch.diagnosis.advice.fixes import place_of
+from gpuwatch.diagnosis.advice.resources import local_ranks
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

@@ -35,11 +35,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.fixes import loader_fix
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.lines import loading_measures
-from gpuwatch.diagnosis.advice.rivals import FREE_CORES, free_cores, rivals
+from gpuwatch.diagnosis.advice.resources import free_cores
+from gpuwatch.diagnosis.advice.rivals import FREE_CORES, rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import comb, settled

@@ -40,11 +40,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix, worker_keywords
-from gpuwatch.diagnosis.advice.cores import affinity_cores
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.fixes import loader_fix, worker_keywords
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.lines import loading_measures
+from gpuwatch.diagnosis.advice.resources import affinity_cores
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import who_waits
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of

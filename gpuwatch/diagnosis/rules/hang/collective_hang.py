@@ -36,16 +36,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median_low
 
-from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds
-from gpuwatch.diagnosis.advice.sampled import is_sampled
-from gpuwatch.diagnosis.advice.stalled_lines import (
+from gpuwatch.diagnosis.advice.progress import (
+    LEAST_SILENCE_SECONDS,
     Stand,
     apart,
     apart_words,
     current_line_measures,
     process_words,
+    silence_measure,
+    silent_seconds,
     stands,
 )
+from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

@@ -35,10 +35,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import place_of
+from gpuwatch.diagnosis.advice.fixes import place_of
 from gpuwatch.diagnosis.advice.lines import MAKING, HotLine, hottest_of_workers, place
-from gpuwatch.diagnosis.advice.progress import LEAST_SILENCE_SECONDS, silence_measure, silent_seconds, stuck_phase
-from gpuwatch.diagnosis.advice.stalled_lines import Stand, current_line_measures, stands
+from gpuwatch.diagnosis.advice.progress import (
+    LEAST_SILENCE_SECONDS,
+    Stand,
+    current_line_measures,
+    silence_measure,
+    silent_seconds,
+    stands,
+    stuck_phase,
+)
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

@@ -36,18 +36,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.cores import (
+from gpuwatch.diagnosis.advice.cost import alone, step_cost
+from gpuwatch.diagnosis.advice.fixes import loader_fix, worker_init_fix
+from gpuwatch.diagnosis.advice.gains import from_share, within_loader
+from gpuwatch.diagnosis.advice.resources import (
     allowed_cores,
     crowd_measures,
     foreign_cores,
     foreign_measures,
     is_shared,
 )
-from gpuwatch.diagnosis.advice.cost import step_cost
-from gpuwatch.diagnosis.advice.crowd import alone
-from gpuwatch.diagnosis.advice.gains import from_share
-from gpuwatch.diagnosis.advice.loader_bound import within_loader
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import (
@@ -57,7 +55,6 @@ from gpuwatch.diagnosis.advice.starvation import (
     starvation_of,
     train_busy_percent,
 )
-from gpuwatch.diagnosis.advice.worker_init import worker_init_fix
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule

@@ -35,8 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.gains import without
-from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
-from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.rivals import idle_rivals, rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, share_in, trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity

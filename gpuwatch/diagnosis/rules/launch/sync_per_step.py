@@ -36,12 +36,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.edits import logging_edit
-from gpuwatch.diagnosis.advice.gains import from_share, without
-from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
+from gpuwatch.diagnosis.advice.fixes import logging_edit
+from gpuwatch.diagnosis.advice.gains import from_share, within_loader, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
-from gpuwatch.diagnosis.advice.loader_bound import within_loader
-from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, share_of, train_samples, trains_on
 from gpuwatch.diagnosis.advice.starvation import (
     Starvation,

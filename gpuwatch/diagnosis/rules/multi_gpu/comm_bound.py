@@ -35,7 +35,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.gains import without
-from gpuwatch.diagnosis.advice.traffic import batches_per_step, traffic_of
+from gpuwatch.diagnosis.advice.stream import batches_per_step
+from gpuwatch.diagnosis.advice.transfer import traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

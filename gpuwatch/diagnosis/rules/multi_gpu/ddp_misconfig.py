@@ -34,8 +34,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.cores import allowed_cores
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
+from gpuwatch.diagnosis.advice.resources import allowed_cores
 from gpuwatch.diagnosis.advice.sampled import enough, share_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule

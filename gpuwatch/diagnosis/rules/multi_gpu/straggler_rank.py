@@ -42,8 +42,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
+from gpuwatch.diagnosis.advice.compute import trains_throughout
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, worker_busy
-from gpuwatch.diagnosis.advice.slow_gpu import seconds_per_step, waited_for_gpu
 from gpuwatch.diagnosis.advice.stream import NEWEST, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -72,6 +72,13 @@ USUAL_DEVIATION = 0.5
 """Of what a batch costs, over its mean, where it is not measured."""
 
 NO_SLOWED_GPU = RuledOut("a slowed GPU", "its GPU reports no throttling")
+
+GPU_PARTS = ("forward_share", "backward_share", "optimizer_share")
+NEVER_IDLE_PERCENT = 95.0
+MORE_POWER = 1.04
+LESS_CLOCK = 0.97
+LEAST_PART = 0.10
+"""Of the step: shorter parts say more of the scheduler than of the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +159,17 @@ def _waited_for(rank: RankWindow, others: list[RankWindow], gpus: tuple[GpuWindo
     Time outside of the known parts may be work as well: rank 0 logs, and the others wait for it in backward. So the
     others having more of it counts as their waiting, and this rank having more of it as nothing.
     """
-    in_backward = median(seconds_per_step(other, other.backward_share) for other in others)
-    in_backward -= seconds_per_step(rank, rank.backward_share)
+    in_backward = median(_seconds_per_step(other, other.backward_share) for other in others)
+    in_backward -= _seconds_per_step(rank, rank.backward_share)
     outside = median(_seconds_outside(other) for other in others) - _seconds_outside(rank)
     paused = _seconds_paused(rank) - median(_seconds_paused(other) for other in others)
-    return max(in_backward + max(0.0, outside) - max(0.0, paused), waited_for_gpu(rank, others, gpus))
+    return max(in_backward + max(0.0, outside) - max(0.0, paused), _waited_for_gpu(rank, others, gpus))
 
 
 def _seconds_outside(rank: RankWindow) -> float:
     """Seconds of each step in none of the known parts."""
     parts = (rank.wait_share, rank.copy_share, rank.forward_share, rank.backward_share, rank.optimizer_share)
-    seconds_outside = seconds_per_step(rank, max(0.0, 1.0 - sum(part or 0.0 for part in parts)))
+    seconds_outside = _seconds_per_step(rank, max(0.0, 1.0 - sum(part or 0.0 for part in parts)))
     aside = rank.aside_seconds / rank.steps if is_sampled(rank) else 0.0  # a hook's steps are without it
     return max(0.0, seconds_outside - aside)
 
@@ -174,8 +181,8 @@ def _seconds_paused(rank: RankWindow) -> float:
 
 def _excess(straggler: RankWindow, others: list[RankWindow], name: str) -> float:
     """Seconds of each step that it has more of a part than the others."""
-    theirs = median(seconds_per_step(rank, getattr(rank, name)) for rank in others)
-    return seconds_per_step(straggler, getattr(straggler, name)) - theirs
+    theirs = median(_seconds_per_step(rank, getattr(rank, name)) for rank in others)
+    return _seconds_per_step(straggler, getattr(straggler, name)) - theirs
 
 
 def _part(straggler: RankWindow, others: list[RankWindow], step: float, limits: Thresholds) -> str | None:
@@ -292,3 +299,53 @@ def _slowed_gpu(straggler: RankWindow, gpus: tuple[GpuWindow, ...]) -> str | Non
             slowed_time = f"Its GPU {gpu.facts.index} is slowed {percent(share)} of the time ({cause})"
             return f"{slowed_time}: cool it or use another node"
     return None
+
+
+def _seconds_per_step(rank: RankWindow, share: float | None) -> float:
+    """A share of the training time as seconds of each step."""
+    return (share or 0.0) * rank.train_seconds / rank.steps
+
+
+def _waited_for_gpu(rank: RankWindow, others: Sequence[RankWindow], gpus: Sequence[GpuWindow]) -> float:
+    """Seconds of each step in which the others wait for this rank's GPU; 0 where nothing says that it is slower.
+
+    A loop that never asks the GPU for anything launches at the GPU's pace, so each part of a step lasts as long as its
+    kernels: on the slow GPU all of them longer by the same factor. The others' wait in the collective may show in
+    any part, and across two, for the driver's queue holds about a thousand launches; the part that is longest
+    against the others' is the one that holds none of it. That alone may be the same wait shown elsewhere, so the
+    GPUs have to agree: this one is never idle, and it draws more power than those that spin in the collective, or
+    its clock is lower.
+    """
+    own = _gpu_of(rank, gpus)
+    theirs = [gpu for gpu in (_gpu_of(other, gpus) for other in others) if gpu is not None]
+    if own is None or not theirs or not _is_never_idle(own) or not _differs(own, theirs):
+        return 0.0
+    if not all(map(trains_throughout, (own, *theirs))):
+        return 0.0  # power and clock are known of the whole window only
+    step = rank.train_seconds / rank.steps
+    factors = []
+    for part in GPU_PARTS:
+        usual = median(_seconds_per_step(other, getattr(other, part)) for other in others)
+        if usual >= LEAST_PART * step:
+            factors.append(_seconds_per_step(rank, getattr(rank, part)) / usual)
+    longer = max(factors, default=1.0)
+    return step * (1.0 - 1.0 / longer) if longer > 1.0 else 0.0
+
+
+def _gpu_of(rank: RankWindow, gpus: Sequence[GpuWindow]) -> GpuWindow | None:
+    return next((gpu for gpu in gpus if gpu.facts.uuid in rank.facts.gpu_uuids), None)
+
+
+def _is_never_idle(gpu: GpuWindow) -> bool:
+    busy = gpu.train_utilization
+    return busy is not None and busy.mean >= NEVER_IDLE_PERCENT
+
+
+def _differs(gpu: GpuWindow, others: Sequence[GpuWindow]) -> bool:
+    power = [other.power_watts.mean for other in others if other.power_watts is not None]
+    clocks = [other.sm_clock_mhz.mean for other in others if other.sm_clock_mhz is not None]
+    draws_more = gpu.power_watts is not None and bool(power) and gpu.power_watts.mean >= MORE_POWER * median(power)
+    is_clocked_lower = (
+        gpu.sm_clock_mhz is not None and bool(clocks) and gpu.sm_clock_mhz.mean <= LESS_CLOCK * median(clocks)
+    )
+    return draws_more or is_clocked_lower

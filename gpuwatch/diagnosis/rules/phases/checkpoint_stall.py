@@ -33,14 +33,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.ceased import has_ceased
-from gpuwatch.diagnosis.advice.edits import rarer_edit
-from gpuwatch.diagnosis.advice.gains import from_rarer_phase, without
-from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
+from gpuwatch.diagnosis.advice.fixes import rarer_edit
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, pauses_within_loader, without
 from gpuwatch.diagnosis.advice.lines import at, hottest_of_thread, phase_measure
-from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
-from gpuwatch.diagnosis.advice.pauses import lost_to_pauses
-from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.pauses import has_ceased, lost_to_pauses
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule

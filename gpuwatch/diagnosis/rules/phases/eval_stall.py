@@ -34,15 +34,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.advice.ceased import has_ceased
-from gpuwatch.diagnosis.advice.code import loader_fix, place_of, worker_keywords
-from gpuwatch.diagnosis.advice.cores import allowed_cores
-from gpuwatch.diagnosis.advice.edits import rarer_edit
-from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, phase_shares
-from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of, rarer_edit, worker_keywords
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, pauses_within_loader, phase_shares
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, phase_measure
-from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
-from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.pauses import has_ceased
+from gpuwatch.diagnosis.advice.resources import allowed_cores, is_cpu_exhausted
+from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity

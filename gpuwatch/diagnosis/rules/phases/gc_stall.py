@@ -32,12 +32,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.ceased import has_ceased
-from gpuwatch.diagnosis.advice.gains import from_share
-from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
-from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
-from gpuwatch.diagnosis.advice.pauses import lost_to_pauses
-from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.gains import from_share, pauses_within_loader
+from gpuwatch.diagnosis.advice.pauses import has_ceased, lost_to_pauses
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

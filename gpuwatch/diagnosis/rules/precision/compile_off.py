@@ -28,7 +28,7 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.compute import hinted_range, torch_version, works_lightly
-from gpuwatch.diagnosis.advice.edits import model_edit
+from gpuwatch.diagnosis.advice.fixes import model_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from gpuwatch.diagnosis.advice.edits import setup_edit
+from gpuwatch.diagnosis.advice.fixes import setup_edit
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.stream import robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity

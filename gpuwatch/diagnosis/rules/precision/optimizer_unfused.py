@@ -30,9 +30,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import call_code
 from gpuwatch.diagnosis.advice.compute import torch_version
-from gpuwatch.diagnosis.advice.edits import optimizer_edit
+from gpuwatch.diagnosis.advice.fixes import call_code, optimizer_edit
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent

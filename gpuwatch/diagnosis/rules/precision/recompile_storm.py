@@ -32,11 +32,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.code import call_code
-from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.fixes import call_code
+from gpuwatch.diagnosis.advice.gains import from_share, pauses_within_loader
 from gpuwatch.diagnosis.advice.lines import at
-from gpuwatch.diagnosis.advice.loader_bound import pauses_within_loader
-from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_float32
-from gpuwatch.diagnosis.advice.edits import setup_edit
+from gpuwatch.diagnosis.advice.fixes import setup_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

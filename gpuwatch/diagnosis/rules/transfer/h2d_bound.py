@@ -37,7 +37,7 @@ from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.lines import hottest_of_thread
 from gpuwatch.diagnosis.advice.sampled import rests_on, trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
-from gpuwatch.diagnosis.advice.traffic import Traffic, traffic_of
+from gpuwatch.diagnosis.advice.transfer import Traffic, traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, TransferEdit
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

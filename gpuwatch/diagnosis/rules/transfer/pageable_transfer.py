@@ -34,14 +34,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.advice.code import loader_fix
-from gpuwatch.diagnosis.advice.copies import copies_gain, exposed_copies
-from gpuwatch.diagnosis.advice.edits import transfer_edit
-from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.fixes import loader_fix, transfer_edit
+from gpuwatch.diagnosis.advice.gains import within_loader, without
 from gpuwatch.diagnosis.advice.lines import hottest_of_thread, phase_measure
-from gpuwatch.diagnosis.advice.loader_bound import within_loader
-from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, trains_on
+from gpuwatch.diagnosis.advice.transfer import copies_gain, exposed_copies
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
+from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule

@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.fluctuation import MEAN_FOR_RATIO, blind_words, step_swings, swings_of
-from gpuwatch.diagnosis.advice.idle_rivals import idle_rivals
+from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, rule
 from gpuwatch.diagnosis.thresholds import threshold

@@ -1,9 +1,10 @@
-"""CPU cores: what a run may use, what others take of them, and how much of loading is CPU work."""
+"""What a run may use of its machine (cores, shared memory, storage), what others take of it, and what is short."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, is_sampled
-from gpuwatch.diagnosis.advice.shm import local_ranks
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.wording import cpu_cores
@@ -12,6 +13,15 @@ from gpuwatch.timeline.windows import HostWindow, RankWindow, StackWindow
 
 FOREIGN_SHARE = 0.30
 LEAST_THREADS = 1.5
+
+USUAL_PREFETCH = 2
+
+BLOCKED_SHARE = 0.30
+PRESSURE_IO_PERCENT = 20.0
+QUEUE_LENGTH = 10.0
+CPU_PERCENT = 90.0
+PRESSURE_CPU_PERCENT = 40.0
+SHM_SHARE = 0.8
 
 
 def allowed_cores(case: RunCase) -> float:
@@ -188,3 +198,77 @@ def _seen_busy(rank: RankWindow) -> float | None:
     if stacks is None or stacks.worker_samples < WORKER_SAMPLES:
         return None
     return busy_worker_samples(stacks) / stacks.worker_samples
+
+
+@dataclass(frozen=True, slots=True)
+class ShmMount:
+    """Its size and what is used of it, by whomever."""
+
+    total_bytes: int
+    used_bytes: int
+
+    @property
+    def used_share(self) -> float:
+        """0..1."""
+        return self.used_bytes / self.total_bytes
+
+
+def shm_mount(case: RunCase) -> ShmMount | None:
+    """The run's own mount, which a container has; else the machine's. None where its use is not known."""
+    process = case.run.critical.process
+    for source in (process.latest if process else None, case.host.latest if case.host else None):
+        if source is not None and source.shm_total_bytes and source.shm_used_bytes is not None:
+            return ShmMount(source.shm_total_bytes, source.shm_used_bytes)
+    return None
+
+
+def local_ranks(rank: RankWindow) -> int:
+    """The ranks on this machine, which share its cores, its memory and the mount."""
+    return max(1, rank.facts.local_world_size or 1)
+
+
+def queued_bytes(rank: RankWindow) -> int:
+    """What full queues of all its loaders with workers hold; 0 where no batch's size is known."""
+    loaders = (*((rank.train_loader,) if rank.train_loader else ()), *rank.eval_loaders)
+    queued: int = sum(
+        loader.num_workers * (loader.prefetch_factor or USUAL_PREFETCH) * loader.batch_bytes
+        for loader in loaders
+        if loader.num_workers and loader.batch_bytes
+    )
+    return local_ranks(rank) * queued
+
+
+def is_storage_bound(
+    case: RunCase, blocked_share: float = BLOCKED_SHARE, pressure_percent: float = PRESSURE_IO_PERCENT
+) -> bool:
+    """Whether workers are mostly blocked on storage that the machine too sees as slow."""
+    workers, host = case.run.critical.workers, case.host
+    if workers is None or workers.blocked_share is None or workers.blocked_share < blocked_share:
+        return False
+    if workers.cpu_cores is not None and workers.cpu_cores >= 0.5:
+        return False
+    pressure = host.pressure_io_percent if host else None
+    queue = host.disk_queue_length if host else None
+    return (pressure or 0.0) >= pressure_percent or (queue or 0.0) > QUEUE_LENGTH
+
+
+def is_cpu_exhausted(
+    case: RunCase, cpu_percent: float = CPU_PERCENT, pressure_percent: float = PRESSURE_CPU_PERCENT
+) -> bool:
+    """Whether the cores that the run may use are all busy."""
+    host = case.host
+    if host is None:
+        return False
+    return (host.cpu_percent or 0.0) >= cpu_percent or (host.pressure_cpu_percent or 0.0) >= pressure_percent
+
+
+def free_cores(case: RunCase) -> float | None:
+    """Cores of the run's share that nothing uses; None where that is not known."""
+    host, machine = case.host, case.machine
+    process = case.run.critical.process
+    if host is None or host.cpu_percent is None or machine is None:
+        return None
+    idle = (1.0 - host.cpu_percent / 100.0) * machine.cpu_count
+    capacity = process.latest.cpu_capacity_cores if process else None
+    own = [rank.process.tree_cores for rank in case.run.ranks if rank.process and rank.process.tree_cores is not None]
+    return idle if capacity is None or not own else max(0.0, min(idle, capacity - sum(own)))
