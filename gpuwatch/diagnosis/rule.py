@@ -78,6 +78,21 @@ class MachineCase(Case):
 
 AnyCase = RunCase | GpuCase | MachineCase
 Subject = Literal["run", "gpu", "machine"]
+Family = Literal[
+    "data",  # what keeps batches from being ready
+    "hang",  # training that stopped, loudly or silently
+    "health",  # what the driver reports about the hardware
+    "host",  # the machine under the run: its cores, memory and nodes
+    "launch",  # the launch of GPU work by the CPU
+    "memory",  # of the GPU: what is free, and the allocator's troubles
+    "multi_gpu",  # several GPUs and ranks in one job
+    "phases",  # stretches that are not training: evaluation, checkpoints, garbage collection
+    "power",  # heat, power limits and the clocks they take away
+    "precision",  # compilation, and how much arithmetic a busy GPU really does
+    "sharing",  # who else uses the GPU, and how far the measurement can be trusted
+    "transfer",  # the way of a batch to the GPU: copies and the link
+    "utilization",  # what utilization itself shows, and dips whose cause is not known
+]
 Check = Callable[[Any], "Draft | None"]
 
 
@@ -92,7 +107,7 @@ class Rule:
     """
 
     id: str
-    family: str
+    family: Family
     subject: Subject
     level: Level  # below it the rule may only say "likely"
     check: Check
@@ -112,6 +127,7 @@ class Rule:
 def rule(
     id: str,
     *,
+    family: Family,
     subject: Subject,
     level: Level,
     after: tuple[str, ...] = (),
@@ -125,7 +141,7 @@ def rule(
     by_loss: bool = False,
     thresholds: type[Any] | None = None,
 ) -> Callable[[Callable[..., Draft | None]], Rule]:
-    """Makes a Rule of the decorated function; family, title and page come from its module's place and docstring.
+    """Makes a Rule of the decorated function; title and page are its module's docstring.
 
     With `thresholds` the function takes an instance of them as its second argument, as the user set them. A rule
     `by_loss` warns of what is measured to be lost, whatever of it the change that it knows may win back.
@@ -141,7 +157,7 @@ def rule(
         page = (sys.modules[check.__module__].__doc__ or "").strip()
         return Rule(
             id=id,
-            family=check.__module__.split(".")[-2],
+            family=family,
             subject=subject,
             level=level,
             check=check,

@@ -1,1 +1,1 @@
-"""The rules, one file each, by family: a file here is a rule, nothing else registers it."""
+"""The rules: a file here is a rule, named after its id; nothing else registers it."""

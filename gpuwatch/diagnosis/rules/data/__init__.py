@@ -1,1 +1,0 @@
-"""The data pipeline: what keeps batches from being ready."""

@@ -1,0 +1,367 @@
+"""The GPU sits idle because the next batch is not ready.
+
+Means:
+    Loading and preparing batches is slower than training on them. A faster GPU, lower precision or a compiled model
+    would only wait longer, so this comes before all of those.
+Evidence:
+    S, the share of training time in which the GPU idles because of the wait. Exact: two CUDA events around the loader's
+    next(), or a hooked run that computes on the CPU, where nothing is queued. Estimated: the smaller of the wait in
+    next() and of 100 % less utilization. Without a hook the wait is the share of at least 600 samples of the training
+    thread's stack that are in next(), given with its 95 % interval; longer first waits of epochs are left out. Of a
+    loop that makes its batches itself it is the share of the function that does. Where a thread makes them ahead, the
+    wait is for its queue or task, which the hook does not see: then it is the share of samples, hooked or not, and the
+    threads are sampled in the meantime. Stacks name the line of loading that costs most. Of a process that reads a
+    loader for 10 s and trains nothing (inference), the steps are its batches. Hardware readings alone prove nothing.
+Fires:
+    S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
+    steps. From eight settled steps on where the 95 % interval of S lies above 20 %, and then at once.
+Clears:
+    Below 6 %, and in five minutes below 5 % or twice as much as now: a few better minutes of a fluctuating run do not
+    clear it. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before,
+    unless a few slow items hold the loss: those pause as long by chance.
+Not when:
+    Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
+    smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
+    GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the CPU
+    while no core is free.
+Causes:
+    One of the seventeen data rules, checked in the order of the decision tree: no workers; shared memory that is full;
+    epochs shorter than their workers; one slow worker; the thread that pins; single slow items; memory too short for
+    the page cache; storage; a CPU quota; pinned workers; too many threads; too many workers; busy cores; too few
+    workers; batches expensive to build or ship; expensive items; bursts. The first that fires is the cause; the others
+    are listed with the number that rules them out. Checked before them: a thread of the training process that makes the
+    batches without any DataLoader, one at a time, and shares the interpreter with the training.
+Fix:
+    That of the cause found: no workers, too few, too many, pinned to a core or with too many threads, busy cores, a
+    CPU quota, storage, memory too short for the page cache, shared memory that is full, a slow worker, a thread
+    that pins, single slow items, short epochs, expensive items, batches that are expensive to build or ship, bursts.
+Gain:
+    At most 1 / (1 - S); what the fix of the cause can deliver where one is found.
+Verify:
+    S below 6 % for a minute, samples per second up by 3 % or more, utilization up.
+Source:
+    TensorFlow profiler (5 and 20 %), kineto (5 %), MLPerf Storage (accelerators at least 90 % busy); as a detector
+    of truly starved jobs in simulation the event gap was right in 99 % of its verdicts, num_workers < 2 in 58 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
+from gpuwatch.diagnosis.advice.gains import from_share
+from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
+from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading, thread_fix
+from gpuwatch.diagnosis.advice.pauses import EPOCHS
+from gpuwatch.diagnosis.advice.rivals import rivals
+from gpuwatch.diagnosis.advice.sampled import is_sampled, who_waits, worker_busy
+from gpuwatch.diagnosis.advice.starvation import (
+    Starvation,
+    avoidable_share,
+    fluctuates,
+    is_at_handover_floor,
+    is_early,
+    is_over,
+    lost_interval,
+    starvation_of,
+)
+from gpuwatch.diagnosis.advice.stream import nothing_settled
+from gpuwatch.diagnosis.advice.workers import worker_loads
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.registry import rule_by_id
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.rules.io_bound import io_bound
+from gpuwatch.diagnosis.rules.slow_samples import slow_samples
+from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.tree import SYMPTOM, WAITS
+from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.text.numbers import grouped
+from gpuwatch.text.numbers import rate as rate_words
+from gpuwatch.timeline.figures import STEPS
+from gpuwatch.timeline.windows import RankWindow, Share
+
+BUSY_SHARE = 0.85
+SHORT_SECONDS = 2.0
+"""Workers are attached to once they are 0.1 s old, 6 a second: of shorter lives little is sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.10, "of the time is lost to waits for data: reported from here on")
+    clear_share: float = threshold(0.06, "until less is lost", bounded_by="fire_share")
+    critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
+
+
+@rule("data-starvation", family="data", subject="run", level=Level.E3, early=True, by_loss=True, thresholds=Thresholds)
+def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
+    """Fires on a run that loses a tenth of its time to waits for data, and points to the cause's fix."""
+    own = own_loading(case)
+    if own is not None:
+        return _made_by_the_loop(case, own, limits)
+    starvation, rank = starvation_of(case), case.run.critical
+    if starvation is None or is_at_handover_floor(rank):
+        return None
+    share, interval = avoidable_share(rank, starvation), lost_interval(rank, starvation)
+    is_certain = interval is not None and min(interval.low, share) >= limits.critical_share
+    if is_early(rank) or nothing_settled(rank):
+        is_lost = is_certain or (not is_early(rank) and interval is not None and interval.low >= limits.fire_share)
+        return _early(rank, starvation, interval, limits) if interval is not None and is_lost else None
+    has_ended = share < limits.clear_share and not fluctuates(rank, starvation, share, limits.clear_share)
+    if has_ended or (is_over(rank, starvation, share) and not _pauses_between_slow_items(case)):
+        return None
+    by_thread = thread_fix(case, starvation)
+    cause, draft = _cause(case) if by_thread is None else ("a thread that makes the batches", None)
+    return Draft(
+        summary=_summary(rank, starvation, loading_line(rank)),
+        severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
+        level=starvation.level,
+        evidence=(*_evidence(case, starvation), Measure("cause", cause, f"cause: {cause or 'not found'}")),
+        fires=share >= limits.fire_share,
+        is_certain=is_certain,
+        fix=draft.fix if draft is not None else by_thread or _how_to_find_out(case, is_complete=_asks_all(case)),
+        gain=draft.gain if draft is not None else from_share(0.0, starvation.share, _cap(by_thread)),
+        hint=draft.hint if draft is not None else None,
+        ruled_out=draft.ruled_out if draft is not None else rivals(case),
+        verify=_verify(limits),
+        chart=_chart(starvation),
+    )
+
+
+def _cap(by_thread: Fix | None) -> str:
+    return "once the cause is found" if by_thread is None else "if enough cores are free"
+
+
+def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Thresholds) -> Draft:
+    """What a few steps show beyond doubt; what causes it takes more of them."""
+    name, what = _figure(starvation)
+    reach = f"{what} {percent(interval.low)} to {percent(interval.high)} of the time"
+    made, unit = (rank.steps, "batches") if is_sampled(rank) else (sum(rank.columns.settled) or rank.steps, "steps")
+    said = f"{made} {unit} so far: {reach}"
+    file, line = place_of(rank.train_loader)
+    return Draft(
+        summary=_summary(rank, starvation, loading_line(rank)),
+        severity=Severity.WARNING,
+        level=starvation.level,
+        evidence=(Measure(name, round(starvation.share, 4), said), *loading_measures(rank)),
+        is_certain=True,
+        fix=Fix(text=_later(rank, unit), file=file, line=line),
+        gain=from_share(0.0, starvation.share, "once the cause is found"),
+        verify=_verify(limits),
+        chart=_chart(starvation),
+    )
+
+
+def _later(rank: RankWindow, unit: str) -> str:
+    if is_early(rank):
+        return f"What causes it is judged from {STEPS} {unit} on"
+    return "What causes it is judged once the queue of its workers has been filled"
+
+
+def _verify(limits: Thresholds) -> str:
+    share = percent(limits.clear_share)
+    return f"Less than {share} lost to waits for a minute, and samples per second up by 3 % or more"
+
+
+def _chart(starvation: Starvation) -> tuple[str, ...]:
+    return ("gpu.utilization_percent", "run.wait_share") if starvation.on_gpu else ("run.wait_share",)
+
+
+def _cause(case: RunCase) -> tuple[str | None, Draft | None]:
+    """The first cause of the tree that fires, each seeing those asked before it as holding."""
+    case = replace(case, holding=case.holding | {SYMPTOM})
+    for cause in WAITS:
+        if cause.rule in case.settings.ignored:
+            continue
+        draft: Draft | None = rule_by_id(cause.rule).check(case)
+        if draft is not None and draft.fires and _explains(case, cause.rule, draft):
+            return cause.rule, draft
+    return None, None
+
+
+def _pauses_between_slow_items(case: RunCase) -> bool:
+    """Whether 20 s without a loss are no end of it: single items take long, and the next one will come."""
+    return slow_samples.id not in case.settings.ignored and slow_samples.check(case) is not None
+
+
+def _asks_all(case: RunCase) -> bool:
+    return not any(cause.rule in case.settings.ignored for cause in WAITS)
+
+
+def _explains(case: RunCase, cause: str, draft: Draft) -> bool:
+    """Whether what a rule found makes this run wait: two of them fire on runs that wait for something else too."""
+    if cause == "shm-pressure":
+        return draft.severity is Severity.CRITICAL
+    if cause == "host-memory-pressure":
+        storage: Draft | None = io_bound.check(case)
+        return storage is not None and storage.fires
+    return True
+
+
+def _summary(rank: RankWindow, starvation: Starvation, line: HotLine | None) -> str:
+    about = "about " if starvation.level < Level.E3 else ""
+    share = f"{about}{percent(starvation.share)}"
+    where = ""
+    if line is not None:
+        whose = "the wait" if line.phase == "wait" else line.whose
+        where = f": {percent(line.share.value)} of {whose} is {line.place}"
+    if starvation.on_gpu:
+        return f"The GPU idles {share} of the time waiting for the next batch{where}"
+    return f"{who_waits(rank)} waits {share} of the time for the next batch{where}"
+
+
+def _figure(starvation: Starvation) -> tuple[str, str]:
+    """The name and the word of S: a GPU idles; where none computes, the training thread waits."""
+    return ("gpu_idle_from_wait_share", "GPU idle") if starvation.on_gpu else ("wait_share", "waiting")
+
+
+def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
+    rank = case.run.critical
+    made = f"{grouped(starvation.steps)} {'batches' if starvation.wait else 'steps'}"
+    name, what = _figure(starvation)
+    share = f"{what} {percent(starvation.share)} of {starvation.seconds:.0f} s"
+    measures = [Measure(name, round(starvation.share, 4), f"{share} ({made})")]
+    if starvation.wait is not None and rank.stacks is not None:
+        text = f"waits for data {with_interval(starvation.wait)} {watched(rank.stacks)}"
+        sampled = Measure("wait_share", round(starvation.wait.value, 4), text)
+        measures = [*measures, sampled] if starvation.on_gpu else [sampled]
+    elif starvation.on_gpu and starvation.wait_share is not None:
+        measures.append(share_measure("wait_share", starvation.wait_share, "the training thread waits in next()"))
+    measures += loading_measures(rank)
+    if starvation.busy_percent is not None:
+        measures.append(
+            Measure(
+                "utilization_percent", round(starvation.busy_percent, 1), f"GPU {starvation.busy_percent:.0f} % busy"
+            )
+        )
+    if rank.step_seconds is not None:
+        measures.append(
+            Measure(
+                "step_seconds",
+                round(rank.step_seconds.mean, 6),
+                f"a step takes {seconds(rank.step_seconds.mean)} on average",
+            )
+        )
+    elif rank.stacks is not None and rank.stacks.batches_per_second:
+        rate = rank.stacks.batches_per_second
+        unit = "batches" if rank.stacks.batches_of_loader else "iterations"
+        measures.append(Measure("batches_per_second", round(rate, 3), f"{rate_words(rate)} {unit} a second"))
+    if len(case.run.ranks) > 1:
+        waiting = "unknown" if rank.facts.rank is None else str(rank.facts.rank)
+        measures.append(Measure("rank", rank.facts.rank, f"rank {waiting} waits longest, the others wait for it"))
+    return tuple(measures)
+
+
+def _made_by_the_loop(case: RunCase, own: OwnLoading, limits: Thresholds) -> Draft | None:
+    """The same of a loop that makes its batches itself; what it does is seen in its stacks alone."""
+    if own.share < limits.clear_share or case.run.critical.stacks is None:
+        return None
+    share, busy = percent(own.share), own.busy_percent
+    on_gpu = busy is not None
+    made = f"{own.function} takes {with_interval(own.made)} of the training thread {watched(case.run.critical.stacks)}"
+    idle = Measure("gpu_idle_from_wait_share", round(own.share, 4), f"GPU idle {share} at most from it")
+    waiting = Measure("wait_share", round(own.share, 4), f"waiting {share} of the time for it")
+    return Draft(
+        summary=(
+            f"{'The GPU idles' if on_gpu else 'Training waits'} about {share} of the time while the loop makes its own "
+            f"batch: {own.function}{' at' if own.line.callee is None else ', most of it in'} {own.line.place}"
+        ),
+        severity=Severity.WARNING,
+        level=Level.E1,
+        evidence=(
+            idle if on_gpu else waiting,
+            Measure("own_loading_share", round(own.made.value, 4), made),
+            own.line.measure("hot_line", "that"),
+            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
+        ),
+        fires=own.share >= limits.fire_share and own.made.value >= limits.fire_share,
+        fix=Fix(
+            text=(
+                f"Prepare the next batch while {'the GPU' if on_gpu else 'training'} computes: put {own.function} into "
+                "a Dataset that a DataLoader with workers reads, or into a thread that stays a batch ahead"
+                + (", with pinned memory and non_blocking copies" if on_gpu else "")
+            ),
+            code=f"DataLoader(dataset, batch_size=None, num_workers=2{', pin_memory=True' if on_gpu else ''})",
+            file=own.line.file,
+            line=own.line.line,
+        ),
+        gain=from_share(
+            0.0, own.share, "if the GPU had nothing queued in the meantime" if on_gpu else "if enough cores are free"
+        ),
+        ruled_out=rivals(case),
+        verify=f"{'Utilization up, and ' if on_gpu else ''}{own.function} gone from the training thread's stack",
+        chart=("gpu.utilization_percent",) if on_gpu else ("run.step_seconds",),
+    )
+
+
+def _how_to_find_out(case: RunCase, *, is_complete: bool = True) -> Fix:
+    """The next step: the line that loading spends its time in, where stacks name it.
+
+    `is_complete`: whether all causes were asked; of those that the user ignores nothing is said.
+    """
+    rank = case.run.critical
+    line, lived = loading_line(rank), _lifetime_seconds(rank)
+    if is_complete and lived is not None and lived < SHORT_SECONDS:
+        text = (
+            f"Its workers live for {seconds(lived)}, one epoch: they start, make a few batches and end, too soon to be "
+            "sampled often. Keep them, and join short epochs into longer ones with a repeating sampler"
+        )
+        if line is not None:
+            text += f"; {_where(line)}"
+        return loader_fix(rank.train_loader, {"persistent_workers": "True"}, text, "True")
+    unknown = _unknown(rank) if is_complete else "No enabled rule explains it; some rules are ignored"
+    file, number = place_of(rank.train_loader)
+    if line is not None:
+        return Fix(text=f"{unknown}; {_where(line)}", file=line.file, line=line.line)
+    look = "" if rank.stacks is not None else f": look at its stacks for a minute (gpuwatch stacks {rank.facts.pid})"
+    return Fix(text=f"{unknown}{look}", file=file, line=number)
+
+
+def _lifetime_seconds(rank: RankWindow) -> float | None:
+    """How long workers live that are started for each epoch: about as long as one takes; None of those that persist."""
+    loader, stacks, epochs = rank.train_loader, rank.stacks, rank.epochs
+    if loader is None or not loader.num_workers or loader.persistent_workers is not False:
+        return None
+    if epochs is not None:
+        long = rank.watched_seconds
+        return long / epochs.count if long is not None and epochs.count >= EPOCHS else None
+    return stacks.seconds / stacks.epochs if stacks is not None and stacks.epochs >= EPOCHS else None
+
+
+def _unknown(rank: RankWindow) -> str:
+    loader, busy = rank.train_loader, worker_busy(rank)
+    if loader is None and rank.facts.visibility == "exact":
+        return "Its batches come from no DataLoader that the hook sees, but from what the loop does before each step"
+    if loader is not None and loader.num_workers is None and rank.facts.visibility == "exact":
+        return (
+            "Its batches come from an iterator that is no DataLoader: if it makes each batch only on request, "
+            "have the workers of a DataLoader, or a thread, make them ahead"
+        )
+    if loader is None or loader.num_workers is None:
+        return "Its loader's settings are not known: start the script with gpuwatch run, so that the hook sees them"
+    if loader.num_workers == 0:
+        return (
+            "Loading in workers would not be faster here, because training needs the same CPU cores: "
+            "make an item cheaper (decode smaller, cache, precompute)"
+        )
+    if busy is None:
+        return "It is not known what its workers do"
+    loads = sorted(worker_loads(rank), key=lambda each: each.busy)
+    if loads and loads[-1].busy >= BUSY_SHARE > 2.0 * loads[-2].busy:
+        return (
+            f"One worker, process {loads[-1].pid}, is busy {percent(loads[-1].busy)} of the time and the others at "
+            f"most {percent(loads[-2].busy)}: it is slow, or it got the slow items, and the others wait for it"
+        )
+    if busy.value < BUSY_SHARE:
+        return (
+            f"Its workers are busy only {percent(busy.value)} of the time, so the time goes into collating or "
+            "shipping batches, or into bursts"
+        )
+    return "Its workers are busy, and no limit of the machine explains the wait"
+
+
+def _where(line: HotLine) -> str:
+    return (
+        f"{percent(line.share.value)} of {line.whose} {'are' if line.phase == 'wait' else 'is'} spent in {line.words}"
+    )

@@ -1,0 +1,133 @@
+"""Every epoch begins with a pause while workers start and the queue refills.
+
+Means:
+    Without persistent_workers a loader ends its workers with the epoch and starts new ones; with short epochs that
+    pause is a large part of the run.
+Evidence:
+    The wait for the end of each epoch (workers that do not persist are ended in it) and, beyond the usual wait, for
+    the first batches of the next, over the whole session; whether worker processes change between epochs. Without a
+    hook: the samples of the training thread's stack that stand in iter() or wait for the first batch of each worker,
+    beyond the usual wait, in a window in which at least two epochs began.
+Fires:
+    5 % of the time over at least two epochs.
+Clears:
+    Below 3 %.
+Not when:
+    There was only one epoch so far.
+Causes:
+    New worker processes from epoch to epoch: they are not persistent. The same ones: the sampler or dataset is
+    rebuilt. Fewer than two batches per worker: epoch-too-short.
+Fix:
+    persistent_workers=True; where workers already persist, the sampler or dataset is rebuilt in the training
+    process; where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler).
+Gain:
+    At most 1 / (1 - E), where E counts only time in which the GPU idles: in these pauses by event pairs, from outside
+    over the whole window. Persistent workers still have to make the first batch of an epoch: at worst, the time that
+    one of them takes for it remains. Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2
+    cores).
+Verify:
+    From the end of an epoch to the first batch of the next the wait is less than three times the usual.
+Source:
+    pytorch#15849, Lightning's speed guide; measured as above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
+from gpuwatch.diagnosis.advice.lines import watched, with_interval
+from gpuwatch.diagnosis.advice.pauses import EpochEdges, edges_gain, epoch_edges
+from gpuwatch.diagnosis.advice.sampled import trains_on
+from gpuwatch.diagnosis.advice.starvation import idle_share
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.text.numbers import grouped
+from gpuwatch.timeline.windows import RankWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    fire_share: float = threshold(0.05, "of the time passes at the starts of epochs: reported from here on")
+    clear_share: float = threshold(0.03, "until less passes", bounded_by="fire_share")
+
+
+@rule("epoch-start-stall", family="data", subject="run", level=Level.E2, thresholds=Thresholds)
+def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
+    """Fires on a run that loses a twentieth of its time to the starts of its epochs."""
+    rank = case.run.critical
+    edges = epoch_edges(rank)
+    if edges is None or edges.share < limits.clear_share:
+        return None
+    idle = idle_share(case) if edges.sampled is not None and trains_on(case) == "cuda" else None
+    others = "unknown" if edges.usual_seconds is None else seconds(edges.usual_seconds)
+    return Draft(
+        summary=(
+            f"Between two epochs lies a pause of {seconds(edges.pause_seconds)}: "
+            f"{percent(edges.share)} of the time in all"
+        ),
+        severity=Severity.WARNING,
+        level=edges.level,
+        evidence=(
+            _share(rank, edges),
+            Measure("epochs", edges.count, f"{grouped(edges.count)} epochs seen"),
+            Measure(
+                "first_wait_seconds",
+                round(edges.pause_seconds, 4),
+                f"from the end of an epoch to the next one's first batch {seconds(edges.pause_seconds)}, "
+                f"for other batches {others}",
+            ),
+            *_restarts(rank),
+        ),
+        fires=edges.share >= limits.fire_share,
+        fix=_fix(rank, edges),
+        gain=edges_gain(rank, edges, (1.0, 1.0) if idle is None else (idle.low, idle.high)),
+        ruled_out=()
+        if edges.usual_seconds is None
+        else (RuledOut("slow loading throughout", f"the usual batch waits {seconds(edges.usual_seconds)}"),),
+        verify="Ending an epoch and waiting for the first batch of the next takes less than three times a usual wait",
+        chart=("run.wait_share", "run.step_seconds"),
+    )
+
+
+def _share(rank: RankWindow, edges: EpochEdges) -> Measure:
+    if edges.sampled is None or rank.stacks is None:
+        return share_measure("epoch_start_share", edges.share, "pauses between epochs take")
+    text = f"pauses between epochs take {with_interval(edges.sampled)} {watched(rank.stacks)}"
+    return Measure("epoch_start_share", round(edges.share, 4), text)
+
+
+def _restarts(rank: RankWindow) -> tuple[Measure, ...]:
+    if rank.workers is None or not rank.workers.pids_changed:
+        return ()
+    return (Measure("worker_pids_changed", 1, "its worker processes are new ones from epoch to epoch"),)
+
+
+def _fix(rank: RankWindow, edges: EpochEdges) -> Fix:
+    loader = rank.train_loader
+    workers = loader.num_workers if loader else None
+    restarts = rank.workers is not None and rank.workers.pids_changed
+    if workers and (loader is None or not loader.persistent_workers):
+        return loader_fix(loader, {"persistent_workers": "True"}, "Keep the workers from one epoch to the next", "True")
+    if workers and edges.batches_per_epoch is not None and edges.batches_per_epoch < 2 * workers:
+        count = max(1, edges.batches_per_epoch // 4)
+        return loader_fix(
+            loader,
+            {"num_workers": str(count)},
+            f"An epoch has {grouped(edges.batches_per_epoch)} batches for {workers} workers: use {count}, or join "
+            "several epochs into one with a repeating sampler",
+            count,
+        )
+    what = "new worker processes start although they should persist: the loader is rebuilt each epoch"
+    if not restarts:
+        what = "the sampler or the dataset does work in the training process at each start (shuffling, scanning)"
+    file, line = place_of(loader)
+    return Fix(
+        text=f"Build the loader once, before the loop, and move that work out of the epoch's start: {what}",
+        file=file,
+        line=line,
+    )

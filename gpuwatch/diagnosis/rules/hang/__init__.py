@@ -1,1 +1,0 @@
-"""Training that stopped, loudly or silently."""

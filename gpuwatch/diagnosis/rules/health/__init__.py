@@ -1,1 +1,0 @@
-"""What the driver reports about the hardware's health."""

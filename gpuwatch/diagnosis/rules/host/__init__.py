@@ -1,1 +1,0 @@
-"""The machine under the run: its cores, memory and nodes."""

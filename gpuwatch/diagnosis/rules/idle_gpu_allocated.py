@@ -1,0 +1,116 @@
+"""A GPU is reserved by the job but has done nothing.
+
+Means:
+    A process of the job holds memory on this GPU and never starts a kernel there, while the job trains on others: money
+    for nothing, and often a sign that ranks do not use the GPU they should.
+Evidence:
+    NVML's list of processes on the GPU, utilization 0 throughout, and a run of one of these processes that makes steps
+    and has other GPUs.
+Fires:
+    For 10 minutes.
+Clears:
+    Utilization above 5 %.
+Not when:
+    It is the job's only GPU; the job makes no steps (a pipeline that fills, a notebook, a server that waits); other
+    programs' processes; utilization is not reported (MIG).
+Causes:
+    LOCAL_RANK or device_ids that name other GPUs, or a script that uses fewer than it was given.
+Fix:
+    Look at LOCAL_RANK, device_ids and CUDA_VISIBLE_DEVICES; give the GPU back if it is not needed.
+Gain:
+    No speed; the cost of a GPU.
+Verify:
+    Utilization above 5 %, or no process of the job on it.
+Source:
+    Microsoft's study of 400 jobs (ICSE'24); Meta's GCM idle checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.wording import gibibytes, gpu_name, listed
+from gpuwatch.samples import GpuProcess
+from gpuwatch.text.numbers import grouped
+from gpuwatch.timeline.windows import RunWindow
+
+TEN_MINUTES = 120  # evaluations, 5 s apart
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What decides, as far as it may be set."""
+
+    used_percent: float = threshold(5.0, "utilization: a GPU that is used more is not idle")
+
+
+@rule(
+    "idle-gpu-allocated",
+    family="multi_gpu",
+    subject="gpu",
+    level=Level.E0,
+    gated=False,
+    fire_after=TEN_MINUTES,
+    thresholds=Thresholds,
+)
+def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
+    """Fires on a GPU that a training job holds and leaves idle."""
+    gpu, status = case.gpu, case.gpu.latest_status
+    if gpu.utilization is None or gpu.utilization.mean > limits.used_percent or gpu.facts.mig or gpu.status != "live":
+        return None
+    holder = _holder(case, status.processes if status is not None else None)
+    if holder is None:
+        return None
+    run, processes = holder
+    memory = _held_bytes(processes)
+    held = f", {gibibytes(memory)}" if memory is not None else ""
+    others = len(set(run.gpu_uuids) - {gpu.facts.uuid})
+    return Draft(
+        summary=f"{gpu_name(gpu)} is held by {run.title}{held} but idles, while the run trains on {others} other",
+        severity=Severity.INFO,
+        level=Level.E0,
+        evidence=(
+            Measure("utilization_percent", round(gpu.utilization.max, 1), f"at most {gpu.utilization.max:.0f} % busy"),
+            Measure("memory_bytes", memory, _holding(processes, memory)),
+            Measure("steps", run.critical.steps, f"the run makes steps ({grouped(run.critical.steps)} in the window)"),
+        ),
+        fires=gpu.utilization.max < 1.0,
+        fix=Fix(
+            text="See which device each rank takes (LOCAL_RANK, device_ids, CUDA_VISIBLE_DEVICES), or give it back",
+            code='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+        ),
+        hint="no speedup: it saves the cost of a GPU",
+        ruled_out=(RuledOut("a job that waits", "it makes steps on its other GPUs"),),
+        verify="Utilization above 5 %, or no process of the job on it",
+        chart=("gpu.utilization_percent", "gpu.memory_used_bytes"),
+    )
+
+
+def _held_bytes(processes: Sequence[GpuProcess]) -> int | None:
+    """What they hold together; None where that of one is unknown."""
+    known = [process.memory_bytes for process in processes if process.memory_bytes is not None]
+    return sum(known) if len(known) == len(processes) else None
+
+
+def _holding(processes: Sequence[GpuProcess], memory: int | None) -> str:
+    who = f"process{'es' if len(processes) > 1 else ''} {listed(str(process.pid) for process in processes)}"
+    one = len(processes) == 1
+    if memory is None:
+        return (
+            f"{who} {'is' if one else 'are'} on it, how much memory {'it holds' if one else 'they hold'} is not known"
+        )
+    return f"{who} {'holds' if one else 'hold'} {gibibytes(memory)} on it"
+
+
+def _holder(case: GpuCase, processes: tuple[GpuProcess, ...] | None) -> tuple[RunWindow, list[GpuProcess]] | None:
+    """The run that moves and has a process here besides its other GPUs."""
+    for run in case.scene.runs:
+        pids = {rank.facts.pid for rank in run.ranks if rank.ended is None}
+        own = [process for process in processes or () if process.pid in pids]
+        if own and run.critical.steps > 0 and set(run.gpu_uuids) - {case.gpu.facts.uuid}:
+            return run, own
+    return None

@@ -1,1 +1,0 @@
-"""The launch of GPU work by the CPU."""

@@ -1,1 +1,0 @@
-"""GPU memory: what is free, what is nearly full, and the allocator's troubles."""

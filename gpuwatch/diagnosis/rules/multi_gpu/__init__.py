@@ -1,1 +1,0 @@
-"""Several GPUs and ranks in one job."""

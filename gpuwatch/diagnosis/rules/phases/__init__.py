@@ -1,1 +1,0 @@
-"""Stretches of a run that are not training: evaluation, checkpoints, garbage collection."""

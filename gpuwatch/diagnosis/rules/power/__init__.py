@@ -1,1 +1,0 @@
-"""Heat, power limits and the clocks they take away."""

@@ -1,1 +1,0 @@
-"""Precision, compilation and how much arithmetic a busy GPU really does."""

@@ -1,1 +1,0 @@
-"""The way of a batch to the GPU: copies and the link."""

@@ -1,1 +1,0 @@
-"""What utilization itself shows, and dips whose cause is not yet known."""
