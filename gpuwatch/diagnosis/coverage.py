@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from gpuwatch.diagnosis.cases import gpu_case_of, run_case_of
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.gates import may_judge
-from gpuwatch.diagnosis.rule import MachineCase, Rule
+from gpuwatch.diagnosis.rule import MachineCase, Rule, gpu_case_of, run_case_of
 from gpuwatch.timeline.windows import RunWindow, Scene
 
 _BEST_LEVELS = {"exact": Level.E3, "sampled": Level.E1, "process": Level.E0, "hardware": Level.E0}

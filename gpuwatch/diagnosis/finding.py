@@ -31,6 +31,14 @@ class Level(IntEnum):
     E3 = 3
 
 
+LEVEL_WORDS = {
+    Level.E0: "hardware readings alone",
+    Level.E1: "process readings and stacks",
+    Level.E2: "the hook's timings",
+    Level.E3: "the hook: its GPU event pairs, or its timings of a run that computes on the CPU",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Measure:
     """One number behind a finding. The unit is in the name (`wait_share`, `power_watts`)."""
@@ -157,6 +165,7 @@ class WorkerInitEdit:
 
 KeywordEdit = CallEdit | SettingsEdit | LoopEdit
 """An edit that sets keywords of a call, however the call is found."""
+
 
 Edit = KeywordEdit | TransferEdit | SetupEdit | ModelEdit | AutocastEdit | IntervalEdit | WorkerInitEdit
 """A change of the user's source, as a rule asks for it: data only. gpuwatch/edits makes it, or says why it cannot."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.advice.starvation import EARLY_STEPS
+from gpuwatch.diagnosis.finding import LEVEL_WORDS
 from gpuwatch.diagnosis.gates import GPU_SAMPLES, UNHOOKED_SECONDS
-from gpuwatch.diagnosis.precedence import LEVEL_WORDS
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.thresholds import declared
 from gpuwatch.diagnosis.track import EVALUATION_NS, HOLD_NS, SECOND_NS

@@ -1,4 +1,7 @@
-"""What a rule is: one function over one case, with the page that explains it as its module's docstring."""
+"""What a rule is: one function over one case, with the page that explains it as its module's docstring.
+
+A scene is cut into the cases that rules judge: one per run, one per GPU, one for the machine.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from functools import wraps
 from typing import Any, Literal
 
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Severity
-from gpuwatch.diagnosis.settings import Settings
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.diagnosis.tree import SYMPTOM, Cause, cause_of_rule, judged_before
 from gpuwatch.samples import MachineFacts
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, RunWindow, Scene
@@ -19,6 +22,7 @@ LEAST_GAIN, LEAST_GAIN_LEFT = 1.05, 1.03
 """The high end of the gain from which a warning fires, and below which it ends: a twentieth of the time is a loss."""
 CERTAIN_GAIN, LIKELY_GAIN = 1.01, 1.05
 """The low end and the middle of the gain that a warning needs: a change that may bring nothing is a note."""
+_NOTHING: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,11 @@ class MachineCase(Case):
 
 
 AnyCase = RunCase | GpuCase | MachineCase
+
+
 Subject = Literal["run", "gpu", "machine"]
+
+
 Family = Literal[
     "data",  # what keeps batches from being ready
     "hang",  # training that stopped, loudly or silently
@@ -93,6 +101,8 @@ Family = Literal[
     "transfer",  # the way of a batch to the GPU: copies and the link
     "utilization",  # what utilization itself shows, and dips whose cause is not known
 ]
+
+
 Check = Callable[[Any], "Draft | None"]
 
 
@@ -218,3 +228,36 @@ def _with_thresholds(id: str, function: Callable[..., Draft | None], usual: Any)
         return function(case, case.settings.thresholds.get(id, usual))
 
     return check
+
+
+def run_case_of(
+    scene: Scene,
+    run: RunWindow,
+    holding: frozenset[str] = frozenset(),
+    settings: Settings = _USUAL,
+    advised: Mapping[str, int] = _NOTHING,
+) -> RunCase:
+    """One run with the GPUs it uses."""
+    used = set(run.gpu_uuids)
+    gpus = tuple(gpu for gpu in scene.gpus if gpu.facts.uuid in used)
+    return RunCase(scene=scene, run=run, gpus=gpus, holding=holding, settings=settings, advised=advised)
+
+
+def gpu_case_of(
+    scene: Scene, gpu: GpuWindow, holding: frozenset[str] = frozenset(), settings: Settings = _USUAL
+) -> GpuCase:
+    """One GPU with the run that trains on it: of several, the one with the most steps in the window."""
+    users = [run for run in scene.runs if gpu.facts.uuid in run.gpu_uuids]
+    run = max(users, key=lambda run: (run.critical.ended is None, run.critical.steps), default=None)
+    return GpuCase(scene=scene, gpu=gpu, run=run, holding=holding, settings=settings)
+
+
+def same_case_in(scene: Scene, case: AnyCase) -> AnyCase | None:
+    """The case of the same subject in another scene, with the same rules holding; None where it is not there."""
+    if isinstance(case, RunCase):
+        runs = [run for run in scene.runs if run.id == case.run.id]
+        return run_case_of(scene, runs[0], case.holding, case.settings, case.advised) if runs else None
+    if isinstance(case, GpuCase):
+        gpus = [gpu for gpu in scene.gpus if gpu.facts.uuid == case.gpu.facts.uuid]
+        return gpu_case_of(scene, gpus[0], case.holding, case.settings) if gpus else None
+    return MachineCase(scene=scene, holding=case.holding, settings=case.settings)

@@ -1,4 +1,4 @@
-"""The thresholds of a rule: declared once in its file, read by the rule, its page, and the user's settings.
+"""The thresholds of a rule: declared once in its file, read by the rule, its page, and the user's settings of them.
 
     @dataclass(frozen=True, slots=True)
     class Thresholds:
@@ -11,12 +11,16 @@ that what clears a finding never asks for more than what fired it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 _KEY = "threshold"
 _RANGES = {"share": (0.0, 1.0), "percent": (0.0, 100.0), "points": (0.0, 100.0), "seconds": (0.0, 7 * 86_400.0)}
 _MOST = 1_000_000_000
+
+SYMPTOMS = frozenset({"data-starvation", "launch-bound", "low-util", "pcie-degraded"})
+"""Rules that others need to hold before they name a cause: ignored, they are still judged, and only not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +74,14 @@ def declared(thresholds: type[Any] | None) -> tuple[Threshold, ...]:
             )
         )
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Rules by their ids.
+
+    `ignored` says why each of them is; `thresholds` holds instances of the rules' own Thresholds, where one differs.
+    """
+
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    thresholds: Mapping[str, Any] = field(default_factory=dict)

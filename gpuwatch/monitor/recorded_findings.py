@@ -16,9 +16,9 @@ import msgspec
 
 from gpuwatch._version import __version__
 from gpuwatch.diagnosis.finding import Edit, Finding, Fix, Severity
-from gpuwatch.diagnosis.precedence import in_order
+from gpuwatch.diagnosis.plan import in_order
 from gpuwatch.diagnosis.registry import all_rules
-from gpuwatch.diagnosis.settings import Settings
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.snapshot import ReplayMark
 from gpuwatch.recording.types import FindingRecord, FindingSpan
 from gpuwatch.timeline.trainer import RAW_NS

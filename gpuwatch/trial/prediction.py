@@ -10,9 +10,8 @@ from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, queue_model
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import LEAST_PROMISE, advise
-from gpuwatch.diagnosis.cases import run_case_of
 from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Gain, LoopEdit, ModelEdit, SettingsEdit, SetupEdit
-from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.rule import RunCase, run_case_of
 from gpuwatch.timeline.windows import Scene
 from gpuwatch.trial.changes import Arm
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.diagnosis.registry import rule_by_id
-from gpuwatch.diagnosis.settings import Settings
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay import Stage, origin_of
 from gpuwatch.monitor.snapshot import Snapshot

@@ -18,9 +18,8 @@ from dataclasses import replace
 from itertools import cycle, islice
 from typing import Any
 
-from gpuwatch.diagnosis.cases import gpu_case_of, run_case_of
 from gpuwatch.diagnosis.finding import Draft, Finding
-from gpuwatch.diagnosis.rule import GpuCase, MachineCase, RunCase
+from gpuwatch.diagnosis.rule import GpuCase, MachineCase, RunCase, gpu_case_of, run_case_of
 from gpuwatch.samples import (
     GpuFacts,
     GpuSample,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from scene_builder import findings, gpu, loader, phase, rank, run, scene
 
-from gpuwatch.diagnosis.advice.plan import TimeShares, planned
 from gpuwatch.diagnosis.finding import Finding, Gain, Level, PlanStep, Severity
+from gpuwatch.diagnosis.plan import TimeShares, planned
 
 
 def said(rule: str, low: float, high: float | None = None, *, run: str = "a", behind: str | None = None) -> Finding:

@@ -13,8 +13,7 @@ from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.diagnosis.registry import all_rules, rule_by_id
 from gpuwatch.diagnosis.rule import Rule
-from gpuwatch.diagnosis.settings import SYMPTOMS, Settings
-from gpuwatch.diagnosis.thresholds import declared
+from gpuwatch.diagnosis.thresholds import SYMPTOMS, Settings, declared
 from gpuwatch.timeline.windows import Scene
 
 RULES = all_rules()

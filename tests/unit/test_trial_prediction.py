@@ -12,7 +12,6 @@ from gpuwatch.diagnosis.advice.cost import step_cost
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, QueueModel, queue_model
 from gpuwatch.diagnosis.advice.starvation import starvation_of
-from gpuwatch.diagnosis.cases import run_case_of
 from gpuwatch.diagnosis.finding import (
     CallEdit,
     Edit,
@@ -25,6 +24,7 @@ from gpuwatch.diagnosis.finding import (
     SetupEdit,
     Severity,
 )
+from gpuwatch.diagnosis.rule import run_case_of
 from gpuwatch.timeline.windows import Scene
 from gpuwatch.trial.changes import Arm, arms_of
 from gpuwatch.trial.prediction import predict
