@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.schema import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import BatchWait, GpuFacts, GpuSample, HostSample, RunFacts, Sample, StepEnd
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.recording_cost import START_NS, WALL, machine
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import CannotOpenError, RecordingMeta
+from gpuwatch.recording.schema import CannotOpenError, RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import GpuSample
 

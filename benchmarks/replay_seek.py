@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks.recording_cost import START_NS, WALL, machine
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.schema import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 
 SECOND_NS = 1_000_000_000

@@ -13,8 +13,8 @@ from gpuwatch.compare.comparison import judge, parse_gate
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.measured import CannotCompareError, Measured, measured, measured_report
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.summary import summarize
-from gpuwatch.recording.types import CannotOpenError
+from gpuwatch.recording.schema import CannotOpenError
+from gpuwatch.recording.stretch import summarize
 from gpuwatch.text.escape import json_text
 
 _RECORDING = b"SQLite format 3\x00"

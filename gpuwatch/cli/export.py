@@ -16,7 +16,7 @@ from gpuwatch.export.samples import Axis, json_lines, samples_of
 from gpuwatch.export.tables import TABLES, CsvWriter, MissingLibraryError, ParquetWriter, RowMaker, TableFiles
 from gpuwatch.export.trace import chrome_trace
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import CannotOpenError
+from gpuwatch.recording.schema import CannotOpenError
 from gpuwatch.text.escape import encodable
 from gpuwatch.text.numbers import grouped
 

@@ -19,7 +19,7 @@ from gpuwatch.dashboard.words import recorded_words
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.recorder import default_name
 from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
-from gpuwatch.recording.types import CannotRecordError
+from gpuwatch.recording.schema import CannotRecordError
 
 _END_SEEN_SECONDS = 1.0
 """The end of a command is known at once; the sources that see how its trainers ended poll a few times a second."""

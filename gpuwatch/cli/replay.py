@@ -47,7 +47,7 @@ def replay(arguments: argparse.Namespace) -> int:
         from gpuwatch.cli.session import quiet_log
         from gpuwatch.monitor.replay import ReplayMonitor
         from gpuwatch.recording.reader import Recording
-        from gpuwatch.recording.types import CannotOpenError
+        from gpuwatch.recording.schema import CannotOpenError
 
         quiet_log()
         try:

@@ -122,7 +122,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _read(arguments: argparse.Namespace, with_curves: bool) -> Observation:
     """What the recording holds between the moments that were asked for."""
-    from gpuwatch.recording.types import CannotOpenError
+    from gpuwatch.recording.schema import CannotOpenError
     from gpuwatch.report.recorded import MinutesOnce, observe
 
     quiet_log()

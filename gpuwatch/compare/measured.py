@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpuwatch.recording.summary import FindingSummary, GpuSummary, Level, RunSummary, SessionSummary
+from gpuwatch.recording.stretch import FindingSummary, GpuSummary, Level, RunSummary, SessionSummary
 from gpuwatch.report.model import Finding, Gpu, Memory, Report, Run
 
 _GIB = 1024**3

@@ -285,7 +285,7 @@ class DashboardApp(App[int]):
 
     async def _toggle_recording(self) -> None:
         """Begins a recording in the current folder, or ends the one that is being written."""
-        from gpuwatch.recording.types import CannotRecordError
+        from gpuwatch.recording.schema import CannotRecordError
 
         snapshot = self.monitor.snapshot()
         if snapshot.recording is not None:

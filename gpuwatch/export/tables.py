@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal, Protocol, Union
 
 from gpuwatch.export.samples import Axis, time_of
 from gpuwatch.metrics import GPU_RINGS
-from gpuwatch.recording.types import FindingSpan
+from gpuwatch.recording.schema import FindingSpan
 from gpuwatch.samples import (
     BatchCount,
     BatchWait,

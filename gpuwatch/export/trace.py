@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuwatch.export.samples import Axis
 from gpuwatch.metrics import HOST, Metric, charted
-from gpuwatch.recording.types import FindingSpan
+from gpuwatch.recording.schema import FindingSpan
 from gpuwatch.samples import (
     BatchWait,
     GpuFacts,

@@ -20,7 +20,7 @@ from gpuwatch.diagnosis.plan import in_order
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.snapshot import ReplayMark
-from gpuwatch.recording.types import FindingRecord, FindingSpan
+from gpuwatch.recording.schema import FindingRecord, FindingSpan
 from gpuwatch.timeline.trainer import RAW_NS
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import Clock, SystemClock
 from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
 from gpuwatch.samples import Candidates, GpuSample, LinkLoss, Sample, TrainerEnded
+from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.gpu import GpuHistory
 from gpuwatch.timeline.runs import gpus_of, holds
-from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.trainer import TrainerHistory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatch.recording.types import RecordingMeta
+    from gpuwatch.recording.schema import RecordingMeta
     from gpuwatch.recording.writer import RecordingWriter
 
 
@@ -435,7 +435,7 @@ class Recorder:
 
 def _meta(snapshot: Snapshot, interval_seconds: float, command: tuple[str, ...], wall_time: float) -> RecordingMeta:
     from gpuwatch._version import __version__
-    from gpuwatch.recording.types import RecordingMeta
+    from gpuwatch.recording.schema import RecordingMeta
 
     return RecordingMeta(
         hostname=snapshot.machine.hostname if snapshot.machine is not None else socket.gethostname(),

@@ -16,14 +16,13 @@ from gpuwatch.monitor.clock import ReplayClock
 from gpuwatch.monitor.monitor import Judge, Lead, Monitor, Subscriber
 from gpuwatch.monitor.recorded_findings import RecordedFindings, RecordedJudge
 from gpuwatch.monitor.snapshot import Origin, RecordingNow, ReplayNow, Snapshot
-from gpuwatch.recording.long import RUN_METRICS, tier_columns
-from gpuwatch.recording.pooled import NO_MINUTES, MinuteColumns
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.tiers import HOUR_NS
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.rollups import HOUR_NS, NO_MINUTES, MinuteColumns
+from gpuwatch.recording.schema import RecordingMeta
+from gpuwatch.recording.stretch import RUN_METRICS, tier_columns
 from gpuwatch.samples import Sample
+from gpuwatch.timeline.columns import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.runs import ProcessSet
-from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, ValueTiers
 from gpuwatch.timeline.timeline import Timeline
 
 _STRETCH_NS = 60_000_000_000  # what is read at once: as much as it seals into one chunk

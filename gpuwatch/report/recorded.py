@@ -18,10 +18,10 @@ from gpuwatch.edits.source import read_recorded_source
 from gpuwatch.monitor.recorded_findings import RecordedFindings, from_blob, severity_of
 from gpuwatch.monitor.replay import Stage
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.recording.long import LONGEST_NS, LongStretch
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.tiers import Hour
-from gpuwatch.recording.types import FindingSpan
+from gpuwatch.recording.rollups import Hour
+from gpuwatch.recording.schema import FindingSpan
+from gpuwatch.recording.stretch import LONGEST_NS, LongStretch
 from gpuwatch.report.observation import (
     FindingDuration,
     Key,

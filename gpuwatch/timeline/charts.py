@@ -10,13 +10,13 @@ from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean
 
+from gpuwatch.timeline.columns import MINUTE_NS, SECOND_NS, Buckets, ValueBuckets, ValueTiers
 from gpuwatch.timeline.figures import quotient
 from gpuwatch.timeline.gpu import GpuHistory, Ring
 from gpuwatch.timeline.host import HostHistory
 from gpuwatch.timeline.runs import grouped
-from gpuwatch.timeline.stats import known
-from gpuwatch.timeline.tiers import MINUTE_NS, SECOND_NS, Buckets, ValueBuckets, ValueTiers
 from gpuwatch.timeline.trainer import TrainerHistory
+from gpuwatch.timeline.windows import known
 
 _RING_HOLD_NS = SECOND_NS // 2
 _HOLD_INTERVALS = 1.6  # two polls are 1.2 intervals apart at most (their jitter); a missed one is a gap

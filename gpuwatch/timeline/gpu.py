@@ -12,11 +12,9 @@ from typing import Literal, NamedTuple
 
 from gpuwatch import metrics
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuLost, GpuSample, GpuStatus, NvmlState, XidEvent
-from gpuwatch.timeline.columns import NAN, Odometer, Table
+from gpuwatch.timeline.columns import NAN, SECOND_NS, Odometer, Table, ValueTiers
 from gpuwatch.timeline.spans import Span, outside, united
-from gpuwatch.timeline.stats import known, stats
-from gpuwatch.timeline.tiers import SECOND_NS, ValueTiers
-from gpuwatch.timeline.windows import GpuWindow, LinkErrors, Stats
+from gpuwatch.timeline.windows import GpuWindow, LinkErrors, Stats, known, stats
 
 _LINK_COUNTERS = ("pcie_replays", "nvlink_crc_errors", "nvlink_replays", "nvlink_recoveries")
 _LINK_SPAN_NS = 60 * SECOND_NS

@@ -13,12 +13,19 @@ from typing import Any
 
 from gpuwatch import metrics
 from gpuwatch.samples import HostSample, ProcessSample, WorkerFetch, WorkerSample
-from gpuwatch.timeline.columns import Odometer, Table, number
+from gpuwatch.timeline.columns import SECOND_NS, Odometer, Table, ValueTiers, number
 from gpuwatch.timeline.phases import STOPPED_STATES
 from gpuwatch.timeline.spans import Span, covered_ns, united
-from gpuwatch.timeline.stats import known, mean, mean_and_sigma
-from gpuwatch.timeline.tiers import SECOND_NS, ValueTiers
-from gpuwatch.timeline.windows import HostWindow, MemoryGrowth, ProcessTotals, WorkerPace, WorkerTotals
+from gpuwatch.timeline.windows import (
+    HostWindow,
+    MemoryGrowth,
+    ProcessTotals,
+    WorkerPace,
+    WorkerTotals,
+    known,
+    mean,
+    mean_and_sigma,
+)
 
 _RAW_NS = 600 * SECOND_NS
 _MOST_ROWS = 2_048

@@ -8,8 +8,8 @@ from itertools import pairwise, takewhile
 from statistics import median
 
 from gpuwatch.samples import PhaseKind, PhaseSpan
+from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.spans import Span, covered_ns
-from gpuwatch.timeline.tiers import SECOND_NS
 from gpuwatch.timeline.windows import PhaseTotals, Recompiles
 
 _KEPT_PER_KIND = 1_024

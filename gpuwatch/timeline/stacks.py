@@ -25,11 +25,9 @@ from gpuwatch.samples import (
     StackTally,
     WorkerPhase,
 )
-from gpuwatch.timeline.columns import Table
+from gpuwatch.timeline.columns import SECOND_NS, Table
 from gpuwatch.timeline.spans import Span, covered_ns
-from gpuwatch.timeline.stats import wilson
-from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow, WorkerShare
+from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow, WorkerShare, wilson
 
 LOG_NS = 900 * SECOND_NS  # as long as the raw steps of a hooked trainer
 _SINGLE_NS = 120 * SECOND_NS  # twice the rules' window; older tallies are merged

@@ -14,10 +14,9 @@ from statistics import fmean, median
 from typing import Any
 
 from gpuwatch.samples import LoaderFacts, StackTally, StepEnd
-from gpuwatch.timeline.columns import Table, number
+from gpuwatch.timeline.columns import MINUTE_NS, MINUTES_KEPT, SECOND_NS, SECONDS_KEPT, SumBuckets, Table, number
 from gpuwatch.timeline.figures import StepSums
 from gpuwatch.timeline.stacks import NOT_TRAINING
-from gpuwatch.timeline.tiers import MINUTE_NS, MINUTES_KEPT, SECOND_NS, SECONDS_KEPT, SumBuckets
 from gpuwatch.timeline.windows import Pace, PaceBlock
 
 UNKNOWN = -1

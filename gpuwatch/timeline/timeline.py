@@ -38,12 +38,22 @@ from gpuwatch.samples import (
     XidEvent,
 )
 from gpuwatch.timeline.charts import Chart, Grid, Series, lines_of
+from gpuwatch.timeline.columns import SECOND_NS, Buckets
 from gpuwatch.timeline.gpu import GpuHistory, gpu_window, status_of
 from gpuwatch.timeline.host import HostHistory, ProcessHistory
-from gpuwatch.timeline.run_windows import pauses_of, run_window, training_start_ns
-from gpuwatch.timeline.runs import Identity, Run, gpus_of, grouped, holds, newest, unhooked
+from gpuwatch.timeline.runs import (
+    Identity,
+    Run,
+    gpus_of,
+    grouped,
+    holds,
+    newest,
+    pauses_of,
+    run_window,
+    training_start_ns,
+    unhooked,
+)
 from gpuwatch.timeline.spans import united
-from gpuwatch.timeline.tiers import SECOND_NS, Buckets
 from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.timeline.windows import Quality, Scene
 

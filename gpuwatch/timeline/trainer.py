@@ -27,12 +27,11 @@ from gpuwatch.samples import (
     TrainerEnded,
     WorkerFetch,
 )
-from gpuwatch.timeline.columns import Table, number
+from gpuwatch.timeline.columns import SECOND_NS, Table, number
 from gpuwatch.timeline.host import WorkerFetches
 from gpuwatch.timeline.phases import OUTSIDE, STOPPED_STATES, PhaseLog, StopLog
 from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.stacks import BatchCounts, StackLog
-from gpuwatch.timeline.stats import LogHistogram, known
 from gpuwatch.timeline.steps import (
     STEP_COLUMNS,
     UNKNOWN,
@@ -46,8 +45,7 @@ from gpuwatch.timeline.steps import (
     wait_within,
     without_stop,
 )
-from gpuwatch.timeline.tiers import SECOND_NS
-from gpuwatch.timeline.windows import EpochTotals, MemoryTotals, PeakGrowth
+from gpuwatch.timeline.windows import EpochTotals, LogHistogram, MemoryTotals, PeakGrowth, known
 
 RAW_NS = 900 * SECOND_NS
 """Of steps and of the allocator: the longest window, 30 slow steps."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.figures import StepSums, run_rate
-from gpuwatch.timeline.run_windows import sums_of_rows
+from gpuwatch.timeline.runs import sums_of_rows
 from gpuwatch.timeline.steps import head_batches
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.trainer import TrainerHistory

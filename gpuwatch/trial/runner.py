@@ -21,7 +21,7 @@ from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.sources.base import Source
-from gpuwatch.timeline.tiers import SECOND_NS
+from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.trial import process_guard
 from gpuwatch.trial.changes import Arm, Place, TrialError, command_of, environment_of, for_scratch, overrides_of
 from gpuwatch.trial.meter import Meter

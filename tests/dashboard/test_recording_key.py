@@ -7,7 +7,7 @@ import pytest
 
 from gpuwatch.dashboard.words import length, recorded_words, recording_badge
 from gpuwatch.monitor.snapshot import RecordingNow
-from gpuwatch.recording.types import CannotRecordError
+from gpuwatch.recording.schema import CannotRecordError
 from tests.dashboard import situations
 from tests.dashboard.piloting import driven
 

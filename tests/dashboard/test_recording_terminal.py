@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.schema import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from tests.dashboard.pseudo_terminal import PseudoTerminal
 from tests.integration.simulated_recordings import record_samples

@@ -20,7 +20,7 @@ from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.schema import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import Sample
 from gpuwatch.sources.hook_link.source import HookLinkSource

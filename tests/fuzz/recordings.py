@@ -30,9 +30,8 @@ from gpuwatch.monitor.replay import Stage
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.schema import checksum
-from gpuwatch.recording.summary import summarize
-from gpuwatch.recording.types import CannotOpenError
+from gpuwatch.recording.schema import CannotOpenError, checksum
+from gpuwatch.recording.stretch import summarize
 from gpuwatch.report.recorded import MinutesOnce, observe
 from gpuwatch.sources.simulator.source import SimulatorSource
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.summary import SessionSummary, summarize
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.schema import RecordingMeta
+from gpuwatch.recording.stretch import SessionSummary, summarize
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import GpuFacts, GpuSample, HostSample, RunFacts, Sample, StepEnd
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.wiring import simulated_monitor
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.schema import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.sources.simulator.scenarios import SCENARIOS
 from gpuwatch.sources.simulator.source import SimulatorSource

@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.__main__ import main
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import FindingRecord, RecordingMeta
+from gpuwatch.recording.schema import FindingRecord, RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import (
     BatchWait,

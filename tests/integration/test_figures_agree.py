@@ -22,11 +22,10 @@ from gpuwatch.compare.measured import measured, measured_report
 from gpuwatch.export.samples import Axis, json_lines, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.export.trace import chrome_trace
+from gpuwatch.monitor.build import run_now
 from gpuwatch.monitor.replay import fill_past
-from gpuwatch.monitor.run_now import run_now
-from gpuwatch.recording.long import LongStretch
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.summary import summarize
+from gpuwatch.recording.stretch import LongStretch, summarize
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
 from gpuwatch.report.model import as_json

@@ -25,7 +25,7 @@ from gpuwatch.cli.attach import table_lines
 from gpuwatch.cli.doctor import Check, State
 from gpuwatch.cli.output import OutputFile, say, write_stdout, write_styled
 from gpuwatch.cli.watch import watch_line
-from gpuwatch.recording.types import FindingRecord, RecordingMeta
+from gpuwatch.recording.schema import FindingRecord, RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
 from gpuwatch.report.html.page import render_html

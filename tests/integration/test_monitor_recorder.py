@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.monitor.wiring import simulated_monitor
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import CannotRecordError
+from gpuwatch.recording.schema import CannotRecordError
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import GpuFacts, GpuSample, MachineFacts, RunFacts, StepEnd
 from tests.integration.command_line import PATIENCE_SECONDS

@@ -12,7 +12,7 @@ from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.recorder import MOST_HELD, Recorder, WriterThread
 from gpuwatch.monitor.wiring import simulated_monitor
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.schema import RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import GpuSample, LinkLoss, RunFacts, Sample
 from gpuwatch.timeline.timeline import Timeline

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from benchmarks.recording_kills import kill_one
+from gpuwatch.recording.file import filesystem_of
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.store import filesystem_of
-from gpuwatch.recording.types import CannotOpenError, CannotRecordError, FindingRecord
+from gpuwatch.recording.schema import CannotOpenError, CannotRecordError, FindingRecord
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import HostSample
 from tests.integration.recorded_files import META, SECOND_NS, START_NS, batches, everything, record, recorded, wall_at

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.schema import VERSION
-from gpuwatch.recording.tiers import HOUR_NS
-from gpuwatch.recording.types import CannotOpenError, CannotRecordError, FindingRecord, Rollup
+from gpuwatch.recording.rollups import HOUR_NS
+from gpuwatch.recording.schema import VERSION, CannotOpenError, CannotRecordError, FindingRecord, Rollup
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import (
     GpuFacts,
@@ -34,7 +33,7 @@ from gpuwatch.samples import (
     TrainerEnded,
     XidEvent,
 )
-from gpuwatch.timeline.tiers import MINUTE_NS
+from gpuwatch.timeline.columns import MINUTE_NS
 from tests.file_modes import file_modes_count
 from tests.integration.recorded_files import (
     META,

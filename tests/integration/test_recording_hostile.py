@@ -16,10 +16,9 @@ import pytest
 
 from gpuwatch.__main__ import main
 from gpuwatch.recording.columns import pack, write_column
-from gpuwatch.recording.opening import open_recording
+from gpuwatch.recording.file import open_recording
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.schema import CHUNK_BITS, checksum
-from gpuwatch.recording.types import CannotOpenError
+from gpuwatch.recording.schema import CHUNK_BITS, CannotOpenError, checksum
 from tests.integration.recorded_files import START_NS, TRAINER, everything, recorded
 
 MEMORY_BYTES = 700 << 20

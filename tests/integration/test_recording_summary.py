@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.recording.long import LongStretch
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.summary import RunSummary, SessionSummary, summarize
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.schema import RecordingMeta
+from gpuwatch.recording.stretch import LongStretch, RunSummary, SessionSummary, summarize
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import NO_LOADER, BatchCount, LoaderFacts, ProcessSample, RunFacts, Sample, StackTally, StepEnd
 from gpuwatch.timeline.timeline import Timeline

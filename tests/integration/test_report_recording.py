@@ -19,7 +19,7 @@ from gpuwatch.foreign import whereabouts
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import checksum
-from gpuwatch.recording.summary import summarize
+from gpuwatch.recording.stretch import summarize
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
 from gpuwatch.report.model import as_json

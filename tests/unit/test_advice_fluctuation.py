@@ -18,8 +18,8 @@ from gpuwatch.diagnosis.advice.fluctuation import (
     step_swings,
     swings_of,
 )
-from gpuwatch.timeline.stats import stats as exact_stats
 from gpuwatch.timeline.windows import RankWindow, Stats
+from gpuwatch.timeline.windows import stats as exact_stats
 
 SECOND = 1_000_000_000
 

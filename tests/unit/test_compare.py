@@ -10,8 +10,8 @@ import pytest
 from gpuwatch.compare.comparison import BY_NAME, compare, judge, parse_gate
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
 from gpuwatch.compare.measured import CannotCompareError, Measured, MeasuredFinding, Subject, measured, measured_report
-from gpuwatch.recording.pooled import Swing
-from gpuwatch.recording.summary import FindingSummary, GpuSummary, Level, RunSummary, SessionSummary
+from gpuwatch.recording.rollups import Swing
+from gpuwatch.recording.stretch import FindingSummary, GpuSummary, Level, RunSummary, SessionSummary
 from gpuwatch.samples import GpuFacts, RunFacts
 from tests.unit.report_builder import json_report, starvation
 

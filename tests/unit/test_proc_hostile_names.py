@@ -9,7 +9,7 @@ import pytest
 from recorded_proc import RecordedHost
 
 from gpuwatch.procfs import keyed_int, mapped_files, mapped_paths, parse_stat
-from gpuwatch.recording.store import filesystem_of
+from gpuwatch.recording.file import filesystem_of
 from gpuwatch.sources.discovery.census import mapped_library
 from gpuwatch.sources.discovery.source import GpuPids
 from gpuwatch.sources.host.identify import carries_hook, is_python, read_environment, variable

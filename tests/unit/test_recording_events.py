@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwatch.recording.events import Events
+from gpuwatch.recording.writer import Events
 from gpuwatch.samples import (
     Candidate,
     Candidates,

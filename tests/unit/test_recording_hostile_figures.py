@@ -10,15 +10,14 @@ import pytest
 
 from gpuwatch.recording.chunks import inflated
 from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
-from gpuwatch.recording.long import unpaused
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.rollups import Hour
+from gpuwatch.recording.schema import RecordingMeta
 from gpuwatch.recording.shapes import check_of
-from gpuwatch.recording.summary import summarize
-from gpuwatch.recording.tiers import Hour
-from gpuwatch.recording.types import RecordingMeta
+from gpuwatch.recording.stretch import summarize, unpaused
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import GpuSample, PhaseSpan, RunFacts, Sample, StackTally, StepEnd, WorkerFetch
-from gpuwatch.timeline.tiers import MINUTE_NS
+from gpuwatch.timeline.columns import MINUTE_NS
 
 SECOND = 1_000_000_000
 START = 7_200 * SECOND

@@ -10,13 +10,12 @@ from typing import Literal
 
 import pytest
 
-from gpuwatch.recording import pooled
+from gpuwatch.recording import rollups
 from gpuwatch.recording.chunks import KINDS, Gathering
 from gpuwatch.recording.columns import DamagedError
 from gpuwatch.recording.minutes import Minutes
-from gpuwatch.recording.pooled import MinuteColumns
-from gpuwatch.recording.tiers import HOUR_NS, Hour, pack_hour, pack_minute, unpack_minute
-from gpuwatch.recording.types import Rollup
+from gpuwatch.recording.rollups import HOUR_NS, Hour, MinuteColumns, pack_hour, pack_minute, unpack_minute
+from gpuwatch.recording.schema import Rollup
 from gpuwatch.recording.writer import Segment
 from gpuwatch.samples import (
     BatchCount,
@@ -30,7 +29,7 @@ from gpuwatch.samples import (
     StepEnd,
     TrainerEnded,
 )
-from gpuwatch.timeline.tiers import MINUTE_NS
+from gpuwatch.timeline.columns import MINUTE_NS
 
 SECOND_NS = 1_000_000_000
 TRAINER = "4711.99"
@@ -281,8 +280,8 @@ def test_percentiles_of_an_hour_are_those_of_its_values() -> None:
     assert whole.parts[0].marks is not None
     cuts = statistics.quantiles(every, n=100)
     for share in (5, 50, 95):
-        assert pooled.quantiles(whole, (share / 100,))[0] == pytest.approx(cuts[share - 1], abs=2.5)
-    swing = pooled.swing(whole)
+        assert rollups.quantiles(whole, (share / 100,))[0] == pytest.approx(cuts[share - 1], abs=2.5)
+    swing = rollups.swing(whole)
     assert swing is not None
     assert swing.mean == pytest.approx(statistics.mean(every), rel=1e-6)
     assert swing.sigma == pytest.approx(statistics.stdev(every), rel=1e-5)
@@ -292,13 +291,13 @@ def test_percentiles_of_a_part_of_an_hour_are_those_of_its_minutes() -> None:
     hour = packed_hour(an_hour(random.Random(2))[0])
     part = columns(hour, "utilization_percent", BEGIN_NS + 45 * MINUTE_NS, BEGIN_NS + 55 * MINUTE_NS)["GPU-1"]
     assert part.parts[0].marks is None
-    assert pooled.quantiles(part, (0.5,))[0] == pytest.approx(30, abs=1.5)
+    assert rollups.quantiles(part, (0.5,))[0] == pytest.approx(30, abs=1.5)
 
 
 def test_a_share_that_is_all_zero_has_a_percentile_of_zero() -> None:
     rows = [minute(BEGIN_NS + n * MINUTE_NS, *polls("G", BEGIN_NS, [0.0] * 3 + [70.0] * 7)) for n in range(20)]
     found = columns(packed_hour(rows), "utilization_percent", BEGIN_NS, BEGIN_NS + HOUR_NS)["G"]
-    assert pooled.quantiles(found, (0.05,))[0] == 0.0
+    assert rollups.quantiles(found, (0.05,))[0] == 0.0
 
 
 def test_a_changed_byte_of_an_hour_is_noticed() -> None:

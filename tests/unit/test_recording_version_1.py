@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.summary import summarize
+from gpuwatch.recording.stretch import summarize
 
 MADE = Path(__file__).parent / "recordings" / "version-1"
 RENAMED = {

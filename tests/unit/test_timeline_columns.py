@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from gpuwatch.timeline.columns import Odometer, Table
-from gpuwatch.timeline.tiers import MINUTE_NS, SECOND_NS, SumBuckets, ValueTiers
+from gpuwatch.timeline.columns import MINUTE_NS, SECOND_NS, Odometer, SumBuckets, Table, ValueTiers
 
 
 def table(max_age: int = 10_000, max_rows: int = 10_000) -> Table:

@@ -8,8 +8,7 @@ import pytest
 
 from gpuwatch.samples import BatchCount, CallCount, StackTally, WorkerCount
 from gpuwatch.timeline.stacks import BatchCounts, Counted, StackLog
-from gpuwatch.timeline.stats import wilson
-from gpuwatch.timeline.windows import StackWindow
+from gpuwatch.timeline.windows import StackWindow, wilson
 from tests.unit.sample_builder import TRAINER, at, count, counts, current_line, line, tallies, tally
 
 DAY = 24 * 3600

@@ -11,8 +11,7 @@ from typing import Literal
 
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.timeline.stats import wilson
-from gpuwatch.timeline.windows import RankWindow, Share, StackWindow
+from gpuwatch.timeline.windows import RankWindow, Share, StackWindow, wilson
 
 SAMPLES = 600
 WORKER_SAMPLES = 200
