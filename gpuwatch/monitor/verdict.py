@@ -65,14 +65,14 @@ def verdict_on(
 
 
 def verdict_now(run: RunNow, findings: Iterable[Finding], snapshot: Snapshot) -> Verdict:
-    """The verdict on a run of the snapshot; one without a window yet is judged once there were two evaluations."""
+    """The verdict on a run of the snapshot; one without a window is judged by its steps and two evaluations."""
     window = window_of(run.id, snapshot)
     if window is not None:
         return verdict_on(window, findings, snapshot)
     return _verdict(
         findings,
         visibility=run.visibility,
-        is_judged=snapshot.time_ns - snapshot.started_ns >= 2 * EVALUATION_NS,
+        is_judged=run.steps_total >= STEPS and snapshot.time_ns - snapshot.started_ns >= 2 * EVALUATION_NS,
         is_measured=run.wait_share is not None or run.gap_share is not None,
     )
 

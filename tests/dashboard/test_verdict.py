@@ -199,6 +199,18 @@ def test_a_run_that_is_not_judged_yet_is_not_said_to_be_judged_below() -> None:
     assert "Not judged yet" in below and "No findings" not in below
 
 
+def test_the_findings_say_which_runs_they_were_not_judged_for() -> None:
+    warm = build.run(replace(build.rank(), steps=500), id="warm")
+    both = situations.snapshot(
+        runs=(situations.run(id="warm", pid=1), situations.run(id="few", pid=2, steps_total=6)),
+        findings=(),
+        scene=situations.scene(runs=(warm,)),
+    )
+    first, second = plain(findings_list(View(both), 118, 4, 0, 0, look()))[:2]
+    assert "No findings" in first and "(1)" in first and "(2)" not in first
+    assert "Not judged yet" in second and "(2): exact, 6 steps" in second
+
+
 def test_a_search_that_never_comes_back_is_not_waited_for_for_ever() -> None:
     never = replace(situations.no_gpu(), started_ns=situations.NOW_NS - 31 * 10**9, searched=False)
     assert verdicts(View(never))[0].word == "NOTHING TO WATCH"

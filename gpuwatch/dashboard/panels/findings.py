@@ -117,12 +117,17 @@ def _reasons(view: View) -> list[tuple[str, bool]]:
         soon = f" in {wait:.0f} s" if wait is not None else ""
         return [(f"Not judged yet: the first evaluation comes{soon}.", False)]
     no_run = "still searching for training runs" if is_searching(snapshot) else "no training run"
-    seen = [f"{run_name(run)}: {believed(run, snapshot)}" for run in snapshot.runs]
-    if seen and all(verdict_now(run, (), snapshot).kind in ("unjudged", "unseen") for run in snapshot.runs):
-        reasons = [(f"Not judged yet. {'; '.join(seen)} so far.", False)]
-    else:
+    seen: dict[bool, list[str]] = {True: [], False: []}
+    for run in snapshot.runs:
+        is_judged = verdict_now(run, (), snapshot).kind not in ("unjudged", "unseen")
+        seen[is_judged].append(f"{run_name(run)}: {believed(run, snapshot)}")
+    reasons = []
+    if seen[True] or not seen[False]:
         over = f"No findings. Judged over {say.span(snapshot.scene.window_seconds)}"
-        reasons = [(over + (f"; {'; '.join(seen)}." if seen else f": {gpu_count(snapshot)}, {no_run}."), True)]
+        judged = f"; {'; '.join(seen[True])}." if seen[True] else f": {gpu_count(snapshot)}, {no_run}."
+        reasons.append((over + judged, True))
+    if seen[False]:
+        reasons.append((f"Not judged yet. {'; '.join(seen[False])} so far.", False))
     reasons += [
         (f"{run_name(run)}: {say.escape(run.how_to_see_more)}", False) for run in snapshot.runs if run.how_to_see_more
     ]
