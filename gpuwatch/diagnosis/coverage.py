@@ -20,6 +20,7 @@ SEEN_IN_STACKS = frozenset(
         "h2d-bound",
         "launch-bound",
         "loader-overhead-floor",
+        "loop-code",
         "pageable-transfer",
         "straggler-rank",
         "sync-per-step",

@@ -34,6 +34,7 @@ _TIME_OF: Mapping[str, frozenset[str]] = {
     ),
     "noisy-neighbour": frozenset({_WAITS, _LAUNCHES}),
     "launch-bound": frozenset({_LAUNCHES}),
+    "loop-code": frozenset({_LAUNCHES}),
     "sync-per-step": frozenset({_LAUNCHES, _LOGS}),
     "log-stall": frozenset({_LOGS}),
     "pageable-transfer": frozenset({_COPIES, _LAUNCHES}),
@@ -44,7 +45,9 @@ _OF_ALL_TIME = frozenset(
     {"eval-stall", "checkpoint-stall", "gc-stall", "recompile-storm", "epoch-start-stall", "log-stall"}
 )
 """Rules whose share is of all time. The others' is of training time, without evaluation, saving and the like."""
-_OF_TRAINING = frozenset({"noisy-neighbour", "launch-bound", "sync-per-step", "pageable-transfer", "h2d-bound"})
+_OF_TRAINING = frozenset(
+    {"noisy-neighbour", "launch-bound", "loop-code", "sync-per-step", "pageable-transfer", "h2d-bound"}
+)
 """Of these it is that of all training. What the loading's rules win they win between the starts of epochs."""
 _NO_TRAINING = frozenset({"warmup", "eval", "checkpoint", "compile", "gc", "stopped"})
 _SYMPTOMS = frozenset({"step-time-regression"})

@@ -84,6 +84,7 @@ WAITS = (
 IDLE_GPU = (
     SYMPTOM,
     "launch-bound",
+    "loop-code",
     "eval-stall",
     "checkpoint-stall",
     "gc-stall",

@@ -49,6 +49,7 @@ STREAMS = {
     "periodic-dips": "15-gc-stall",
     "eval-stall": "16-eval-cpu-heavy",
     "launch-bound": "17-launch-bound",
+    "loop-code": "36-loop-code",
     "sync-per-step": "18-sync-exposes-load",
     "low-power-high-util": "19-fp32-small",
     "amp-off": "19-fp32-small",

@@ -24,6 +24,7 @@ _PROBLEMS = (
     "13-ckpt-stall",
     "14-log-stall",
     "16-eval-cpu-heavy",
+    "36-loop-code",
 )
 _WELL = ("H01", "H02", "H03", "H04", "H07", "H11", "H12", "H13", "H14", "H21")
 _STEP_BY_STEP = frozenset({"slow-samples"})

@@ -1,4 +1,4 @@
-"""The suite: 35 problems (two of them in two forms) and 24 runs that are healthy or nearly not."""
+"""The suite: 36 problems (two of them in two forms) and 24 runs that are healthy or nearly not."""
 
 from __future__ import annotations
 
@@ -122,6 +122,9 @@ _PAUSED = (
     Scenario("18-sync-exposes-load", "60 ms of loading that .item() exposes",
              Job(Loading(workers=0, cpu_seconds=0.06), Computing(asks=True)),
              must=_DATA | {"workers-zero", "sync-per-step"}, may=LOW, cause="workers-zero", holds=_exposed),
+    Scenario("36-loop-code", "metrics on the CPU for 100 ms after each step of 60 ms on the GPU",
+             Job(Loading(cpu_seconds=0.3), Computing(gpu_seconds=0.06), pauses=(Pause("code", 0.1, every_steps=1),)),
+             must=frozenset({"loop-code"}), may=LOW | {"launch-bound"}, holds=_loses(0.2)),
     Scenario("19-fp32-small", "half the power at 98 % utilization, in float32",
              Job(computing=Computing(intensity=0.45, tensor_percent=3.0, model=_FLOAT32), gpu=_RTX_5090),
              must=frozenset({"low-power-high-util"}), may=_HINTS),

@@ -98,6 +98,7 @@ CHANGES: dict[str, Change] = {
 REMEDIES: dict[str, Change] = {
     "data-starvation": lambda job, _: job.ideal(),
     "eval-stall": _without("eval"),
+    "loop-code": _without("code"),
     "straggler-rank": lambda job, _: replace(job, slow_rank=None),
     "gpu-imbalance": lambda job, _: replace(job, slow_rank=None, gpus_of_one_process=()),
     "launch-bound": lambda job, _: job.with_computing(launch_seconds=min(job.computing.launch_seconds, EASY_SECONDS)),

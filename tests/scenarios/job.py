@@ -105,7 +105,7 @@ class Host:
 class Pause:
     """What stops the training now and then. Of an evaluation the GPU works `gpu_share` and the rest waits for data."""
 
-    kind: Literal["eval", "checkpoint", "gc", "log", "compile"]
+    kind: Literal["eval", "checkpoint", "gc", "log", "compile", "code"]
     seconds: float
     every_steps: int = 0
     every_seconds: float = 0.0

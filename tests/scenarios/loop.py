@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from gpuwatch.sources.simulator.gpu import GpuModel, Work
-from tests.scenarios.job import Job, Pause, Stretch, Totals
+from tests.scenarios.job import About, Job, Pause, Stretch, Totals
 from tests.scenarios.loading import BatchQueue, Cores
 
 PARTS = ("forward",) * 3 + ("backward",) * 4 + ("optimizer",)
 """A step in eight bursts of kernels."""
+IN_STEP = ("log", "code")
+"""Pauses that the hook does not see: they are part of the step."""
+METRICS = About(132, "auc = roc_auc_score(labels, scores)")
 LATENCY_SECONDS = 1e-5
 PAGEABLE_BYTES_PER_SECOND = 5e9
 PINNED_COPY_SECONDS = 3e-4
@@ -158,9 +162,11 @@ class Rank:
                 self.compute_on_gpu(each * pause.gpu_share, 0.55)
                 self.drain("eval")
         else:
-            phase = {"checkpoint": "save", "log": "log", "gc": "other", "compile": "compile"}[pause.kind]
+            phase = {"checkpoint": "save", "log": "log", "compile": "compile"}.get(pause.kind, "other")
             self.run_for(start + seconds, phase, 0.6 if pause.kind == "log" else 0.95)
-        if pause.kind != "log":
+            if pause.kind == "code" and self.log:
+                self.log[-1] = replace(self.log[-1], about=METRICS)
+        if pause.kind not in IN_STEP:
             self.phase_seconds += self.now - start
         return waits
 

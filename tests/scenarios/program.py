@@ -171,7 +171,7 @@ class Player:
             if len(self.ranks) > 1:
                 rank.meet(reduced)
             start = rank.now
-            if offloaded_seconds:
+            if offloaded_seconds and "code" not in self.without:
                 rank.drain("optimizer")
                 rank.run_for(rank.now + offloaded_seconds, "optimizer", 1.0)
             rank.launch(OPTIMIZER, computing.gpu_seconds * times, self._slower)

@@ -10,7 +10,7 @@ from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, RunMemory, Sample, St
 from gpuwatch.sources.simulator.gpu import GpuModel
 from tests.scenarios.job import MIB, Fault, Job, Pause
 from tests.scenarios.loading import Cores
-from tests.scenarios.loop import PARTS, Rank
+from tests.scenarios.loop import IN_STEP, PARTS, Rank
 
 TRAIN_LOADER, EVAL_LOADER = 1, 2
 SCRIPT = "/simulated/train.py"
@@ -205,10 +205,10 @@ class Training:
         seconds = pause.seconds * (1.0 + self._rng.gauss(0.0, 0.05))
         for rank in self.ranks:
             entered = max(rank.now, rank.gpu_free) if pause.kind in ("eval", "checkpoint") else rank.now
-            if self._emit is not None and pause.kind != "log":
+            if self._emit is not None and pause.kind not in IN_STEP:
                 self._tell_phase(rank, pause, entered, None, [])
             waits = rank.pause(pause, seconds)
-            if self._emit is not None and pause.kind != "log":
+            if self._emit is not None and pause.kind not in IN_STEP:
                 self._tell_phase(rank, pause, entered, rank.now, waits)
 
     def _tell(
@@ -280,7 +280,7 @@ class Training:
         self, rank: Rank, pause: Pause, start: float, end: float | None, waits: list[tuple[float, float]]
     ) -> None:
         emit, ns, trainer = self._emit, self._ns, trainer_name(rank.index, self.generation)
-        assert emit is not None and pause.kind != "log"
+        assert emit is not None and pause.kind != "log" and pause.kind != "code"
         is_eval = pause.kind == "eval"
         for place, (entered, returned) in enumerate(waits):
             emit(returned, BatchWait(trainer, EVAL_LOADER, "eval", ns(entered), ns(returned), place))

@@ -33,6 +33,7 @@ LEFT_OUT = {
     "checkpoint-stall": "save",
     "eval-stall": "eval",
     "log-stall": "log",
+    "loop-code": "code",
     "recompile-storm": "compile",
     "warmup-long": "compile",
 }

@@ -234,6 +234,92 @@ class TestCompute:
         assert finding.fix is not None and "No cause found in the samples of its stack" in finding.fix.text
 
 
+class TestLoopCode:
+    """Code of the script's own, or an optimizer on the CPU, while the GPU idles."""
+
+    def metrics(self, share: float = 0.3, **fields: Any) -> StackWindow:
+        number = line("other", 75, share, text="auc = roc_auc_score(y, p)", leaf=fields.pop("leaf", "sklearn/x.py:auc"))
+        return watched({"forward": 0.35, "backward": 0.65 - share}, lines=[number], **fields)
+
+    def test_the_line_its_share_and_what_it_may_bring(self) -> None:
+        finding = of(findings(on_gpu(self.metrics(), 75)), "loop-code")
+        assert finding.summary == (
+            "The GPU idles 25 % of the time while the training thread runs the loop's own code (train.py:75)"
+        )
+        assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
+        assert finding.gain is not None and finding.gain.high == pytest.approx(1 / 0.75, abs=0.002)
+        assert finding.gain.low == pytest.approx(1 / (1 - 0.75 * 0.25), abs=0.002)
+        assert finding.fix is not None and (finding.fix.file, finding.fix.line) == (SCRIPT, 75)
+        assert "the loop's own code takes 30 % ± 2.3 of training (1 500 samples of its stack, 30 s)" in texts(finding)
+        assert "train.py:75 `auc = roc_auc_score(y, p)`, in sklearn/x.py:auc" in texts(finding)
+
+    def test_low_use_names_it_as_its_cause(self) -> None:
+        assert "cause: loop-code" in texts(of(findings(on_gpu(self.metrics(), 70)), "low-util"))
+
+    @pytest.mark.parametrize("utilization", [95, None])
+    def test_a_gpu_that_is_busy_or_not_known_hides_it(self, utilization: float | None) -> None:
+        assert "loop-code" not in fired(on_gpu(self.metrics(), utilization))
+
+    def test_a_run_on_the_cpu_has_no_gpu_that_idles(self) -> None:
+        assert "loop-code" not in fired(on_cpu(self.metrics()))
+
+    def test_waits_that_explain_the_idle_time_are_not_its(self) -> None:
+        seen = watched({"wait": 0.4, "forward": 0.3}, lines=[line("other", 75, 0.3, leaf="numpy/sort.py:sort")])
+        assert "loop-code" not in fired(on_gpu(seen, 58))
+
+    def test_a_line_of_a_short_step_may_launch_kernels(self) -> None:
+        short = self.metrics(leaf=None, batches_per_second=100.0)
+        assert "loop-code" not in fired(on_gpu(short, 70))
+        assert "loop-code" in fired(on_gpu(self.metrics(leaf=None), 70))
+        assert "loop-code" not in fired(on_gpu(self.metrics(leaf="torch/_tensor.py:pow", batches_per_second=100.0), 70))
+
+    def test_a_wait_for_other_ranks_is_no_code_of_the_loop(self) -> None:
+        waiting = self.metrics(leaf="torch/distributed_c10d.py:barrier")
+        assert "loop-code" not in fired(on_gpu(waiting, 70))
+
+    def test_what_is_done_once_in_a_while_is_no_part_of_the_loop(self) -> None:
+        assert "loop-code" not in fired(on_gpu(self.metrics(), 70, aside_seconds=8.0))
+
+    def test_a_function_that_makes_batches_is_loading(self) -> None:
+        made = line("other", 20, 0.3, function="get_batch", text="x = read(i)", leaf="numpy/memmap.py:read")
+        seen = watched({"forward": 0.35, "backward": 0.35}, lines=[made])
+        assert "loop-code" not in fired(on_gpu(seen, 70, train_loader=None))
+
+    def test_collections_that_the_hook_saw_are_not_its(self) -> None:
+        collecting = rank(stacks=self.metrics(0.15), phases={"gc": phase("gc", share=0.12)})
+        assert check("loop-code", run_case(scene(run(collecting), gpus=[gpu(utilization=70)]))) is None
+        quiet = rank(stacks=self.metrics(0.15))
+        assert check("loop-code", run_case(scene(run(quiet), gpus=[gpu(utilization=70)]))) is not None
+
+    def optimizing(self, **fields: Any) -> StackWindow:
+        step = line("optimizer", 66, 0.5, text="optimizer.step()", leaf="torch/adamw.py:_single_tensor_adamw")
+        return watched({"forward": 0.2, "backward": 0.3, "optimizer": 0.5}, lines=[step], **fields)
+
+    def test_an_optimizer_on_the_cpu_is_a_note_where_nothing_is_sure_to_help(self) -> None:
+        finding = of(findings(on_gpu(self.optimizing(batches_per_second=1.0), 50)), "loop-code")
+        assert finding.summary == "The GPU idles 40 % of the time while the optimizer computes on the CPU (train.py:66)"
+        assert finding.severity is Severity.INFO and finding.gain is not None and finding.gain.low == 1.0
+        assert finding.fix is not None and "fused" not in finding.fix.text
+
+    def test_one_that_is_not_fused_can_be(self) -> None:
+        model = {"optimizer": "AdamW", "optimizer_fused": False, "optimizer_file": SCRIPT, "optimizer_line": 40}
+        own = rank(step=1.0, optimizer_share=0.5, stacks=self.optimizing())
+        facts = replace(own.facts, model=replace(own.facts.model, **model))
+        moment = scene(run(replace(own, facts=facts)), gpus=[gpu(utilization=50)])
+        draft = check("loop-code", run_case(moment))
+        assert draft is not None and (draft.severity, draft.level) == (Severity.WARNING, Level.E2)
+        assert draft.gain is not None and draft.gain.low == pytest.approx(1 / (1 - 0.5 * 0.4), abs=0.002)
+        assert draft.fix is not None and draft.fix.edit is not None and "fused=True" in draft.fix.text
+
+    def test_without_stacks_the_hook_knows_the_optimizers_share(self) -> None:
+        moment = scene(run(rank(step=1.0, optimizer_share=0.5, stacks=None)), gpus=[gpu(utilization=50)])
+        draft = check("loop-code", run_case(moment))
+        assert draft is not None and draft.summary.endswith("while the optimizer computes on the CPU")
+
+    def test_an_optimizer_that_only_launches_is_none(self) -> None:
+        assert "loop-code" not in fired(on_gpu(self.optimizing(batches_per_second=5.0), 50))
+
+
 WINDOWS: tuple[StackWindow | None, ...] = (
     None,
     watched({}, samples=0, seconds=0.0, batches_per_second=None),

@@ -57,6 +57,7 @@ _PHASES: Mapping[str, tuple[str, ...]] = {
     "sync-per-step": ("sync",),
     "pageable-transfer": ("copy", "sync"),
     "launch-bound": ("sync", "log", "forward", "backward", "other"),
+    "loop-code": ("other", "optimizer"),
     "eval-stall": ("eval",),
     "checkpoint-stall": ("save",),
     "log-stall": ("log",),
