@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwatch.diagnosis.thresholds import Settings, Threshold, declared
-from gpuwatch.text.nearest import did_you_mean
+from gpuwatch.text import did_you_mean
 
 if TYPE_CHECKING:
     from gpuwatch.diagnosis.rule import Rule

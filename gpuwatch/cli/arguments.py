@@ -12,7 +12,7 @@ from gpuwatch._version import __version__
 from gpuwatch.cli.config import DEFAULTS, add_config
 from gpuwatch.cli.output import GpuwatchError
 from gpuwatch.config import INTERVAL_SECONDS
-from gpuwatch.text.nearest import did_you_mean
+from gpuwatch.text import did_you_mean
 
 COMMANDS = {
     "run": "start a training with the hook in it: gpuwatch run python train.py",

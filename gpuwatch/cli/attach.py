@@ -23,7 +23,7 @@ from gpuwatch.sources.discovery.source import DiscoverySource
 from gpuwatch.sources.hook_link.processes import Processes, rendezvous_path
 from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError, names_its_own
 from gpuwatch.sources.nvml.source import NvmlSource
-from gpuwatch.text.escape import printable
+from gpuwatch.text import printable
 from gpuwatch.timeline.runs import title_of
 
 if TYPE_CHECKING:

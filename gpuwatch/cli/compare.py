@@ -15,7 +15,7 @@ from gpuwatch.compare.measured import CannotCompareError, Measured, measured, me
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import CannotOpenError
 from gpuwatch.recording.stretch import summarize
-from gpuwatch.text.escape import json_text
+from gpuwatch.text import json_text
 
 _RECORDING = b"SQLite format 3\x00"
 _SUFFIXES = (".gpuwatch", ".json")

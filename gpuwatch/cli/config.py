@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuwatch.cli.output import ExitCode, GpuwatchError, say, write_stdout
 from gpuwatch.config import PROJECT_FILE, TABLE, Config, ConfigError, load, short_number, toml_key, user_file
-from gpuwatch.text.escape import printable
+from gpuwatch.text import printable
 
 DEFAULTS = {"config_file": None, "isolated": False, "select": None, "ignore": None, "config": Config()}
 """What they are where they are not given. `config` is what `apply_config` puts there."""

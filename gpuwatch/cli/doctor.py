@@ -23,6 +23,7 @@ from rich.text import Text
 
 from gpuwatch._version import __version__
 from gpuwatch.cli.output import ExitCode, check_stdout, is_terminal, write_stdout, write_styled
+from gpuwatch.numbers import byte_size
 from gpuwatch.procfs import read_all, read_once, shown
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import CannotReadError, Reason, access_to
@@ -33,9 +34,7 @@ from gpuwatch.sources.host.machine import Cgroups, in_container, read_pressure, 
 from gpuwatch.sources.host.source import affinity_core_count
 from gpuwatch.sources.nvml import reasons
 from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey, survey
-from gpuwatch.text.escape import json_text, printable
-from gpuwatch.text.numbers import byte_size
-from gpuwatch.text.paragraphs import aligned
+from gpuwatch.text import aligned, json_text, printable
 
 
 class State(str, Enum):

@@ -17,7 +17,7 @@ from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, write_styl
 from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
-from gpuwatch.text.nearest import did_you_mean
+from gpuwatch.text import did_you_mean
 
 _WIDEST = 100
 

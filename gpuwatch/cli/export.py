@@ -15,10 +15,10 @@ from gpuwatch.cli.output import ExitCode, GpuwatchError, OutputFile, say, writin
 from gpuwatch.export.samples import Axis, json_lines, samples_of
 from gpuwatch.export.tables import TABLES, CsvWriter, MissingLibraryError, ParquetWriter, RowMaker, TableFiles
 from gpuwatch.export.trace import chrome_trace
+from gpuwatch.numbers import grouped
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import CannotOpenError
-from gpuwatch.text.escape import encodable
-from gpuwatch.text.numbers import grouped
+from gpuwatch.text import encodable
 
 _FORMATS = {
     "csv": "comma-separated",

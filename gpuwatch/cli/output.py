@@ -11,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from gpuwatch.text.escape import ascii_only, printable, terminal_text
+from gpuwatch.text import ascii_only, printable, terminal_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

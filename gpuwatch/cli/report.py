@@ -25,7 +25,7 @@ from gpuwatch.report.observation import (
     phase_stretches,
     short_history,
 )
-from gpuwatch.text.escape import json_text
+from gpuwatch.text import json_text
 
 _DEFAULT_SECONDS = 60.0
 _FORMATS = ("md", "json", "text", "html", "junit")

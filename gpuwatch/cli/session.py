@@ -20,7 +20,7 @@ from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.wiring import TakeNvml, live_monitor, simulated_monitor
-from gpuwatch.text.numbers import byte_size
+from gpuwatch.numbers import byte_size
 from gpuwatch.timeline.runs import title_of
 
 if TYPE_CHECKING:

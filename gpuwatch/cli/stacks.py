@@ -17,7 +17,7 @@ from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.sources.host.identify import CannotAttachError, identify
 from gpuwatch.sources.host.run import WORKER_NAME
 from gpuwatch.sources.stacks.capture import Capture, Profile
-from gpuwatch.text.escape import json_text
+from gpuwatch.text import json_text
 
 _PROC = Path("/proc")
 _MAIN_THREAD_HZ = 100.0

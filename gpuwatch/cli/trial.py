@@ -16,8 +16,8 @@ from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, ou
 from gpuwatch.cli.run import flag_that_ignores_the_environment, hooked_environment, inherited_environment
 from gpuwatch.cli.signals import StopSignals
 from gpuwatch.edits.source import read_source
-from gpuwatch.text.escape import json_text, printable
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped
+from gpuwatch.text import json_text, printable
 from gpuwatch.trial.changes import Arm, TrialError, arms_of, checked_command
 from gpuwatch.trial.experiment import Experiment
 from gpuwatch.trial.render import ArmPatch, document, patch_of, render_markdown, render_text, speed_words

@@ -12,11 +12,10 @@ from gpuwatch.cli.output import ExitCode, say, write_stdout
 from gpuwatch.cli.session import NothingSeen, Session, open_session
 from gpuwatch.cli.signals import StopSignals
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.diagnosis.wording import percent, seconds
 from gpuwatch.monitor.snapshot import STEPLESS, GpuNow, RunNow, Snapshot
+from gpuwatch.numbers import duration_words, percent, rate, seconds
 from gpuwatch.samples import GpuHealth, GpuSample, GpuStatus
-from gpuwatch.text.escape import printable
-from gpuwatch.text.numbers import duration_words, rate
+from gpuwatch.text import printable
 
 _PAST_NS = 1_500_000_000
 _UNKNOWN = "n/a"

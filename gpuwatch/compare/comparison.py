@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuwatch.compare.measured import CannotCompareError, Measured, Subject, severity_order
+from gpuwatch.numbers import grouped
 from gpuwatch.statistics import CONFIDENCE, Interval, detectable_effect, geometric_mean, holm, log_ratio_interval
-from gpuwatch.text.nearest import did_you_mean
-from gpuwatch.text.numbers import grouped
+from gpuwatch.text import did_you_mean
 
 Verdict = Literal["better", "worse", "changed", "no detectable change"]
 Fate = Literal["gone", "new", "still"]

@@ -21,10 +21,9 @@ from gpuwatch.compare.comparison import (
     signed,
 )
 from gpuwatch.compare.measured import Measured
+from gpuwatch.numbers import grouped
 from gpuwatch.report.model import figure
-from gpuwatch.text.escape import code_span, encodable, markdown, printable
-from gpuwatch.text.numbers import grouped
-from gpuwatch.text.paragraphs import aligned, markdown_table, wrapped
+from gpuwatch.text import aligned, code_span, encodable, markdown, markdown_table, printable, wrapped
 
 SCHEMA_VERSION = 1
 ANECDOTE = (

@@ -14,7 +14,7 @@ from gpuwatch.dashboard.splash import show_on_splash
 from gpuwatch.monitor.clock import Waker
 from gpuwatch.samples import GpuFacts, GpuSample, Sample
 from gpuwatch.sources.nvml.source import NvmlSource
-from gpuwatch.text.escape import printable
+from gpuwatch.text import printable
 
 _FIRST_LINE = 4
 """Of the terminal, from 0: where the main screen has its table of GPUs."""

@@ -11,10 +11,9 @@ from pathlib import PurePath
 
 from rich.cells import cell_len, set_cell_size
 
-from gpuwatch.diagnosis import wording
-from gpuwatch.text import numbers
-from gpuwatch.text.escape import printable
-from gpuwatch.text.numbers import grouped
+from gpuwatch import numbers
+from gpuwatch.numbers import grouped
+from gpuwatch.text import printable
 from gpuwatch.timeline.windows import Share
 
 UNKNOWN = "-"
@@ -34,7 +33,7 @@ _FAMILY_WORDS = ("RTX", "GTX", "PRO")  # a "4090" still differs from a "3090"
 
 def percent(value: float | None) -> str:
     """58.2 -> "58 %"; under one percent with a decimal, so that little does not read as none."""
-    return UNKNOWN if value is None or math.isnan(value) else wording.percent(value / 100)
+    return UNKNOWN if value is None or math.isnan(value) else numbers.percent(value / 100)
 
 
 def share(value: float | None) -> str:

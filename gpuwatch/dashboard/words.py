@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.diagnosis.finding import CallEdit, Finding, KeywordEdit, Level, PlanStep, Severity
-from gpuwatch.diagnosis.wording import brings_something, factors, faster, plan_words
+from gpuwatch.diagnosis.finding import (
+    CallEdit,
+    Finding,
+    KeywordEdit,
+    Level,
+    PlanStep,
+    Severity,
+    brings_something,
+    plan_words,
+)
 from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
 from gpuwatch.monitor.verdict import STEPS_COUNTED, unhooked, window_of
+from gpuwatch.numbers import factors, faster
 from gpuwatch.samples import Candidate, CurrentLine
 from gpuwatch.timeline.runs import title_of
 from gpuwatch.timeline.stacks import hot_line

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Literal
 
+from gpuwatch.numbers import faster, percent
+
 
 class Severity(Enum):
     """How bad it is. Critical: broken, or 20 % and more lost. Warning: 10 % (a phase: 5 %) and measured."""
@@ -46,6 +48,11 @@ class Measure:
     name: str
     value: float | int | str | None
     text: str  # as the screen says it: "GPU idle 41 % of 60 s (512 steps)"
+
+
+def share_measure(name: str, share: float, what: str) -> Measure:
+    """A share with its words: ("wait_share", 0.41, "waiting") reads "waiting 41 %"."""
+    return Measure(name, round(share, 4), f"{what} {percent(share)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +211,21 @@ class PlanStep:
     of: int
     then: Gain
     together: Gain
+
+
+def brings_something(high: float) -> bool:
+    """Whether a factor is shown as more than none."""
+    return high >= 1.005
+
+
+def plan_words(number: int, of: int, then: tuple[float, float], together: tuple[float, float]) -> str:
+    """Where a fix stands among those of its run: "step 2 of 3 of the plan: then 1.1-1.3x faster, ..."."""
+    text = f"step {number} of {of} of the plan"
+    if number == 1:
+        return f"{text}: change this first"
+    if not brings_something(then[1]):
+        return f"{text}: then nothing more, because the steps before it save the same time"
+    return f"{text}: then {faster(*then)}, {faster(*together)} together with the steps before it"
 
 
 State = Literal["pending", "firing", "clearing"]

@@ -261,3 +261,8 @@ def same_case_in(scene: Scene, case: AnyCase) -> AnyCase | None:
         gpus = [gpu for gpu in scene.gpus if gpu.facts.uuid == case.gpu.facts.uuid]
         return gpu_case_of(scene, gpus[0], case.holding, case.settings) if gpus else None
     return MachineCase(scene=scene, holding=case.holding, settings=case.settings)
+
+
+def gpu_name(gpu: GpuWindow) -> str:
+    """How a sentence names a GPU: by the index that `nvidia-smi` shows."""
+    return f"GPU {gpu.facts.index}"

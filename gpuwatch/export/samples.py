@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from gpuwatch.recording.reader import Recording
-from gpuwatch.text.escape import encodable, json_text
+from gpuwatch.text import encodable, json_text
 
 
 def samples_of(recording: Recording, start_ns: int, end_ns: int) -> Iterator[Any]:

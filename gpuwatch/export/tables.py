@@ -48,7 +48,7 @@ from gpuwatch.samples import (
     WorkerSample,
     XidEvent,
 )
-from gpuwatch.text.escape import printable
+from gpuwatch.text import printable
 
 Kind = Literal["float", "int", "str", "bool", "time"]
 MOMENTS = ("time_ns", "start_ns", "end_ns", "since_ns")

@@ -27,7 +27,7 @@ from gpuwatch.samples import (
     WorkerFetch,
     XidEvent,
 )
-from gpuwatch.text.escape import json_text, printable
+from gpuwatch.text import json_text, printable
 from gpuwatch.timeline.runs import title_of
 
 Event = dict[str, Any]

@@ -15,8 +15,8 @@ from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import UNHOOKED_SECONDS, have_spoken
 from gpuwatch.diagnosis.track import EVALUATION_NS
 from gpuwatch.monitor.snapshot import STEPLESS, RunNow, RunState, Snapshot
+from gpuwatch.numbers import age, grouped
 from gpuwatch.samples import Candidate
-from gpuwatch.text.numbers import age, grouped
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import RankWindow, RunWindow
 

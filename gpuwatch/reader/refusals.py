@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from gpuwatch.procfs import read_status
-from gpuwatch.text.escape import printable
+from gpuwatch.text import printable
 
 
 class Reason(Enum):

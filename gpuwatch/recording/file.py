@@ -33,7 +33,7 @@ from gpuwatch.recording.schema import (
     checksum,
     meta_row,
 )
-from gpuwatch.text.escape import printable
+from gpuwatch.text import printable
 
 _MAGIC = b"SQLite format 3\x00"
 _HEAD_BYTES = 100

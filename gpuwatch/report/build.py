@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import msgspec
 
 from gpuwatch._version import __version__
-from gpuwatch.diagnosis.wording import seconds
 from gpuwatch.metrics import BY_SERIES
+from gpuwatch.numbers import seconds
 from gpuwatch.report import model
 from gpuwatch.report.findings import finding_section, iso_time, rule_section
 from gpuwatch.report.observation import Observation, Stretch
 from gpuwatch.report.runs import run_section
 from gpuwatch.report.verdict import verdict
 from gpuwatch.report.words import short_gpu_name
-from gpuwatch.text.escape import encodable
+from gpuwatch.text import encodable
 from gpuwatch.timeline.charts import Chart
 from gpuwatch.timeline.wall_times import JUMP_SECONDS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, Scene, Stats

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from gpuwatch.report import model, words
-from gpuwatch.text.escape import printable, printable_lines
+from gpuwatch.text import printable, printable_lines
 
 FAILING = {"warning": ("critical", "warning"), "critical": ("critical",)}
 """--fail-on -> the severities that fail."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.wording import faster
+from gpuwatch.numbers import faster
 from gpuwatch.report import model, words
-from gpuwatch.text.escape import code_block, code_span, markdown
-from gpuwatch.text.paragraphs import markdown_table
+from gpuwatch.text import code_block, code_span, markdown, markdown_table
 
 
 def render_markdown(report: model.Report) -> str:

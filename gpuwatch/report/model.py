@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpuwatch.samples import Visibility
-from gpuwatch.text.escape import encodable
+from gpuwatch.text import encodable
 
 Json = dict[str, Any]
 _Part = TypeVar("_Part", bound=Struct)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuwatch._version import __version__
+from gpuwatch.numbers import grouped
 from gpuwatch.sources.stacks.capture import FramePlace, Lane, Profile
-from gpuwatch.text.escape import printable
-from gpuwatch.text.numbers import grouped
+from gpuwatch.text import printable
 
 LEAST_SHARE = 0.01
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"

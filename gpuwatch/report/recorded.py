@@ -18,6 +18,7 @@ from gpuwatch.edits.source import read_recorded_source
 from gpuwatch.monitor.recorded_findings import RecordedFindings, from_blob, severity_of
 from gpuwatch.monitor.replay import Stage
 from gpuwatch.monitor.snapshot import Origin, Snapshot
+from gpuwatch.numbers import duration_words
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.rollups import Hour
 from gpuwatch.recording.schema import FindingSpan
@@ -35,7 +36,6 @@ from gpuwatch.report.observation import (
     total_seconds,
 )
 from gpuwatch.samples import PhaseSpan, RunFacts
-from gpuwatch.text.numbers import duration_words
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.windows import Scene
 

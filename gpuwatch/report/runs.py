@@ -14,7 +14,7 @@ from gpuwatch.monitor.snapshot import ENDS, RunNow
 from gpuwatch.report import model
 from gpuwatch.report.observation import Observation
 from gpuwatch.samples import CurrentLine, ModelFacts
-from gpuwatch.text.escape import encodable
+from gpuwatch.text import encodable
 from gpuwatch.timeline.figures import joules_per_sample
 from gpuwatch.timeline.stacks import hot_line
 from gpuwatch.timeline.windows import LineShare, RankWindow, RunWindow, Scene, Share, StackWindow

@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from gpuwatch.report import model, words
-from gpuwatch.text.escape import printable, printable_lines
-from gpuwatch.text.paragraphs import aligned, wrapped
+from gpuwatch.text import aligned, printable, printable_lines, wrapped
 
 
 def render_text(report: model.Report) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.wording import faster, percent
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.verdict import (
     AT_ITS_END,
@@ -17,9 +16,9 @@ from gpuwatch.monitor.verdict import (
     unhooked,
     verdict_on,
 )
+from gpuwatch.numbers import faster, grouped, percent
 from gpuwatch.report import model
 from gpuwatch.report.observation import Observation
-from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RankWindow, RunWindow
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwatch.diagnosis import wording
+from gpuwatch import numbers
+from gpuwatch.diagnosis.finding import plan_words
 from gpuwatch.monitor.snapshot import ACCUMULATES, ENDS
+from gpuwatch.numbers import grouped
 from gpuwatch.report import model
 from gpuwatch.report.findings import NO_EDIT, NOT_HERE
-from gpuwatch.text import numbers
-from gpuwatch.text.numbers import grouped
 
 UNKNOWN = "n/a"
 _GIB = 1024**3
@@ -124,7 +124,7 @@ def promises(finding: model.Finding) -> Iterator[str]:
     """The gain and its step of the plan, or the hint where no gain was measured."""
     gain = finding.gain
     if gain is not None:
-        yield f"gain: {wording.faster(gain.low, gain.high)}" + (f", {gain.cap}" if gain.cap else "")
+        yield f"gain: {numbers.faster(gain.low, gain.high)}" + (f", {gain.cap}" if gain.cap else "")
         planned = plan_text(finding.plan)
         if planned:
             yield planned
@@ -137,7 +137,7 @@ def plan_text(plan: model.PlanStep | None) -> str | None:
     if plan is None or plan.of < 2:
         return None
     then, together = plan.then, plan.together
-    return wording.plan_words(plan.number, plan.of, (then.low, then.high), (together.low, together.high))
+    return plan_words(plan.number, plan.of, (then.low, then.high), (together.low, together.high))
 
 
 def verdict_lines(report: model.Report) -> list[tuple[str, str, str]]:
@@ -517,12 +517,12 @@ def number(value: Any, digits: int = 0) -> str:
 
 def share(value: float | None) -> str:
     """0.413 -> "41 %"."""
-    return UNKNOWN if value is None else wording.percent(value)
+    return UNKNOWN if value is None else numbers.percent(value)
 
 
 def seconds(value: float | None) -> str:
     """A duration with its unit: "312 ms", "4.2 s", "3.5 min"."""
-    return UNKNOWN if value is None else wording.seconds(value)
+    return UNKNOWN if value is None else numbers.seconds(value)
 
 
 def rate(value: float | None) -> str:

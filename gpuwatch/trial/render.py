@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuwatch import numbers
 from gpuwatch.diagnosis.advice.fixes import loader_fix, model_edit, setup_edit
 from gpuwatch.diagnosis.finding import Edit
 from gpuwatch.edits.source import process_started
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.statistics import Interval, geometric_mean
-from gpuwatch.text import numbers
-from gpuwatch.text.escape import code_block, code_span, markdown, printable
-from gpuwatch.text.paragraphs import aligned, markdown_table
+from gpuwatch.text import aligned, code_block, code_span, markdown, markdown_table, printable
 from gpuwatch.trial.changes import LOADER, Arm
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric, RunResult, TrialResult, scatter
 

@@ -28,7 +28,7 @@ from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.edits.workspace import Origin
 from gpuwatch.procfs import parse_stat, shown, status_fields
 from gpuwatch.sources.stacks.source_text import SourceFile
-from gpuwatch.text.escape import code_block, code_span, json_text, markdown, printable, terminal_text
+from gpuwatch.text import code_block, code_span, json_text, markdown, printable, terminal_text
 from gpuwatch.timeline.runs import title_of
 
 _MOST_BYTES = 64 << 10

@@ -36,7 +36,7 @@ from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.report.text import render_text
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, MachineFacts, PhaseSpan, RunFacts, StepEnd, XidEvent
 from gpuwatch.sources.stacks.capture import Lane, Profile
-from gpuwatch.text.escape import json_text
+from gpuwatch.text import json_text
 from tests.dashboard import situations
 from tests.dashboard.piloting import driven
 from tests.hostile_text import HOSTILE, MARK, assert_inert, assert_json, assert_markdown, poisoned
@@ -234,7 +234,7 @@ def test_a_hostile_argument_is_said_back_inert(
 
 
 def test_the_line_of_a_watch_is_inert() -> None:
-    from gpuwatch.text.escape import printable
+    from gpuwatch.text import printable
 
     for situation in (situations.starved(), situations.not_hooked(), situations.many_candidates()):
         assert_inert(printable(watch_line(poisoned(situation))))

@@ -13,7 +13,7 @@ from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
-from gpuwatch.text.escape import markdown
+from gpuwatch.text import markdown
 from tests.rule_pages.examples import example
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "rules"

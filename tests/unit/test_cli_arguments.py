@@ -7,7 +7,7 @@ import pytest
 
 from gpuwatch.cli.arguments import ANY_PROCESS, parse
 from gpuwatch.cli.output import GpuwatchError
-from gpuwatch.text.nearest import did_you_mean
+from gpuwatch.text import did_you_mean
 
 
 def test_no_command_is_the_dashboard_over_everything() -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gpuwatch.diagnosis.finding import Gain, PlanStep
-from gpuwatch.diagnosis.wording import faster
 from gpuwatch.monitor.snapshot import Origin
+from gpuwatch.numbers import faster
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.model import Report

@@ -15,7 +15,7 @@ from trial_runs import LOADER_FACTS, facts, run
 
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.edits.source import UnreadableSourceError
-from gpuwatch.text.escape import json_text
+from gpuwatch.text import json_text
 from gpuwatch.trial.changes import Arm, arms_of
 from gpuwatch.trial.prediction import Prediction
 from gpuwatch.trial.render import document, patch_of, render_markdown, render_text, verdict_words

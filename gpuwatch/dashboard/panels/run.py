@@ -26,7 +26,7 @@ from gpuwatch.dashboard.words import (
 )
 from gpuwatch.monitor.snapshot import ACCUMULATES, STEPLESS, RankNow, RunNow, Snapshot
 from gpuwatch.monitor.verdict import STEPS_COUNTED, window_of
-from gpuwatch.text.numbers import rate as rate_words
+from gpuwatch.numbers import rate as rate_words
 
 LEAST = 0.0005
 """A smaller share reads as 0.0 %."""

@@ -34,7 +34,7 @@ from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, l
 from gpuwatch.diagnosis.advice.stream import batches_per_step, quartiles, ratio_reach, settled, stretches
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import cpu_cores
+from gpuwatch.numbers import cpu_cores
 from gpuwatch.timeline.stacks import is_fed, making_threads
 from gpuwatch.timeline.windows import RankWindow, Share
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, robust_sigma
-from gpuwatch.diagnosis.wording import seconds
+from gpuwatch.numbers import seconds
 from gpuwatch.timeline.spans import Span, clipped, united
 from gpuwatch.timeline.windows import RankWindow, Stats
 

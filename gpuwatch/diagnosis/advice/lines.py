@@ -9,8 +9,7 @@ from typing import Literal
 
 from gpuwatch.diagnosis.advice.sampled import busy_worker_samples, is_sampled, phase_samples, share_of
 from gpuwatch.diagnosis.finding import Measure
-from gpuwatch.diagnosis.wording import listed, percent
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, listed, percent
 from gpuwatch.timeline.stacks import hottest_line, is_fed, making_samples
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow
 

@@ -26,7 +26,7 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, avoidable_share, lo
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import cpu_cores
+from gpuwatch.numbers import cpu_cores
 
 DEEPER = (4, 8)
 LEAST_BATCHES, PLAYED_BATCHES = 60, 1_000

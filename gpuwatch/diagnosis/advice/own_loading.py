@@ -19,7 +19,7 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, train_busy_percent
 from gpuwatch.diagnosis.advice.workers import MARGIN
 from gpuwatch.diagnosis.finding import Fix
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.numbers import percent
 from gpuwatch.timeline.stacks import is_fed, making_threads
 from gpuwatch.timeline.windows import LineShare, Share, StackWindow
 

@@ -9,7 +9,7 @@ from gpuwatch.diagnosis.advice.lines import place, quoted
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import listed, seconds
+from gpuwatch.numbers import listed, seconds
 from gpuwatch.samples import CurrentLine
 from gpuwatch.timeline.trainer import FRESH_NS
 from gpuwatch.timeline.windows import RankWindow

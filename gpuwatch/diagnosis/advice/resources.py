@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, is_sampled
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import cpu_cores
+from gpuwatch.numbers import cpu_cores
 from gpuwatch.timeline.stacks import is_fed, making_threads
 from gpuwatch.timeline.windows import HostWindow, RankWindow, StackWindow
 

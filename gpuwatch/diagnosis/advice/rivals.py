@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpuwatch.diagnosis.advice.resources import BLOCKED_SHARE, CPU_PERCENT, PRESSURE_IO_PERCENT, allowed_cores
 from gpuwatch.diagnosis.finding import RuledOut
 from gpuwatch.diagnosis.rule import GpuCase, RunCase
-from gpuwatch.diagnosis.wording import listed, percent
+from gpuwatch.numbers import listed, percent
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 
 THROTTLED_SHARE = 0.25

@@ -20,8 +20,7 @@ from gpuwatch.diagnosis.advice.resources import SHM_SHARE, USUAL_PREFETCH, cores
 from gpuwatch.diagnosis.advice.stream import quartiles
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
-from gpuwatch.diagnosis.wording import cpu_cores, gibibytes, percent, seconds
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import cpu_cores, gibibytes, grouped, percent, seconds
 from gpuwatch.timeline.windows import RankWindow, WorkerShare
 
 MARGIN = 1.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.wording import seconds
+from gpuwatch.numbers import seconds
 from gpuwatch.samples import XidEvent
 
 RESTART_APP = "Restart the training; the cause is usually the application itself"

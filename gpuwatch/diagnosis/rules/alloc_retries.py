@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped
 from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 
 

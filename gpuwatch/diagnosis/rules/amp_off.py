@@ -37,8 +37,7 @@ from gpuwatch.diagnosis.advice.fixes import autocast_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, percent
 
 RESNET50_A100 = 2.6
 

@@ -54,10 +54,10 @@ from gpuwatch.diagnosis.advice.starvation import (
     starvation_of,
 )
 from gpuwatch.diagnosis.advice.stream import batch_deviation, comb, settled
-from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, percent, share_measure
+from gpuwatch.numbers import gibibytes, percent
 from gpuwatch.timeline.windows import RankWindow
 
 RHYTHM = 0.6

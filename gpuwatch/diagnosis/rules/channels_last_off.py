@@ -34,7 +34,7 @@ from gpuwatch.diagnosis.advice.fixes import model_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.numbers import percent
 
 VOLTA = 1.35
 STATEMENT = "{model}.to(memory_format=torch.channels_last)"

@@ -43,8 +43,7 @@ from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import megabytes, ordinal, percent, seconds
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, megabytes, ordinal, percent, seconds
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 TARGET_SHARE = 0.02

@@ -31,9 +31,9 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.compute import SLOWED_SHARE, power_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, percent
+from gpuwatch.numbers import percent
 from gpuwatch.timeline.windows import GpuWindow, Stats
 
 APPLICATION_CLOCKS = 0x2

@@ -49,9 +49,9 @@ from gpuwatch.diagnosis.advice.progress import (
 )
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, listed, seconds
+from gpuwatch.numbers import listed, seconds
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
 IDLE_PERCENT = 5.0

@@ -37,10 +37,10 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.stream import batches_per_step
 from gpuwatch.diagnosis.advice.transfer import traffic_of
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, megabytes, percent, share_measure
+from gpuwatch.numbers import megabytes, percent
 from gpuwatch.timeline.windows import GpuWindow
 
 LEAST_FIT, MOST_FIT = 0.4, 2.5

@@ -37,7 +37,7 @@ from gpuwatch.diagnosis.advice.stream import robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.numbers import percent
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow
 

@@ -40,7 +40,7 @@ from gpuwatch.diagnosis.advice.sampled import enough, share_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import cpu_cores
+from gpuwatch.numbers import cpu_cores
 from gpuwatch.timeline.windows import LineShare
 
 LEAST_CORES = 2.0

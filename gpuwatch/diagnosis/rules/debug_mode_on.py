@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import listed
+from gpuwatch.numbers import listed
 from gpuwatch.timeline.windows import RankWindow
 
 NOTE = "environment: "

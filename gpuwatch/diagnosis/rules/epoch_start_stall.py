@@ -40,11 +40,10 @@ from gpuwatch.diagnosis.advice.lines import watched, with_interval
 from gpuwatch.diagnosis.advice.pauses import EpochEdges, edges_gain, epoch_edges
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_share
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds, share_measure
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.timeline.windows import RankWindow
 
 

@@ -32,10 +32,10 @@ from gpuwatch.diagnosis.advice.fixes import loader_fix
 from gpuwatch.diagnosis.advice.pauses import epoch_edges
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
-from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import seconds, share_measure
+from gpuwatch.numbers import seconds
 from gpuwatch.timeline.windows import RankWindow
 
 

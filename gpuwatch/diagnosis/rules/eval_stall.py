@@ -42,12 +42,11 @@ from gpuwatch.diagnosis.advice.resources import allowed_cores, is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
-from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import ordinal, percent, seconds, share_measure
+from gpuwatch.numbers import grouped, ordinal, percent, seconds
 from gpuwatch.samples import LoaderFacts
-from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 TARGET_SHARE = 0.10

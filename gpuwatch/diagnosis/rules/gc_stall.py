@@ -36,11 +36,10 @@ from gpuwatch.diagnosis.advice.gains import from_share, pauses_within_loader
 from gpuwatch.diagnosis.advice.pauses import has_ceased, lost_to_pauses
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds, share_measure
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.timeline.spans import united
 
 SECONDS = 55.0

@@ -36,9 +36,9 @@ from statistics import mean, stdev
 
 from gpuwatch.diagnosis.advice.compute import trains_throughout
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, percent
+from gpuwatch.numbers import percent
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import GpuWindow
 

@@ -34,8 +34,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, percent, seconds
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import gibibytes, grouped, percent, seconds
 from gpuwatch.timeline.windows import PeakGrowth, RankWindow
 
 LEAST_PART, MOST_PART = 0.10, 0.50

@@ -52,7 +52,7 @@ from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import cpu_cores, percent
+from gpuwatch.numbers import cpu_cores, percent
 
 
 @dataclass(frozen=True, slots=True)

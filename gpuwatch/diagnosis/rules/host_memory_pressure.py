@@ -40,7 +40,7 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, percent
+from gpuwatch.numbers import gibibytes, percent
 
 PLENTY_BYTES = 64 * 2**30
 """A tenth of a machine of 2 TB is no shortage."""

@@ -30,10 +30,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, listed, percent
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, listed, percent
 
 BITS = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 TEN_MINUTES = 120  # evaluations, 5 s apart

@@ -31,11 +31,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, gpu_name, listed
+from gpuwatch.numbers import gibibytes, grouped, listed
 from gpuwatch.samples import GpuProcess
-from gpuwatch.text.numbers import grouped
 from gpuwatch.timeline.windows import RunWindow
 
 TEN_MINUTES = 120  # evaluations, 5 s apart

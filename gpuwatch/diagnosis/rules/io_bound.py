@@ -54,11 +54,10 @@ from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, THROTTLED_SHAR
 from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, phase_samples, share_of, worker_busy
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import advise
-from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, share_measure
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, percent
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share
 
 PREFETCH = 4

@@ -38,10 +38,10 @@ from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.rivals import idle_rivals, rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, share_in, trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.numbers import percent
 from gpuwatch.samples import StackPhase
 from gpuwatch.timeline.windows import RankWindow
 

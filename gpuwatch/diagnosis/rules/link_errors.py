@@ -35,10 +35,9 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.transfer import excess_replays
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, listed
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, listed
 from gpuwatch.timeline.windows import GpuWindow
 
 TEN_MINUTES = 120  # evaluations, 5 s apart

@@ -33,10 +33,10 @@ from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.sampled import batch_period, enough, is_sampled, rests_on, settled_wait, worker_busy
 from gpuwatch.diagnosis.advice.starvation import FLOOR_BUSY_SHARE, FLOOR_WAIT_SECONDS
 from gpuwatch.diagnosis.advice.stream import settled
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.numbers import percent, seconds
 from gpuwatch.timeline.windows import RankWindow
 
 LEAST_WAIT_SECONDS = 0.0002

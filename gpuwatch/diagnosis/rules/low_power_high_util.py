@@ -40,9 +40,9 @@ from gpuwatch.diagnosis.advice.compute import (
     works_lightly,
 )
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, percent
+from gpuwatch.numbers import percent
 from gpuwatch.timeline.windows import GpuWindow
 
 THERMAL = ("sw-thermal", "hw-thermal")

@@ -33,10 +33,10 @@ from statistics import fmean
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.tree import IDLE_GPU
-from gpuwatch.diagnosis.wording import gpu_name, listed
+from gpuwatch.numbers import listed
 from gpuwatch.timeline.windows import Stats
 
 USED_PERCENT = 5.0

@@ -28,10 +28,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, gpu_name, percent, share_measure
+from gpuwatch.numbers import gibibytes, percent
 from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 
 

@@ -26,8 +26,8 @@ Source:
 from __future__ import annotations
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
-from gpuwatch.diagnosis.wording import gpu_name, listed
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.numbers import listed
 
 NEEDED = {
     "utilization_percent": ("utilization", "low-util, util-fluctuation and periodic-dips"),

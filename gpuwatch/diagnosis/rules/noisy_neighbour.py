@@ -56,10 +56,10 @@ from gpuwatch.diagnosis.advice.starvation import (
     train_busy_percent,
 )
 from gpuwatch.diagnosis.advice.workers import advise
-from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import cpu_cores, percent, share_measure
+from gpuwatch.numbers import cpu_cores, percent
 
 THROTTLED_SHARE = 0.10
 FUNCTION = "yield_to_training"

@@ -31,9 +31,9 @@ import shlex
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gpu_name, listed, percent
+from gpuwatch.numbers import listed, percent
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 
 _ADDRESS_DIGITS = 4

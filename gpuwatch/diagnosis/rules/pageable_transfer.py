@@ -40,10 +40,10 @@ from gpuwatch.diagnosis.advice.lines import hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, trains_on
 from gpuwatch.diagnosis.advice.transfer import copies_gain, exposed_copies
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import megabytes, percent, share_measure
+from gpuwatch.numbers import megabytes, percent
 
 
 @dataclass(frozen=True, slots=True)

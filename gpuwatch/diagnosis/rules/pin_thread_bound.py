@@ -36,11 +36,10 @@ from gpuwatch.diagnosis.advice.lines import with_interval
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.starvation import starvation_of
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import megabytes, percent, share_measure
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, megabytes, percent
 from gpuwatch.timeline.stacks import pinning
 
 LEAST_SAMPLES = 200

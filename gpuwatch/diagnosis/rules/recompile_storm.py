@@ -36,12 +36,11 @@ from gpuwatch.diagnosis.advice.fixes import call_code
 from gpuwatch.diagnosis.advice.gains import from_share, pauses_within_loader
 from gpuwatch.diagnosis.advice.lines import at
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
-from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds, share_measure
+from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.samples import LoaderFacts, ModelFacts
-from gpuwatch.text.numbers import grouped
 
 SECONDS = 60.0
 USUAL = 1

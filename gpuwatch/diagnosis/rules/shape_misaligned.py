@@ -33,7 +33,7 @@ from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_i
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.numbers import percent
 
 TILE = 8
 VOCABULARY, VOCABULARY_TILE = 4096, 64

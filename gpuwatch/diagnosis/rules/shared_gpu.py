@@ -31,9 +31,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, rule
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, gpu_name, listed
+from gpuwatch.numbers import gibibytes, listed
 from gpuwatch.samples import GpuProcess
 
 FIFTEEN_SECONDS = 3  # evaluations, 5 s apart

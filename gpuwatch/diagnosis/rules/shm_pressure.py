@@ -32,10 +32,10 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.resources import ShmMount, queued_bytes, shm_mount
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, share_measure
+from gpuwatch.numbers import gibibytes
 from gpuwatch.timeline.windows import RankWindow
 
 

@@ -56,8 +56,7 @@ from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import megabytes, percent
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, megabytes, percent
 from gpuwatch.timeline.windows import RankWindow, Share
 
 BUSY_SHARE = 0.85

@@ -46,7 +46,7 @@ from gpuwatch.diagnosis.advice.workers import WorkerLoad, worker_loads
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.numbers import percent, seconds
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow
 

@@ -49,7 +49,7 @@ from gpuwatch.diagnosis.advice.progress import (
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import seconds
+from gpuwatch.numbers import seconds
 from gpuwatch.timeline.windows import RankWindow
 
 LOADER_TIMEOUT_SECONDS = 120

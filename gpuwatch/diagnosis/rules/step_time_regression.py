@@ -35,8 +35,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.timeline.windows import GpuWindow, Pace, RankWindow
 
 THIRTY_SECONDS = 6  # evaluations, 5 s apart

@@ -48,7 +48,7 @@ from gpuwatch.diagnosis.advice.stream import NEWEST, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, seconds
+from gpuwatch.numbers import percent, seconds
 from gpuwatch.statistics import student_t_quantile
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 

@@ -53,7 +53,7 @@ from gpuwatch.diagnosis.advice.starvation import (
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import ordinal, percent
+from gpuwatch.numbers import ordinal, percent
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import Share, StackWindow
 

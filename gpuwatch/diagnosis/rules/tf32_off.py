@@ -34,7 +34,7 @@ from gpuwatch.diagnosis.advice.fixes import setup_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent
+from gpuwatch.numbers import percent
 
 MATMUL_FACTOR_A100 = 7.0
 STATEMENT = 'torch.set_float32_matmul_precision("high")'

@@ -49,10 +49,10 @@ from gpuwatch.diagnosis.advice.lines import hottest_of_workers, loading_measures
 from gpuwatch.diagnosis.advice.resources import allowed_cores
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
-from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import cpu_cores, listed, share_measure
+from gpuwatch.numbers import cpu_cores, listed
 from gpuwatch.timeline.windows import RankWindow
 
 PROMISED_FROM = 0.10

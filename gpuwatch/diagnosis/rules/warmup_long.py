@@ -34,8 +34,7 @@ from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import seconds
-from gpuwatch.text.numbers import grouped
+from gpuwatch.numbers import grouped, seconds
 from gpuwatch.timeline.windows import RankWindow
 
 MOST_STEPS = 100

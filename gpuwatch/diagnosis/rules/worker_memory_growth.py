@@ -38,7 +38,7 @@ from gpuwatch.diagnosis.advice.resources import local_ranks
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import gibibytes, percent, seconds
+from gpuwatch.numbers import gibibytes, percent, seconds
 from gpuwatch.timeline.windows import MemoryGrowth, RankWindow
 
 TRAINER_SHARE = 0.5

@@ -52,7 +52,7 @@ from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_agains
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import cpu_cores, factors, percent, seconds
+from gpuwatch.numbers import cpu_cores, factors, percent, seconds
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.stacks import is_fed
 from gpuwatch.timeline.windows import RankWindow

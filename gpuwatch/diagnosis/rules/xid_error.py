@@ -28,8 +28,7 @@ from __future__ import annotations
 
 from gpuwatch.diagnosis.advice.xids import draft_of
 from gpuwatch.diagnosis.finding import Draft, Level
-from gpuwatch.diagnosis.rule import GpuCase, rule
-from gpuwatch.diagnosis.wording import gpu_name
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 
 
 @rule("xid-error", family="health", subject="gpu", level=Level.E0, gated=False, fire_after=1)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwatch.metrics import METRICS, Metric
+from gpuwatch.numbers import duration_words, rate
 from gpuwatch.report import model
-from gpuwatch.text.numbers import duration_words, rate
 
 WIDTH, HEIGHT = 560, 140
 _STATIC_POINTS = 280

@@ -17,12 +17,11 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpuwatch.diagnosis.wording import faster
 from gpuwatch.metrics import BY_SERIES
+from gpuwatch.numbers import faster, rate
 from gpuwatch.report import model, words
 from gpuwatch.report.html.charts import chart_plan, lanes
-from gpuwatch.text.escape import json_text, printable
-from gpuwatch.text.numbers import rate
+from gpuwatch.text import json_text, printable
 
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 _SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js")

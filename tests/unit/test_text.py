@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.text.escape import ascii_only, code_block, code_span, encodable, markdown, printable
+from gpuwatch.text import ascii_only, code_block, code_span, encodable, markdown, printable
 
 
 @pytest.mark.parametrize(

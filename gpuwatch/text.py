@@ -1,4 +1,4 @@
-r"""Makes text safe to print. Names, paths and command lines come from other processes and may be hostile.
+r"""Text that is safe to print, in lines and tables. Names, paths and command lines may come from hostile processes.
 
 A terminal obeys escape sequences (`\x1b]0;` sets its title), Markdown shows HTML and links, and bidirectional
 controls make a line read as something it is not. All of them are shown as what they are: `\x1b`, `&lt;`, `\u202e`.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, overload
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # bytes that were not UTF-8 (surrogateescape)
@@ -29,6 +31,10 @@ _ASCII = str.maketrans(
         "·": "-",
     }
 )
+
+WIDTH = 100
+
+_LIKENESS = 0.5
 
 
 def printable(text: str) -> str:
@@ -117,3 +123,39 @@ def ascii_only(text: str) -> str:
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def wrapped(sentence: str, indent: str = "  ") -> list[str]:
+    """Its lines, made safe to print: the later ones set in further, and no word, path or option torn apart."""
+    return textwrap.wrap(
+        printable(sentence),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Rows with their columns below each other, two blanks apart; the columns in `right` end at one place."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = (
+        [cell.rjust(width) if place in right else cell.ljust(width) for place, (cell, width) in enumerate(pairs)]
+        for pairs in (zip(row, widths, strict=True) for row in rows)
+    )
+    return ["  ".join(row).rstrip() for row in cells]
+
+
+def markdown_table(heading: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0) -> str:
+    """A Markdown table of cells that are escaped already; its last columns, `right` of them, are set to the right."""
+    rule = ["---"] * (len(heading) - right) + ["--:"] * right
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rows))
+
+
+def did_you_mean(value: str, known: Iterable[str]) -> str:
+    """A question in brackets where a known word is near, else nothing."""
+    import difflib  # 0.2 MB that only a mistake needs
+
+    near = difflib.get_close_matches(value, list(known), n=1, cutoff=_LIKENESS)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,12 +1,50 @@
-"""Words and numbers as findings say them, so that every rule says them alike."""
+"""Numbers, durations and lists in words, the same on the screen, in findings, in reports and in a terminal.
+
+JSON and exports stay raw. A GPU's MHz and W are not among them: tables and sentences write them as `nvidia-smi` does,
+"1755 MHz".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuwatch.diagnosis.finding import Measure
-from gpuwatch.text.numbers import rate
-from gpuwatch.timeline.windows import GpuWindow
+
+def grouped(value: float) -> str:
+    """A count, or a rate as a whole number, with its thousands apart: "18 204"."""
+    return f"{value + 0.0:,.0f}".replace(",", " ")
+
+
+def rate(value: float) -> str:
+    """Three digits that mean something, without an exponent: "0.0412", "98.4", "1 272"."""
+    return grouped(value) if abs(value) >= 100 else f"{value:.3g}"
+
+
+def byte_size(value: float) -> str:
+    """Bytes with a binary unit: "512 B", "61.2 GiB"."""
+    size = float(value)
+    for unit in ("B", "KiB", "MiB"):
+        if round(size) < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB" if size < 10 * 1024 else f"{size / 1024:.1f} TiB"
+
+
+def age(age_ns: int) -> str:
+    """How long ago, in whole units: "3 s", "12 min", "2 h"."""
+    seconds = max(0, age_ns) / 1e9
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
+
+
+def duration_words(seconds: float) -> str:
+    """A duration as people say it: "19 h 40 min", "12 min", "45 s"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if not hours:
+        return f"{minutes} min"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def percent(share: float) -> str:
@@ -40,21 +78,6 @@ def faster(low: float, high: float) -> str:
     return f"{factors(low, high)} faster"
 
 
-def brings_something(high: float) -> bool:
-    """Whether a factor is shown as more than none."""
-    return high >= 1.005
-
-
-def plan_words(number: int, of: int, then: tuple[float, float], together: tuple[float, float]) -> str:
-    """Where a fix stands among those of its run: "step 2 of 3 of the plan: then 1.1-1.3x faster, ..."."""
-    text = f"step {number} of {of} of the plan"
-    if number == 1:
-        return f"{text}: change this first"
-    if not brings_something(then[1]):
-        return f"{text}: then nothing more, because the steps before it save the same time"
-    return f"{text}: then {faster(*then)}, {faster(*together)} together with the steps before it"
-
-
 def gibibytes(value: float) -> str:
     """Bytes as GiB with one decimal, as MiB where that would be 0.0 GiB."""
     return f"{value / 2**20:.0f} MiB" if 0 < value < 0.05 * 2**30 else f"{value / 2**30:.1f} GiB"
@@ -80,13 +103,3 @@ def listed(words: Iterable[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     items = list(words)
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
-
-
-def gpu_name(gpu: GpuWindow) -> str:
-    """How a sentence names a GPU: by the index that `nvidia-smi` shows."""
-    return f"GPU {gpu.facts.index}"
-
-
-def share_measure(name: str, share: float, what: str) -> Measure:
-    """A share with its words: ("wait_share", 0.41, "waiting") reads "waiting 41 %"."""
-    return Measure(name, round(share, 4), f"{what} {percent(share)}")

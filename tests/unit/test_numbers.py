@@ -1,12 +1,12 @@
-"""Numbers as sentences say them."""
+"""Numbers as people read them, in tables and in sentences."""
 
 from __future__ import annotations
 
 import pytest
 
+from gpuwatch import numbers
 from gpuwatch.compare import comparison as compare_wording
-from gpuwatch.diagnosis import wording
-from gpuwatch.diagnosis.wording import cpu_cores, factors, gibibytes, seconds
+from gpuwatch.numbers import cpu_cores, factors, gibibytes, grouped, rate, seconds
 from gpuwatch.trial.render import change_words
 from gpuwatch.trial.results import Judgement
 
@@ -40,7 +40,7 @@ def test_a_speed_up_is_a_range_and_a_small_one_is_not_rounded_to_none(low: float
 
 
 def test_a_large_checkpoint_has_no_exponent() -> None:
-    assert [wording.megabytes(size) for size in (126e6, 5.2e9)] == ["126 MB", "5 200 MB"]
+    assert [numbers.megabytes(size) for size in (126e6, 5.2e9)] == ["126 MB", "5 200 MB"]
 
 
 def test_one_core_is_not_several() -> None:
@@ -54,7 +54,7 @@ def test_little_memory_is_not_said_to_be_none(size: int, words: str) -> None:
 
 @pytest.mark.parametrize("share", [-0.0, -1e-6, 1e-6, -0.0004, 0.0004, 0.00949, 0.00951])
 def test_a_share_is_no_percent_only_where_it_is_none(share: float) -> None:
-    text = wording.percent(share)
+    text = numbers.percent(share)
     assert text not in ("-0 %", "-0.0 %", "0.0 %")
     assert (text == "0 %") == (share == 0)
 
@@ -64,3 +64,18 @@ def test_a_change_that_rounds_to_nothing_goes_neither_way(ratio: float) -> None:
     assert compare_wording.percent(ratio) in ("+0.0 %", "+100 %")
     judgement = Judgement("no detectable change", ratio=ratio)
     assert change_words(judgement) in ("+0.0 %", "2.00x")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0"), (999, "999"), (1219, "1 219"), (1271.6, "1 272"), (18204, "18 204"), (-2500, "-2 500")],
+)
+def test_thousands_are_apart_from_four_digits_on(value: float, words: str) -> None:
+    assert grouped(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.0412, "0.0412"), (98.44, "98.4"), (99.96, "100"), (1271.6, "1 272"), (1e6, "1 000 000")]
+)
+def test_a_rate_has_three_digits_and_no_exponent(value: float, words: str) -> None:
+    assert rate(value) == words
