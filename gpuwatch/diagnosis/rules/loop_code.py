@@ -61,12 +61,12 @@ from gpuwatch.diagnosis.advice.starvation import (
     starvation_of,
     train_busy_percent,
 )
-from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
+from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.rules.launch_bound import OPTIMIZER_LAUNCH_SECONDS
 from gpuwatch.diagnosis.rules.optimizer_unfused import FUSED_SINCE
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.diagnosis.wording import percent, share_measure
+from gpuwatch.numbers import percent
 from gpuwatch.timeline.windows import RankWindow, Share, StackWindow
 
 LAUNCHES_SECONDS = 0.005
