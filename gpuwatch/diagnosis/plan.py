@@ -5,7 +5,8 @@ as long as they are, so that a loop that becomes twice as fast makes a run of wh
 
 Every gain is a share of the time won back, 1 - 1 / gain. Made one after the other the shares add up and the factors
 multiply: 2x (half of the time) and 1.25x (a fifth) are 1 / (1 - 0.5 - 0.2) = 3.3x together, so the second one then
-brings 1.67x. What two of them would win from the same time (waits for data, say) is won once.
+brings 1.67x. What two of them would win from the same time (waits for data, say) is won once, and all that win back
+what a GPU idles in training win no more than it does: copies that do not block and workers both claim the same waits.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE
+from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE, without
 from gpuwatch.diagnosis.advice.pauses import epoch_edges
 from gpuwatch.diagnosis.advice.sampled import is_sampled, train_share
+from gpuwatch.diagnosis.advice.starvation import idle_share
 from gpuwatch.diagnosis.finding import LEVEL_WORDS, Finding, Gain, Level, PlanStep, Severity
-from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.diagnosis.rule import Rule, run_case_of
 from gpuwatch.diagnosis.tree import SYMPTOM, WAITS
-from gpuwatch.timeline.windows import RankWindow, Scene
+from gpuwatch.timeline.windows import RunWindow, Scene, Share
 
 STUCK = ("collective-hang", "step-stalled")
 """While nothing moves, whatever the last minutes showed of speed is of no use."""
@@ -41,6 +43,8 @@ _TIME_OF: Mapping[str, frozenset[str]] = {
     "h2d-bound": frozenset({_COPIES}),
 }
 """Which time a rule's fix wins back; what is not here wins time of its own."""
+_OF_IDLE_TIME = frozenset({*_TIME_OF, "epoch-start-stall"})
+"""Rules whose fix wins back what the GPU idles in training. Pauses and slow kernels are another time."""
 _OF_ALL_TIME = frozenset(
     {"eval-stall", "checkpoint-stall", "gc-stall", "recompile-storm", "epoch-start-stall", "log-stall"}
 )
@@ -125,10 +129,16 @@ def _put_behind(finding: Finding, one: Placed, placed: Iterable[Placed]) -> Find
 
 @dataclass(frozen=True, slots=True)
 class TimeShares:
-    """Of all time of a run: training, and training between the starts of epochs."""
+    """Of all time of a run: training, training between the starts of epochs, and what the GPU idles in training.
+
+    `idle` is None where that is not known. It limits a single gain too where the rank is `alone`: one of several has a
+    busy GPU while it waits for the others, which then idles less than they lose.
+    """
 
     training: float = 1.0
     settled: float = 1.0
+    idle: Share | None = None
+    alone: bool = True
 
     def judged_by(self, rule: str) -> float:
         """The part that a rule's gain is a factor of."""
@@ -139,19 +149,34 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """The least and the most of all time that a finding's fix wins back, and which time that is."""
+    """The least and the most of all time that a finding's fix wins back, and which time that is.
+
+    `most` is what it wins where the fixes before it win the least that they may.
+    """
 
     finding: Finding
     low: float
     high: float
+    most: float
     time: frozenset[str]
 
-    def less(self, won: Iterable[_Claim], of_this_time: float) -> _Claim:
-        """What is left of it: no more than the time of its kind that was there, less what was won of it."""
-        same = [claim for claim in won if not claim.time.isdisjoint(self.time)]
-        left_low = max(0.0, of_this_time - sum(claim.high for claim in same))
-        left_high = max(0.0, of_this_time - sum(claim.low for claim in same))
-        return replace(self, low=min(self.low, left_low), high=min(self.high, left_high)) if same else self
+    @property
+    def is_of_idle_time(self) -> bool:
+        """Whether it is time in which the GPU idles in training."""
+        return self.finding.rule in _OF_IDLE_TIME
+
+    def within(self, won: Sequence[_Claim], low: float, high: float) -> _Claim:
+        """What is left of it of a time that those claims share: at least and at most that long.
+
+        At worst what was won before was as much as it may be, and the same seconds.
+        """
+        taken, least_taken = sum(claim.high for claim in won), sum(claim.low for claim in won)
+        return replace(
+            self,
+            low=min(self.low, max(0.0, low - taken)),
+            high=min(self.high, max(0.0, high - taken)),
+            most=min(self.most, max(0.0, high - least_taken)),
+        )
 
 
 def planned(findings: Sequence[Finding], shares: Mapping[str, TimeShares]) -> tuple[Finding, ...]:
@@ -164,23 +189,30 @@ def planned(findings: Sequence[Finding], shares: Mapping[str, TimeShares]) -> tu
     findings = tuple(_of_all_time(finding, shares.get(finding.run or "", TimeShares())) for finding in findings)
     steps: dict[int, PlanStep] = {}
     for run in dict.fromkeys(finding.run for finding in findings if finding.run is not None):
-        steps |= _steps(_claims([finding for finding in findings if finding.run == run]))
+        own = [finding for finding in findings if finding.run == run]
+        steps |= _steps(_claims(own), shares.get(run, TimeShares()).idle)
     return tuple(replace(finding, plan=steps.get(id(finding))) for finding in findings)
 
 
 def time_shares(scene: Scene) -> dict[str, TimeShares]:
     """By run, what its time is made of."""
-    return {run.id: time_shares_of(run.critical) for run in scene.runs}
+    return {run.id: _time_shares_of(scene, run) for run in scene.runs}
 
 
-def time_shares_of(rank: RankWindow) -> TimeShares:
-    """What the time of a rank is made of."""
+def _time_shares_of(scene: Scene, run: RunWindow) -> TimeShares:
+    rank = run.critical
+    idle = idle_share(run_case_of(scene, run)) if rank.facts.device != "cpu" else None
     if is_sampled(rank) and rank.stacks is not None:
         training = train_share(rank.stacks)
     else:
         training = max(0.0, 1.0 - sum(total.share for kind, total in rank.phases.items() if kind in _NO_TRAINING))
     edges = epoch_edges(rank)
-    return TimeShares(training, max(0.0, training - (0.0 if edges is None else edges.share)))
+    return TimeShares(
+        training=training,
+        settled=max(0.0, training - (0.0 if edges is None else edges.share)),
+        idle=None if idle is None else Share(training * idle.value, training * idle.low, training * idle.high),
+        alone=len(run.ranks) == 1,
+    )
 
 
 def lasting(rule: str, gain: Gain, shares: TimeShares) -> Gain:
@@ -191,7 +223,13 @@ def lasting(rule: str, gain: Gain, shares: TimeShares) -> Gain:
 
 
 def _of_all_time(finding: Finding, shares: TimeShares) -> Finding:
-    return finding if finding.gain is None else replace(finding, gain=lasting(finding.rule, finding.gain, shares))
+    if finding.gain is None:
+        return finding
+    gain = lasting(finding.rule, finding.gain, shares)
+    if finding.rule in _OF_IDLE_TIME and finding.state == "firing" and shares.alone and shares.idle is not None:
+        most = round(without(shares.idle.high), 3)
+        gain = replace(gain, low=min(gain.low, most), high=min(gain.high, most))
+    return replace(finding, gain=gain)
 
 
 def _claims(findings: Sequence[Finding]) -> list[_Claim]:
@@ -203,43 +241,54 @@ def _claims(findings: Sequence[Finding]) -> list[_Claim]:
         if finding.gain is None or finding.rule in _SYMPTOMS or (finding.rule == "data-starvation" and explained):
             continue
         low, high = (1.0 - 1.0 / max(1.0, factor) for factor in (finding.gain.low, finding.gain.high))
-        claims.append(_Claim(finding, low, max(low, high), _TIME_OF.get(finding.rule, frozenset({finding.rule}))))
+        high = max(low, high)
+        claims.append(_Claim(finding, low, high, high, _TIME_OF.get(finding.rule, frozenset({finding.rule}))))
     return claims
 
 
-def _steps(claims: list[_Claim]) -> dict[int, PlanStep]:
+def _steps(claims: list[_Claim], idle: Share | None) -> dict[int, PlanStep]:
     """The largest first, but nothing before what it comes behind; by the finding's identity."""
     rest, won = list(claims), list[_Claim]()
     steps: dict[int, PlanStep] = {}
     while rest:
         open_rules = {claim.finding.rule for claim in rest}
         ready = [claim for claim in rest if claim.finding.behind not in open_rules] or rest
-        left = [(claim, claim.less(won, _time_of_kind(claim, claims))) for claim in ready]
-        first, now = max(left, key=lambda pair: pair[1].low + pair[1].high)
+        left = [(claim, _left_of(claim, won, claims, idle)) for claim in ready]
+        first, now = max(left, key=lambda pair: pair[1].low + pair[1].most)
         before = _sums(won)
         won.append(now)
         rest.remove(first)
         after = _sums(won)
+        factors = [
+            (1.0 - left_before) / (1.0 - left_after) for left_before, left_after in zip(before, after, strict=True)
+        ]
+        factors.append((1.0 - before[0]) / (1.0 - min(before[0] + now.most, HIGHEST_SHARE)))
         steps[id(first.finding)] = PlanStep(
             number=len(won),
             of=len(claims),
-            then=_gain((1.0 - before[0]) / (1.0 - after[0]), (1.0 - before[1]) / (1.0 - after[1])),
+            then=_gain(min(factors), max(factors)),
             together=_gain(1.0 / (1.0 - after[0]), 1.0 / (1.0 - after[1])),
         )
     return steps
 
 
-def _gain(one: float, other: float) -> Gain:
-    """After fixes at their best little may be left: the end that is less comes first."""
-    return Gain(round(min(one, other), 3), round(max(one, other), 3))
+def _left_of(claim: _Claim, won: Sequence[_Claim], claims: Sequence[_Claim], idle: Share | None) -> _Claim:
+    """What is left of a claim: of the time of its kind, and of all that the GPU idles in training."""
+    same = [other for other in won if not other.time.isdisjoint(claim.time)]
+    if same:
+        of_kind = max(other.high for other in claims if not other.time.isdisjoint(claim.time))
+        claim = claim.within(same, of_kind, of_kind)
+    if idle is None or not claim.is_of_idle_time:
+        return claim
+    return claim.within([other for other in won if other.is_of_idle_time], idle.value, idle.high)
 
 
-def _time_of_kind(claim: _Claim, claims: Iterable[_Claim]) -> float:
-    return max(other.high for other in claims if not other.time.isdisjoint(claim.time))
+def _gain(low: float, high: float) -> Gain:
+    return Gain(round(low, 3), round(high, 3))
 
 
 def _sums(won: Iterable[_Claim]) -> tuple[float, float]:
     low = high = 0.0
     for claim in won:
         low, high = low + claim.low, high + claim.high
-    return min(low, HIGHEST_SHARE), min(high, HIGHEST_SHARE)
+    return min(low, HIGHEST_SHARE), min(max(low, high), HIGHEST_SHARE)

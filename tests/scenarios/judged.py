@@ -62,6 +62,8 @@ class Judged:
     share: float | None = None
     ideal_factor: float = 1.0
     promises: list[Promise] = field(default_factory=list)
+    together: float = 1.0
+    """What the plan promises at most, with all its steps made, at the end of the stream."""
     brought: dict[str, float] = field(default_factory=dict)
     """By rule, where nothing is labelled: how much faster the job is with the finding's change."""
     baselines: dict[str, bool] = field(default_factory=dict)
@@ -148,8 +150,9 @@ def judge(drawn: Draw) -> Judged:
         monitor.run_until(START_NS + drawn.seconds * SECOND_NS, on_tick=log.take)
         scene = monitor.final_scene(BASELINE_WINDOW_SECONDS)
         judged.baselines = {name: flagged(name, scene) for name in BASELINES}
-        notices = monitor.snapshot().notices
-        judged.trouble = "; ".join(map(str, notices)) or None
+        last = monitor.snapshot()
+        judged.trouble = "; ".join(map(str, last.notices)) or None
+        judged.together = max((each.plan.together.high for each in last.findings if each.plan), default=1.0)
         ending = scenario.ends(drawn.seed)
         if ending:
             source.relieve()
