@@ -180,7 +180,7 @@ def has_stepped(pid: int, folder: Path) -> bool:
 def from_source(pid: int, seconds: float) -> Seen:
     """Asks the stack source itself."""
     from gpuwatch.samples import BatchCount, StackTally
-    from gpuwatch.sources.stacks.source import StackSource, StackTarget
+    from gpuwatch.sources.stacks import StackSource, StackTarget
 
     source = StackSource(lambda: [StackTarget(pid, hooked=False)], rate_hz=RATE_HZ)
     tallies: list[StackTally] = []

@@ -21,7 +21,7 @@ from benchmarks.attach_accuracy import RATE_HZ, training
 from gpuwatch.reader.attach import attach
 from gpuwatch.reader.loaders import LoaderReader
 from gpuwatch.samples import StackTally
-from gpuwatch.sources.stacks.source import StackSource, StackTarget
+from gpuwatch.sources.stacks import StackSource, StackTarget
 
 LIMITS = {0: 0.03, 4: 0.06}
 LOOKS = 400

@@ -299,9 +299,8 @@ class _SimulatedTraining:
     """One of them."""
 
     def __init__(self, number: int, start_ns: int, life_ns: int) -> None:
-        from gpuwatch.sources.simulator.facts import gpu_uuid
         from gpuwatch.sources.simulator.scenarios import SCENARIOS
-        from gpuwatch.sources.simulator.source import SimulatorSource
+        from gpuwatch.sources.simulator.source import SimulatorSource, gpu_uuid
 
         scenarios = [scenario for scenario in SCENARIOS.values() if not scenario.attached]
         self._simulator = SimulatorSource(_slowed(scenarios[number % len(scenarios)]), seed=number, start_ns=start_ns)

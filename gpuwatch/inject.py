@@ -20,10 +20,9 @@ from typing import ClassVar
 from gpuwatch.foreign import Rights, answered, exists_for, rights_of
 from gpuwatch.procfs import is_running
 from gpuwatch.reader.attach import Interpreter, attach, main_interpreter
-from gpuwatch.reader.containment import in_time
 from gpuwatch.reader.layout import SIZE, OffsetsError, RemoteControl, remote_control_from
 from gpuwatch.reader.memory import UnreadableAddressError
-from gpuwatch.reader.refusals import CannotReadError
+from gpuwatch.reader.refusals import CannotReadError, in_time
 
 FIRST_VERSION = (3, 14)
 SITE = Path(__file__).resolve().parent / "hook" / "site"

@@ -27,8 +27,14 @@ from gpuwatch.numbers import byte_size
 from gpuwatch.procfs import read_all, read_once, shown
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.refusals import CannotReadError, Reason, access_to
-from gpuwatch.sources.hook_link.processes import Processes, folders_elsewhere, rendezvous_path
-from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError, names_its_own
+from gpuwatch.sources.hook_link.rendezvous import (
+    Processes,
+    Rendezvous,
+    RendezvousError,
+    folders_elsewhere,
+    names_its_own,
+    rendezvous_path,
+)
 from gpuwatch.sources.host.identify import user_name
 from gpuwatch.sources.host.machine import Cgroups, in_container, read_pressure, read_shared_memory, read_throttling
 from gpuwatch.sources.host.source import affinity_core_count

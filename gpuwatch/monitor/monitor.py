@@ -20,7 +20,7 @@ from gpuwatch.monitor.recorder import Recorder
 from gpuwatch.monitor.snapshot import Origin, RecordingNow, Snapshot
 from gpuwatch.procfs import read_all, read_stat
 from gpuwatch.samples import GpuSample, Sample
-from gpuwatch.sources.base import Source
+from gpuwatch.sources import Source
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.wall_times import Anchor, WallTimes
 from gpuwatch.timeline.windows import Scene

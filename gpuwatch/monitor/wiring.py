@@ -54,7 +54,7 @@ def live_monitor(
     from gpuwatch.sources.discovery.source import DiscoverySource
     from gpuwatch.sources.hook_link.source import HookLinkSource
     from gpuwatch.sources.host.source import HostSource
-    from gpuwatch.sources.stacks.source import StackSource, StackTarget
+    from gpuwatch.sources.stacks import StackSource, StackTarget
 
     focus = Focus(timeline)
     focus.attach(attach_pid)

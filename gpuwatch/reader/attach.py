@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gpuwatch.procfs import PROC, namespace_pids
 from gpuwatch.reader.codes import Codes
-from gpuwatch.reader.containment import OPERATION_SECONDS, contained, in_time, refusal_of
 from gpuwatch.reader.layout import (
     COOKIE,
     FIRST_SELF_DESCRIBING,
@@ -28,7 +27,17 @@ from gpuwatch.reader.layout import (
 )
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
 from gpuwatch.reader.program import Program, find_program
-from gpuwatch.reader.refusals import CannotReadError, Reason, gone, not_ready, replaced
+from gpuwatch.reader.refusals import (
+    OPERATION_SECONDS,
+    CannotReadError,
+    Reason,
+    contained,
+    gone,
+    in_time,
+    not_ready,
+    refusal_of,
+    replaced,
+)
 from gpuwatch.reader.stacks import NoFrameError, Stack, ThreadReader, TornError
 
 MAX_THREADS = 4096

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from gpuwatch.reader.containment import contained
+from gpuwatch.reader.refusals import contained
 from gpuwatch.samples import LoaderFacts
 
 if TYPE_CHECKING:

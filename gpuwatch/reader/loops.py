@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuwatch.reader.codes import Code
-from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.memory import IOV_MAX, Gather, UnreadableAddressError
 from gpuwatch.reader.objects import (
     LIST_SUBCLASS,
@@ -19,6 +18,7 @@ from gpuwatch.reader.objects import (
     plausible,
     words,
 )
+from gpuwatch.reader.refusals import Cache
 from gpuwatch.reader.stacks import Frame
 
 COUNT = "_num_yielded"

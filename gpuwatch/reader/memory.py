@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from gpuwatch.procfs import MAPS_LIMIT, PROC, Mapping, ProcessStat, mapped_files, parse_stat
-from gpuwatch.reader.containment import Budget
-from gpuwatch.reader.refusals import CannotReadError, gone, permission, platform, zombie
+from gpuwatch.reader.refusals import Budget, CannotReadError, gone, permission, platform, zombie
 
 IOV_MAX = 1024
 """The kernel refuses more remote pieces in one call (uio.h, UIO_MAXIOV)."""

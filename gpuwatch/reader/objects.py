@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.layout import OBJECT_SIZE, OBJECT_TYPE, TEXT_ENCODINGS, TEXT_HEAD, InstanceDict, Layout
 from gpuwatch.reader.memory import Gather, Memory, UnreadableAddressError
+from gpuwatch.reader.refusals import Cache
 
 LONG_SUBCLASS, LIST_SUBCLASS, TUPLE_SUBCLASS, TEXT_SUBCLASS, DICT_SUBCLASS, TYPE_SUBCLASS = (
     1 << bit for bit in (24, 25, 26, 28, 29, 31)

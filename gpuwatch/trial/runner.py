@@ -20,7 +20,7 @@ from types import TracebackType
 from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.sources.base import Source
+from gpuwatch.sources import Source
 from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.trial import process_guard
 from gpuwatch.trial.changes import Arm, Place, TrialError, command_of, environment_of, for_scratch, overrides_of

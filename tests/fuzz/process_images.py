@@ -24,11 +24,10 @@ from typing import Any
 from gpuwatch.procfs import Mapping, keyed_int, mapped_files, mapped_paths, parse_stat, shown
 from gpuwatch.reader.attach import Interpreter, interpreter_in
 from gpuwatch.reader.codes import line_table
-from gpuwatch.reader.containment import Budget, BudgetExceededError
 from gpuwatch.reader.loaders import LoaderReader
 from gpuwatch.reader.memory import Memory, UnreadableAddressError
 from gpuwatch.reader.program import NotElfError, file_address, mapped_image
-from gpuwatch.reader.refusals import CannotReadError
+from gpuwatch.reader.refusals import Budget, BudgetExceededError, CannotReadError
 from gpuwatch.sources.host.identify import VARIABLES, variable
 from gpuwatch.sources.host.machine import parse_cpu_ticks, parse_disks, parse_network
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from gpuwatch.samples import Sample, StackTally
-from gpuwatch.sources.stacks.source import StackSource, StackTarget
+from gpuwatch.sources.stacks import StackSource, StackTarget
 from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.forked_python import ForkedPython
 from tests.integration.process_groups import kill_group

@@ -29,7 +29,7 @@ from gpuwatch.reader.attach import own_id
 from gpuwatch.reader.memory import Memory
 from gpuwatch.reader.program import _from_file
 from gpuwatch.reader.refusals import access_to
-from gpuwatch.sources.hook_link.processes import Processes
+from gpuwatch.sources.hook_link.rendezvous import Processes
 
 NOBODY = 65534
 LIMIT = 1 << 16

@@ -17,8 +17,7 @@ from link_peer import Peer, start_ticks
 
 from gpuwatch.hook.folder import rendezvous_path as path_of_the_hook
 from gpuwatch.samples import LinkLoss, RunFacts, TrainerEnded
-from gpuwatch.sources.hook_link.processes import rendezvous_path
-from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError
+from gpuwatch.sources.hook_link.rendezvous import Rendezvous, RendezvousError, rendezvous_path
 from gpuwatch.sources.hook_link.source import HookLinkSource
 
 SECOND = 1_000_000_000

@@ -63,8 +63,7 @@ def test_a_presence_file_cannot_name_a_process_of_another_user(folder: Path) -> 
     os.chown(folder, 1234, -1)
     theirs = Rendezvous.open(folder, 1234)
     try:
-        from gpuwatch.sources.hook_link.processes import Processes
-        from gpuwatch.sources.hook_link.rendezvous import PresenceWatch
+        from gpuwatch.sources.hook_link.rendezvous import PresenceWatch, Processes
 
         assert [found.pid for found in theirs.presences()] == [os.getpid()]
         watch = PresenceWatch(Processes(Path("/proc")))

@@ -15,7 +15,7 @@ from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import GpuFacts, GpuSample, HostSample, Sample
-from gpuwatch.sources.base import Source
+from gpuwatch.sources import Source
 from gpuwatch.timeline.charts import Series
 from tests.integration.command_line import PATIENCE_SECONDS
 

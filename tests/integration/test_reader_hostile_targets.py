@@ -18,7 +18,7 @@ from gpuwatch.reader.attach import Interpreter, attach, main_interpreter
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.samples import RunFacts, StackTally
 from gpuwatch.sources.discovery.source import DiscoverySource
-from gpuwatch.sources.stacks.source import StackSource, StackTarget
+from gpuwatch.sources.stacks import StackSource, StackTarget
 from tests.integration.interpreters import TARGETS, require_reading
 
 HANG = 60.0

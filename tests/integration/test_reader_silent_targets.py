@@ -23,7 +23,7 @@ from gpuwatch.reader.attach import attach
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import RunFacts, StackTally
 from gpuwatch.sources.nvml.readings import PidMap
-from gpuwatch.sources.stacks.source import StackSource, StackTarget
+from gpuwatch.sources.stacks import StackSource, StackTarget
 from gpuwatch.trial import process_guard
 from tests.faults.live import command, dashboard, wait_until
 from tests.integration.interpreters import TARGETS, require_reading

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.samples import NO_LOADER, BatchCount, CurrentLine, PhaseSpan, RunFacts, Sample, StackTally, TrainerEnded
-from gpuwatch.sources.stacks.source import StackTarget
+from gpuwatch.sources.stacks import StackTarget
 from tests.integration.command_line import PATIENCE_SECONDS
 from tests.integration.stack_training import (
     TRAINING,

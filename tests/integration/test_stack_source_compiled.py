@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.samples import StackTally
-from gpuwatch.sources.stacks.source import StackTarget
+from gpuwatch.sources.stacks import StackTarget
 from tests.integration.stack_training import (
     Log,
     collect_until,

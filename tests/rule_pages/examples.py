@@ -12,7 +12,7 @@ from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.report.build import build_report
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.text import render_text
-from gpuwatch.sources.base import Source
+from gpuwatch.sources import Source
 from gpuwatch.sources.simulator.scenarios import SCENARIOS as DEMOS
 from gpuwatch.sources.simulator.source import SimulatorSource
 from gpuwatch.timeline.windows import Scene

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpuwatch.sources.simulator.gpu import GpuModel, Work
+from gpuwatch.sources.simulator.model import GpuModel, Work
 from tests.scenarios.job import About, Job, Pause, Stretch, Totals
 from tests.scenarios.loading import BatchQueue, Cores
 

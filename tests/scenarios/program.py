@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from gpuwatch.hook import wire
 from gpuwatch.samples import NO_LOADER, BatchCount, BatchWait, PhaseSpan, Sample
-from gpuwatch.sources.simulator.gpu import GpuModel
+from gpuwatch.sources.simulator.model import GpuModel
 from tests.scenarios.job import About, Job, Loading, Stretch
 from tests.scenarios.loading import BatchQueue, Cores
 from tests.scenarios.loop import SPINNING, Rank

@@ -10,7 +10,7 @@ from operator import attrgetter
 from gpuwatch.samples import CurrentLine, ProcessSample, RunFacts, Sample, StackTally, TrainerEnded, WorkerFetch
 from gpuwatch.sources.hook_link.facts import with_roles
 from gpuwatch.sources.hook_link.run import RunDerivation
-from gpuwatch.sources.simulator.gpu import GpuModel
+from gpuwatch.sources.simulator.model import GpuModel
 from tests.scenarios.host import HostSensors
 from tests.scenarios.job import Job, Loading, Stretch
 from tests.scenarios.looks import LINES, WAITS

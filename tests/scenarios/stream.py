@@ -17,8 +17,8 @@ from gpuwatch.samples import (
     TrainerEnded,
     XidEvent,
 )
-from gpuwatch.sources.simulator.facts import gpu_facts, gpu_health, gpu_uuid
-from gpuwatch.sources.simulator.gpu import GpuModel
+from gpuwatch.sources.simulator.model import GpuModel
+from gpuwatch.sources.simulator.source import gpu_facts, gpu_health, gpu_uuid
 from tests.scenarios.driver import gpu_sample, gpu_status
 from tests.scenarios.host import HostSensors
 from tests.scenarios.job import Job

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, RunMemory, Sample, StepEnd, WorkerFetch
-from gpuwatch.sources.simulator.gpu import GpuModel
+from gpuwatch.sources.simulator.model import GpuModel
 from tests.scenarios.job import MIB, Fault, Job, Pause
 from tests.scenarios.loading import Cores
 from tests.scenarios.loop import IN_STEP, PARTS, Rank

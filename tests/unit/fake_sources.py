@@ -9,7 +9,7 @@ from gpuwatch.monitor.clock import VirtualClock
 from gpuwatch.monitor.monitor import Judge, Monitor
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import Sample
-from gpuwatch.sources.base import Source
+from gpuwatch.sources import Source
 from gpuwatch.timeline.windows import Scene
 from tests.unit.sample_builder import START_NS, at
 

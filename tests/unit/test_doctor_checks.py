@@ -37,7 +37,7 @@ from gpuwatch.cli.doctor import (
 )
 from gpuwatch.procfs import read_stat
 from gpuwatch.reader.refusals import CannotReadError, Reason
-from gpuwatch.sources.hook_link import processes as link_processes
+from gpuwatch.sources.hook_link import rendezvous as link_processes
 from gpuwatch.sources.host.machine import SharedMemory
 from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatch.hook import folder
 from gpuwatch.hook.folder import Folder, rendezvous_path
-from gpuwatch.sources.hook_link import processes
+from gpuwatch.sources.hook_link import rendezvous
 
 ME = os.geteuid()
 
@@ -103,14 +103,14 @@ def test_a_folder_that_a_server_can_keep_waiting_is_passed_over_by_both_sides_un
 
     def chosen(**environment: str) -> str:
         path = folder.rendezvous_path(environment, ME, mounts)
-        assert path == str(processes.rendezvous_path(environment, ME, mounts=mounts))
+        assert path == str(rendezvous.rendezvous_path(environment, ME, mounts=mounts))
         return path
 
     for elsewhere in (remote, remote / "deep", remote / "missing", local / "link", local / "relative" / "deep"):
         assert chosen(GPUWATCH_DIR=str(elsewhere), TMPDIR=str(local)) == str(local / f"gpuwatch-{ME}")
         assert chosen(XDG_RUNTIME_DIR=str(elsewhere), TMPDIR=str(local)) == str(local / f"gpuwatch-{ME}")
         assert chosen(TMPDIR=str(elsewhere), TEMP=str(local)) == str(local / f"gpuwatch-{ME}")
-        assert processes.folders_elsewhere({"TMPDIR": str(elsewhere)}, mounts) == ["TMPDIR"]
+        assert rendezvous.folders_elsewhere({"TMPDIR": str(elsewhere)}, mounts) == ["TMPDIR"]
     mounts.update(dict.fromkeys(("/tmp", "/var", "/usr"), kind))
     assert chosen(TMPDIR=str(remote)) == f"/dev/shm/gpuwatch-{ME}"
     touched = [os.fspath(one.args[0]) for call in calls.values() for one in call.call_args_list]

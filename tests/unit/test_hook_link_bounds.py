@@ -13,7 +13,7 @@ import pytest
 from gpuwatch.hook import wire
 from gpuwatch.samples import LinkLoss, PhaseSpan, RunFacts, StepEnd
 from gpuwatch.sources.hook_link.facts import BadFactsError, known_facts, merge, trainer_facts
-from gpuwatch.sources.hook_link.processes import born_ns
+from gpuwatch.sources.hook_link.rendezvous import born_ns
 from gpuwatch.sources.hook_link.run import RunDerivation
 from gpuwatch.sources.hook_link.server import Limits
 from gpuwatch.sources.hook_link.source import TrainerSession, parse_packet

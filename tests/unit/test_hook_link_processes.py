@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.sources.hook_link.processes import Processes
+from gpuwatch.sources.hook_link.rendezvous import Processes
 
 USUAL, EXITING = 0x400040, 0x400044
 

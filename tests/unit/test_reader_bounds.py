@@ -13,11 +13,10 @@ import pytest
 
 from gpuwatch.reader.attach import interpreter_in
 from gpuwatch.reader.codes import line_table
-from gpuwatch.reader.containment import Budget, BudgetExceededError, Cache, contained
 from gpuwatch.reader.layout import OffsetsError, layout_from
 from gpuwatch.reader.memory import Gather, UnreadableAddressError
 from gpuwatch.reader.program import Image, file_address, mapped_image
-from gpuwatch.reader.refusals import CannotReadError, Reason
+from gpuwatch.reader.refusals import Budget, BudgetExceededError, Cache, CannotReadError, Reason, contained
 from tests.fuzz.process_images import ImageMemory
 
 VERSION = (3, 11)

@@ -11,7 +11,7 @@ from gpuwatch.reader.stacks import Stack
 from gpuwatch.sources.stacks.classify import Classifier
 from gpuwatch.sources.stacks.loops import Loops
 from gpuwatch.sources.stacks.tally import StackSample
-from gpuwatch.sources.stacks.threads import Feeders, FeederSample
+from gpuwatch.sources.stacks.workers import Feeders, FeederSample
 
 SECOND = 1_000_000_000
 TRAIN = """\

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from gpuwatch.sources.stacks import StackSource, StackTarget
 from gpuwatch.sources.stacks.sampler import Sampler
-from gpuwatch.sources.stacks.source import StackSource, StackTarget
 
 PATIENCE_SECONDS = 60
 

@@ -13,11 +13,11 @@ from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples import BatchCount, CurrentLine, RunFacts, Sample, StackTally, TrainerEnded
+from gpuwatch.sources.stacks import StackTarget
 from gpuwatch.sources.stacks.facts import ProcessFacts, ranks
 from gpuwatch.sources.stacks.sampler import FollowedTarget
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
 from gpuwatch.sources.stacks.session import Settings
-from gpuwatch.sources.stacks.source import StackTarget
 
 PID = 77
 SECOND = 1_000_000_000
@@ -271,7 +271,7 @@ def test_a_count_has_the_time_at_which_it_was_read_however_long_all_else_took(
         scene.now_ns += SECOND
 
     scene.counters.recheck = recheck  # type: ignore[method-assign,assignment]
-    monkeypatch.setattr("gpuwatch.sources.stacks.threads.TrainingThread.check", slow_check)
+    monkeypatch.setattr("gpuwatch.sources.stacks.workers.TrainingThread.check", slow_check)
     scene.follow()
     scene.run(10.0)
     counts = [sample.time_ns for sample in scene.samples if isinstance(sample, BatchCount)]

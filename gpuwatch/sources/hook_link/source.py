@@ -26,8 +26,15 @@ from gpuwatch.sources.hook_link.facts import (
     trainer_facts,
     with_roles,
 )
-from gpuwatch.sources.hook_link.processes import Processes, born_ns, rendezvous_path
-from gpuwatch.sources.hook_link.rendezvous import FolderFinder, PresenceWatch, Rendezvous, RendezvousError
+from gpuwatch.sources.hook_link.rendezvous import (
+    FolderFinder,
+    PresenceWatch,
+    Processes,
+    Rendezvous,
+    RendezvousError,
+    born_ns,
+    rendezvous_path,
+)
 from gpuwatch.sources.hook_link.run import RunDerivation
 from gpuwatch.sources.hook_link.server import Connection, Limits, Server
 

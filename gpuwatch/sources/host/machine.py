@@ -3,6 +3,8 @@
 With CPU quota, throttling and memory limit of a process, from cgroup v1, v2 or both side by side. Limits nest: a
 container without a limit inside a pod that has one is held by the pod's, so every ancestor counts and the tightest one
 decides.
+
+On systems without Linux's /proc psutil gives what it can: no pressure, cgroups or workers there.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from gpuwatch.foreign import in_time
 from gpuwatch.procfs import keyed_int, listed, rate, read_all, read_int, read_once, shown
-from gpuwatch.samples import MachineFacts
+from gpuwatch.samples import HostSample, MachineFacts
 
 _MOUNTED_AT = PurePosixPath("/sys/fs/cgroup")
 _UNLIMITED_V1_BYTES = 1 << 60  # v1 says "no limit" as a page-rounded 2**63
@@ -579,3 +581,63 @@ def _cpu_model(proc_root: Path) -> str | None:
 def _line(proc_root: Path, name: str) -> str | None:
     raw = read_once(f"{proc_root}/{name}", 256)
     return shown(raw.strip()) or None if raw else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    read_ns: int
+    disk_read: int | None
+    disk_write: int | None
+    received: int | None
+    sent: int | None
+
+
+class PortableReader:
+    """Reads what psutil offers everywhere."""
+
+    def __init__(self) -> None:
+        self._previous: _Counters | None = None
+
+    def facts(self, now_ns: int) -> MachineFacts:
+        """Name, system and size of this machine."""
+        import psutil  # 18 ms that Linux need not pay
+
+        return MachineFacts(
+            time_ns=now_ns,
+            hostname=platform.node(),
+            kernel=f"{platform.system()} {platform.release()}",
+            cpu_count=psutil.cpu_count() or 1,
+            cpu_model=platform.processor() or None,
+            memory_total_bytes=psutil.virtual_memory().total,
+        )
+
+    def read(self, now_ns: int) -> HostSample:
+        """The machine now, with rates since the previous call."""
+        import psutil
+
+        disk, network = psutil.disk_io_counters(), psutil.net_io_counters()
+        now = _Counters(
+            now_ns,
+            disk.read_bytes if disk else None,
+            disk.write_bytes if disk else None,
+            network.bytes_recv if network else None,
+            network.bytes_sent if network else None,
+        )
+        by_core = tuple(psutil.cpu_percent(percpu=True))
+        memory = psutil.virtual_memory()
+        previous, self._previous = self._previous, now
+        first = previous is None or not by_core  # psutil's first figures cover no time
+        seconds = (now_ns - previous.read_ns) / 1e9 if previous else 0.0
+        before = previous or now
+        return HostSample(
+            time_ns=now_ns,
+            cpu_percent=None if first else sum(by_core) / len(by_core),
+            cpu_percent_by_core=() if first else by_core,
+            load_1m=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            memory_total_bytes=memory.total,
+            memory_available_bytes=memory.available,
+            disk_read_bytes_per_second=rate(now.disk_read, before.disk_read, seconds),
+            disk_write_bytes_per_second=rate(now.disk_write, before.disk_write, seconds),
+            network_receive_bytes_per_second=rate(now.received, before.received, seconds),
+            network_send_bytes_per_second=rate(now.sent, before.sent, seconds),
+        )

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuwatch.foreign import cpu_time_ns
 from gpuwatch.procfs import read_stat
@@ -19,14 +18,12 @@ from gpuwatch.sources.host.machine import (
     DiskNetworkReader,
     MemoryReader,
     NumaNodes,
+    PortableReader,
     read_machine_facts,
     read_pressure,
     read_shared_memory,
 )
 from gpuwatch.sources.host.run import HostAccess, Run
-
-if TYPE_CHECKING:
-    from gpuwatch.sources.host.portable import PortableReader
 
 _SHORTEST_INTERVAL_SECONDS = 0.5  # /proc counts CPU in 10 ms ticks: below this a worker's share is mostly rounding
 _FACTS_INTERVAL_NS = 30_000_000_000
@@ -87,8 +84,6 @@ class HostSource:
         self._machine_due_ns = self._runs_due_ns = self._read_due_ns = self._facts_due_ns = clock()
         self._portable: PortableReader | None = None
         if not os.access(f"{proc_root}/stat", os.R_OK):
-            from gpuwatch.sources.host.portable import PortableReader  # psutil: 18 ms that Linux need not pay
-
             self._portable = PortableReader()
             return
         self._access = HostAccess(

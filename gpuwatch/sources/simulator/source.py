@@ -1,7 +1,8 @@
 """The source that plays a scenario: a seeded model of machine and run, advanced to the clock it is asked with.
 
 Where the simulated run has no hook, its stacks are sampled from outside and its loader's batches counted. The watch can
-be narrowed to one process, so that the demo of attaching can be attached and detached, too.
+be narrowed to one process, so that the demo of attaching can be attached and detached, too. What machine and run say of
+themselves is made up here as well; their files lie in no folder that exists.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuwatch.samples import (
     BatchCount,
@@ -19,21 +20,335 @@ from gpuwatch.samples import (
     Candidate,
     Candidates,
     CurrentLine,
+    GpuFacts,
     GpuGap,
+    GpuHealth,
+    GpuProcess,
+    GpuStatus,
+    HostSample,
     LineCount,
+    LoaderFacts,
+    MachineFacts,
     ModelFacts,
+    NvmlState,
+    ProcessSample,
     RunFacts,
     RunMemory,
     Sample,
     StackTally,
     StepEnd,
     WorkerFetch,
+    WorkerSample,
 )
-from gpuwatch.sources.simulator import facts
-from gpuwatch.sources.simulator.facts import COMMAND, START_TICKS, HostModel
-from gpuwatch.sources.simulator.gpu import GpuModel
-from gpuwatch.sources.simulator.scenarios import SCENARIOS, Scenario
-from gpuwatch.sources.simulator.training import TRAIN_LOADER, BatchQueue, Rank, Training
+from gpuwatch.sources.simulator.model import EVAL_LOADER, TRAIN_LOADER, BatchQueue, GpuModel, Rank, Training
+from gpuwatch.sources.simulator.scenarios import GIB, SCENARIOS, GpuSpec, LoaderSpec, Scenario
+
+COMMAND = "python train.py --config base.yaml"
+START_TICKS = 8_640_000
+
+_WORKER_RSS_BYTES = 900 * 1024**2
+_MAIN_RSS_BYTES = 6 * GIB
+
+
+@dataclass(slots=True)
+class HostModel:
+    """Adds up, second by second, what the training threads and the workers burned."""
+
+    scenario: Scenario
+    rng: random.Random
+    _fetches: dict[str, list[tuple[int, float, float, float]]] = field(default_factory=dict)
+    _generation: dict[str, int] = field(default_factory=dict)
+
+    def fetched(self, trainer: str, worker: int, start: float, end: float, cpu_seconds: float) -> None:
+        """Takes note of a batch under way on a worker."""
+        self._fetches.setdefault(trainer, []).append((worker, start, end, cpu_seconds))
+
+    def second(self, ranks: list[Rank], start: float, end: float, time_ns: int) -> Iterable[HostSample | ProcessSample]:
+        """The samples of the stretch from `start` to `end`."""
+        processes = [self._process(rank, start, end, time_ns) for rank in ranks]
+        yield from processes
+        wanted = sum(process.tree_cores or 0.0 for process in processes) + 0.15
+        blocked = [worker.blocked_share or 0.0 for process in processes for worker in process.workers]
+        yield self._host(wanted, sum(blocked), time_ns)
+
+    def _process(self, rank: Rank, start: float, end: float, time_ns: int) -> ProcessSample:
+        main = sum(_overlap(begun, ended, start, end) * cores for begun, ended, cores in rank.cpu_busy) / (end - start)
+        rank.cpu_busy[:] = [stretch for stretch in rank.cpu_busy if stretch[1] > end]
+        fetches = self._fetches.get(rank.trainer, [])
+        workers = []
+        for worker, pid in enumerate(rank.worker_pids):
+            busy = cpu = 0.0
+            for number, begun, ended, cpu_seconds in fetches:
+                if number == worker:
+                    overlap = _overlap(begun, ended, start, end)
+                    busy += overlap
+                    cpu += cpu_seconds * overlap / (ended - begun)
+            workers.append(self._worker(pid, cpu / (end - start), busy / (end - start)))
+        self._fetches[rank.trainer] = [fetch for fetch in fetches if fetch[2] > end]
+        changed = self._generation.get(rank.trainer, rank.worker_generation) != rank.worker_generation
+        self._generation[rank.trainer] = rank.worker_generation
+        pid = int(rank.trainer.split(".")[0])
+        main = min(1.0, main + 0.02)
+        return ProcessSample(
+            time_ns=time_ns,
+            pid=pid,
+            start_ticks=START_TICKS,
+            state="R" if main > 0.5 else "S",
+            command=COMMAND,
+            main_thread_cores=round(main, 3),
+            tree_cores=round(main + sum(worker.cpu_cores or 0.0 for worker in workers), 3),
+            workers=tuple(workers),
+            worker_pids_changed=changed,
+            affinity_cores=self.scenario.cpu_count,
+            cpu_quota_cores=None,
+            cpu_capacity_cores=float(self.scenario.cpu_count),
+            involuntary_switches_per_second=round(self._crowding(ranks=self.scenario.gpu_count) * 180, 1),
+            run_delay_share=0.002,
+            rss_bytes=_MAIN_RSS_BYTES + len(workers) * _WORKER_RSS_BYTES,
+            read_bytes_per_second=0.0,
+            write_bytes_per_second=0.0,
+            shm_total_bytes=self.scenario.memory_total_bytes // 2,
+            shm_used_bytes=len(workers) * 2 * self.scenario.loader.batch_bytes,
+        )
+
+    def _worker(self, pid: int, cores: float, busy: float) -> WorkerSample:
+        return WorkerSample(
+            pid=pid,
+            cpu_cores=round(cores, 3),
+            state="R" if cores > 0.5 else "S",
+            blocked_share=round(max(0.0, busy - cores), 3),
+            threads=1,
+            rss_bytes=_WORKER_RSS_BYTES,
+            affinity_cores=self.scenario.cpu_count,
+        )
+
+    def _crowding(self, ranks: int) -> float:
+        """Runnable threads per core beyond the cores there are; 0 on a machine with room."""
+        loader = self.scenario.loader
+        wanted = ranks * (1 + loader.num_workers * loader.cpu_share)
+        return max(0.0, wanted / self.scenario.cpu_count - 1)
+
+    def _host(self, wanted_cores: float, blocked_workers: float, time_ns: int) -> HostSample:
+        scenario = self.scenario
+        percent = min(100.0, 100 * wanted_cores / scenario.cpu_count + abs(self.rng.gauss(0, 0.6)))
+        by_core = tuple(
+            round(min(100.0, max(0.0, percent + self.rng.gauss(0, 12 * (1 - percent / 100)))), 1)
+            for _ in range(scenario.cpu_count)
+        )
+        used = 12 * GIB + scenario.gpu_count * (_MAIN_RSS_BYTES + scenario.loader.num_workers * _WORKER_RSS_BYTES)
+        loader = scenario.loader
+        reading = loader.batch_bytes / max(
+            scenario.compute.gpu_seconds, loader.batch_seconds / max(1, loader.num_workers)
+        )
+        return HostSample(
+            time_ns=time_ns,
+            cpu_percent=round(percent, 1),
+            cpu_percent_by_core=by_core,
+            cpu_iowait_percent=round(min(40.0, 100 * blocked_workers / scenario.cpu_count), 1),
+            load_1m=round(wanted_cores, 2),
+            memory_total_bytes=scenario.memory_total_bytes,
+            memory_available_bytes=max(GIB, scenario.memory_total_bytes - used),
+            swap_in_bytes_per_second=0.0,
+            major_faults_per_second=0.0,
+            pressure_cpu_percent=round(min(90.0, 100 * self._crowding(scenario.gpu_count)), 1),
+            pressure_io_percent=round(min(60.0, 6 * blocked_workers), 1),
+            pressure_memory_percent=0.0,
+            disk_read_bytes_per_second=round(reading * scenario.gpu_count * 0.2, 0),
+            disk_write_bytes_per_second=120_000.0,
+            disk_queue_length=round(0.2 + 0.3 * blocked_workers, 2),
+            network_receive_bytes_per_second=4_200.0,
+            network_send_bytes_per_second=3_100.0,
+            shm_total_bytes=scenario.memory_total_bytes // 2,
+            shm_used_bytes=scenario.gpu_count * loader.num_workers * 2 * loader.batch_bytes,
+        )
+
+
+def _overlap(start: float, end: float, window_start: float, window_end: float) -> float:
+    return max(0.0, min(end, window_end) - max(start, window_start))
+
+
+FIRST_PID = 4711
+FOLDER = "/simulated"
+SCRIPT = f"{FOLDER}/train.py"
+
+
+def gpu_uuid(index: int) -> str:
+    """A UUID that reads as made up."""
+    return f"GPU-51513a7e-d000-4000-8000-{index:012d}"
+
+
+def rank_pid(rank: int) -> int:
+    """The pid of a rank's training process."""
+    return FIRST_PID + rank
+
+
+def trainer_id(rank: int) -> str:
+    """The trainer's name as the link would give it."""
+    return f"{rank_pid(rank)}.{START_TICKS}"
+
+
+def machine_facts(scenario: Scenario, time_ns: int) -> MachineFacts:
+    """The host."""
+    return MachineFacts(
+        time_ns=time_ns,
+        hostname="simulated",
+        kernel="simulated",
+        cpu_count=scenario.cpu_count,
+        cpu_model="simulated",
+        memory_total_bytes=scenario.memory_total_bytes,
+    )
+
+
+def nvml_state(scenario: Scenario, time_ns: int) -> NvmlState:
+    """NVML stands, and costs nothing: no call is made."""
+    return NvmlState(
+        time_ns=time_ns,
+        status="ok",
+        driver_version="580.159 (simulated)",
+        cuda_version="13.0",
+        gpu_count=scenario.gpu_count,
+    )
+
+
+def gpu_facts(spec: GpuSpec, index: int, time_ns: int) -> GpuFacts:
+    """A GPU at start."""
+    return GpuFacts(
+        time_ns=time_ns,
+        uuid=gpu_uuid(index),
+        index=index,
+        name=spec.name,
+        pci_bus_id=f"00000000:{0x17 + 0x10 * index:02X}:00.0",
+        compute_capability=spec.compute_capability,
+        memory_total_bytes=spec.memory_total_bytes,
+        power_limit_watts=spec.power_limit_watts,
+        power_limit_default_watts=spec.power_limit_watts,
+        sm_clock_max_mhz=spec.sm_clock_max_mhz,
+        memory_clock_max_mhz=spec.memory_clock_max_mhz,
+        pcie_generation_max=spec.pcie_generation,
+        pcie_width_max=16,
+    )
+
+
+def gpu_status(scenario: Scenario, index: int, time_ns: int, busy_percent: float) -> GpuStatus:
+    """The 5 s lane."""
+    spec = scenario.gpu
+    return GpuStatus(
+        time_ns=time_ns,
+        uuid=gpu_uuid(index),
+        memory_clock_mhz=float(spec.memory_clock_max_mhz),
+        fan_percent=None if spec.has_gpm else 62.0,
+        performance_state=0,
+        pcie_generation=spec.pcie_generation,
+        pcie_width=16,
+        processes=(
+            GpuProcess(
+                host_pid=rank_pid(index),
+                pid=rank_pid(index),
+                memory_bytes=memory_used(scenario) - GIB // 2,
+                sm_percent=busy_percent,
+                command=COMMAND,
+            ),
+        ),
+        unavailable={"fan_percent": "not supported by this GPU (SXM modules have no fan)"} if spec.has_gpm else {},
+    )
+
+
+def gpu_health(spec: GpuSpec, index: int, time_ns: int) -> GpuHealth:
+    """The 30 s lane."""
+    zero = 0 if spec.has_ecc else None
+    no_ecc = "not supported by this GPU (no ECC memory)"
+    return GpuHealth(
+        time_ns=time_ns,
+        uuid=gpu_uuid(index),
+        power_limit_watts=spec.power_limit_watts,
+        ecc_uncorrected_volatile=zero,
+        ecc_corrected_volatile=zero,
+        remapped_rows_uncorrectable=zero,
+        remap_pending=False if spec.has_ecc else None,
+        remap_failed=False if spec.has_ecc else None,
+        retired_pages=None,
+        recovery_action="none" if spec.has_ecc else None,
+        pcie_replays=0,
+        unavailable={}
+        if spec.has_ecc
+        else dict.fromkeys(
+            ("ecc_uncorrected_volatile", "ecc_corrected_volatile", "remapped_rows_uncorrectable"), no_ecc
+        ),
+    )
+
+
+def memory_used(scenario: Scenario) -> int:
+    """Device memory in use: torch's reserve, the context, the driver's own."""
+    return int(scenario.gpu.memory_total_bytes * scenario.compute.memory_share)
+
+
+def run_facts(scenario: Scenario, rank: int, time_ns: int) -> RunFacts:
+    """The hello of a rank."""
+    distributed = scenario.gpu_count > 1
+    loaders = [_loader_facts(scenario.loader)]
+    if any(phase.kind == "eval" for phase in scenario.phases):
+        loaders.append(_eval_loader_facts(scenario.loader))
+    return RunFacts(
+        time_ns=time_ns,
+        trainer=trainer_id(rank),
+        pid=rank_pid(rank),
+        start_ticks=START_TICKS,
+        command=tuple(COMMAND.split()),
+        cwd=FOLDER,
+        python="3.12.3",
+        torch="2.13.0+cu130",
+        group="simulated:29500" if distributed else None,
+        rank=rank if distributed else None,
+        local_rank=rank if distributed else None,
+        world_size=scenario.gpu_count if distributed else None,
+        local_world_size=scenario.gpu_count if distributed else None,
+        device="cuda",
+        gpu_uuids=(gpu_uuid(rank),),
+        cpu_affinity=scenario.cpu_count,
+        torch_threads=scenario.cpu_count,
+        loaders=tuple(loaders),
+        model=scenario.compute.facts,
+        gpu_gap_measured=True,
+        visibility="exact",
+    )
+
+
+def _loader_facts(spec: LoaderSpec) -> LoaderFacts:
+    return LoaderFacts(
+        loader=TRAIN_LOADER,
+        file=SCRIPT,
+        line=spec.line,
+        function="main",
+        dataset=spec.dataset,
+        num_workers=spec.num_workers,
+        batch_size=spec.batch_size,
+        pin_memory=spec.pin_memory,
+        persistent_workers=spec.persistent_workers,
+        prefetch_factor=spec.prefetch_factor if spec.num_workers else None,
+        in_order=True,
+        drop_last=True,
+        start_method="fork",
+        batches_per_epoch=spec.batches_per_epoch,
+        batch_bytes=spec.batch_bytes,
+        batch_shape=f"[{spec.batch_size}, 3, 224, 224]",
+        role="train",
+    )
+
+
+def _eval_loader_facts(spec: LoaderSpec) -> LoaderFacts:
+    return replace(
+        _loader_facts(spec),
+        loader=EVAL_LOADER,
+        line=spec.line + 6,
+        num_workers=2,
+        pin_memory=True,
+        persistent_workers=False,
+        prefetch_factor=2,
+        drop_last=False,
+        batches_per_epoch=40,
+        batch_shape=None,
+        role="eval",
+    )
 
 
 class SimulatedFocus:
@@ -62,7 +377,7 @@ class SimulatedFocus:
 
 _SAMPLES_HZ, _WORKER_SAMPLES_HZ = 100, 20
 _COST_SECONDS = 0.021  # of samples of one process, per second
-_AUGMENT = f"{facts.FOLDER}/augment.py"
+_AUGMENT = f"{FOLDER}/augment.py"
 _HOW_TO_SEE_MORE = "`gpuwatch run COMMAND` measures steps, waits and the GPU's idle time exactly"
 
 
@@ -75,8 +390,8 @@ class _Part:
     line: LineCount | None
 
 
-def _line(phase: str, number: int, text: str, leaf: str | None = None, file: str = facts.SCRIPT) -> LineCount:
-    return LineCount(phase, file, number, "main" if file == facts.SCRIPT else "__getitem__", 0, text, leaf)
+def _line(phase: str, number: int, text: str, leaf: str | None = None, file: str = SCRIPT) -> LineCount:
+    return LineCount(phase, file, number, "main" if file == SCRIPT else "__getitem__", 0, text, leaf)
 
 
 _WAIT = _line("wait", 120, "for images, labels in loader:")
@@ -200,7 +515,7 @@ class OutsideView:
 def candidates(time_ns: int, age_seconds: float, workers: int) -> Candidates:
     """The run, and another user's that may not be read."""
     own = Candidate(
-        pid=facts.FIRST_PID,
+        pid=FIRST_PID,
         start_ticks=START_TICKS,
         command=tuple(COMMAND.split()),
         user="ana",
@@ -208,11 +523,11 @@ def candidates(time_ns: int, age_seconds: float, workers: int) -> Candidates:
         visibility="sampled",
         why=f"it computes on GPU 0, and {workers} DataLoader workers run below it",
         workers=workers,
-        gpu_uuids=(facts.gpu_uuid(0),),
+        gpu_uuids=(gpu_uuid(0),),
         how_to_see_more=_HOW_TO_SEE_MORE,
     )
     other = Candidate(
-        pid=facts.FIRST_PID + 2_000,
+        pid=FIRST_PID + 2_000,
         start_ticks=START_TICKS + 1,
         command=("python", "finetune.py"),
         user="ben",
@@ -281,7 +596,7 @@ class SimulatorSource:
         self._ranks = [self._rank(index) for index in range(self.scenario.gpu_count)]
         self._training = Training(self.scenario, self._ranks, self._rng, self._emit, self._to_ns)
         self._outside = self._view_from_outside() if self.scenario.attached else None
-        self.focus = SimulatedFocus(facts.FIRST_PID) if self.scenario.attached else None
+        self.focus = SimulatedFocus(FIRST_PID) if self.scenario.attached else None
         self._polls = 0
         self._host_polls = 0
         self._closed = False
@@ -340,10 +655,10 @@ class SimulatorSource:
         scenario = self.scenario
         wanted = scenario.gpu_count * (1 + scenario.loader.num_workers * scenario.loader.cpu_share)
         queue = BatchQueue(scenario.loader, random.Random(self._rng.random()), max(1.0, wanted / scenario.cpu_count))
-        first_worker = facts.FIRST_PID + 100 + index * scenario.loader.num_workers
+        first_worker = FIRST_PID + 100 + index * scenario.loader.num_workers
         return Rank(
             index=index,
-            trainer=facts.trainer_id(index),
+            trainer=trainer_id(index),
             queue=queue,
             gpu=self._gpus[index],
             step_ended=0.2,
@@ -352,17 +667,17 @@ class SimulatorSource:
         )
 
     def _view_from_outside(self) -> OutsideView:
-        workers, trainer = self.scenario.loader.num_workers, facts.trainer_id(0)
+        workers, trainer = self.scenario.loader.num_workers, trainer_id(0)
         return OutsideView(workers, random.Random(self._rng.random()), self._to_ns, trainer)
 
     def _introduce(self) -> None:
         start_ns = self._origin_ns
-        self._emit(0.0, facts.machine_facts(self.scenario, start_ns))
-        self._emit(0.0, facts.nvml_state(self.scenario, start_ns))
+        self._emit(0.0, machine_facts(self.scenario, start_ns))
+        self._emit(0.0, nvml_state(self.scenario, start_ns))
         for index in range(self.scenario.gpu_count):
-            self._emit(0.0, facts.gpu_facts(self.scenario.gpu, index, start_ns))
+            self._emit(0.0, gpu_facts(self.scenario.gpu, index, start_ns))
         for rank in self._ranks:
-            self._emit(0.1, facts.run_facts(self.scenario, rank.index, self._to_ns(0.1)))
+            self._emit(0.1, run_facts(self.scenario, rank.index, self._to_ns(0.1)))
 
     def _advance(self, until: float) -> None:
         """Plays the training past `until`, then lets the sensors look at what is settled."""
@@ -383,16 +698,16 @@ class SimulatorSource:
     def _poll(self, time: float) -> None:
         self._polls += 1
         time_ns = self._to_ns(time)
-        self._emit(time, facts.nvml_state(self.scenario, time_ns))
+        self._emit(time, nvml_state(self.scenario, time_ns))
         for index, gpu in enumerate(self._gpus):
-            used = facts.memory_used(self.scenario)
-            sample = gpu.poll(facts.gpu_uuid(index), self._origin_ns, time_ns, used)
+            used = memory_used(self.scenario)
+            sample = gpu.poll(gpu_uuid(index), self._origin_ns, time_ns, used)
             self._emit(time, sample)
             if self._is_due(_STATUS_SECONDS):
                 busy = sample.utilization_percent or 0.0
-                self._emit(time, facts.gpu_status(self.scenario, index, time_ns, busy))
+                self._emit(time, gpu_status(self.scenario, index, time_ns, busy))
             if self._is_due(_HEALTH_SECONDS):
-                self._emit(time, facts.gpu_health(self.scenario.gpu, index, time_ns))
+                self._emit(time, gpu_health(self.scenario.gpu, index, time_ns))
 
     def _is_due(self, lane_seconds: float) -> bool:
         """Whether a slower lane is read along with this poll."""

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from gpuwatch.reader.codes import Code
-from gpuwatch.reader.containment import Cache
+from gpuwatch.reader.refusals import Cache
 from gpuwatch.reader.stacks import Frame
 from gpuwatch.samples import StackPhase
 from gpuwatch.sources.stacks.source_text import SourceText

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuwatch.reader.containment import Cache
 from gpuwatch.reader.loaders import LoaderReader, LoaderState
+from gpuwatch.reader.refusals import Cache
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.sources.stacks.classify import Classifier, CodeKey, Mark, Owner, Reading, code_key

@@ -13,7 +13,7 @@ from gpuwatch.procfs import link_target, listed, read_status
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import LoaderFacts, RunFacts
 from gpuwatch.sources.discovery.census import mapped_library, torch_version
-from gpuwatch.sources.hook_link.processes import Processes
+from gpuwatch.sources.hook_link.rendezvous import Processes
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook
 from gpuwatch.sources.host.machine import core_list
 from gpuwatch.sources.stacks.classify import Owner, Places

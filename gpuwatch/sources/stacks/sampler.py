@@ -16,8 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from gpuwatch.procfs import PROC, read_stat
-from gpuwatch.reader.containment import Watch, read_here
-from gpuwatch.reader.refusals import CannotReadError, Reason, access_to, explain, malformed, silent
+from gpuwatch.reader.refusals import CannotReadError, Reason, Watch, access_to, explain, malformed, read_here, silent
 from gpuwatch.samples import Sample, TrainerEnded
 from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
@@ -25,7 +24,7 @@ from gpuwatch.sources.stacks.session import Session, Settings
 from gpuwatch.sources.stacks.workers import AttachReader
 
 if TYPE_CHECKING:
-    from gpuwatch.sources.stacks.source import StackTarget
+    from gpuwatch.sources.stacks import StackTarget
 from gpuwatch.sources.syntax import SHARED
 
 _CPU_SHARE_LIMIT: Final = 0.05

@@ -21,8 +21,7 @@ from gpuwatch.sources.stacks.loops import Loops, TrainingLoops
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter, Jitter, Ration
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.stacks.tally import HeldSamples, LineTracker, Spans, StackSample, TallyBuilder
-from gpuwatch.sources.stacks.threads import Feeders, TrainingThread
-from gpuwatch.sources.stacks.workers import Attach, Worker, WorkerClassifier, Workers
+from gpuwatch.sources.stacks.workers import Attach, Feeders, TrainingThread, Worker, WorkerClassifier, Workers
 
 _HOOKED_RATE_HZ: Final = 25.0
 """Samples per second of a training thread with a hook, which knows times better: only lines are wanted."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpuwatch.foreign import exists_for, read_foreign
 from gpuwatch.procfs import keyed_int, read_all
-from gpuwatch.reader.containment import Cache
+from gpuwatch.reader.refusals import Cache
 from gpuwatch.sources.syntax import SHARED, Loop, NoAnswerError, Parser, Request, Tables, request_in_text
 
 _LARGEST_FILE = 2 << 20

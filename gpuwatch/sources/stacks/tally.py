@@ -14,7 +14,7 @@ from gpuwatch.reader.stacks import Stack
 from gpuwatch.samples import CallCount, CurrentLine, LineCount, PhaseSpan, StackPhase, StackTally, WorkerCount
 from gpuwatch.sources.stacks.classify import Call, CodeKey, Culprit, Reading
 from gpuwatch.sources.stacks.loops import Loops, Site
-from gpuwatch.sources.stacks.threads import FeederSample
+from gpuwatch.sources.stacks.workers import FeederSample
 
 HOLD_NS: Final = 2_000_000_000
 _MOST_HELD: Final = 1024
