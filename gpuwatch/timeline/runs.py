@@ -291,7 +291,7 @@ def pauses_of(run: Run, start_ns: int, now_ns: int) -> list[Span]:
     """
     spans: list[Span] = []
     for trainer in run.trainers:
-        spans += trainer.asides.spans(start_ns, now_ns)
+        spans += trainer.asides_between(start_ns, now_ns)
         spans += trainer.phases.stretches(OUTSIDE, start_ns, now_ns)
         if not trainer.steps_total and trainer.stacks.end_ns is not None and not trainer.is_exact:
             spans += trainer.phases.stretches(PAUSES, start_ns, now_ns)

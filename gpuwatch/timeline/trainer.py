@@ -384,6 +384,18 @@ class TrainerHistory:
         slow = self.session.quantile(_SLOW_SHARE) if self.is_exact else self.usual_step_seconds()
         return (now_ns - since_ns) / SECOND_NS > max(ASIDE_SECONDS, ASIDE_STEPS * (slow or 0.0))
 
+    def asides_between(self, start_ns: int, now_ns: int) -> list[Span]:
+        """Stretches of no step, the one under way included: without its stack a long silence of a hook is one.
+
+        A hook reports a wait when it has ended, so the silence may be one; it counts as such once it has.
+        """
+        found = self.asides.spans(start_ns, now_ns)
+        line, last_ns = self.stacks.current_line, self.last_step_ns
+        unseen = self.is_exact and (line is None or now_ns - line.time_ns > FRESH_NS)
+        if unseen and last_ns is not None and last_ns < now_ns and self._is_aside(last_ns, now_ns):
+            found.append((last_ns, now_ns))
+        return found
+
     def _without_asides(self, step: StepEnd) -> StepEnd:
         """The step less what the script did outside of its loop, or less all beyond a usual one where it took long.
 

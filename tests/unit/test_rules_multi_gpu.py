@@ -130,6 +130,32 @@ def test_ranks_that_wait_where_they_ask_for_the_loss_wait_all_the_same():
     assert score == pytest.approx(0.35, abs=0.01)
 
 
+def test_a_rank_whose_first_batch_came_later_is_no_straggler():
+    """All make 24 steps: this one in 64 s, the others in 72 s, 8 s of which they waited for its first batch."""
+
+    def seen(began_later):
+        members = [
+            dataclasses.replace(
+                member,
+                window_seconds=72.0 - later,
+                train_seconds=72.0 - later,
+                steps=24,
+                facts=dataclasses.replace(member.facts, visibility="sampled"),
+                stacks=watched({"sync": 0.9}),
+                wait_share=0.0,
+                optimizer_share=0.0,
+                backward_share=share,
+            )
+            for member, later, share in zip(
+                ranks([0.1] * 4), (0.0, 0.0, began_later, 0.0), (0.1, 0.1, 0.0, 0.1), strict=True
+            )
+        ]
+        return build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+
+    assert seen(8.0) is None
+    assert seen(0.0) is not None, "the same where all began at once"
+
+
 def test_what_others_do_besides_is_no_wait_where_this_rank_waits_for_it():
     """Three ranks compute metrics of their own, for which rank 0 waits in backward."""
     members = [
@@ -233,6 +259,33 @@ def test_fewer_than_thirty_steps_say_nothing_of_how_work_is_divided():
         return build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus, at=60.0)))
 
     assert draft(29) is None and draft(30).fires
+
+
+def test_before_the_first_counted_batch_only_stacks_that_compute_say_how_work_is_divided():
+    """Rank 0 indexes its data, or waits for its first batch, and the others spin in a barrier or in the collective."""
+    gpus = [build.gpu(0, utilization=0.0), build.gpu(1, utilization=100.0)]
+
+    def draft(phases, visibility="sampled"):
+        members = [
+            dataclasses.replace(
+                build.rank(
+                    gpus=(index,),
+                    pid=100 + index,
+                    facts={"visibility": visibility},
+                    stacks=watched(each, batches_per_second=None),
+                ),
+                steps=0,
+                steps_total=0,
+            )
+            for index, each in enumerate(phases)
+        ]
+        return build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus, at=60.0)))
+
+    steps = {"forward": 0.4, "backward": 0.5}
+    assert draft([steps, steps]).fires, "a loop whose iterations nothing counts"
+    assert draft([{"other": 0.9}, steps]) is None
+    assert draft([{"wait": 0.9}, steps]) is None
+    assert draft([steps, steps], "exact") is None, "a hook counts steps: there were none"
 
 
 def test_waits_count_in_the_time_in_which_the_gpus_were_seen_training():

@@ -105,6 +105,22 @@ def test_seen_from_outside_own_code_in_the_loop_is_no_training_and_a_wait_is() -
     assert busy("wait") > 50
 
 
+@pytest.mark.parametrize("reads_stacks", [True, False])
+def test_a_silence_of_the_hook_is_no_training_unless_its_stack_shows_a_wait(reads_stacks: bool) -> None:
+    """Rank 0 samples for two minutes and the others spin in a collective: each GPU is as busy as it likes."""
+    seen = [current_line(float(second), "wait", in_loop=True, since=30.0) for second in range(31, 61)]
+    history = timeline(
+        gpu_facts(),
+        run_facts(gpu_uuids=(GPU,)),
+        steps(300),
+        seen if reads_stacks else [],
+        polls(range(1, 61), utilization_percent=50.0),
+    )
+    window = gpu_at(history, 60.0)
+    assert window.train_utilization is not None
+    assert (window.train_utilization.count < 35) is not reads_stacks
+
+
 def evaluated(until: float, *, length: float = 60.0, every: float = 100.0) -> Timeline:
     """Steps of 0.1 s with an evaluation at the end of each so many seconds."""
     starts = [start for start in (every * place + every - length for place in range(9)) if start + length <= until]

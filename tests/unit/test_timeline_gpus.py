@@ -91,7 +91,7 @@ def test_samples_that_a_phase_overlaps_do_not_count_as_training() -> None:
     history = timeline(
         gpu_facts(),
         run_facts(gpu_uuids=(GPU,)),
-        steps(200, start=-10.0),
+        steps(700, start=-10.0),
         phase("eval", 20.0, 30.5),
         polls(MINUTE, utilization_percent=50.0),
     )
@@ -122,7 +122,7 @@ def test_open_phase_masks_up_to_now() -> None:
     history = timeline(
         gpu_facts(),
         run_facts(gpu_uuids=(GPU,)),
-        steps(200, start=-10.0),
+        steps(700, start=-10.0),
         phase("checkpoint", 40.0, None),
         polls(MINUTE, utilization_percent=50.0),
     )
@@ -133,7 +133,7 @@ def test_collections_do_not_mask() -> None:
     history = timeline(
         gpu_facts(),
         run_facts(gpu_uuids=(GPU,)),
-        steps(200, start=-10.0),
+        steps(700, start=-10.0),
         [phase("gc", second, second + 0.01) for second in range(60)],
         polls(MINUTE, utilization_percent=50.0),
     )

@@ -13,7 +13,9 @@ Not when:
     Different models of GPU, MIG slices, pipeline parallelism (each stage has its own load by design). Ranks that wait
     for data in turn: while one waits its GPU idles, and the others spin at 100 % until it has come. Idle time in which
     a GPU's own rank waits for data counts as busy, and where these waits differ, power is not compared. Ranks
-    that made fewer than 30 steps in the window: in a few steps one GPU may have had more work than another.
+    that made fewer than 30 steps in the window: in a few steps one GPU may have had more work than another. Before the
+    first step a rank that prepares the data alone is waited for; where nothing counts steps, the stacks of all ranks
+    have to show them. A rank that saves, evaluates or samples alone: that time is no training of any GPU.
 Causes:
     nn.DataParallel (the first GPU does more), uneven shards, extra work of rank 0, or one GPU that is slower by heat
     or link.
@@ -34,13 +36,16 @@ import math
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from gpuwatch.diagnosis.advice.compute import trains_throughout
+from gpuwatch.diagnosis.advice.compute import TRAINING_SHARE, trains_throughout
+from gpuwatch.diagnosis.advice.sampled import is_sampled, share_in
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 from gpuwatch.timeline.figures import STEPS
-from gpuwatch.timeline.windows import GpuWindow
+from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
+
+COMPUTING = ("forward", "backward", "optimizer", "sync", "copy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,7 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
     gpus = [gpu for gpu in case.gpus if gpu.status == "live" and gpu.utilization is not None]
     if len(gpus) < 2 or len({gpu.facts.name for gpu in gpus}) > 1 or any(gpu.facts.mig for gpu in gpus):
         return None
-    rank = case.run.critical
-    if len(case.run.ranks) > 1 and rank.steps_total and rank.steps < STEPS:
+    if not _compares(case.run):
         return None
     by_load = sorted(gpus, key=_busy)
     waited = [_waited(case, gpu) for gpu in gpus]
@@ -107,6 +111,19 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
         verify="Utilization of all GPUs within 10 points",
         chart=("gpu.utilization_percent",),
     )
+
+
+def _compares(run: RunWindow) -> bool:
+    """Whether the window holds enough steps of all GPUs; of steps that nobody counts, whether all ranks make some."""
+    rank = run.critical
+    if rank.steps_total or rank.facts.visibility == "exact":
+        return len(run.ranks) == 1 or rank.steps >= STEPS
+    return not is_sampled(rank) or all(map(_computes, run.ranks))
+
+
+def _computes(rank: RankWindow) -> bool:
+    """Whether nearly all samples of its stack saw parts of a step other than a wait."""
+    return rank.stacks is not None and share_in(rank.stacks.phases, *COMPUTING) >= TRAINING_SHARE
 
 
 def _busy(gpu: GpuWindow) -> float:

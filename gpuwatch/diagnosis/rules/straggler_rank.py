@@ -20,7 +20,8 @@ Not when:
     minutes by chance, and nothing is won by what slows it down. So a rank that waits for its own loader has to do so
     more than the others in all parts of the window, its workers have to take longer for a batch, both beyond chance,
     and the others' workers have to have time to spare: no more than that is counted. Nor are a rank's waits for others
-    that wait for data, which show in any part of its step; nor one that saves or evaluates for all.
+    that wait for data, which show in any part of its step; nor one that saves or evaluates for all; nor one whose first
+    batch came later than the others'.
 Causes:
     Its loading, its copies, its forward pass or its GPU's clock, whichever it has more of than the others. The same
     rank in every epoch: hardware. Another one in each: data.
@@ -158,13 +159,16 @@ def _waited_for(rank: RankWindow, others: list[RankWindow], gpus: tuple[GpuWindo
     """Seconds of each step in which the median of the others waits for this rank.
 
     Time outside of the known parts may be work as well: rank 0 logs, and the others wait for it in backward. So the
-    others having more of it counts as their waiting, and this rank having more of it as nothing.
+    others having more of it counts as their waiting, and this rank having more of it as nothing. Ranks that were seen
+    earlier, at their first batch, waited for this one's: once, not in each step.
     """
     in_backward = median(_seconds_per_step(other, other.backward_share) for other in others)
     in_backward -= _seconds_per_step(rank, rank.backward_share)
     outside = median(_seconds_outside(other) for other in others) - _seconds_outside(rank)
     paused = _seconds_paused(rank) - median(_seconds_paused(other) for other in others)
-    return max(in_backward + max(0.0, outside) - max(0.0, paused), _waited_for_gpu(rank, others, gpus))
+    began_later = (median(other.window_seconds for other in others) - rank.window_seconds) / rank.steps
+    once = max(0.0, paused) + max(0.0, began_later)
+    return max(in_backward + max(0.0, outside) - once, _waited_for_gpu(rank, others, gpus))
 
 
 def _seconds_outside(rank: RankWindow) -> float:
