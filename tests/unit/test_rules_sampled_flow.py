@@ -59,9 +59,11 @@ class TestSync:
         assert finding.fix is not None and (finding.fix.file, finding.fix.line) == (SCRIPT, 70)
         assert finding.fix.code is not None and f"if step % {finding.fix.value} == 0:" in finding.fix.code
 
-    def test_nothing_is_sure_where_copies_or_other_ranks_make_the_thread_wait_too(self) -> None:
+    @pytest.mark.parametrize("copying", [0.1, 0.003])
+    def test_nothing_is_sure_where_copies_or_other_ranks_make_the_thread_wait_too(self, copying: float) -> None:
+        """A copy is as short as 0.1 ms where the thread has just waited for a number: without that it waits instead."""
         seen = watched({"sync": 0.3, "copy": 0.1, "forward": 0.3}, lines=[line("sync", 70, 0.3, text="loss.item()")])
-        pageable = on_gpu(seen, 85, loader=from_outside(pin_memory=False), copy_share=0.1)
+        pageable = on_gpu(seen, 85, loader=from_outside(pin_memory=False), copy_share=copying)
         draft = check("sync-per-step", run_case(pageable))
         assert draft is not None and draft.gain is not None
         assert (draft.severity, draft.gain.low) == (Severity.INFO, 1.0)

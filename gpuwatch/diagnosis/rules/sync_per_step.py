@@ -62,7 +62,6 @@ LEAST_TIMES = 10
 OVERLAPPED, OVERLAPPED_BESIDE_WORKERS = 0.75, 0.5
 """Of what the wait exposes of loading in the training thread, what the GPU's queue hides again at least: in simulation
 all of it. With workers the idle time may have other causes."""
-LEAST_COPYING = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +135,13 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
 def _certain_part(case: RunCase) -> float:
     """Of what can be won back, what surely is.
 
-    Nothing where something else makes the thread wait for the GPU in each step: a copy from pageable memory, which
-    simulated jobs then did for as long as for their numbers, or other ranks.
+    Nothing where something else makes the thread wait for the GPU in each step: other ranks, or copies from pageable
+    memory. However short these are, they are so because the thread has just waited: without that they wait as long.
     """
     if _loads_itself(case):
         return OVERLAPPED
     loader, copying = case.run.critical.train_loader, case.run.critical.copy_share or 0.0
-    copies_wait = loader is not None and loader.pin_memory is False and copying >= LEAST_COPYING
+    copies_wait = loader is not None and loader.pin_memory is False and copying > 0.0
     return 0.0 if copies_wait or len(case.run.ranks) > 1 else OVERLAPPED_BESIDE_WORKERS
 
 
