@@ -415,6 +415,7 @@ def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns:
         step_p99_session_seconds=history.session.quantile(_SESSION_SHARE),
         wait_cpu_share=quotient(*_paired(steps["wait_cpu"][rows], steps["wait"][rows])),
         last_step_ns=history.last_step_ns,
+        open_wait_seconds=history.open_wait_seconds(now_ns),
         open_phase=history.phases.current(),
         eval_cycles=history.phases.cycles("eval", bounds.end_ns),
         outside=history.is_outside(now_ns),

@@ -34,6 +34,10 @@ _SINGLE_NS = 120 * SECOND_NS  # twice the rules' window; older tallies are merge
 _MERGED_NS = 15 * SECOND_NS
 _LONG_START_SECONDS = 30.0
 """Of waits for first batches in a window in which no epoch began: workers take that long to start nowhere."""
+_WAITING_SHARE = 0.9
+"""Of the samples of a second that the thread spends in next(): some are torn, some fall on a log line of a library."""
+_UNBROKEN_NS = 10 * SECOND_NS
+"""Without samples for longer, whether the thread waited all the while is not known."""
 _LINES_PER_BLOCK = 64
 _WORKERS_PER_BLOCK = 256
 _TIDY_LINES = 4_096
@@ -152,6 +156,8 @@ class StackLog:
 
     def __init__(self) -> None:
         self.current_line: CurrentLine | None = None
+        self.waiting_since_ns: int | None = None
+        """Since when all samples of the training thread were waits; None where the newest ones were not."""
         self._singles: list[_Block] = []
         self._merged: dict[int, _Block] = {}
         self._newest_ns = 0
@@ -185,6 +191,7 @@ class StackLog:
                 for number, samples in self._counted((worker.line,)).items():
                     block.worker_tops[worker.pid, number] += samples
         block.forget_rare_lines()
+        self._follow_wait(tally)
         self._newest_ns = max(self._newest_ns, tally.end_ns)
         insort(self._singles, block)
         self._compact()
@@ -193,6 +200,14 @@ class StackLog:
         """Where the training thread stands, unless it is known better."""
         if self.current_line is None or current_line.time_ns >= self.current_line.time_ns:
             self.current_line = current_line
+
+    def _follow_wait(self, tally: StackTally) -> None:
+        if tally.end_ns <= self._newest_ns or not tally.samples:
+            return
+        if tally.phases.get("wait", 0) < _WAITING_SHARE * tally.samples:
+            self.waiting_since_ns = None
+        elif self.waiting_since_ns is None or tally.start_ns - self._newest_ns > _UNBROKEN_NS:
+            self.waiting_since_ns = tally.start_ns
 
     def reaches(self, start_ns: int) -> bool:
         """Whether everything since then is still here."""

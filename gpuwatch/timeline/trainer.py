@@ -119,6 +119,7 @@ class TrainerHistory:
         self.stacks = StackLog()
         self.counts = BatchCounts()
         self._may_wait = False
+        self._batch_ns = 0  # when the newest batch of training arrived
         self._outside_since_ns = 0
         self.asides = Asides()
 
@@ -213,6 +214,7 @@ class TrainerHistory:
         if wait.part != "batch":
             self.epochs.edge(seconds)
             return
+        self._batch_ns = max(self._batch_ns, wait.end_ns)
         if wait.loader is not None:
             self._loader_waits.add(wait.loader, wait.end_ns, seconds)
         head = self._settling.epoch_head(UNKNOWN if wait.loader is None else wait.loader)
@@ -241,6 +243,8 @@ class TrainerHistory:
         """
         self._see_outside(tally.start_ns, tally.end_ns)
         self.stacks.add(tally)
+        if self.is_exact and self.first_ns is None:
+            self.first_ns = self.stacks.waiting_since_ns
         self._may_wait = self._may_wait or tally.phases.get("wait", 0) > 0
         if not self.is_exact and self.counts.first_ns is not None:
             self.tiers.add_tally(tally, has_wait=self._may_wait, has_batch_size=self.batch_size is not None)
@@ -299,6 +303,16 @@ class TrainerHistory:
         """The median of the last 64 steps; of batches, where they are counted from outside."""
         times = self._usual or (() if self.is_exact else self.counts.usual)
         return median(times) if times else None
+
+    def open_wait_seconds(self, now_ns: int) -> float | None:
+        """How long its training thread has been in the next() that has not returned; None where it is in none.
+
+        It began after the last batch: a thread that waits nearly always is sampled at nothing else for many of them.
+        """
+        since_ns, seen_ns = self.stacks.waiting_since_ns, self.stacks.end_ns
+        if since_ns is None or seen_ns is None or self.ended is not None or now_ns - seen_ns > FRESH_NS:
+            return None
+        return max(0.0, (now_ns - max(since_ns, self.last_step_ns or 0, self._batch_ns)) / SECOND_NS)
 
     def is_outside(self, now_ns: int) -> bool:
         """Whether no training loop runs, as its stack shows; where that is not read, as the end of its loader does."""

@@ -383,6 +383,7 @@ class RankWindow:
     samples_per_second: float | None = None
     batches_per_step: float | None = None  # over 1 where gradients are accumulated
     last_step_ns: int | None = None
+    open_wait_seconds: float | None = None  # in the next() that has not returned, by its stacks; None outside of one
     open_phase: PhaseSpan | None = None
     outside: bool = False  # no training loop runs
     aside_seconds: float = 0.0  # of the window, in which it was outside of its loop, or for long at no part of a step

@@ -17,7 +17,11 @@ from gpuwatch.diagnosis.thresholds import declared
 CRITICAL, WARNING, INFO, HINT = "critical", "warning", "info", "hint"
 
 CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
-    "data-starvation": ("E3", {CRITICAL, WARNING}, {"fire_share": 0.10, "clear_share": 0.06, "critical_share": 0.20}),
+    "data-starvation": (
+        "E3",
+        {CRITICAL, WARNING, INFO},
+        {"fire_share": 0.10, "clear_share": 0.06, "critical_share": 0.20},
+    ),
     "workers-zero": ("E1", {WARNING}, {}),
     "workers-too-few": ("E2", {WARNING}, {"busy_share": 0.85, "free_cores": 2, "room_share": 0.7, "comb": 0.6}),
     "worker-cpu-bound": ("E1", {WARNING}, {"worker_cores": 0.85}),

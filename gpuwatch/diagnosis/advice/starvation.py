@@ -52,6 +52,8 @@ _time_ns = itemgetter(0)
 
 EARLY_STEPS = 8
 """From here on a share is judged by its interval."""
+LONG_WAITS_SECONDS = 20.0
+"""Waits that are evidence without any step: most workers have begun by then."""
 
 BLOCK_SECONDS = 5.0
 CLEAN_SHARE = 0.02
@@ -358,10 +360,23 @@ def is_early(rank: RankWindow) -> bool:
 
 
 def has_some_steps(rank: RankWindow) -> bool:
-    """Whether there are enough steps for an interval; from outside, batches."""
+    """Whether there are enough steps for an interval, from outside batches; or waits so long that they tell as much."""
+    if waited_long(rank):
+        return True
     if is_sampled(rank):
         return rank.warm and rank.steps >= EARLY_STEPS
     return sum(rank.columns.settled) >= EARLY_STEPS or (nothing_settled(rank) and len(begun(rank)) >= EARLY_STEPS)
+
+
+def waited_long(rank: RankWindow) -> bool:
+    """Whether the waits are long enough to be evidence by themselves, the one that has not ended included."""
+    return sum(wait for _, wait in known_waits(rank)) + (rank.open_wait_seconds or 0.0) >= LONG_WAITS_SECONDS
+
+
+def known_waits(rank: RankWindow) -> list[tuple[float, float]]:
+    """(time, waited) of all steps of the window in which the wait is known."""
+    rows = zip(rank.columns.period_seconds, rank.columns.wait_seconds, strict=True)
+    return [(period, wait) for period, wait in rows if wait == wait]
 
 
 def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:

@@ -11,10 +11,15 @@ Evidence:
     loop that makes its batches itself it is the share of the function that does. Where a thread makes them ahead, the
     wait is for its queue or task, which the hook does not see: then it is the share of samples, hooked or not, and the
     threads are sampled in the meantime. Stacks name the line of loading that costs most. Of a process that reads a
-    loader for 10 s and trains nothing (inference), the steps are its batches. Hardware readings alone prove nothing.
+    loader for 10 s and trains nothing (inference), the steps are its batches. Before there are steps enough:
+    how long it has waited for its batches, the one that it waits for now included as long as its workers are making it,
+    and what they took for those they have made, all at work, compared with a step. Hardware readings alone prove
+    nothing.
 Fires:
     S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
-    steps. From eight settled steps on where the 95 % interval of S lies above 20 %, and then at once.
+    steps. From eight settled steps on where the 95 % interval of S lies above 20 %, and then at once. With few steps
+    or none: for information after 20 s of waiting, a warning after 60 s; once five steps are known, only where the
+    workers' batches come so slowly that a fifth of the time is lost.
 Clears:
     Below 6 %, and in five minutes below 5 % or twice as much as now: a few better minutes of a fluctuating run do not
     clear it. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before,
@@ -23,7 +28,8 @@ Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
     GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the CPU
-    while no core is free.
+    while no core is free. A first batch that takes long while its workers still import, or while nothing moves at all:
+    that is step-stalled.
 Causes:
     One of the seventeen data rules, checked in the order of the decision tree: no workers; shared memory that is full;
     epochs shorter than their workers; one slow worker; the thread that pins; single slow items; memory too short for
@@ -46,15 +52,17 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gpuwatch.diagnosis.advice.first_batches import AT_WORK_SHARE, WARNED_SECONDS, FirstBatches, first_batches
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
 from gpuwatch.diagnosis.advice.own_loading import OwnLoading, own_loading, thread_fix
 from gpuwatch.diagnosis.advice.pauses import EPOCHS
 from gpuwatch.diagnosis.advice.rivals import rivals
-from gpuwatch.diagnosis.advice.sampled import is_sampled, who_waits, worker_busy
+from gpuwatch.diagnosis.advice.sampled import is_sampled, rests_on, who_waits, worker_busy
 from gpuwatch.diagnosis.advice.starvation import (
     Starvation,
     avoidable_share,
@@ -82,6 +90,8 @@ from gpuwatch.timeline.windows import RankWindow, Share
 BUSY_SHARE = 0.85
 SHORT_SECONDS = 2.0
 """Workers are attached to once they are 0.1 s old, 6 a second: of shorter lives little is sampled."""
+FEW_WAITED = 0.1
+"""Of the waits, those that are over: less of them is left out of the sentence about the one that is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,11 @@ def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
     own = own_loading(case)
     if own is not None:
         return _made_by_the_loop(case, own, limits)
+    return _by_steps(case, limits) or _by_first_batches(case, limits)
+
+
+def _by_steps(case: RunCase, limits: Thresholds) -> Draft | None:
+    """By what the steps of the window, or the samples of its stacks, show to be lost."""
     starvation, rank = starvation_of(case), case.run.critical
     if starvation is None or is_at_handover_floor(rank):
         return None
@@ -150,6 +165,100 @@ def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Th
         verify=_verify(limits),
         chart=_chart(starvation),
     )
+
+
+def _by_first_batches(case: RunCase, limits: Thresholds) -> Draft | None:
+    """By how long a run of few steps or none has waited for its batches, while its workers were making them."""
+    rank, found = case.run.critical, first_batches(case)
+    if found is None:
+        return None
+    blocked = rank.workers.blocked_share if rank.workers is not None else None
+    reads = blocked is not None and blocked >= AT_WORK_SHARE
+    behind, line = found.behind_share, loading_line(rank)
+    file, number = (line.file, line.line) if line is not None else place_of(rank.train_loader)
+    return Draft(
+        summary=_waited(rank, found, blocked if reads else None, line),
+        severity=Severity.WARNING if found.waited_seconds >= WARNED_SECONDS else Severity.INFO,
+        level=rests_on(rank, Level.E2),
+        evidence=(
+            *_first_batches_measures(found),
+            *_workers_measures(rank, found),
+            *loading_measures(rank),
+            *((Measure("cause", io_bound.id, f"cause: {io_bound.id}"),) if reads else ()),
+        ),
+        fix=Fix(text=_cheaper(found, line, reads=reads), file=file, line=number),
+        gain=None if behind is None else from_share(0.0, behind, "once the cause is found"),
+        verify=_verify(limits),
+        chart=("run.wait_share",),
+    )
+
+
+def _waited(rank: RankWindow, found: FirstBatches, blocked: float | None, line: HotLine | None) -> str:
+    """Training has waited 95 s for its first batch: its 16 workers wait for storage 76 % of the time."""
+    who, made = who_waits(rank), found.all_workers_seconds
+    if made is not None and found.step_seconds is not None:
+        return (
+            f"{who} waited {seconds(found.waited_seconds)} and trained {seconds(found.trained_seconds)}: all "
+            f"{found.workers} workers together make a batch in {seconds(made)}, and a step takes "
+            f"{seconds(found.step_seconds)}"
+        )
+    if found.waited_seconds - found.open_seconds > FEW_WAITED * found.waited_seconds:
+        waited = f"{who} has waited {seconds(found.waited_seconds)} for batches and trained "
+        waited += seconds(found.trained_seconds)
+    else:
+        waited = f"{who} has waited {seconds(found.open_seconds)} for its {'next' if found.batches else 'first'} batch"
+    whose = f"its {found.workers} workers" if found.workers > 1 else "its worker" if found.workers else "it"
+    if blocked is not None:
+        return f"{waited}: {whose} wait{'' if found.workers > 1 else 's'} for storage {percent(blocked)} of the time"
+    if line is not None:
+        return f"{waited}: {percent(line.share.value)} of {line.whose} is {line.place}"
+    return f"{waited}: {whose} {'are' if found.workers > 1 else 'is'} at work on it"
+
+
+def _first_batches_measures(found: FirstBatches) -> Iterator[Measure]:
+    if found.open_seconds:
+        said = f"in next() for {seconds(found.open_seconds)}"
+        yield Measure("open_wait_seconds", round(found.open_seconds, 1), said)
+    if found.batches:
+        said = f"waited {seconds(found.waited_seconds)}, trained {seconds(found.trained_seconds)} so far"
+        yield Measure("waited_seconds", round(found.waited_seconds, 1), said)
+    count = f"{grouped(found.batches)} batch{'' if found.batches == 1 else 'es'}" if found.batches else "no batch"
+    yield Measure("batches", found.batches, f"{count} so far")
+    made = found.all_workers_seconds
+    if found.batch_seconds is not None and made is not None:
+        said = f"a worker takes {seconds(found.batch_seconds)} for a batch: one in {seconds(made)} from all of them"
+        yield Measure("batch_seconds", round(found.batch_seconds, 3), said)
+    if found.step_seconds is not None:
+        said = f"a step takes {seconds(found.step_seconds)} without its wait"
+        yield Measure("step_seconds_without_wait", round(found.step_seconds, 4), said)
+
+
+def _workers_measures(rank: RankWindow, found: FirstBatches) -> Iterator[Measure]:
+    """What the workers use, by /proc; without any, the training thread."""
+    workers, process = rank.workers, rank.process
+    if not found.workers:
+        if process is not None and process.main_thread_cores is not None:
+            said = f"the training thread, which makes it, uses {percent(process.main_thread_cores)} of a core"
+            yield Measure("main_thread_cores", round(process.main_thread_cores, 3), said)
+    elif workers is not None and workers.cpu_cores is not None:
+        said = f"{found.workers} workers compute {percent(workers.cpu_cores)} of the time each"
+        if workers.blocked_share is not None:
+            said += f" and wait for storage {percent(workers.blocked_share)}"
+        yield Measure("worker_cpu_cores", round(workers.cpu_cores, 3), said)
+
+
+def _cheaper(found: FirstBatches, line: HotLine | None, *, reads: bool) -> str:
+    """What makes a batch arrive earlier; what would be an index read once is said, for that passes by itself."""
+    text = "Make an item cheaper: decode smaller, cache, precompute"
+    if reads:
+        text = (
+            "Read large pieces instead of many small files: shards (WebDataset, streaming), or a copy on a local disk"
+        )
+    if line is not None:
+        text += f"; {percent(line.share.value)} of {line.whose} is spent in {line.words}"
+    if found.behind_share is None:
+        text += ". If only the first item is slow (an index, a download), it is over with the first batches"
+    return text
 
 
 def _later(rank: RankWindow, unit: str) -> str:
