@@ -214,6 +214,7 @@ def with_batches(workers: WorkerTotals | None, fetched: FetchTotals | None) -> W
         batch_seconds_sigma=fetched.batch_seconds_sigma,
         by_worker=fetched.by_worker,
         newest_batch_seconds=fetched.newest_batch_seconds,
+        earlier_batch_seconds=fetched.earlier_batch_seconds,
     )
 
 
@@ -271,6 +272,7 @@ class FetchTotals:
     batch_seconds_sigma: float | None = None
     by_worker: tuple[WorkerPace, ...] = ()
     newest_batch_seconds: Sequence[float] = ()  # of each batch, in the order they were done
+    earlier_batch_seconds: Sequence[float] = ()  # of the same loaders, before the window
 
 
 class WorkerFetches:
@@ -324,7 +326,15 @@ class WorkerFetches:
             batch_cpu_seconds=mean(cpu_seconds),
             batch_seconds_sigma=mean_and_sigma(list(seconds))[1],
             newest_batch_seconds=seconds,
+            earlier_batch_seconds=self._earlier(rows, without)[: max(0, _MOST_JUDGED - len(seconds))][::-1],
         )
+
+    def _earlier(self, rows: slice, without: Set[int]) -> array[float]:
+        """Seconds of the batches before these rows that the same loaders made, the newest first."""
+        loaders = set(self.rows["loader"][rows]) - without
+        before = slice(max(0, rows.start - _MOST_JUDGED), rows.start)
+        kept = [loader in loaders for loader in self.rows["loader"][before]]
+        return array("f", compress(self.rows["seconds"][before], kept))[::-1]
 
     def _newest(self, rows: slice, without: Set[int]) -> list[array[Any]]:
         """Worker, start, seconds and CPU seconds of the newest batches of these rows."""

@@ -145,6 +145,7 @@ class WorkerTotals:
     run_delay_share: float | None = None  # mean share in which one could run and did not
     by_worker: tuple[WorkerPace, ...] = ()
     newest_batch_seconds: Sequence[float] = ()  # of each of the newest 1,024 batches, in the order they were done
+    earlier_batch_seconds: Sequence[float] = ()  # of those before them in the last 10 min: 1,024 with the newest ones
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from scene_builder import START_NS, check, phase, rank, run, run_case, scene
 
 from gpuwatch.diagnosis.advice.pauses import lost_to_pauses
-from gpuwatch.timeline.windows import RankWindow
+from gpuwatch.timeline.windows import RankWindow, Recompiles
 
 PAUSE_NS = 600_000_000
 
@@ -42,6 +42,17 @@ def test_a_pause_behind_which_steps_are_as_long_as_ever_costs_all_its_time() -> 
     paused = collecting(after=0.75)
     low, high = lost_to_pauses(paused, paused.phases["gc"])
     assert low == high == pytest.approx(0.6 / 15.6, rel=0.01)
+
+
+def test_compiling_behind_a_full_queue_costs_what_the_next_steps_do_not_make_up_for() -> None:
+    # Of 0.6 s the GPU works through 0.3 s that are queued: the next step takes 0.45 s instead of 0.75 s.
+    paused = collecting(after=0.45)
+    spans = tuple(("compile", start, end) for _, start, end in paused.phase_spans)
+    storm = replace(paused, phases={}, phase_spans=spans, recompiles=Recompiles(40, 24.0, 0.1, 240.0))
+    draft = check("recompile-storm", run_case(scene(run(storm), at=300.0)))
+    assert draft is not None and draft.gain is not None
+    assert draft.gain.low == pytest.approx(1.0 / (1.0 - 0.1 * 0.5 * 39 / 40), abs=0.001)
+    assert draft.gain.high == pytest.approx(1.0 / (1.0 - 0.1 * 0.5 * 41 / 40), abs=0.001)
 
 
 def test_steps_that_differ_leave_open_how_much_is_made_up_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -99,6 +100,45 @@ def test_the_range_of_a_short_window_holds_what_lasts(other: LoaderQueue) -> Non
     gains = [model.gain(other) for model in models]
     inside = sum(gain.low <= before / after <= gain.high for gain in gains)
     assert len(models) >= 24 and inside >= 0.8 * len(gains)
+
+
+def with_earlier(moment: Scene, earlier: Sequence[float]) -> Scene:
+    member = moment.runs[0].critical
+    assert member.workers is not None
+    made = replace(member.workers, earlier_batch_seconds=tuple(earlier))
+    return replace(moment, runs=(run(replace(member, workers=made)),))
+
+
+def test_a_minute_with_many_slow_items_is_set_right_by_the_minutes_before_it() -> None:
+    """Those with few are not reported: of the minutes that are, each has more than what lasts."""
+    chance, other = random.Random(5), LoaderQueue(4, 2, in_order=False)
+
+    def made(count: int) -> tuple[float, ...]:
+        return tuple(0.6 if chance.random() < 0.02 else 0.01 for _ in range(count))
+
+    lasting = made(40_000)
+    before, after = (0.02 + wait_seconds(queue, lasting, 0.02) for queue in (LoaderQueue(4, 2), other))
+    errors: dict[str, list[float]] = {"alone": [], "known": []}
+    while len(errors["alone"]) < 12:
+        minute, earlier = made(300), made(700)
+        if sum(batch > 0.1 for batch in minute) < 8:
+            continue
+        moment = queued(list(minute), 0.02)
+        for name, each in (("alone", moment), ("known", with_earlier(moment, earlier))):
+            model = model_of(each)
+            assert model is not None
+            gain = model.gain(other)
+            errors[name].append(math.sqrt(gain.low * gain.high) / (before / after) - 1.0)
+    assert fmean(errors["alone"]) > 0.12
+    assert fmean(errors["known"]) < 0.06
+
+
+def test_batches_from_before_a_change_tell_nothing_of_what_comes() -> None:
+    moment = queued([0.6 if place % 30 == 20 else 0.01 for place in range(300)], 0.02)
+    model, changed = model_of(moment), model_of(with_earlier(moment, [0.01] * 700))
+    assert model is not None and changed is not None
+    other = LoaderQueue(4, 8)
+    assert changed.gain(other) == model.gain(other)
 
 
 def test_no_promise_where_the_queue_does_not_explain_the_loss() -> None:

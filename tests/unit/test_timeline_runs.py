@@ -222,6 +222,19 @@ def test_the_batch_that_the_first_step_of_the_window_waited_for_is_one_of_its_ba
     assert max(workers.newest_batch_seconds) == pytest.approx(30.0)
 
 
+def test_batches_before_the_window_are_known_as_far_as_training_made_them() -> None:
+    train, evaluation = loader(num_workers=1), loader(loader=2, num_workers=1, role="eval")
+    made = [fetch(0, n, n + (0.2 if n < 60 else 0.6), loader=1) for n in range(120)]
+    made += [fetch(1, 30 + n, 30.9 + n, loader=2) for n in range(5)]
+    made += [fetch(1, 90 + n, 90.9 + n, loader=2) for n in range(5)]
+    history = timeline(run_facts(loaders=(train, evaluation)), steps(1_200), sorted(made, key=lambda each: each.end_ns))
+    workers = rank_at(history, 120).workers
+    assert workers is not None
+    known = [*workers.earlier_batch_seconds, *workers.newest_batch_seconds]
+    assert known == pytest.approx([0.2] * 60 + [0.6] * 60)
+    assert min(workers.newest_batch_seconds) == pytest.approx(0.6)
+
+
 def test_workers_as_the_host_sees_them() -> None:
     def second(at_second: int, changed: bool = False) -> object:
         pair = (

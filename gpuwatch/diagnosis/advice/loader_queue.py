@@ -17,7 +17,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import takewhile
+from itertools import cycle, islice, takewhile
 from statistics import fmean, stdev
 
 from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
@@ -36,6 +36,8 @@ SPREAD = 0.04
 """Of the gain, to both sides, in addition to what the model missed and to chance."""
 DRAWS, SIGMAS = 16, 1.3
 """Other minutes that might as well have been seen, and how many of their deviations the range reaches to both sides."""
+UNLIKE_SIGMAS = 2.5
+"""Of its deviation: batches that lose so much more or less than those before them are of another kind."""
 NEAR, CLEARLY = 0.02, 0.05
 """Of the time: less is no reason for a deeper queue, nor the other for batches in an order that cannot be repeated."""
 NOTHING_LEFT = 0.03
@@ -106,7 +108,8 @@ def _as_ready(queue: LoaderQueue, batch_seconds: Sequence[float], compute_second
 class QueueModel:
     """A run's loading, in seconds per batch, with the loss that was measured and that the model comes to.
 
-    The first `lead` batches only fill the queue.
+    The first `lead` batches only fill the queue. `known` are the window's batches, and those before it where they are
+    of the same kind.
     """
 
     present: LoaderQueue
@@ -115,6 +118,7 @@ class QueueModel:
     compute_seconds: float
     lost_seconds: float
     cost: StepCost
+    known: tuple[float, ...]
 
     @property
     def period_seconds(self) -> float:
@@ -134,14 +138,19 @@ class QueueModel:
     def gain(self, queue: LoaderQueue) -> Gain:
         """The speed-up, as far as computing and cores permit it.
 
-        A window's expensive batches are a draw: batches drawn from it with repetition, as 16 other windows might have
-        held them, are played through both queues. Their mean is what lasts where the model is right, and the measured
-        loss of this window corrects the model: the middle lies between, and the range holds both.
+        A minute's expensive batches are a draw, and a minute with many of them is one that is reported: all batches
+        that are known, drawn with repetition as 16 other times may have held them, are played through both queues.
+        Their mean is what lasts where the model is right; those batches in their own order, and what the model misses
+        of the loss, correct it: the middle lies between, and the range holds both.
         """
         won = self.won_share(queue)
-        measured, drawn = math.log(1.0 / (1.0 - won)), [math.log(each) for each in self._drawn_gains(queue)]
-        middle = (measured + fmean(drawn)) / 2.0
-        reach = math.hypot(max(SIGMAS * stdev(drawn), abs(measured - fmean(drawn)) / 2.0), SPREAD)
+        missed = math.log(1.0 / (1.0 - won)) - math.log(self._modelled_gain(queue, self.batch_seconds, self.lead))
+        seen = missed + math.log(self._modelled_gain(queue, _repeated(self.known, queue), len(self.known)))
+        drawn = [
+            math.log(self._modelled_gain(queue, _repeated(each, queue))) for each in _draws(self.known, len(self.known))
+        ]
+        middle = (seen + fmean(drawn)) / 2.0
+        reach = math.hypot(max(SIGMAS * stdev(drawn), abs(seen - fmean(drawn)) / 2.0), SPREAD)
         cores = max(1.0, self._cores_factor(slow=False))
         free = math.exp(middle + reach)
         high = min(free, cores)
@@ -151,31 +160,19 @@ class QueueModel:
         left = self.lost_seconds / self.period_seconds - won
         return Gain(round(low, 3), round(high, 3), self._cap(queue, left, by_cores=cores < free))
 
-    def _drawn_gains(self, queue: LoaderQueue) -> list[float]:
-        gains, rng = [], random.Random(0)
-        for window in self._windows():
-            played = tuple(rng.choices(window, k=PLAYED_BATCHES + queue.depth))
-            now, then = (
-                self.compute_seconds + wait_seconds(each, played, self.compute_seconds)
-                for each in (self.present, queue)
-            )
-            gains.append(now / then)
-        return gains
-
-    def _windows(self) -> list[list[float]]:
-        """As many batches as the window holds, drawn from them with repetition, time after time."""
-        made, rng = self.batch_seconds[: self.lead], random.Random(1)
-        return [rng.choices(made, k=len(made)) for _ in range(DRAWS)]
+    def _modelled_gain(self, queue: LoaderQueue, batches: tuple[float, ...], lead: int | None = None) -> float:
+        now, then = (
+            self.compute_seconds + wait_seconds(each, batches, self.compute_seconds, lead)
+            for each in (self.present, queue)
+        )
+        return now / then
 
     @property
     def is_trusted(self) -> bool:
         """Whether the measured loss is near to the modelled one, or as far from it as chance would have it."""
         if self.missed_seconds <= MISSED_OF_LOSS * self.lost_seconds:
             return True
-        lost = [
-            wait_seconds(self.present, (*window[: self.present.depth], *window), self.compute_seconds)
-            for window in self._windows()
-        ]
+        lost = [_lost_to(self.present, each, self.compute_seconds) for each in _draws(self.known, self.lead)]
         return min(lost) <= self.lost_seconds <= max(lost) and stdev(lost) <= fmean(lost)
 
     def best(self, depths: Sequence[int], *, may_reorder: bool) -> LoaderQueue | None:
@@ -240,15 +237,44 @@ def queue_model(case: RunCase, starvation: Starvation) -> QueueModel | None:
     made = newest[: max(0, len(newest) - left_out)]
     if len(made) < LEAST_BATCHES or not 0.0 < lost < 1.0 or period <= 0.0:
         return None
+    present = LoaderQueue(loader.num_workers, loader.prefetch_factor or USUAL_PREFETCH, loader.in_order is not False)
+    compute = (1.0 - lost) * period
+    earlier = tuple(rank.workers.earlier_batch_seconds)
     model = QueueModel(
-        present=LoaderQueue(loader.num_workers, loader.prefetch_factor or USUAL_PREFETCH, loader.in_order is not False),
+        present=present,
         batch_seconds=tuple(made) * (1 + math.ceil(PLAYED_BATCHES / len(made))),
         lead=len(made),
-        compute_seconds=(1.0 - lost) * period,
+        compute_seconds=compute,
         lost_seconds=lost * period,
         cost=cost,
+        known=(*earlier, *made) if _are_alike(present, compute, earlier, tuple(made)) else tuple(made),
     )
     return model if model.is_trusted else None
+
+
+def _are_alike(queue: LoaderQueue, compute_seconds: float, earlier: tuple[float, ...], made: tuple[float, ...]) -> bool:
+    """Whether chance may have divided all batches into these two: what was before a change tells nothing of it."""
+    if len(earlier) < LEAST_BATCHES:
+        return False
+    for part in (earlier, made):
+        drawn = [_lost_to(queue, each, compute_seconds) for each in _draws((*earlier, *made), len(part))]
+        if abs(_lost_to(queue, part, compute_seconds) - fmean(drawn)) > UNLIKE_SIGMAS * stdev(drawn):
+            return False
+    return True
+
+
+def _lost_to(queue: LoaderQueue, batches: tuple[float, ...], compute_seconds: float) -> float:
+    return wait_seconds(queue, (*batches[: queue.depth], *batches), compute_seconds)
+
+
+def _repeated(batches: tuple[float, ...], queue: LoaderQueue) -> tuple[float, ...]:
+    return tuple(islice(cycle(batches), PLAYED_BATCHES + max(len(batches), queue.depth)))
+
+
+def _draws(batches: Sequence[float], count: int) -> list[tuple[float, ...]]:
+    """`count` of these batches, drawn from them with repetition, time after time."""
+    rng = random.Random(1)
+    return [tuple(rng.choices(batches, k=count)) for _ in range(DRAWS)]
 
 
 def _waits_of_unknown_loss(waits: Sequence[float], lost: Sequence[float]) -> list[float]:

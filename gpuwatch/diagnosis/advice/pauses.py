@@ -56,12 +56,15 @@ REMAINING_WAIT = 0.4
 def lost_to_pauses(rank: RankWindow, total: PhaseTotals) -> tuple[float, float]:
     """The least and the most of the time that pauses of one kind cost, less what the steps after them make up for."""
     least, most = phase_shares(total)
-    low, high = _felt(rank, total.kind)
+    low, high = felt(rank, total.kind)
     return least * low, most * high
 
 
-def _felt(rank: RankWindow, kind: str) -> tuple[float, float]:
-    """The part of the pauses that no quicker step makes up for; all of it where steps are not known one by one."""
+def felt(rank: RankWindow, kind: str) -> tuple[float, float]:
+    """The part of the pauses that no quicker step makes up for, at least and at most.
+
+    All of it where steps are not known one by one.
+    """
     columns = rank.columns
     periods, behind, others = columns.period_seconds, set[int](), set[int]()
     for name, start, _ in rank.phase_spans:

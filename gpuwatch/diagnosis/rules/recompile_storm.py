@@ -21,7 +21,8 @@ Fix:
     By reason: sizes that change: torch.compile(dynamic=True), torch._dynamo.mark_dynamic, lengths padded to multiples
     of 64, drop_last=True; numbers that change: a tensor in their place.
 Gain:
-    1 / (1 - c), with c the share of compiling, of which one compilation more or less may have fallen into the time.
+    1 / (1 - c), with c the share of compiling, of which one compilation more or less may have fallen into the time,
+    less what quicker steps after it make up for: the GPU works through what is queued meanwhile.
 Verify:
     No compilation in 10 minutes (TORCH_LOGS=recompiles prints each with its reason).
 Source:
@@ -35,6 +36,7 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.fixes import call_code
 from gpuwatch.diagnosis.advice.gains import from_share, pauses_within_loader
 from gpuwatch.diagnosis.advice.lines import at
+from gpuwatch.diagnosis.advice.pauses import felt
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -67,6 +69,7 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
     rank = max(known, key=lambda one: one.recompiles.seconds if one.recompiles else 0.0)
     found, model = rank.recompiles, rank.facts.model
     assert found is not None
+    least, most = felt(rank, "compile")
     where = at(model.recompile_file, model.recompile_line)
     return Draft(
         summary=(
@@ -86,8 +89,8 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=pauses_within_loader(
             rank,
             from_share(
-                found.share * max(0.0, 1.0 - USUAL / found.count),
-                found.share * (1.0 + 1.0 / found.count),
+                found.share * least * max(0.0, 1.0 - USUAL / found.count),
+                found.share * most * (1.0 + 1.0 / found.count),
                 "the computing itself",
             ),
             found,
