@@ -243,17 +243,25 @@ class StackLog:
             return None
         counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
         is_fresh = self.current_line is not None and start_ns < self.current_line.time_ns <= end_ns + SECOND_NS
-        return self._summed(total, blocks, counted, self.current_line if is_fresh else None)
+        begun_ns = counts.first_round_ns(_usual(total.workers)) if counts else None
+        return self._summed(total, blocks, counted, begun_ns, self.current_line if is_fresh else None)
 
     def _summed(
-        self, total: _Block, blocks: Sequence[_Block], counted: Counted | None, current_line: CurrentLine | None
+        self,
+        total: _Block,
+        blocks: Sequence[_Block],
+        counted: Counted | None,
+        begun_ns: int | None,
+        current_line: CurrentLine | None,
     ) -> StackWindow:
-        """The figures of a window from the sum of its blocks."""
+        """The figures of a window from the sum of its blocks; until `begun_ns` the session's first epoch started."""
         training = total.samples - sum(total.phases[phase] for phase in NOT_TRAINING)
         busy = total.worker_samples - total.worker_phases["idle"]
         fed = total.feeder_phases.total()
         longer = _longer_at_starts(total, counted)
         of_starts = longer / total.first_wait_samples if total.first_wait_samples else 0.0
+        beginning = [block for block in blocks if begun_ns is not None and block.end_ns <= begun_ns]
+        begun = sum(block.phases["start"] + of_starts * block.first_wait_samples for block in beginning)
         stretches = [block.stretch(of_starts) for block in sorted(blocks)]
         log_quiet, log_pause = pauses_of_logging(stretches)
         return StackWindow(
@@ -267,6 +275,7 @@ class StackLog:
             eval_wait_share=_part(total.eval_waiting_samples, total.phases["eval"]),
             receiving_share=_part(total.receiving_samples, total.samples),
             first_wait_share=_part(longer, total.samples),
+            beginning_share=begun / total.samples if total.samples else None,
             log_quiet_seconds=log_quiet,
             log_pause_seconds=log_pause,
             waits=waits_of(stretches),
@@ -575,6 +584,18 @@ class BatchCounts:
             exact=all(all(each.rows["exact"][each.rows.since(start_ns) :]) for each in training),
             of_loader=self.train_loader != NO_LOADER,
         )
+
+    def first_round_ns(self, workers: int) -> int | None:
+        """When each worker's first batch of the first epoch was taken, as soon as a reading shows it.
+
+        The newest reading before that; None without one.
+        """
+        read = [each.rows for each in self._training() if len(each.rows)]
+        if not read:
+            return None
+        rows = min(read, key=lambda each: each.times[0])
+        over = (time_ns for time_ns, batches in zip(rows.times, rows["batches"], strict=True) if batches >= workers)
+        return next(over, rows.times[-1])
 
     def _training(self) -> list[_Loader]:
         """The loaders that train; while none is known to, those of which nothing is known yet."""

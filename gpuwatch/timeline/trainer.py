@@ -483,10 +483,21 @@ class EpochStarts:
 
     Ending workers that do not persist took 28 ms of epochs of 360 ms, a third of what the start of the next took.
 
-    The session's first epoch does not count: its workers have to be started whatever the settings.
+    The session's first epoch does not count: its workers have to be started whatever the settings. Where epochs end
+    before each worker has had its turn, the usual wait is that for the batches behind the first.
     """
 
-    __slots__ = ("_count", "_edge_seconds", "_firsts", "_head_batches", "_head_seconds", "_is_first", "_seen", "_usual")
+    __slots__ = (
+        "_count",
+        "_edge_seconds",
+        "_firsts",
+        "_head_batches",
+        "_head_seconds",
+        "_is_first",
+        "_later",
+        "_seen",
+        "_usual",
+    )
 
     def __init__(self) -> None:
         self._seen = False
@@ -496,6 +507,7 @@ class EpochStarts:
         self._head_batches = 0
         self._head_seconds = 0.0
         self._firsts: deque[float] = deque(maxlen=_FIRSTS_KEPT)
+        self._later: deque[float] = deque(maxlen=_USUAL_KEPT)  # of an epoch's start, but for the first one
         self._usual: deque[float] = deque(maxlen=_USUAL_KEPT)
 
     def edge(self, seconds: float) -> None:
@@ -518,12 +530,15 @@ class EpochStarts:
         elif not self._is_first:
             self._head_batches += 1
             self._head_seconds += wait_seconds
+            if position:
+                self._later.append(wait_seconds)
 
     def totals(self, wall_seconds: float, batches_per_epoch: int | None) -> EpochTotals | None:
-        """The cost so far; None before the second epoch, or where every batch is a first one."""
-        if not self._count or not self._usual or wall_seconds <= 0:
+        """The cost so far; None before the second epoch, or where every epoch has one batch."""
+        usual_waits = self._usual or self._later
+        if not self._count or not usual_waits or wall_seconds <= 0:
             return None
-        usual = median(self._usual)
+        usual = median(usual_waits)
         excess = max(0.0, self._head_seconds - self._head_batches * usual)
         return EpochTotals(
             count=self._count,

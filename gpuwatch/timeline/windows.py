@@ -244,6 +244,7 @@ class StackWindow:
     first_wait_share: float | None = (
         None  # of all samples: longer waits for the first batches of epochs, part of "wait"
     )
+    beginning_share: float | None = None  # of all samples: the start of the session's first epoch, part of the starts
     log_quiet_seconds: float | None = None  # of training since the last look at logging; None without one
     log_pause_seconds: float | None = None  # at most so much of it passed from one to the next; None without two
     waits: Sequence[tuple[float, float]] = ()  # seconds of training and of waiting in it, tally by tally, oldest first

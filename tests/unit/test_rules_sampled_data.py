@@ -608,6 +608,17 @@ class TestEpochStart:
         found = check("epoch-start-stall", run_case(scene(run(own), gpus=[gpu()])))
         assert found is not None and found.gain is not None and found.gain.high == pytest.approx(1 / 0.97, abs=0.001)
 
+    def test_on_full_cores_workers_that_begin_together_make_their_first_batches_more_slowly(self) -> None:
+        """Four that are busy 40 % of 168 ms a batch take 320 ms for one, and 800 ms where all of them compute."""
+        full = scene(run(self.started()), gpus=[], host=host(cpu_percent=97))
+        draft = check("epoch-start-stall", run_case(full))
+        assert draft is not None and draft.gain is not None and draft.gain.low == pytest.approx(1.0, abs=0.01)
+        assert draft.severity is Severity.INFO
+
+    def test_the_session_begins_its_first_epoch_once(self) -> None:
+        assert self.said(self.started(first=0.1, beginning_share=0.05)) is not None
+        assert self.said(self.started(first=0.1, beginning_share=0.14)) is None
+
     def test_one_epoch_or_few_samples_prove_nothing(self) -> None:
         assert self.said(self.started(epochs=1)) is None
         assert self.said(self.started(samples=599)) is None

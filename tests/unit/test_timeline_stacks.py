@@ -101,6 +101,30 @@ def test_first_batches_count_as_far_as_they_wait_longer_than_others(batches: int
     assert found.first_wait_share == pytest.approx(share, abs=0.005)
 
 
+def test_the_start_of_the_first_epoch_is_known_apart_from_those_of_others() -> None:
+    """Workers start for 3 s and are waited for; each of four epochs of 10 s then waits half a second."""
+    first = tallies(4, {"start": 50, "wait": 50}, first_wait_samples=50, workers=4)
+    later = [
+        each
+        for second in range(4, 44)
+        for each in tallies(
+            1,
+            {"wait": 50 if second % 10 == 4 else 0, "other": 100},
+            start=second,
+            first_wait_samples=50 if second % 10 == 4 else 0,
+            workers=4,
+        )
+    ]
+    counts = BatchCounts()
+    for second in range(3, 45):
+        counts.add(count(second, 10 * max(0, second - 3), epochs=1 + max(0, second - 4) // 10))
+    found = log(*first, *later).window(at(0), at(44), counts)
+    assert found is not None and found.epochs == 4
+    samples = 4 * 100 + 36 * 100 + 4 * 150
+    assert found.beginning_share == pytest.approx(400 / samples, abs=0.002)
+    assert found.first_wait_share == pytest.approx(400 / samples, abs=0.002)
+
+
 @pytest.mark.parametrize(("waiting", "share"), [(50, 0.0), (20, 0.2)])
 def test_a_first_round_that_fills_the_window_is_no_start_of_an_epoch(waiting: int, share: float) -> None:
     """128 workers take minutes for a batch each: 30 s of waits in a minute without a new epoch are their pace."""

@@ -352,6 +352,15 @@ def test_epochs_are_unknown_before_the_second_one() -> None:
     assert rank_at(timeline(run_facts(), epochs_of(0.9, 0.1, 1), steps(200)), 20).epochs is None
 
 
+def test_epochs_of_fewer_batches_than_workers_cost_what_their_first_batch_waits_longer() -> None:
+    waits = [BatchWait(TRAINER, 1, "train", at(n), at(n + (0.5 if n % 3 == 0 else 0.1)), n % 3) for n in range(60)]
+    history = timeline(run_facts(loaders=(loader(num_workers=4),)), waits, steps(600))
+    epochs = rank_at(history, 60).epochs
+    assert epochs is not None
+    assert (epochs.count, epochs.usual_wait_seconds) == (19, pytest.approx(0.1))
+    assert epochs.excess_seconds == pytest.approx(19 * 0.4)
+
+
 def test_first_waits_of_one_round_of_workers_belong_to_the_start() -> None:
     waits = []
     for number in range(80):

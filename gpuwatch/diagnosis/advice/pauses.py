@@ -18,6 +18,7 @@ from itertools import pairwise
 from statistics import fmean, pstdev
 
 from gpuwatch.diagnosis.advice.gains import from_share, phase_shares
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import (
     batch_period,
     enough,
@@ -37,6 +38,7 @@ QUEUED_STEPS = 4
 LEAST_STEPS = 8
 """Other steps than those behind a pause, for a mean that they can be compared with."""
 SIGMAS = 2.0
+LEAST_BUSY = 0.05
 
 TIMES_AWAY = 1.5
 HEAVY_SHARE = 0.25
@@ -147,27 +149,34 @@ def _is_long_one(rank: RankWindow, count: int) -> bool:
 
 
 def _sampled_edges(rank: RankWindow) -> EpochEdges | None:
-    """Workers that start, and what an epoch's first batches wait longer than others."""
+    """Workers that start, and what an epoch's first batches wait longer than others.
+
+    The session's first epoch does not count: its workers have to be started whatever the settings.
+    """
     stacks = enough(rank)
     if stacks is None or stacks.epochs < EPOCHS or stacks.seconds <= 0.0:
         return None
     period = batch_period(stacks)
     usual = settled_wait(stacks).value * period if period else None
-    starting = share_in(stacks.phases, "start") + (stacks.first_wait_share or 0.0)
+    starting = share_in(stacks.phases, "start") + (stacks.first_wait_share or 0.0) - (stacks.beginning_share or 0.0)
     share = share_of(round(stacks.samples * starting), stacks.samples)
     batches = rank.train_loader.batches_per_epoch if rank.train_loader else None
     pause = share.value * stacks.seconds / stacks.epochs
     return EpochEdges(share.value, stacks.epochs, pause, usual, Level.E1, batches, share)
 
 
-def edges_gain(rank: RankWindow, edges: EpochEdges, idle: tuple[float, float] = (1.0, 1.0)) -> Gain:
+def edges_gain(case: RunCase, edges: EpochEdges, idle: tuple[float, float] = (1.0, 1.0)) -> Gain:
     """The range with workers that live on: what one of them takes for the first batch stays, at worst.
 
+    Workers begin an epoch together. Where the cores are full each then gets less of them than while some are idle: in
+    simulation eight workers, busy 54 % of the time, made a batch in 0.9 s and their first ones in 1.5 s.
+
     Args:
-        rank: the critical one.
+        case: its run's critical rank is the one.
         edges: the starts of its epochs.
         idle: what the GPU idles in all, at least and at most, where samples do not tell when.
     """
+    rank = case.run.critical
     shares = [edges.share] if edges.sampled is None else [edges.sampled.low, edges.sampled.high]
     cycle = _share_of_cycle(rank, edges)
     if cycle is not None:
@@ -180,7 +189,9 @@ def edges_gain(rank: RankWindow, edges: EpochEdges, idle: tuple[float, float] = 
     pause = _pause_seconds(edges)
     if made is None or pause <= 0.0:
         return from_share((1.0 - REMAINING_WAIT) * least, most)
-    stays = min(1.0, made / pause)
+    busy = worker_busy(rank)
+    together = 1.0 / max(busy.value, LEAST_BUSY) if busy is not None and is_cpu_exhausted(case) else 1.0
+    stays = min(1.0, made * together / pause)
     return from_share((1.0 - stays) * least, most)
 
 

@@ -7,7 +7,7 @@ Evidence:
     The wait for the end of each epoch (workers that do not persist are ended in it) and, beyond the usual wait, for
     the first batches of the next, over the whole session; whether worker processes change between epochs. Without a
     hook: the samples of the training thread's stack that stand in iter() or wait for the first batch of each worker,
-    beyond the usual wait, in a window in which at least two epochs began.
+    beyond the usual wait, in a window in which at least two epochs began; the session's first epoch is left out.
 Fires:
     5 % of the time over at least two epochs.
 Clears:
@@ -23,8 +23,8 @@ Fix:
 Gain:
     At most 1 / (1 - E), where E counts only time in which the GPU idles: in these pauses by event pairs, from outside
     over the whole window. Persistent workers still have to make the first batch of an epoch: at worst, the time that
-    one of them takes for it remains. Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2
-    cores).
+    one of them takes for it remains, and longer where the cores are full, for all of them begin together. Persistent
+    workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
 Verify:
     From the end of an epoch to the first batch of the next the wait is less than three times the usual.
 Source:
@@ -84,7 +84,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=edges.share >= limits.fire_share,
         fix=_fix(rank, edges),
-        gain=edges_gain(rank, edges, (1.0, 1.0) if idle is None else (idle.low, idle.high)),
+        gain=edges_gain(case, edges, (1.0, 1.0) if idle is None else (idle.low, idle.high)),
         ruled_out=()
         if edges.usual_seconds is None
         else (RuledOut("slow loading throughout", f"the usual batch waits {seconds(edges.usual_seconds)}"),),
