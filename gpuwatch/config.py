@@ -399,7 +399,7 @@ def settings_of(plain: Mapping[str, Value], tables: Tables) -> tuple[Settings, d
         ConfigError: a word or key that means no rule, or a threshold that may not be.
     """
     # Only now: the rules take 70 ms to import, which a dashboard's first frame has no use for.
-    from gpuwatch.diagnosis.registry import all_rules
+    from gpuwatch.diagnosis.rules import all_rules
 
     rules = {rule.id: rule for rule in all_rules()}
     for key in ("select", "ignore"):

@@ -20,7 +20,7 @@ from benchmarks.gpu.processes import Program, environment, running, samples_per_
 from benchmarks.gpu.stream import SUFFIX
 from benchmarks.gpu.table import Table
 from benchmarks.gpu.verdict import Found, Row, change, doubts, judge, truth_errors
-from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rules import all_rules
 
 _PATIENCE = {"cuda": 3.0, "cpu": 10.0}
 """So many times the expected time is a start given, on a machine that is slower than thought, as one for tests is."""

@@ -8,10 +8,9 @@ from pathlib import Path
 from gpuwatch.cli.arguments import add_output
 from gpuwatch.cli.moments import FORMS, Moment, moment, span
 from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
+from gpuwatch.compare.comparison import CannotCompareError, Measured, judge, measured, measured_report, parse_gate
 from gpuwatch.compare.comparison import compare as compared
-from gpuwatch.compare.comparison import judge, parse_gate
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
-from gpuwatch.compare.measured import CannotCompareError, Measured, measured, measured_report
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.schema import CannotOpenError
 from gpuwatch.recording.stretch import summarize

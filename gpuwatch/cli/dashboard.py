@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatch.cli.output import say
 from gpuwatch.dashboard.launch import first_frame, run_dashboard
-from gpuwatch.dashboard.splash import is_splash_shown
-from gpuwatch.dashboard.terminal import terminal_problem
+from gpuwatch.dashboard.terminal import is_splash_shown, terminal_problem
 
 if TYPE_CHECKING:
     from gpuwatch.cli.session import Session

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, write_styled
 from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
-from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.text import did_you_mean
 
 _WIDEST = 100

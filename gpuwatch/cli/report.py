@@ -238,7 +238,7 @@ def _rendered(document: Report, arguments: argparse.Namespace) -> str:
 
             return render_markdown(document)
         case "html":
-            from gpuwatch.report.html.page import render_html
+            from gpuwatch.report.html import render_html
 
             return render_html(document)
         case "junit":

@@ -14,13 +14,13 @@ from gpuwatch.compare.comparison import (
     Comparison,
     FindingChange,
     Judgement,
+    Measured,
     gpus_in_words,
     number,
     percent,
     quantity,
     signed,
 )
-from gpuwatch.compare.measured import Measured
 from gpuwatch.numbers import grouped
 from gpuwatch.report.model import figure
 from gpuwatch.text import aligned, code_span, encodable, markdown, markdown_table, printable, wrapped

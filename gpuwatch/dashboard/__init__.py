@@ -2,6 +2,6 @@
 
 A key is a row in `actions`. What the main screen shows is in `panels`, every other screen with its page in `screens`,
 the player of recordings in `replay`. A number is written in `formatting`, a sentence in `words`, a colour and a sign
-are in `themes`. `launch` starts it: `splash` and `first_numbers` show what is known until Textual is imported,
-`terminal` ends it with its terminal, `driver` reads the keys.
+are in `themes`. `launch` starts it: `terminal` and `first_numbers` show what is known until Textual is imported,
+`terminal` also ends it with its terminal, `driver` reads the keys.
 """

@@ -258,7 +258,7 @@ class DashboardApp(App[int]):
     def explain(self, rule_id: str) -> None:
         """Opens a rule's page."""
         from gpuwatch.dashboard.screens.help import RuleScreen
-        from gpuwatch.diagnosis.registry import rule_by_id
+        from gpuwatch.diagnosis.rules import rule_by_id
 
         try:
             text: str | None = rule_by_id(rule_id).page

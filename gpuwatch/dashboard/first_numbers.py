@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from gpuwatch.dashboard.heap import use_one_heap
-from gpuwatch.dashboard.splash import show_on_splash
+from gpuwatch.dashboard.terminal import show_on_splash
 from gpuwatch.monitor.clock import Waker
 from gpuwatch.samples import GpuFacts, GpuSample, Sample
 from gpuwatch.sources.nvml.source import NvmlSource

@@ -14,8 +14,16 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpuwatch.dashboard.heap import use_one_heap
-from gpuwatch.dashboard.splash import hide_splash, is_splash_shown, show_splash, splash_taken_over
-from gpuwatch.dashboard.terminal import ENDING_SIGNALS, UNFIT_EXIT_CODE, TerminalGuard, terminal_problem
+from gpuwatch.dashboard.terminal import (
+    ENDING_SIGNALS,
+    UNFIT_EXIT_CODE,
+    TerminalGuard,
+    hide_splash,
+    is_splash_shown,
+    show_splash,
+    splash_taken_over,
+    terminal_problem,
+)
 
 if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp

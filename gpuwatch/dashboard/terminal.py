@@ -1,4 +1,7 @@
-"""Whether this terminal can show the dashboard, and an end for the dashboard when the terminal ends.
+"""The terminal before and after Textual: whether it can show the dashboard, the very first frame, and an end in time.
+
+The first frame is written before Textual is there: importing that takes a fifth of a second. It says what the first
+real frame says, at the same places, so that nothing jumps. Standard library only.
 
 Textual paints on stderr and reads stdin. Left alone it writes escapes into files, and with a terminal that is gone
 without SIGHUP it spins at 30 % CPU (both measured).
@@ -8,11 +11,12 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 import termios
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -32,10 +36,27 @@ ENDING_SIGNALS = (
 )
 """What ends a program that does nothing about it. Batch systems warn with SIGUSR1; `kill -QUIT` is a usual try."""
 
-_LEAVE = b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m\x1b[?1049l\x1b[?25h"
+_GIVE_BACK = b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m\x1b[?1049l\x1b[?25h"
 
 MOST_COLUMNS, MOST_ROWS = 1000, 400
 """A terminal may claim 65 535 each way, and COLUMNS anything: that takes minutes to lay out. Screens have less."""
+
+_SHOW = "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[H"
+_HIDE = "\x1b[?1049l\x1b[?25h"
+_RESET = "\x1b[0m"
+
+# The default theme's accent, bar, text and background; see themes.py.
+_ACCENT, _BAR, _TEXT, _BACKGROUND = "108;182;255", "26;33;43", "215;222;232", "14;18;24"
+_LIVE, _SIMULATED = "87;201;138", "232;176;75"
+
+STARTING = "looking for GPUs and training runs"
+OPENING = "opening the recording"
+
+_splash_shown = False
+_lock = threading.Lock()
+"""Numbers are painted by other threads than the one that hands the screen to Textual."""
+_LOCK_SECONDS = 0.1
+"""A handler would wait forever for what it has interrupted."""
 
 
 def terminal_problem(
@@ -103,7 +124,7 @@ class TerminalGuard:
                 self._attributes = None
         with suppress(OSError):
             if select.select([], [2], [], 0)[1]:  # a terminal that takes no output is not waited for
-                os.write(2, _LEAVE)
+                os.write(2, _GIVE_BACK)
         self._leave_now(code)
 
     def _watch_terminal(self) -> None:
@@ -116,3 +137,86 @@ class TerminalGuard:
             if poll.poll() and not self._ended.is_set():
                 self._end(128 + signal.SIGHUP)
                 return
+
+
+def show_splash(
+    label: str = "LIVE",
+    environ: Mapping[str, str] = os.environ,
+    write: Callable[[bytes], object] = lambda data: os.write(2, data),
+) -> None:
+    """Paints it, once; the terminal has been found fit before.
+
+    Args:
+        label: "LIVE" or "SIMULATED starved".
+        environ: Asked for colours.
+        write: Where Textual will paint, too: stderr.
+    """
+    global _splash_shown
+    if _splash_shown:
+        return
+    _splash_shown = True
+    width, _ = shutil.get_terminal_size()
+    write((_SHOW + "\r\n".join(_splash_lines(label, min(width, MOST_COLUMNS), _has_colors(environ)))).encode())
+
+
+def show_on_splash(
+    first_line: int, lines: Sequence[str], write: Callable[[bytes], object] = lambda data: os.write(2, data)
+) -> None:
+    """Paints lines of text below the splash, as far as the terminal has room; nothing where it is not on the screen.
+
+    Args:
+        first_line: Where the first of them goes, from 0.
+        lines: Printable text.
+        write: As for `show_splash`.
+    """
+    width, height = shutil.get_terminal_size()
+    placed = enumerate(lines[: max(0, height - first_line)], first_line + 1)
+    with _lock:
+        if _splash_shown and lines:
+            write("".join(f"\x1b[{row};1H{line[:width]}\x1b[K" for row, line in placed).encode(errors="replace"))
+
+
+def hide_splash(write: Callable[[bytes], object] = lambda data: os.write(2, data)) -> None:
+    """Gives the normal screen back when Textual never took over. A signal handler may call it."""
+    global _splash_shown
+    locked = _lock.acquire(timeout=_LOCK_SECONDS)
+    try:
+        if _splash_shown:
+            with suppress(OSError):  # the terminal may be gone
+                write((_RESET + _HIDE).encode())
+            _splash_shown = False  # not before: a handler that strikes between the two ends the process
+    finally:
+        if locked:
+            _lock.release()
+
+
+def is_splash_shown() -> bool:
+    """Whether it is on the screen."""
+    return _splash_shown
+
+
+def splash_taken_over() -> None:
+    """Notes that from now on Textual paints, and restores the terminal."""
+    global _splash_shown
+    with _lock:
+        _splash_shown = False
+
+
+def _splash_lines(label: str, width: int, colors: bool) -> list[str]:
+    def ink(color: str, on: str, text: str, bold: bool = False) -> str:
+        return f"\x1b[{'1;' if bold else ''}38;2;{color};48;2;{on}m{text}{_RESET}" if colors else text
+
+    used = len(" gpuwatch ") + len(label) + 2
+    badge = _LIVE if label == "LIVE" else _SIMULATED
+    return [
+        ink(_ACCENT, _BAR, " gpuwatch ", bold=True)
+        + ink(_BACKGROUND, badge, f" {label} ", bold=True)
+        + ink(_TEXT, _BAR, " " * max(0, width - used)),
+        "",
+        ink(_ACCENT, _BACKGROUND, "    STARTING  ")
+        + ink(_TEXT, _BACKGROUND, OPENING if label.startswith("REPLAY") else STARTING, bold=True),
+    ]
+
+
+def _has_colors(environ: Mapping[str, str]) -> bool:
+    return "NO_COLOR" not in environ and environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")

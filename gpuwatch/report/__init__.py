@@ -2,7 +2,8 @@
 
 * What it is: `model`, from which the JSON, its schema and `gpuwatch compare` come.
 * What it is made of: `observation` (a session, frozen at its end), `recorded` (the same from a recording).
-* Making it: `build`, with its larger parts in `runs`, `findings` and `verdict`.
-* Showing it: `words` (sentences and tables for all), then `text`, `markdown`, `junit` and `html`.
+* Making it: `build`, with the findings in `findings`.
+* Showing it: `words` (sentences and tables for all), then `text`, `markdown`, `junit` and `html`, whose page is made
+  of the files in `page/`.
 * `profiles` writes captured stacks, which are no part of the report.
 """

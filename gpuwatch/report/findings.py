@@ -24,7 +24,7 @@ from gpuwatch.diagnosis.finding import (
     SetupEdit,
     TransferEdit,
 )
-from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.report import model
 from gpuwatch.report.observation import Observation
 from gpuwatch.timeline.windows import RunWindow

@@ -13,7 +13,7 @@ from gpuwatch.dashboard.screens.help import rule_page
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import look
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Level, SetupEdit
-from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.foreign import whereabouts
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts

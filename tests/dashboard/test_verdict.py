@@ -20,9 +20,9 @@ from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Gain, PlanStep, S
 from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import Origin, RunState, Snapshot
 from gpuwatch.monitor.verdict import state_sentence
+from gpuwatch.report.build import verdict
 from gpuwatch.report.model import VerdictLine
 from gpuwatch.report.observation import Observation
-from gpuwatch.report.verdict import verdict
 from gpuwatch.samples import NvmlState
 from gpuwatch.sources.simulator.scenarios import SCENARIOS
 from gpuwatch.sources.simulator.source import SimulatorSource

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.compare.comparison import compare
+from gpuwatch.compare.comparison import compare, measured, measured_report
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
-from gpuwatch.compare.measured import measured, measured_report
 from gpuwatch.export.samples import Axis, json_lines, samples_of
 from gpuwatch.export.tables import TABLES, RowMaker
 from gpuwatch.export.trace import chrome_trace

@@ -28,7 +28,7 @@ from gpuwatch.cli.watch import watch_line
 from gpuwatch.recording.schema import FindingRecord, RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
-from gpuwatch.report.html.page import render_html
+from gpuwatch.report.html import render_html
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.model import as_json

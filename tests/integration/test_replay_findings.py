@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.diagnosis.registry import rule_by_id
+from gpuwatch.diagnosis.rules import rule_by_id
 from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay import Stage, origin_of

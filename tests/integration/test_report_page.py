@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.report.html.page import render_html
+from gpuwatch.report.html import render_html
 from tests.integration.browser import needs_chromium, opened
 from tests.integration.command_line import gpuwatch
 from tests.unit import scene_builder as build

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
-from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.text import markdown
 from tests.rule_pages.examples import example
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rules import all_rules
 from tests.scenarios.attached import EVERY
 from tests.scenarios.playing import play
 from tests.scenarios.random_jobs import RANDOM, page, scored_random

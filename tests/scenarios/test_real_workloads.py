@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rules import all_rules
 from tests.scenarios.real.__main__ import document
 from tests.scenarios.real.catalogue import WORKLOADS
 from tests.scenarios.real.judging import judged

@@ -10,7 +10,7 @@ from benchmarks.gpu.__main__ import DEFAULT_OUT
 from benchmarks.gpu.replay import replayed_findings
 from benchmarks.gpu.seen import WARNED
 from benchmarks.gpu.stream import MOST_BYTES, SUFFIX, read
-from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rules import all_rules
 
 STREAMS = sorted((DEFAULT_OUT / "streams").glob(f"*{SUFFIX}"))
 NONE_YET = pytest.param(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.samples import BatchCount, BatchWait, GpuGap, RunMemory, Sample, StackTally, StepEnd, WorkerFetch
 from tests.scenarios.__main__ import main
 from tests.scenarios.attached import EVERY

@@ -378,7 +378,7 @@ def machine_case(moment: Scene, *, holding: Iterable[str] = ()) -> MachineCase:
 
 def check(rule_id: str, case: RunCase | GpuCase | MachineCase) -> Draft | None:
     """The rule's word on one case, without gates and hysteresis."""
-    from gpuwatch.diagnosis.registry import rule_by_id
+    from gpuwatch.diagnosis.rules import rule_by_id
 
     return rule_by_id(rule_id).check(case)
 

@@ -10,7 +10,7 @@ from stack_windows import sampled, watched
 
 from gpuwatch.diagnosis.advice.pauses import has_ceased, has_stopped_logging
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.diagnosis.registry import rule_by_id
+from gpuwatch.diagnosis.rules import rule_by_id
 from gpuwatch.timeline.windows import RankWindow
 
 SECOND = 1_000_000_000

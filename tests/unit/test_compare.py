@@ -7,9 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.compare.comparison import BY_NAME, compare, judge, parse_gate
+from gpuwatch.compare.comparison import (
+    BY_NAME,
+    CannotCompareError,
+    Measured,
+    MeasuredFinding,
+    Subject,
+    compare,
+    judge,
+    measured,
+    measured_report,
+    parse_gate,
+)
 from gpuwatch.compare.document import document, render_markdown, render_text, tables
-from gpuwatch.compare.measured import CannotCompareError, Measured, MeasuredFinding, Subject, measured, measured_report
 from gpuwatch.recording.rollups import Swing
 from gpuwatch.recording.stretch import FindingSummary, GpuSummary, Level, RunSummary, SessionSummary
 from gpuwatch.samples import GpuFacts, RunFacts

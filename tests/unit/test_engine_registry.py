@@ -6,8 +6,8 @@ import pytest
 from test_engine_hysteresis import a_rule
 
 from gpuwatch.diagnosis.page import HEADINGS, sections
-from gpuwatch.diagnosis.registry import all_rules, in_order, rule_by_id
 from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.diagnosis.rules import all_rules, in_order, rule_by_id
 
 
 def silent(case: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 from gpuwatch.cli.explain import explain
 from gpuwatch.cli.output import GpuwatchError
 from gpuwatch.diagnosis.page import HEADINGS
-from gpuwatch.diagnosis.registry import all_rules, rule_by_id
+from gpuwatch.diagnosis.rules import all_rules, rule_by_id
 
 
 def test_a_page_shows_its_sentence_and_all_sections_in_order(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,7 @@ from gpuwatch.metrics import charted
 from gpuwatch.monitor.build import Evaluation, build_snapshot
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.report.build import build_report
-from gpuwatch.report.html.charts import HEIGHT, WIDTH, chart_plan, lanes
-from gpuwatch.report.html.page import render_html
+from gpuwatch.report.html import HEIGHT, WIDTH, chart_plan, lanes, render_html
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.markdown import render_markdown, render_step_summary
 from gpuwatch.report.model import as_json

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.diagnosis.finding import Fix, Severity
 from gpuwatch.report.build import build_report
-from gpuwatch.report.html.charts import chart_plan, clock, lanes
-from gpuwatch.report.html.page import page_view, render_html
+from gpuwatch.report.html import chart_plan, clock, lanes, page_view, render_html
 from gpuwatch.report.model import Report, as_json
 from gpuwatch.report.observation import Stretch
 from tests.unit import scene_builder as build

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.diagnosis.coverage import SEEN_IN_STACKS
 from gpuwatch.diagnosis.finding import Severity
-from gpuwatch.diagnosis.registry import all_rules
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.model import Report, as_json
 from tests.unit import scene_builder as build

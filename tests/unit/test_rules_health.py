@@ -4,7 +4,7 @@ import pytest
 
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Severity
-from gpuwatch.diagnosis.registry import rule_by_id
+from gpuwatch.diagnosis.rules import rule_by_id
 from gpuwatch.samples import GpuHealth, GpuStatus, XidEvent
 from gpuwatch.timeline.windows import LinkErrors
 from tests.unit import scene_builder as build

@@ -22,8 +22,8 @@ from scene_builder import (
 )
 
 from gpuwatch.diagnosis.advice.rivals import CAUSE_OF, idle_rivals
-from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import gpu_case_of
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.samples import GpuHealth, GpuProcess, GpuStatus
 from gpuwatch.timeline.windows import Scene
 from tests.rule_pages.pages import FOLDER

@@ -11,8 +11,8 @@ from scene_builder import SCRIPT, check, findings, fired, gpu, phase, process, r
 from stack_windows import current_line, from_outside, line, sampled, watched
 
 from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
-from gpuwatch.diagnosis.registry import all_rules
 from gpuwatch.diagnosis.rule import MachineCase, gpu_case_of, run_case_of
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.timeline.windows import RankWindow, Scene, StackWindow
 
 ITEM = line("sync", 70, 0.25, text="total += loss.item()")

@@ -4,7 +4,7 @@ import pytest
 
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import CallEdit, Severity
-from gpuwatch.diagnosis.registry import rule_by_id
+from gpuwatch.diagnosis.rules import rule_by_id
 from gpuwatch.timeline.windows import MemoryTotals, Pace, PaceBlock, PeakGrowth, Recompiles
 from tests.unit import scene_builder as build
 

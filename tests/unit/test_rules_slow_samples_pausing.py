@@ -9,7 +9,7 @@ import pytest
 from scene_builder import later, rank, run, scene, workers
 
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.diagnosis.registry import rule_by_id
+from gpuwatch.diagnosis.rules import rule_by_id
 from gpuwatch.timeline.windows import Scene
 
 STEP_SECONDS, READY_SECONDS = 0.1, 0.0007

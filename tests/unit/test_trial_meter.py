@@ -9,7 +9,7 @@ import sample_builder as build
 
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.timeline import Timeline
-from gpuwatch.trial.meter import SETTLED_AT_LATEST, Meter
+from gpuwatch.trial.runner import SETTLED_AT_LATEST, Meter
 
 
 def metered(*samples: Any, seconds: float | None = 2.0, steps: int | None = None) -> Meter:

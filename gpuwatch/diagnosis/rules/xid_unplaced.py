@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuwatch.diagnosis.advice.xids import draft_of
 from gpuwatch.diagnosis.finding import Draft, Level
 from gpuwatch.diagnosis.rule import MachineCase, rule
+from gpuwatch.diagnosis.rules.xid_error import draft_of
 
 
 @rule("xid-unplaced", family="health", subject="machine", level=Level.E0, gated=False, fire_after=1)

@@ -1,1 +1,0 @@
-"""The report as one HTML file: nothing is fetched, nothing but gpuwatch's own script may run."""
