@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +20,36 @@ from gpuwatch.monitor.recorder import Recorder
 from gpuwatch.monitor.snapshot import Origin, RecordingNow, Snapshot
 from gpuwatch.procfs import read_all, read_stat
 from gpuwatch.samples import GpuSample, Sample
-from gpuwatch.sources import Source
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.wall_times import Anchor, WallTimes
 from gpuwatch.timeline.windows import Scene
 
 _log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """A source of samples: something that is polled by one thread and never blocks it.
+
+    The monitor's one thread sleeps in `select` over all sources' files until input arrives or the earliest
+    `due_ns` passes, then calls `collect`. Clock, /proc root, folders and seeds are constructor parameters.
+    """
+
+    name: str
+
+    def fileno(self) -> int | None:
+        """The file to wait for input on (an epoll's, where there are several), or None."""
+
+    def due_ns(self) -> int | None:
+        """When `collect` wants to be called although no input came (CLOCK_MONOTONIC), or None."""
+
+    def collect(self, now_ns: int) -> Iterable[Sample]:
+        """All samples that are there by `now_ns`, without waiting for more.
+
+        A failing device, peer or file is a sample that says so, never an exception.
+        """
+
+    def close(self) -> None:
+        """Ends children and removes files, within a second whatever state they are in. Idempotent."""
 
 
 class Guard:

@@ -21,10 +21,9 @@ from statistics import fmean
 from types import TracebackType
 
 from gpuwatch.monitor.clock import SystemClock
-from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.monitor import Monitor, Source
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import RunFacts
-from gpuwatch.sources import Source
 from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.figures import StepSums, run_rate
 from gpuwatch.timeline.runs import sums_of_rows

@@ -15,8 +15,8 @@ import pytest
 from link_monitor import LinkMonitor
 from link_peer import Peer, start_ticks, steps
 
+from gpuwatch.monitor.monitor import Source
 from gpuwatch.samples import LinkLoss, RunFacts, StepEnd, TrainerEnded, WorkerFetch
-from gpuwatch.sources import Source
 from gpuwatch.sources.hook_link.source import HookLinkSource
 
 ME = f"{os.getpid()}.{start_ticks(os.getpid())}"

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.monitor.clock import SystemClock
-from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.monitor import Monitor, Source
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import GpuFacts, GpuSample, HostSample, Sample
-from gpuwatch.sources import Source
 from gpuwatch.timeline.charts import Series
 from tests.integration.command_line import PATIENCE_SECONDS
 

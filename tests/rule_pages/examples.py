@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import Clock, VirtualClock
-from gpuwatch.monitor.monitor import Monitor
+from gpuwatch.monitor.monitor import Monitor, Source
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.report.build import build_report
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.text import render_text
-from gpuwatch.sources import Source
 from gpuwatch.sources.simulator.scenarios import SCENARIOS as DEMOS
 from gpuwatch.sources.simulator.source import SimulatorSource
 from gpuwatch.timeline.windows import Scene

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from gpuwatch.diagnosis.finding import Finding, Level, Severity
 from gpuwatch.monitor.clock import VirtualClock
-from gpuwatch.monitor.monitor import Judge, Monitor
+from gpuwatch.monitor.monitor import Judge, Monitor, Source
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import Sample
-from gpuwatch.sources import Source
 from gpuwatch.timeline.windows import Scene
 from tests.unit.sample_builder import START_NS, at
 
