@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuProcess, GpuSample, GpuStatus, NvmlState, Sample
-from gpuwatch.sources.nvml.process import _CHECKS, _TYPES, Message, decode, environment
+from gpuwatch.sources.nvml.process import Message, decode, environment
 from gpuwatch.sources.nvml.source import Blame, Roster
 
 MINUTE_NS = 60 * 10**9
@@ -89,10 +89,6 @@ def test_no_json_is_an_exception(content: object) -> None:
 )
 def test_what_no_field_can_hold_is_no_message(content: bytes) -> None:
     assert decode(content) is None
-
-
-def test_every_field_of_every_sample_has_a_check() -> None:
-    assert {kind.removesuffix(" | None") for types in _TYPES.values() for kind in types.values()} <= _CHECKS.keys()
 
 
 def test_texts_and_names_of_a_child_are_bounded() -> None:

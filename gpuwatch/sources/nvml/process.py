@@ -9,11 +9,14 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
 
 import gpuwatch
 from gpuwatch.procfs import parse_stat, read_once
@@ -21,7 +24,6 @@ from gpuwatch.samples import (
     GpuFacts,
     GpuHealth,
     GpuLost,
-    GpuProcess,
     GpuSample,
     GpuStatus,
     NvmlState,
@@ -33,14 +35,14 @@ from gpuwatch.sources.nvml import wire
 _CLASSES: Mapping[str, Any] = {
     cls.__name__: cls for cls in (GpuFacts, GpuSample, GpuStatus, GpuHealth, GpuLost, XidEvent, NvmlState)
 }
-_TYPES = {
-    cls.__name__: {field.name: str(field.type) for field in fields(cls)} for cls in (*_CLASSES.values(), GpuProcess)
-}
 MOST_GPUS = 1024
 """With MIG instances; a node has up to 16 GPUs of 7."""
 _MOST_ENTRIES = 256
 _LONGEST_TEXT = 4096
-_LONGEST_SECONDS = 86_400.0
+_LARGEST_FLOAT = 1e30
+_Seconds = Annotated[float, Meta(ge=0.0, le=86_400.0)]
+_Device = tuple[int, str] | None
+_Uuids = Annotated[tuple[str, ...], Meta(max_length=MOST_GPUS)] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,107 +68,35 @@ def decode(line: bytes) -> Message | None:
     The driver's library runs in the child and can write anything in its place.
     """
     try:
-        content = json.loads(line, parse_constant=_refuse)
-        message = Message(
-            next_seconds=_seconds(content["next"]),
-            samples=tuple(_sample(kind, found) for kind, found in content["samples"]),
-            found=_device(content.get("found")),
-            enumerated=_checked("tuple[str, ...]", content["enumerated"]) if "enumerated" in content else None,
-            lost_index=_device(content.get("lost_index")),
-            restart_in=None if content.get("restart_in") is None else _seconds(content["restart_in"]),
+        content = _bounded(json.loads(line))  # msgspec's own reader refuses commands that are no UTF-8
+        return Message(
+            next_seconds=msgspec.convert(content["next"], _Seconds),
+            samples=tuple(msgspec.convert(found, _CLASSES[kind]) for kind, found in content["samples"]),
+            found=msgspec.convert(content.get("found"), _Device),
+            enumerated=msgspec.convert(content.get("enumerated"), _Uuids),
+            lost_index=msgspec.convert(content.get("lost_index"), _Device),
+            restart_in=msgspec.convert(content.get("restart_in"), _Seconds | None),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return message
 
 
-def _sample(kind: str, found: dict[str, Any]) -> Sample:
-    types = _TYPES[kind]
-    known = {name: _checked(types[name], value) for name, value in found.items() if name in types}
-    sample: Sample = _CLASSES[kind](**known)
-    return sample
-
-
-def _checked(declared: str, value: Any) -> Any:
-    """A value as its field's declared type has it.
+def _bounded(content: Any) -> Any:
+    """JSON with its texts and objects cut to what a GPU's values need.
 
     Raises:
-        ValueError: it has another type, or a size that no GPU's value has.
+        ValueError: a number has a size that no GPU's value has.
     """
-    kind = declared.removesuffix(" | None")
-    if value is None:
-        if kind == declared:
-            raise ValueError(declared)
-        return None
-    return _CHECKS[kind](value)
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or abs(value) >= 1 << 64:
-        raise ValueError
-    return value
-
-
-def _float(value: Any) -> float:
-    if type(value) not in (int, float) or not abs(value) < 1e30:
-        raise ValueError
-    return value  # type: ignore[no-any-return]
-
-
-def _bool(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError
-    return value
-
-
-def _str(value: Any) -> str:
-    if type(value) is not str:
-        raise ValueError
-    return value[:_LONGEST_TEXT]
-
-
-def _by_name(check: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {_str(name): check(each) for name, each in islice(value.items(), _MOST_ENTRIES)}
-
-
-def _pairs(value: Any) -> tuple[tuple[int, float], ...]:
-    return tuple((_int(time_ns), _float(each)) for time_ns, each in value)
-
-
-def _processes(value: Any) -> tuple[GpuProcess, ...]:
-    types = _TYPES["GpuProcess"]
-    return tuple(GpuProcess(**{name: _checked(types[name], each) for name, each in one.items()}) for one in value)
-
-
-def _seconds(value: Any) -> float:
-    if not 0.0 <= _float(value) <= _LONGEST_SECONDS:
-        raise ValueError
-    return float(value)
-
-
-def _device(value: Any) -> tuple[int, str] | None:
-    if not value:
-        return None
-    index, name = value
-    return _int(index), _str(name)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)  # NaN and the infinities are no JSON
-
-
-_CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "int": _int,
-    "float": _float,
-    "bool": _bool,
-    "str": _str,
-    "Reasons": _by_name(_str),
-    "Mapping[str, float]": _by_name(_float),
-    "tuple[int, int]": lambda value: tuple(_int(each) for each in islice(value, 2)),
-    "tuple[str, ...]": lambda value: tuple(_str(each) for each in islice(value, MOST_GPUS)),
-    "tuple[tuple[int, float], ...]": _pairs,
-    "tuple[GpuProcess, ...]": _processes,
-}
+    if isinstance(content, str):
+        return content[:_LONGEST_TEXT]
+    if isinstance(content, dict):
+        return {name[:_LONGEST_TEXT]: _bounded(each) for name, each in islice(content.items(), _MOST_ENTRIES)}
+    if isinstance(content, list):
+        return [_bounded(each) for each in content]
+    largest = 1 << 64 if isinstance(content, int) else _LARGEST_FLOAT
+    if isinstance(content, (int, float)) and not abs(content) < largest:  # as NaN is not
+        raise ValueError(content)
+    return content
 
 
 _PROGRAM = "from gpuwatch.sources.nvml.child import main; main()"
