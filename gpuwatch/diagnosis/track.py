@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, State
 from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.timeline.columns import SECOND_NS
 
-SECOND_NS = 1_000_000_000
 EVALUATION_NS = 5 * SECOND_NS
 """The usual time between two evaluations. One that follows sooner than half of it sees nearly the same
 window: it brings new numbers, but is not a second confirmation."""

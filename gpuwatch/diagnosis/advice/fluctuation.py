@@ -14,10 +14,10 @@ from statistics import median
 
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, robust_sigma
 from gpuwatch.numbers import seconds
+from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.spans import Span, clipped, united
 from gpuwatch.timeline.windows import RankWindow, Stats
 
-SECOND_NS = 1_000_000_000
 MEAN_FOR_RATIO = 20.0
 """Below this mean a ratio to it says nothing."""
 DIP_OF_HIGH, DIP_BELOW_USUAL, LEAVES_ABOVE = 0.5, 20.0, 10.0

@@ -31,6 +31,7 @@ from gpuwatch.diagnosis.advice.sampled import (
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Gain, Level
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow, Share
 
 QUEUED_STEPS = 4
@@ -43,7 +44,6 @@ LEAST_BUSY = 0.05
 TIMES_AWAY = 1.5
 HEAVY_SHARE = 0.25
 """Of the longest one: collections of a millisecond come between those of a second and tell nothing of their end."""
-SECOND_NS = 1_000_000_000
 STILL_NS = 10 * SECOND_NS
 """Without a batch: from outside a run that stands still is not distinguishable from one that merely stopped pausing."""
 

@@ -41,8 +41,7 @@ from gpuwatch.diagnosis.advice.pauses import EpochEdges, edges_gain, epoch_edges
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.rule import RunCase, rule, threshold
 from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.timeline.windows import RankWindow
 

@@ -53,8 +53,7 @@ from gpuwatch.diagnosis.advice.loader_queue import deeper_prefetches, queue_mode
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, lost_interval, starvation_of
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, batch_deviation, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule
-from gpuwatch.diagnosis.thresholds import threshold
+from gpuwatch.diagnosis.rule import RunCase, rule, threshold
 from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.timeline.windows import RankWindow, Share
 
