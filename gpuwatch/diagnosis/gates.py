@@ -7,7 +7,7 @@ weighs its figure by an interval is asked from eight settled steps on.
 
 from __future__ import annotations
 
-from gpuwatch.diagnosis.advice.sampled import SAMPLES, WATCHED_SECONDS, enough, is_sampled
+from gpuwatch.diagnosis.advice.sampled import SAMPLES, WATCHED_SECONDS, enough, has_begun, is_sampled
 from gpuwatch.diagnosis.advice.starvation import has_some_steps, is_early
 from gpuwatch.diagnosis.rule import AnyCase, GpuCase, MachineCase, Rule
 from gpuwatch.diagnosis.track import EVALUATION_NS
@@ -26,7 +26,9 @@ def may_judge(rule: Rule, case: AnyCase) -> bool:
     if isinstance(case, MachineCase):
         return not rule.gated or case.window_seconds >= UNHOOKED_SECONDS
     if isinstance(case, GpuCase):
-        return not rule.gated or (_read_often(case.gpu) and _may_judge_gpu(case))
+        if not rule.gated:
+            return True
+        return _read_often(case.gpu) and _may_judge_gpu(case) and not (rule.needs_gpu and _trains_too_little(case))
     if has_ended(case.run):
         return False
     if not rule.gated:
@@ -87,6 +89,20 @@ def _may_judge_gpu(case: GpuCase) -> bool:
     if run is None or _settled(run, case.window_seconds):
         return True
     return is_sampled(run.critical) and not has_ended(run) and case.window_seconds >= UNHOOKED_SECONDS
+
+
+def _trains_too_little(case: GpuCase) -> bool:
+    """Whether too little of the GPU's use fell into training: before the first step, and while it evaluates or saves.
+
+    What was found of the training stays meanwhile. The six samples of the second in which a pause begins and is not
+    known yet were 0 %.
+    """
+    gpu, run = case.gpu, case.run
+    if run is None or gpu.utilization is None:
+        return False
+    if is_sampled(run.critical) and not has_begun(run.critical):
+        return True
+    return gpu.train_utilization is None or gpu.train_utilization.count < GPU_SAMPLES
 
 
 def _seen_enough(rank: RankWindow, steps: int) -> bool:

@@ -94,7 +94,8 @@ def _judged(rule: Rule) -> str:
     if rule.subject == "gpu":
         return (
             f"The last 60 s, with at least {GPU_SAMPLES} samples of the GPU; where a run trains on it, after the "
-            f"run's warm-up and with at least {STEPS} of its steps."
+            f"run's warm-up and with at least {STEPS} of its steps"
+            f"{f', and {GPU_SAMPLES} samples of its training' if rule.needs_gpu else ''}."
         )
     gpu = f" and {GPU_SAMPLES} samples of each of its GPUs" if rule.needs_gpu else ""
     early = f", or from {EARLY_STEPS} on where an interval of the figure leaves no doubt" if rule.early else ""

@@ -208,7 +208,7 @@ class Rule:
     gated: bool = True
     fire_after: int = 2  # evaluations in a row
     clear_after: int = 6
-    needs_gpu: bool = False  # a run rule that reads GPU samples: it waits for enough of them too
+    needs_gpu: bool = False  # reads how busy the GPU is in training: it waits for enough samples of that too
     fades: bool = False
     early: bool = False
     thresholds: type[Any] | None = None

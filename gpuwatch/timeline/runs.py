@@ -293,6 +293,9 @@ def pauses_of(run: Run, start_ns: int, now_ns: int) -> list[Span]:
     for trainer in run.trainers:
         spans += trainer.asides_between(start_ns, now_ns)
         spans += trainer.phases.stretches(OUTSIDE, start_ns, now_ns)
+        silent_ns = trainer.silent_since_ns(now_ns)
+        if silent_ns is not None:
+            spans.append((silent_ns, now_ns))
         if not trainer.steps_total and trainer.stacks.end_ns is not None and not trainer.is_exact:
             spans += trainer.phases.stretches(PAUSES, start_ns, now_ns)
     stepping = [trainer for trainer in run.trainers if trainer.steps_total]

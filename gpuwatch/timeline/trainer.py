@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -228,7 +228,8 @@ class TrainerHistory:
     def see_standing(self, current_line: CurrentLine) -> None:
         """Where its thread stands: that alone shows from outside that it has left its loop, or does something else."""
         self.stacks.see(current_line)
-        self.asides.see(current_line, lambda since_ns: self._is_aside(since_ns, current_line.time_ns))
+        unseen = {"save"} if self.is_exact and self.phases.current() is None else set()
+        self.asides.see(current_line, lambda since_ns: self._is_aside(since_ns, current_line.time_ns), unseen)
 
     def add_fetch(self, fetch: WorkerFetch) -> None:
         """A batch made by a worker."""
@@ -313,6 +314,17 @@ class TrainerHistory:
         if since_ns is None or seen_ns is None or self.ended is not None or now_ns - seen_ns > FRESH_NS:
             return None
         return max(0.0, (now_ns - max(since_ns, self.last_step_ns or 0, self._batch_ns)) / SECOND_NS)
+
+    def silent_since_ns(self, now_ns: int) -> int | None:
+        """The end of the last step, if its hook has reported none for so long that what it does is part of no step.
+
+        None where its stack says what it does.
+        """
+        current_line = self.stacks.current_line
+        if current_line is not None and now_ns - current_line.time_ns <= FRESH_NS:
+            return None
+        last_ns = self.last_step_ns if self.is_exact else None
+        return last_ns if last_ns is not None and self._is_aside(last_ns, now_ns) else None
 
     def is_outside(self, now_ns: int) -> bool:
         """Whether no training loop runs, as its stack shows; where that is not read, as the end of its loader does."""
@@ -453,12 +465,19 @@ class Asides:
         self._doing = ("", False)  # a phase, in its loop or outside
         self._spans: deque[Span] = deque(maxlen=_ASIDES_KEPT)
 
-    def see(self, current_line: CurrentLine, is_aside: Callable[[int], bool]) -> None:
-        """Takes one sample; `is_aside` says whether a phase that lasts since then is no part of a step."""
+    def see(self, current_line: CurrentLine, is_aside: Callable[[int], bool], unseen: Collection[str] = ()) -> None:
+        """Takes one sample.
+
+        Args:
+            current_line: where the thread is.
+            is_aside: whether what lasts since then is no part of a step.
+            unseen: phases that the hook should have reported and did not: saves by other libraries than torch.
+        """
         left = current_line.in_loop is False
         if (current_line.phase, left) != self._doing:
             self._doing, self._since_ns = (current_line.phase, left), min(current_line.since_ns, current_line.time_ns)
-        aside = left or (current_line.phase not in _NEVER_ASIDE and is_aside(self._since_ns))
+        never = current_line.phase in _NEVER_ASIDE and current_line.phase not in unseen
+        aside = left or (not never and is_aside(self._since_ns))
         if aside and self._open_ns is None:
             self.count += not left
             self._open_ns = self._since_ns

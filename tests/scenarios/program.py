@@ -319,11 +319,12 @@ class Player:
         if kind in self.without:
             return
         starts = [rank.now for rank in self.ranks]
-        for rank in self._those(only) if phase == "eval" else ():
-            self._seen_phase(rank, phase, rank.now, None)
+        seen = {"eval": "eval", "save": "checkpoint"}.get(phase)
+        for rank in self._those(only) if seen is not None else ():
+            self._seen_phase(rank, str(seen), rank.now, None)
         yield from self._spend(seconds, phase, cores, about, gpu_share, intensity, only)
-        for rank in self._those(only) if phase == "eval" else ():
-            self._seen_phase(rank, phase, starts[rank.index], rank.now)
+        for rank in self._those(only) if seen is not None else ():
+            self._seen_phase(rank, str(seen), starts[rank.index], rank.now)
 
     def hang(self, seconds: float, about: About, *, spins: bool = False, phase: str = "wait") -> Acts:
         """Nothing comes any more: a deadlock, or a collective that spins."""

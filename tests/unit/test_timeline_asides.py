@@ -128,6 +128,26 @@ def evaluated(until: float, *, length: float = 60.0, every: float = 100.0) -> Ti
     return timeline(run_facts(), steps(round(10 * until)), spans)
 
 
+def test_a_save_that_the_hook_does_not_see_is_no_training() -> None:
+    seen = [current_line(float(second), phase="save", since=30.0) for second in range(31, 61)]
+    history = timeline(
+        gpu_facts(), run_facts(gpu_uuids=(GPU,)), steps(300), seen, polls(range(1, 61), utilization_percent=0.0)
+    )
+    window = gpu_at(history, 60.0, window=29.0)
+    assert window.train_utilization is None
+
+
+def test_a_silence_of_which_no_stack_tells_is_no_training_until_a_step_ends_it_with_a_wait() -> None:
+    def silent(*after: object) -> Timeline:
+        gpu = polls(range(1, 61), utilization_percent=0.0)
+        return timeline(gpu_facts(), run_facts(gpu_uuids=(GPU,)), steps(300), gpu, *after)
+
+    assert gpu_at(silent(), 60.0, window=29.0).train_utilization is None
+    waited = silent(steps(1, start=30.0, period=29.0, first=301, wait_seconds=28.9))
+    window = gpu_at(waited, 60.0, window=29.0)
+    assert window.train_utilization is not None and window.train_utilization.count > 20
+
+
 def test_an_evaluation_takes_its_share_of_whole_cycles_wherever_the_window_lies() -> None:
     for until in (300.0, 310.0, 330.0, 355.0):
         cycles = rank_at(evaluated(until), until).eval_cycles

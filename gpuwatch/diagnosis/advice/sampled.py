@@ -43,6 +43,13 @@ def who_waits(rank: RankWindow) -> str:
     return "Training" if trains else "The loop"
 
 
+def has_begun(rank: RankWindow) -> bool:
+    """Whether a run that is seen from outside has taken a batch or computed anything yet, as its samples show it."""
+    stacks = rank.stacks
+    computing = share_in(stacks.phases, "forward", "backward", "optimizer") if stacks is not None else 1.0
+    return rank.steps_total > 0 or computing > 0.0
+
+
 def rests_on(rank: RankWindow, at_most: Level) -> Level:
     """The evidence of figures that the hook gives where there is one, and stacks where there is none."""
     return min(Level.E1, at_most) if is_sampled(rank) else at_most

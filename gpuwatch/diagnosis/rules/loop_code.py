@@ -47,6 +47,7 @@ from gpuwatch.diagnosis.advice.sampled import (
     SAMPLES,
     batch_period,
     enough,
+    has_begun,
     is_sampled,
     phase_samples,
     rests_on,
@@ -107,7 +108,7 @@ class OwnCode:
 def loop_code(case: RunCase, limits: Thresholds) -> Draft | None:
     """Fires on a run whose GPU idles while the training thread runs code of the script's own, or an optimizer."""
     rank, idle = case.run.critical, _idle(case)
-    if trains_on(case) != "cuda" or idle is None:
+    if trains_on(case) != "cuda" or idle is None or (is_sampled(rank) and not has_begun(rank)):
         return None
     code = max(_codes(case), key=lambda each: each.share.value, default=None)
     if code is None:

@@ -58,6 +58,7 @@ class Thresholds:
     level=Level.E0,
     after=IDLE_GPU,
     behind=("data-starvation", "launch-bound", "epoch-start-stall"),
+    needs_gpu=True,
     thresholds=Thresholds,
 )
 def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:

@@ -91,6 +91,7 @@ class Rhythm:
     level=Level.E0,
     after=("data-starvation",),
     behind=("data-starvation", "epoch-start-stall", "checkpoint-stall", "gc-stall"),
+    needs_gpu=True,
     thresholds=Thresholds,
 )
 def periodic_dips(case: GpuCase, limits: Thresholds) -> Draft | None:

@@ -60,6 +60,7 @@ class Thresholds:
     level=Level.E0,
     after=IDLE_GPU,
     behind=("data-starvation", "launch-bound", "epoch-start-stall", "checkpoint-stall", "gc-stall"),
+    needs_gpu=True,
     thresholds=Thresholds,
 )
 def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
