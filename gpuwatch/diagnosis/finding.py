@@ -240,6 +240,7 @@ class Draft:
     level: Level
     evidence: tuple[Measure, ...]
     fires: bool = True
+    stays: Severity | None = None  # its severity if it was that before: between two thresholds
     is_certain: bool = False  # said at once: the evidence of one evaluation is enough
     fix: Fix | None = None
     gain: Gain | None = None

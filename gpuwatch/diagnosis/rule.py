@@ -34,7 +34,9 @@ SYMPTOMS = frozenset({"data-starvation", "launch-bound", "low-util", "pcie-degra
 LEAST_GAIN, LEAST_GAIN_LEFT = 1.05, 1.03
 """The high end of the gain from which a warning fires, and below which it ends: a twentieth of the time is a loss."""
 CERTAIN_GAIN, LIKELY_GAIN = 1.01, 1.05
-"""The low end and the middle of the gain that a warning needs: a change that may bring nothing is a note."""
+CERTAIN_GAIN_LEFT, LIKELY_GAIN_LEFT = 1.005, 1.03
+"""The low end and the middle of the gain that a warning needs, and those below which one becomes a note again: a change
+that may bring nothing is a note."""
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -292,14 +294,18 @@ def _worth_a_warning(function: Check, by_loss: bool) -> Check:
             return draft
         if draft.gain.high < LEAST_GAIN_LEFT:
             return None
-        severity = draft.severity if by_loss or _is_worth_it(draft.gain) else Severity.INFO
-        return replace(draft, severity=severity, fires=draft.fires and draft.gain.high >= LEAST_GAIN)
+        gain = draft.gain
+        draft = replace(draft, fires=draft.fires and gain.high >= LEAST_GAIN)
+        if by_loss or _brings(gain, CERTAIN_GAIN, LIKELY_GAIN):
+            return draft
+        stays = draft.severity if _brings(gain, CERTAIN_GAIN_LEFT, LIKELY_GAIN_LEFT) else None
+        return replace(draft, severity=Severity.INFO, stays=stays)
 
     return check
 
 
-def _is_worth_it(gain: Gain) -> bool:
-    return gain.low >= CERTAIN_GAIN and gain.low * gain.high >= LIKELY_GAIN**2
+def _brings(gain: Gain, certain: float, likely: float) -> bool:
+    return gain.low >= certain and gain.low * gain.high >= likely**2
 
 
 def _with_thresholds(id: str, function: Callable[..., Draft | None], usual: Any) -> Check:

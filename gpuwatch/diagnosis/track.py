@@ -6,9 +6,9 @@ simulation, a single threshold 188.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.finding import Draft, State
+from gpuwatch.diagnosis.finding import Draft, Severity, State
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.timeline.columns import SECOND_NS
 
@@ -34,13 +34,15 @@ class Track:
     _counted_ns: int | None = None
     _judged_ns: int = 0
     _over_ns: int | None = None
+    _other_severity: Severity | None = None
+    _other_streak: int = 0
 
     def judge(self, rule: Rule, draft: Draft | None, now_ns: int, window_seconds: float) -> None:
         """Takes the rule's word of one evaluation."""
         self._judged_ns = now_ns
-        if draft is not None:
-            self.draft, self.window_seconds = draft, window_seconds
         witness = self._counted_ns is None or now_ns - self._counted_ns >= EVALUATION_NS // 2
+        if draft is not None:
+            self.draft, self.window_seconds = self._with_lasting_severity(rule, draft, witness), window_seconds
         if draft is not None and draft.fires:
             self._condition_holds(1 if draft.is_certain else rule.fire_after, now_ns, witness)
         elif self.state in ("firing", "clearing"):
@@ -65,6 +67,24 @@ class Track:
         """The subject is gone."""
         if self.state is not None:
             self._over(now_ns)
+
+    def _with_lasting_severity(self, rule: Rule, draft: Draft, witness: bool) -> Draft:
+        """The draft with the severity that the finding has shown so far, until another one lasts: two in, six out.
+
+        One without a gain is not weighed by it, and changes at once.
+        """
+        shown = self.draft.severity if self.draft is not None and self.state in ("firing", "clearing") else None
+        if shown is None or draft.gain is None or shown in (draft.severity, draft.stays):
+            self._other_severity, self._other_streak = None, 0
+            return draft if draft.stays is not shown or shown is None else replace(draft, severity=shown)
+        if draft.severity is not self._other_severity:
+            self._other_severity, self._other_streak, witness = draft.severity, 0, True
+        self._other_streak += int(witness)
+        is_worse = draft.severity.order < shown.order
+        if self._other_streak < (rule.fire_after if is_worse else rule.clear_after):
+            return replace(draft, severity=shown)
+        self._other_severity, self._other_streak = None, 0
+        return draft
 
     def _condition_holds(self, fire_after: int, now_ns: int, witness: bool) -> None:
         if self.state in ("firing", "clearing"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from scene_builder import later, rank, run, scene
 
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.diagnosis.finding import Draft, Finding, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import Rule, RunCase
+from gpuwatch.diagnosis.finding import Draft, Finding, Gain, Level, Measure, Severity
+from gpuwatch.diagnosis.rule import Rule, RunCase, rule
 
 
 class Level10And6:
@@ -167,3 +168,44 @@ def test_the_same_scenes_give_the_same_findings() -> None:
     values = [random.Random(3).random() / 4 for _ in range(200)]
     first, second = Bench(), Bench()
     assert [first.see(value) for value in values] == [second.see(value) for value in values]
+
+
+class Promising(Bench):
+    """A rule of a run that always fires, with the gain that the test sets: what it brings at least and at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def check(case: RunCase) -> Draft:
+            low, high = self.gain
+            return Draft("a loss", Severity.WARNING, Level.E3, (), gain=Gain(low, high))
+
+        self.gain = (1.2, 1.4)
+        self.engine = Engine([rule("lossy", family="data", subject="run", level=Level.E2)(check)])
+
+    def promise(self, low: float, high: float) -> Severity:
+        self.gain = low, high
+        (finding,) = self.see(None)
+        return finding.severity
+
+
+def test_a_warning_whose_gain_is_borderline_does_not_alternate_with_a_note() -> None:
+    rng, bench = random.Random(3), Promising()
+    bench.see_all(None, None)
+    shown = [bench.promise(rng.uniform(1.004, 1.016), rng.uniform(1.08, 1.11)) for _ in range(720)]
+    assert sum(one is not other for one, other in pairwise(shown)) <= 1
+
+
+def test_a_warning_that_may_bring_nothing_becomes_a_note_once_that_lasts() -> None:
+    bench = Promising()
+    bench.see_all(None, None)
+    assert [bench.promise(1.0, 1.2) for _ in range(6)] == [Severity.WARNING] * 5 + [Severity.INFO]
+    assert [bench.promise(1.007, 1.1) for _ in range(6)] == [Severity.INFO] * 6
+    assert [bench.promise(1.1, 1.2) for _ in range(2)] == [Severity.INFO, Severity.WARNING]
+
+
+def test_one_that_is_a_note_at_first_fires_as_one() -> None:
+    bench = Promising()
+    bench.gain = (1.0, 1.2)
+    (finding,) = bench.see_all(None, None)
+    assert finding.severity is Severity.INFO
