@@ -21,6 +21,10 @@ from xdist.scheduler import LoadScopeScheduling
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+# Else each of some hundred programs here would compile gpuwatch again, 0.2 s of a core, and each session the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 ROOT = Path(__file__).parents[1]
 _WATCHING = re.compile(r"integration/test_(attach|discovery|host_|inject|monitor|reader_hostile|reader_silent)")
 
